@@ -1,0 +1,46 @@
+"""Everything a Flower project needs to have its aggregates audited; stands alone.
+
+Names are imported on first use, so that the pure mathematics (`auditors.gaussian`,
+`auditors.bounds`) can be had without Flower.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from auditors.base import Auditor, Bound, Canary, Finding, RoundFacts, RoundView, UpdateSampler
+    from auditors.checks import check_auditor
+    from auditors.hook import Audited
+    from auditors.mods import canary_mod, tap_mod
+    from auditors.one_shot import OneShotCanaries
+
+__all__ = [
+    "Audited",
+    "Auditor",
+    "Bound",
+    "Canary",
+    "Finding",
+    "OneShotCanaries",
+    "RoundFacts",
+    "RoundView",
+    "UpdateSampler",
+    "canary_mod",
+    "check_auditor",
+    "tap_mod",
+]
+
+_HOME = {
+    "Audited": "hook",
+    "OneShotCanaries": "one_shot",
+    "canary_mod": "mods",
+    "check_auditor": "checks",
+    "tap_mod": "mods",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"auditors.{_HOME.get(name, 'base')}"), name)

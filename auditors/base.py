@@ -1,0 +1,252 @@
+"""The few types that carry an audit: what a round shows, what an auditor does, what it may say."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, Protocol, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+
+# How strong a number is. A weaker kind is never printed as a stronger one.
+Kind = Literal["guarantee", "lower_bound", "estimate", "approximation", "diagnostic"]
+# What the two worlds that an adversary tells apart differ in.
+Adjacency = Literal["add-remove", "zero-out", "replace", "honest-seat"]
+# Whose participation is at stake.
+Unit = Literal["client", "record"]
+# Who looks on: the server inside a round, anyone who gets a model, or someone on the wire.
+Observer = Literal["server", "outsider", "wire"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One number about privacy, with how it was obtained and how far it could have gone.
+
+    Attributes:
+        value: The number itself.
+        kind: How strong it is; see `Kind`.
+        delta: The delta that an epsilon belongs to, if it is one.
+        confidence: Coverage of a lower bound; None for everything else.
+        rule: How it was computed, in words.
+        sample_sizes: How many samples of what went in.
+        cap: The largest value this method could have shown with these samples.
+        saturated: Whether the value has reached the cap.
+        assumptions: What must hold for the kind to be deserved.
+    """
+
+    value: float
+    kind: Kind
+    rule: str
+    delta: float | None = None
+    confidence: float | None = None
+    sample_sizes: Mapping[str, int] = field(default_factory=dict)
+    cap: float | None = None
+    saturated: bool = False
+    assumptions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.value):
+            raise ValueError(f"value must be a number, got {self.value}")
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
+        if self.kind == "lower_bound" and self.confidence is None:
+            raise ValueError("a lower_bound must state its confidence, got None")
+        if self.delta is not None and not 0 <= self.delta < 1:
+            raise ValueError(f"delta must be in [0, 1), got {self.delta}")
+        if self.confidence is not None and not 0 < self.confidence < 1:
+            raise ValueError(f"confidence must be in (0, 1), got {self.confidence}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding(Bound):
+    """A `Bound` that an auditor reports: which adversary it speaks of, and about what.
+
+    Attributes:
+        auditor: The auditor's name.
+        quantity: What the value is, such as "epsilon" or "mutual information".
+        threat_model: What the adversary knows and does, in words.
+        observer: Who the adversary is; a guarantee for one observer says nothing of another.
+        adjacency: What the two worlds differ in.
+        unit: Whose participation is at stake.
+        server_round: The round it belongs to; None if it speaks of the whole run.
+        null_band: 5 % and 95 % quantile of the same method when nothing leaks.
+        seed: The seed of the auditor's own randomness.
+        details: Further numbers for the report, JSON only (histograms, curves).
+    """
+
+    auditor: str
+    quantity: str
+    threat_model: str
+    observer: Observer
+    adjacency: Adjacency | None = None
+    unit: Unit = "client"
+    server_round: int | None = None
+    null_band: tuple[float, float] | None = None
+    seed: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, bound: Bound, **context: Any) -> Self:
+        """Return `bound` as a finding of the given auditor, round and threat model."""
+        own = {f.name: getattr(bound, f.name) for f in fields(Bound)}
+        return cls(**(own | context))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dictionary; infinities become strings, which JSON lacks."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` in types that every JSON reader knows."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+@dataclass(frozen=True)
+class Canary:
+    """What a canary seat does this round, a pure function of id, seed and dimension.
+
+    Attributes:
+        id: Which canary of the auditor's.
+        seed: The seed that all canaries of the auditor share.
+        included: Whether the seat sends the canary; else it sends a zero update of equal weight.
+        norm: Length of the update; None takes the clip norm, or failing that the length of the
+            update which the seat has just trained.
+    """
+
+    id: int
+    seed: int
+    included: bool = True
+    norm: float | None = None
+
+
+@dataclass(frozen=True)
+class RoundFacts:
+    """What our own wrappers know of a round beyond what crossed the wire.
+
+    Attributes:
+        aggregate: Mean update that the server learnt; None behind an unknown wrapper.
+        noised: The same after server noise; None where the server adds none.
+        num_clients: Contributors to the mean.
+        total_weight: Sum of their weights.
+        clip_norm: Joint L2 norm each update was clipped to, if any.
+        noise_std: Standard deviation of the noise on the mean, per coordinate, if any.
+        quantum: Step of the quantiser in the secure sum, if any.
+        abandoned: Why the round gave no aggregate, if it did not.
+    """
+
+    aggregate: Vector | None = None
+    noised: Vector | None = None
+    num_clients: int = 0
+    total_weight: float = 0.0
+    clip_norm: float | None = None
+    noise_std: float | None = None
+    quantum: float | None = None
+    abandoned: str | None = None
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """All that one round shows. An auditor reads only the fields of its adversary.
+
+    Attributes:
+        server_round: Round number, from 1, counted over the whole run.
+        sent: Model that the clients received.
+        replies: Client index to the update that crossed the wire (masked if masked), lazily.
+        released: Model after aggregation, noise and server optimiser.
+        facts: What the server's wrappers know.
+        truth: Simulation only: client index to its plain update. May label, never score.
+        instructed: Client index to the canary it was told to play.
+    """
+
+    server_round: int
+    sent: Vector
+    replies: Mapping[int, Vector]
+    released: Vector
+    facts: RoundFacts
+    truth: Mapping[int, Vector] = field(default_factory=dict)
+    instructed: Mapping[int, Canary] = field(default_factory=dict)
+
+
+class Auditor(ABC):
+    """Sees each round and says what an adversary could have learnt.
+
+    All methods have a default that does nothing, so a new auditor writes only what it needs.
+    `state` must return JSON types and numpy arrays only; it is what a resumed run starts from.
+
+    Attributes:
+        name: How findings and records call it; differs between the auditors of one run.
+        reads: Fields of `RoundView` that its adversary sees. A finding may depend on no others.
+        wants_truth: Whether clients should keep their plain updates (simulation only).
+    """
+
+    name: str = "auditor"
+    reads: frozenset[str] = frozenset({"sent", "released"})
+    wants_truth: bool = False
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Called once before round 1 with the model's size and the planned rounds."""
+
+    def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
+        """Return which of the chosen clients play which canary this round."""
+        return {}
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        """Called after each round; returns what this round alone shows."""
+        return ()
+
+    def report(self) -> Sequence[Finding]:
+        """Called after the last round; returns what the run shows."""
+        return ()
+
+    def state(self) -> dict[str, Any]:
+        """Return everything needed to go on after an interruption."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sample count, mean and scatter matrix of a stream of vectors."""
+
+    count: int
+    mean: Vector
+    scatter: NDArray[np.float64]
+
+
+class UpdateSampler(Protocol):
+    """Draws fresh local updates at a given model, for auditors that need their law."""
+
+    game: Literal["partition", "independent", "rerun"]
+
+    def sample(
+        self,
+        model: Vector,
+        clients: Sequence[int],
+        draws: int,
+        stream: Sequence[str | int],
+        *,
+        project: NDArray[np.float64] | None = None,
+    ) -> Iterator[NDArray[np.float64]]:
+        """Yield chunks (draws, clients, dim or k); one row is one joint redraw of all clients."""
+        ...
+
+    def moments(
+        self, model: Vector, clients: Sequence[int], draws: int, stream: Sequence[str | int]
+    ) -> Moments:
+        """Return the moments of the sum over `clients`."""
+        ...

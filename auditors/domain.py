@@ -1,0 +1,33 @@
+"""What values an argument may take: one check, one wording of the error."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def within(
+    name: str,
+    values: ArrayLike,
+    *,
+    lowest: float = -math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    highest: float = math.inf,
+) -> NDArray[np.float64]:
+    """Return `values` as float64, or raise with the name, the range and the first culprit.
+
+    >>> within("delta", 1.5, lowest=0.0, below=1.0)
+    Traceback (most recent call last):
+    ValueError: delta must be in [0, 1), got 1.5
+    """
+    array = np.asarray(values, dtype=np.float64)
+    # NaN fails every comparison, and without a bound above or below so does infinity.
+    fine = (array >= lowest) & (array > above) & (array < below) & (array <= highest)
+    if not fine.all():
+        left = f"[{lowest:g}" if lowest > above else f"({above:g}"
+        right = f"{highest:g}]" if highest < below else f"{below:g})"
+        raise ValueError(f"{name} must be in {left}, {right}, got {array[~fine].flat[0]}")
+    return array

@@ -1,0 +1,340 @@
+"""The hook: a strategy around any Flower strategy that lets auditors see each round.
+
+`Audited` does not wrap the calls of a round from outside. It replaces two methods on the inner
+strategy's *instance* for the time of `start` and then runs the inner strategy's own `start`. A
+strategy that brings its own loop, logging or attributes keeps them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from auditors import wire
+from auditors.base import Auditor, Canary, Finding, RoundView, Vector
+from auditors.chain import chain, replaced
+from auditors.layout import Layout
+from auditors.record import RoundLine, RunRecord
+from auditors.view import Updates, collect_truth, merged_facts
+
+_log = logging.getLogger("flwr")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A round between its configuration and its aggregation."""
+
+    server_round: int
+    arrays: ArrayRecord
+    sent: Vector
+    clients: Mapping[int, int]  # node id -> client index
+    orders: Mapping[int, Canary]
+    grid: Grid
+
+
+class Audited(Strategy):
+    """Runs `strategy` as it is and shows every round to the auditors.
+
+    Args:
+        strategy: Any Flower strategy, also one that wraps others. `Audited` must be outermost.
+        auditors: What looks on. Their names must differ.
+        out: Folder for `rounds.jsonl` and `report.json`; nothing is written without it.
+        config: What to note in the report about how the run was made.
+        rounds_done: Rounds of an interrupted run that are already there; counted on from.
+        on_round: Called with the line of each finished round and the model after it.
+
+    Example:
+        strategy = Audited(FedAvg(), auditors=[OneShotCanaries(seats=2)], out="runs/mine")
+        result = strategy.start(grid, initial_arrays, num_rounds=20)
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        auditors: Sequence[Auditor],
+        *,
+        out: str | Path | None = None,
+        config: Mapping[str, Any] | None = None,
+        rounds_done: int = 0,
+        on_round: Callable[[RoundLine, ArrayRecord], None] | None = None,
+    ) -> None:
+        names = [a.name for a in auditors]
+        if len(set(names)) < len(names):
+            raise ValueError(f"auditors must have different names, got {names}")
+        if rounds_done < 0:
+            raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
+        self.strategy = strategy
+        self.auditors = list(auditors)
+        self.findings: list[Finding] = []
+        self.failures: list[str] = []
+        self._record = RunRecord(Path(out), config or {}, rounds_done) if out else None
+        self._offset = rounds_done
+        self._on_round = on_round
+        self._layout: Layout | None = None
+        self._restored: Mapping[str, Any] = {}
+        self._nodes: dict[int, int] = {}
+        self._open: _Open | None = None
+        self._pending: tuple[RoundLine, ArrayRecord] | None = None
+        # Taken before anything is replaced on the instance.
+        self._configure_inner = strategy.configure_train
+        self._aggregate_inner = strategy.aggregate_train
+        self._evaluate_inner = strategy.aggregate_evaluate
+
+    def __getattr__(self, name: str) -> Any:
+        """Hand on what the inner strategy offers beyond Flower's interface."""
+        if name.startswith("_") or name == "strategy":
+            raise AttributeError(name)
+        return getattr(self.strategy, name)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        **more: Any,
+    ) -> Result:
+        """Run the inner strategy's own `start`, then let the auditors report.
+
+        `num_rounds` is the length of the whole run; of an interrupted one the rest is run.
+        """
+        self._begin(initial_arrays, num_rounds)
+        if evaluate_fn is not None:
+            more["evaluate_fn"] = self._watch_evaluation(evaluate_fn)
+        _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
+        with replaced(
+            self.strategy,
+            configure_train=self._configure,
+            aggregate_train=self._aggregate,
+            aggregate_evaluate=self._aggregate_evaluate,
+        ):
+            result = self.strategy.start(
+                grid=grid,
+                initial_arrays=initial_arrays,
+                num_rounds=max(num_rounds - self._offset, 0),
+                timeout=timeout,
+                train_config=train_config,
+                evaluate_config=evaluate_config,
+                **more,
+            )
+        self._flush()
+        self._finish()
+        return result
+
+    def state(self) -> dict[str, Any]:
+        """Return the layout and what the auditors need to go on after an interruption."""
+        layout = asdict(self._layout) if self._layout else None
+        return {"layout": layout, "auditors": {a.name: a.state() for a in self.auditors}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned; it reaches the auditors before their round."""
+        # The first record's layout: FedAvg has turned integer arrays into floats since.
+        if state["layout"] is not None:
+            self._layout = Layout.from_json(state["layout"])
+        self._restored = state["auditors"]
+
+    def _begin(self, arrays: ArrayRecord, num_rounds: int) -> None:
+        """Fix the layout and wake the auditors, before anything is sent."""
+        self._layout = self._layout or Layout.of(arrays)
+        self._layout.announce()
+        for auditor in self.auditors:
+            auditor.begin(self._layout.dim, num_rounds)
+            if auditor.name in self._restored:
+                auditor.restore(self._restored[auditor.name])
+
+    def _configure(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Stand in for the inner `configure_train`: let it choose, then hand out orders."""
+        self._flush()
+        layout = self._layout
+        assert layout is not None
+        server_round += self._offset
+        sent = layout.flatten(arrays)  # before the inner strategy may change the record
+        messages = list(self._configure_inner(server_round, arrays, config, grid))
+        clients = self._clients([m.metadata.dst_node_id for m in messages], grid)
+        orders = self._orders(server_round, sorted(clients.values()))
+        tap = any(a.wants_truth for a in self.auditors)
+        for message in messages:
+            client = clients[message.metadata.dst_node_id]
+            if client in orders:
+                wire.add_record(message, wire.CANARY, wire.canary_record(orders[client]))
+            if tap:
+                keep = ConfigRecord({"action": "keep", "round": server_round})
+                wire.add_record(message, wire.TAP, keep)
+        self._open = _Open(server_round, arrays, sent, clients, orders, grid)
+        return messages
+
+    def _aggregate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Stand in for the inner `aggregate_train`: let it aggregate, then look."""
+        opened, layout = self._open, self._layout
+        assert opened is not None
+        assert layout is not None
+        replies = list(replies)
+        contents = {
+            opened.clients[m.metadata.src_node_id]: m.content
+            for m in replies
+            if m.has_content() and m.metadata.src_node_id in opened.clients
+        }
+        updates = Updates(layout, opened.sent, contents)
+        arrays, metrics = self._aggregate_inner(server_round + self._offset, replies)
+        tapped = any(a.wants_truth for a in self.auditors)
+        view = RoundView(
+            server_round=opened.server_round,
+            sent=opened.sent,
+            replies=updates,
+            released=opened.sent if arrays is None else layout.flatten(arrays),
+            facts=merged_facts(self.strategy, updates),
+            truth=collect_truth(
+                opened.grid, opened.clients, opened.server_round, layout, opened.sent
+            )
+            if tapped
+            else {},
+            instructed={c: o for c, o in opened.orders.items() if c in updates},
+        )
+        findings = self._observe(view)
+        metrics = MetricRecord() if metrics is None else metrics
+        scalars = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
+        for finding in findings:
+            metrics[f"{finding.auditor}.{finding.quantity}"] = float(finding.value)
+        line = RoundLine(opened.server_round, len(updates), scalars, tuple(findings))
+        self._pending = (line, opened.arrays if arrays is None else arrays)
+        self._open = None
+        return arrays, metrics
+
+    def _aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Stand in for the inner `aggregate_evaluate`: note what the clients measured."""
+        metrics = self._evaluate_inner(server_round + self._offset, replies)
+        self._note(metrics)
+        return metrics
+
+    def _watch_evaluation(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
+        """Return the server's evaluation, made to complete the round's line."""
+
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            metrics = evaluate_fn(server_round + self._offset, arrays)
+            self._note(metrics)
+            self._flush()
+            return metrics
+
+        return evaluate
+
+    def _clients(self, nodes: Sequence[int], grid: Grid) -> dict[int, int]:
+        """Return node id to client index, from the strategy that knows it or by first sight."""
+        for strategy in chain(self.strategy):
+            known: Mapping[int, int] | None = getattr(strategy, "client_of", None)
+            if known is not None:
+                return {node: known[node] for node in nodes}
+        for node in sorted({*grid.get_node_ids(), *nodes}):
+            self._nodes.setdefault(node, len(self._nodes))
+        return {node: self._nodes[node] for node in nodes}
+
+    def _orders(self, server_round: int, chosen: Sequence[int]) -> dict[int, Canary]:
+        """Ask each auditor in turn for its canaries among the clients still free."""
+        orders: dict[int, Canary] = {}
+        for auditor in self.auditors:
+            free = [c for c in chosen if c not in orders]
+            wanted = auditor.instruct(server_round, free)
+            if not set(wanted) <= set(free):
+                raise ValueError(
+                    f"{auditor.name} may instruct only clients in {free}, got {sorted(wanted)}"
+                )
+            orders |= wanted
+        return orders
+
+    def _observe(self, view: RoundView) -> list[Finding]:
+        """Show the round to each auditor; one that fails is left out from then on."""
+        findings: list[Finding] = []
+        for auditor in list(self.auditors):
+            try:
+                findings += auditor.observe(view)
+            except Exception as error:
+                self._drop(auditor, f"round {view.server_round}", error)
+        return findings
+
+    def _drop(self, auditor: Auditor, when: str, error: Exception) -> None:
+        """Let the training go on without an auditor that failed, and say so in the report."""
+        _log.exception("auditor %s failed in %s and is left out", auditor.name, when)
+        self.failures.append(f"{auditor.name}, {when}: {type(error).__name__}: {error}")
+        self.auditors.remove(auditor)
+
+    def _note(self, metrics: MetricRecord | None) -> None:
+        """Add evaluation metrics to the line of the round that is not written yet."""
+        if self._pending is not None and metrics is not None:
+            line, arrays = self._pending
+            scalars = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
+            line = replace(line, metrics={**line.metrics, **scalars})
+            self._pending = (line, arrays)
+
+    def _flush(self) -> None:
+        """Write the line of the last round, once, and tell whoever listens."""
+        if self._pending is None:
+            return
+        line, arrays = self._pending
+        self._pending = None
+        self.findings += line.findings
+        if self._record is not None:
+            self._record.add(line)
+        if self._on_round is not None:
+            self._on_round(line, arrays)
+
+    def _finish(self) -> None:
+        """Let every auditor report on the run and write the report."""
+        final: list[Finding] = []
+        for auditor in list(self.auditors):
+            try:
+                final += auditor.report()
+            except Exception as error:
+                self._drop(auditor, "report", error)
+        self.findings += final
+        if self._record is not None:
+            path = self._record.finish(final, self.failures)
+            _log.info("Audit written to %s", path)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> NoReturn:
+        """Refuse: only a wrapper around `Audited` would call this."""
+        raise _NOT_OUTERMOST
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
+        """Refuse: only a wrapper around `Audited` would call this."""
+        raise _NOT_OUTERMOST
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Hand on to the inner strategy."""
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Hand on to the inner strategy."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Log what the inner strategy says of itself."""
+        self.strategy.summary()
+
+
+_NOT_OUTERMOST = RuntimeError(
+    "Audited must be outermost: write Audited(Wrapper(strategy), ...), "
+    "not Wrapper(Audited(strategy, ...))"
+)

@@ -1,0 +1,297 @@
+"""One-shot estimation of epsilon with random canaries.
+
+Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation
+for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Ours differs in four points:
+1. Each canary takes part by the toss of a fair coin; those that stay out serve as the null.
+2. The final model's statistic uses the change since the start, which the adversary knows.
+3. Both stds are offered: fitted, as the algorithm is printed, and known, as its table needs.
+4. Every estimate comes with its null band: what the method says when nothing leaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from auditors.base import Adjacency, Auditor, Canary, Finding, RoundView
+from auditors.canary import canary_products, null_maxima
+from auditors.gaussian import epsilon_between_gaussians
+from auditors.rng import derive, stream
+
+Scores = NDArray[np.float64]
+Std = Literal["known", "fitted"]
+
+_NULL_RUNS = 400  # simulated no-leak repetitions behind a null band
+_FINAL = "outsider who gets the initial and the final model and holds a canary update"
+_ALL = "outsider who gets the model before and after every round and holds a canary update"
+_ROUND = "outsider who gets the model before and after this round and holds a canary update"
+
+
+class OneShotCanaries(Auditor):
+    """Plays canary updates in a few seats a round and looks for them in the released models.
+
+    Args:
+        seats: Clients per round that play a canary in place of their update.
+        canaries: How many canaries; None fills all seats of all rounds.
+        repetitions: In how many rounds each canary plays.
+        delta: The delta of every epsilon.
+        include: "coin" leaves each canary out with probability 1/2; "all" plays all of them, as
+            in the paper, and draws as many unobserved ones for the null.
+        excluded: What the seat of a canary that is out sends: "zero" (zero-out adjacency), or
+            its own "honest" update, a weaker world that the findings name.
+        seed: Names canaries, coins and seats.
+    """
+
+    name = "one-shot"
+    reads = frozenset({"sent", "released"})
+
+    def __init__(
+        self,
+        *,
+        seats: int,
+        canaries: int | None = None,
+        repetitions: int = 1,
+        delta: float = 1e-5,
+        include: Literal["coin", "all"] = "coin",
+        excluded: Literal["zero", "honest"] = "zero",
+        seed: int = 0,
+    ) -> None:
+        if seats < 1:
+            raise ValueError(f"seats must be at least 1, got {seats}")
+        if canaries is not None and canaries < 2:
+            raise ValueError(f"canaries must be at least 2, or None for all seats, got {canaries}")
+        if repetitions < 1:
+            raise ValueError(f"repetitions must be at least 1, got {repetitions}")
+        if not 0 < delta < 1:
+            raise ValueError(f"delta must be in (0, 1), got {delta}")
+        if include not in ("coin", "all"):
+            raise ValueError(f"include must be 'coin' or 'all', got {include!r}")
+        if excluded not in ("zero", "honest"):
+            raise ValueError(f"excluded must be 'zero' or 'honest', got {excluded!r}")
+        self.seats, self.canaries, self.repetitions = seats, canaries, repetitions
+        self.delta, self.include, self.excluded, self.seed = delta, include, excluded, seed
+        self._canary_seed = derive(seed, "one-shot") % 2**63
+        self._dim = 0
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Plan which canary plays when; free of which node will serve it."""
+        if dim < 100:
+            raise ValueError(f"the model must have at least 100 parameters for canaries, got {dim}")
+        slots = self.seats * num_rounds
+        k = slots // self.repetitions if self.canaries is None else self.canaries
+        if k < 2 or k * self.repetitions > slots:
+            raise ValueError(
+                f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
+                f"2 canaries, got {k} x {self.repetitions}"
+            )
+        if self.repetitions > num_rounds or k < min(self.seats, k * self.repetitions):
+            raise ValueError(
+                f"repetitions must be at most the rounds, {num_rounds}, and leave a canary for "
+                f"each of the {self.seats} seats, got {self.repetitions} with {k} canaries"
+            )
+        self._dim, self._k = dim, k
+        self._plan = _schedule(k, self.repetitions, num_rounds, self.seed)
+        coins = stream(self.seed, "coins").random(k) < 0.5
+        self._included = coins if self.include == "coin" else np.ones(k, dtype=bool)
+        # Unobserved canaries follow the played ones, so that nobody has ever sent them.
+        self._ids = range(k if self.include == "coin" else 2 * k)
+        self._played = np.zeros(k, dtype=np.int64)
+        self._products = np.empty((0, len(self._ids)))  # (rounds, canaries)
+        self._deltas = np.empty((0, dim), dtype=np.float32)  # (rounds, dim), for their Gram matrix
+
+    def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
+        """Give this round's canaries to clients drawn among the chosen."""
+        ids = self._plan[server_round]
+        if len(ids) > len(chosen):
+            raise ValueError(
+                f"seats must be at most the {len(chosen)} clients of round {server_round}, "
+                f"got {len(ids)}"
+            )
+        rng = stream(self.seed, "seats", server_round)
+        clients = sorted(rng.choice(np.asarray(chosen), len(ids), replace=False).tolist())
+        return {
+            client: Canary(id=i, seed=self._canary_seed, included=bool(self._included[i]))
+            for client, i in zip(clients, ids, strict=True)
+            if self._included[i] or self.excluded == "zero"
+        }
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        """Take the cosines of this round, and estimate from this round alone."""
+        delta = view.released - view.sent
+        products = canary_products(self._canary_seed, self._ids, delta)
+        self._products = np.vstack([self._products, products])
+        self._deltas = np.vstack([self._deltas, delta.astype(np.float32)])
+        now = [o.id for o in view.instructed.values() if o.seed == self._canary_seed and o.included]
+        self._played[now] += 1
+        length = np.linalg.norm(delta)
+        cosines = products[now] / length if length > 0 else np.zeros(len(now))
+        return [self._from_known_null(cosines, "known", _ROUND, view.server_round)]
+
+    def report(self) -> Sequence[Finding]:
+        """Estimate for someone with the final model, and for someone with all models."""
+        inside, outside = self._observed()
+        gram = self._deltas.astype(np.float64) @ self._deltas.T.astype(np.float64)
+        length = np.sqrt(gram.sum())
+        cosines = self._products.sum(axis=0) / length if length > 0 else np.zeros(len(self._ids))
+        bins = _histogram(cosines[inside], cosines[outside], self._dim)
+        return [
+            self._from_known_null(cosines[inside], "known", _FINAL, None, bins),
+            self._from_known_null(cosines[inside], "fitted", _FINAL, None, bins),
+            self._from_maxima(inside, outside, gram),
+        ]
+
+    def state(self) -> dict[str, Any]:
+        """Return products, deltas and who has played; all else follows from the seed."""
+        return {"played": self._played, "products": self._products, "deltas": self._deltas}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned."""
+        self._played = np.asarray(state["played"])
+        self._products = np.asarray(state["products"])
+        self._deltas = np.asarray(state["deltas"])
+
+    def _observed(self) -> tuple[list[int], list[int]]:
+        """Return the canaries that took part and those that never did."""
+        inside = [i for i in range(self._k) if self._included[i] and self._played[i]]
+        return inside, [i for i in self._ids if i not in set(inside)]
+
+    def _from_known_null(
+        self,
+        cosines: Scores,
+        std: Std,
+        threat_model: str,
+        server_round: int | None,
+        details: Mapping[str, Any] | None = None,
+    ) -> Finding:
+        """Compare cosines with N(0, 1/dim), the law of a canary that stayed out (Algorithm 2)."""
+        needed = 1 if std == "known" else 2
+        context = self._context(threat_model, server_round, {"included": len(cosines)})
+        if len(cosines) < needed:
+            return self._too_few(context)
+        z = cosines * np.sqrt(self._dim)
+        rng = stream(self.seed, "null", std, server_round or 0)
+        null = _estimate(rng.standard_normal((_NULL_RUNS, len(z))), std, self.delta)
+        return Finding(
+            value=float(_estimate(z[None], std, self.delta)[0]),
+            rule=f"Gaussian fit of canary cosines against N(0, 1/d), {std} std",
+            kind="estimate",
+            null_band=_band(null),
+            assumptions=("cosines of included canaries are Gaussian", *self._world()),
+            details=dict(details or {}),
+            **context,
+        )
+
+    def _from_maxima(self, inside: Sequence[int], outside: Sequence[int], gram: Scores) -> Finding:
+        """Compare the largest cosines over rounds of both groups (Algorithm 3)."""
+        sizes = {"included": len(inside), "unobserved": len(outside)}
+        context = self._context(_ALL, None, sizes)
+        if min(sizes.values()) < 2:
+            return self._too_few(context)
+        lengths = np.sqrt(np.diag(gram))
+        safe = np.where(lengths > 0, lengths, 1.0)
+        maxima = (self._products / safe[:, None]).max(axis=0)
+        n = len(inside) + len(outside)
+        rng = stream(self.seed, "null", "maxima")
+        draws = null_maxima(gram, self._dim, _NULL_RUNS * n, rng).reshape(_NULL_RUNS, n)
+        null = _two_fits(draws[:, : len(inside)], draws[:, len(inside) :], self.delta)
+        value = _two_fits(maxima[inside][None], maxima[outside][None], self.delta)[0]
+        return Finding(
+            value=float(value),
+            rule="Gaussian fits of the largest cosine over rounds, included against unobserved",
+            kind="estimate",
+            null_band=_band(null),
+            assumptions=(
+                "largest cosines are Gaussian; they are skewed, so large values are extrapolated",
+                *self._world(),
+            ),
+            details=_histogram(maxima[inside], maxima[outside], self._dim),
+            **context,
+        )
+
+    def _world(self) -> tuple[str, ...]:
+        """Say what a canary that is out leaves behind."""
+        if self.include == "all":
+            return ("all canaries take part, others are drawn for the null",)
+        if self.excluded == "zero":
+            return ("the seat of an excluded canary sends a zero update of the same weight",)
+        return ("the seat of an excluded canary stays honest: weaker than zero-out",)
+
+    def _context(
+        self, threat_model: str, server_round: int | None, sizes: Mapping[str, int]
+    ) -> dict[str, Any]:
+        """Return the fields that all findings share."""
+        zero_out: Adjacency = "zero-out" if self.excluded == "zero" else "honest-seat"
+        return {
+            "auditor": self.name,
+            "quantity": "epsilon",
+            "delta": self.delta,
+            "sample_sizes": dict(sizes),
+            "threat_model": threat_model,
+            "observer": "outsider",
+            "adjacency": "add-remove" if self.include == "all" else zero_out,
+            "unit": "client",
+            "server_round": server_round,
+            "seed": self.seed,
+        }
+
+    def _too_few(self, context: dict[str, Any]) -> Finding:
+        """Say that nothing can be said."""
+        return Finding(
+            value=0.0,
+            kind="diagnostic",
+            rule="too few canaries took part for an estimate",
+            **context,
+        )
+
+
+def _schedule(k: int, repetitions: int, num_rounds: int, seed: int) -> dict[int, list[int]]:
+    """Return round to canaries: each plays `repetitions` times, never twice in a round.
+
+    Always taking those with most repetitions left keeps the rest playable; ties are drawn.
+    """
+    left = np.full(k, repetitions)
+    total = k * repetitions
+    plan = {}
+    for server_round in range(1, num_rounds + 1):
+        take = total * server_round // num_rounds - total * (server_round - 1) // num_rounds
+        order = stream(seed, "schedule", server_round).permutation(k)
+        ids = order[np.argsort(-left[order], kind="stable")][:take]
+        left[ids] -= 1
+        plan[server_round] = ids.tolist()
+    assert not left.any()
+    return plan
+
+
+def _estimate(z: Scores, std: Std, delta: float) -> Scores:
+    """Return ε between N(0, 1) and a Gaussian fitted to each row of standardised cosines."""
+    spread = np.ones(len(z)) if std == "known" else z.std(axis=1)
+    return np.asarray(epsilon_between_gaussians(0.0, 1.0, z.mean(axis=1), spread, delta))
+
+
+def _two_fits(inside: Scores, outside: Scores, delta: float) -> Scores:
+    """Return ε between Gaussians fitted to each row of both groups."""
+    fits = (outside.mean(axis=1), outside.std(axis=1), inside.mean(axis=1), inside.std(axis=1))
+    return np.asarray(epsilon_between_gaussians(*fits, delta))
+
+
+def _band(null: Scores) -> tuple[float, float]:
+    """Return the 5 % and 95 % quantile."""
+    low, high = np.quantile(null, [0.05, 0.95])
+    return float(low), float(high)
+
+
+def _histogram(inside: Scores, outside: Scores, dim: int) -> dict[str, Any]:
+    """Return counts of cosines in units of the null's std, 1/√dim, for the report."""
+    scaled = [np.sqrt(dim) * inside, np.sqrt(dim) * outside]
+    both = np.concatenate(scaled)
+    edges = np.linspace(min(both.min(), -3.0), max(both.max(), 3.0), 31)
+    counts = [np.histogram(s, edges)[0].tolist() for s in scaled]
+    return {
+        "edges": edges.round(4).tolist(),
+        "included": counts[0],
+        "unobserved": counts[1],
+        "unit": "null standard deviations, 1/sqrt(d)",
+    }

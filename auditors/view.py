@@ -1,0 +1,83 @@
+"""Turns the messages of a round into what the auditors see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from auditors import wire
+from auditors.base import RoundFacts, Vector
+from auditors.chain import chain
+from auditors.layout import Layout
+
+
+class Updates(Mapping[int, Vector]):
+    """Client index to the update in its reply, flattened when asked for."""
+
+    def __init__(self, layout: Layout, sent: Vector, contents: Mapping[int, RecordDict]) -> None:
+        self._layout, self._sent = layout, sent
+        # Shallow copies: strategies may replace arrays inside the records they are given.
+        self._records: dict[int, dict[str, Array]] = {
+            c: dict(wire.arrays(contents[c])) for c in sorted(contents)
+        }
+        self.weights = {c: wire.weight(contents[c]) for c in self._records}
+
+    def __getitem__(self, client: int) -> Vector:
+        record = self._records[client]
+        if set(self._layout.names) <= set(record):
+            return self._layout.flatten(record) - self._sent
+        # Masked replies are ring elements, not a model: show them as they are.
+        return np.concatenate([a.numpy().ravel() for a in record.values()], dtype=np.float64)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def mean(self) -> Vector | None:
+        """Return the weighted mean update; None if the replies hold no plain updates."""
+        total = sum(self.weights.values())
+        if total <= 0:
+            return None
+        mean = np.zeros(self._layout.dim)
+        for client, update in self.items():
+            if update.size != mean.size:
+                return None
+            mean += self.weights[client] / total * update
+        return mean
+
+
+def merged_facts(strategy: Strategy, updates: Updates) -> RoundFacts:
+    """Merge what our wrappers left of the round; without a secure sum the mean is taken here."""
+    known: dict[str, Any] = {}
+    for held in chain(strategy):
+        known |= getattr(held, "facts", None) or {}
+    assert set(known) <= {f.name for f in fields(RoundFacts)}
+    if "aggregate" not in known:
+        known["aggregate"] = updates.mean()
+    plain = RoundFacts(num_clients=len(updates), total_weight=sum(updates.weights.values()))
+    return replace(plain, **known)
+
+
+def collect_truth(
+    grid: Grid, clients: Mapping[int, int], server_round: int, layout: Layout, sent: Vector
+) -> dict[int, Vector]:
+    """Collect the plain updates that tapped clients kept, with messages of their own."""
+    order = ConfigRecord({"action": "collect", "round": server_round})
+    messages = [
+        Message(RecordDict({wire.TAP: order}), dst_node_id=node, message_type="train")
+        for node in clients
+    ]
+    kept = {
+        clients[m.metadata.src_node_id]: wire.arrays(m.content)
+        for m in grid.send_and_receive(messages)
+        if m.has_content()
+    }
+    return {c: layout.flatten(kept[c]) - sent for c in sorted(kept)}

@@ -1,0 +1,90 @@
+"""Record keys that travel in Flower messages, and the one place where they are parsed."""
+
+from __future__ import annotations
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from auditors.base import Canary
+
+CANARY = "leakmeter.canary"
+TAP = "leakmeter.tap"
+NOISE = "leakmeter.noise"
+WEIGHT = "num-examples"
+
+
+def arrays(content: RecordDict) -> ArrayRecord:
+    """Return the one ArrayRecord of a message's content."""
+    return next(iter(_only(content, ArrayRecord).values()))
+
+
+def arrays_key(content: RecordDict) -> str:
+    """Return the key under which the one ArrayRecord stands."""
+    return next(iter(_only(content, ArrayRecord)))
+
+
+def _only(content: RecordDict, kind: type[ArrayRecord]) -> dict[str, ArrayRecord]:
+    found = {k: r for k, r in content.items() if isinstance(r, kind)}
+    if len(found) != 1:
+        raise ValueError(f"content must hold exactly one {kind.__name__}, got {len(found)}")
+    return found
+
+
+def weight(content: RecordDict, key: str = WEIGHT) -> float:
+    """Return the weight that a reply states for itself; 1 if it states none."""
+    for record in content.values():
+        if isinstance(record, MetricRecord) and key in record:
+            value = record[key]
+            if isinstance(value, int | float):
+                return float(value)
+    return 1.0
+
+
+def add_record(message: Message, key: str, record: ConfigRecord) -> None:
+    """Give one outgoing message a record of its own.
+
+    Flower's strategies share one RecordDict among all messages of a round, so the dictionary is
+    copied; the records inside stay shared.
+    """
+    message.content = RecordDict({**message.content, key: record})
+
+
+def replace_arrays(reply: Message, arrays: ArrayRecord) -> Message:
+    """Return the reply with other arrays and everything else as it was."""
+    key = arrays_key(reply.content)
+    reply.content = RecordDict({**reply.content, key: arrays})
+    return reply
+
+
+def config(content: RecordDict, key: str) -> ConfigRecord | None:
+    """Return the ConfigRecord under `key`, if there is one."""
+    record = content.get(key)
+    return record if isinstance(record, ConfigRecord) else None
+
+
+def canary_record(canary: Canary) -> ConfigRecord:
+    """Return the order that tells a seat which canary to play."""
+    order = ConfigRecord({"id": canary.id, "seed": canary.seed, "included": canary.included})
+    if canary.norm is not None:
+        order["norm"] = float(canary.norm)
+    return order
+
+
+def canary(content: RecordDict) -> Canary | None:
+    """Return the canary that a train message orders, if it orders one."""
+    order = config(content, CANARY)
+    if order is None:
+        return None
+    norm = order.get("norm")
+    return Canary(
+        id=int(str(order["id"])),
+        seed=int(str(order["seed"])),
+        included=bool(order["included"]),
+        norm=float(norm) if isinstance(norm, int | float) else None,
+    )
+
+
+def clip_norm(content: RecordDict) -> float | None:
+    """Return the norm that the message asks clients to clip to, if it does."""
+    order = config(content, NOISE)
+    norm = order.get("clip-norm") if order is not None else None
+    return float(norm) if isinstance(norm, int | float) else None

@@ -1,0 +1,1 @@
+"""What runs on a client: update rules, and mods between them and the wire."""

@@ -1,0 +1,88 @@
+"""Puts the parts of a run together as its configuration says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
+
+from auditors import Auditor, OneShotCanaries, canary_mod, tap_mod
+from auditors.rng import stream
+from clients import update
+from clients.identity import add_identity
+from fl_app.config import Config
+from fl_app.errors import ConfigError
+from fl_app.task import load_task
+from strategies import Chosen, FixedSize, Masked, Noised
+
+
+def update_rule(config: Config) -> update.UpdateRule:
+    """Return what a client does with its data."""
+    if config.algorithm == "fedsgd":
+        return update.FedSGD(config.batch_size, config.lr)
+    return update.FedAvg(config.epochs, config.batch_size, config.lr)
+
+
+def server_strategy(config: Config) -> Strategy:
+    """Return the chain of strategies without the audit, outermost first."""
+    # Chosen shows each round's clients only, and all of them take part; nobody evaluates.
+    nodes = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
+    inner: Strategy
+    if config.server == "fedavgm":
+        inner = FedAvgM(
+            **nodes,  # type: ignore[arg-type]
+            server_learning_rate=config.server_lr,
+            server_momentum=config.server_momentum,
+        )
+    else:
+        inner = FedAvg(**nodes)  # type: ignore[arg-type]
+    chosen = Chosen(inner, FixedSize(config.cohort), num_clients=config.clients, seed=config.seed)
+    return Masked(Noised(chosen))
+
+
+def auditors(config: Config, dim: int) -> list[Auditor]:
+    """Return the auditors by name; what they cannot do with this model is an error now."""
+    makers: dict[str, Callable[[], Auditor]] = {
+        "one-shot": lambda: OneShotCanaries(
+            seats=config.canary_seats,
+            canaries=config.canaries or None,
+            repetitions=config.canary_repetitions,
+            delta=config.delta,
+            seed=config.seed,
+        )
+    }
+    made = [makers[name]() for name in dict.fromkeys(config.auditor_names)]
+    for auditor in made:
+        try:
+            auditor.begin(dim, config.rounds)
+        except ValueError as error:
+            raise ConfigError(f"auditor {auditor.name}: {error}") from None
+    return made
+
+
+def client_app(config_of: Callable[[Context], Config]) -> ClientApp:
+    """Return the client's app; `config_of` finds the configuration in the context or knows it."""
+    app = ClientApp()
+    add_identity(app)
+
+    @app.train(mods=[tap_mod, canary_mod])
+    def train(message: Message, context: Context) -> Message:
+        torch.set_num_threads(1)
+        config = config_of(context)
+        client = int(context.node_config["partition-id"])
+        arrays, order = message.content["arrays"], message.content["config"]
+        assert isinstance(arrays, ArrayRecord)
+        assert isinstance(order, ConfigRecord)
+        task = load_task(config)
+        net = task.new_model()
+        net.load_state_dict(arrays.to_torch_state_dict())
+        rng = stream(config.seed, "train", int(str(order["server-round"])), client)
+        done = update_rule(config)(net, *task.examples(client), rng)
+        metrics = MetricRecord({"num-examples": done.num_examples, "train-loss": done.loss})
+        reply = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
+        return Message(reply, reply_to=message)
+
+    return app

@@ -1,0 +1,202 @@
+"""All settings of a run, with the same words on the command line, in TOML and in Flower."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import Field, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from fl_app.errors import ConfigError, out_of_range, unknown_name
+from fl_app.names import ALGORITHMS, AUDITORS, DATASETS, ENGINES, MODELS, PARTITIONS, SERVERS
+
+
+def _setting(
+    default: Any,
+    help: str,
+    *,
+    group: str,
+    choices: tuple[str, ...] = (),
+    low: float = -math.inf,
+    high: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> Any:
+    """Return a field that knows its own help text and allowed values."""
+    limits = {"low": low, "high": high, "above": above, "below": below}
+    return field(
+        default=default, metadata={"help": help, "group": group, "choices": choices, **limits}
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a run does. Every field is a string, a number or a truth value, as Flower allows."""
+
+    dataset: str = _setting("digits", "what to learn", group="task", choices=DATASETS)
+    data_dir: str = _setting(
+        "", "folder with the data files; else the environment's LEAKMETER_DATA", group="task"
+    )
+    download: bool = _setting(False, "let torchvision download what is missing", group="task")
+    synthetic_examples: int = _setting(6000, "training records, synthetic", group="task", low=1)
+    synthetic_features: int = _setting(20, "features, synthetic", group="task", low=1)
+    synthetic_classes: int = _setting(10, "classes, synthetic", group="task", low=2)
+    model: str = _setting("mlp", "what learns it", group="task", choices=MODELS)
+    partition: str = _setting(
+        "iid", "how records are dealt to clients", group="task", choices=PARTITIONS
+    )
+    dirichlet: float = _setting(
+        1.0, "concentration of the Dirichlet partition; small is skewed", group="task", above=0
+    )
+    clients: int = _setting(60, "clients in all", group="federation", low=1)
+    sample: int = _setting(30, "honest clients per round", group="federation", low=1)
+    rounds: int = _setting(30, "rounds", group="federation", low=1)
+    server: str = _setting(
+        "fedavg", "what the server does with the mean", group="federation", choices=SERVERS
+    )
+    server_lr: float = _setting(1.0, "server step length", group="federation", above=0)
+    server_momentum: float = _setting(
+        0.9, "server momentum, fedavgm only", group="federation", low=0, below=1
+    )
+    algorithm: str = _setting(
+        "fedavg", "what a client does with its data", group="client", choices=ALGORITHMS
+    )
+    epochs: int = _setting(2, "local passes over the data, fedavg only", group="client", low=1)
+    batch_size: int = _setting(8, "records in a step; 0 takes all", group="client", low=0)
+    lr: float = _setting(0.3, "client step length", group="client", above=0)
+    auditors: str = _setting(
+        "one-shot", f"who looks on, separated by commas: {', '.join(AUDITORS)}", group="audit"
+    )
+    canary_seats: int = _setting(
+        10, "further clients per round that play canaries for one-shot", group="audit", low=0
+    )
+    canaries: int = _setting(0, "canaries in all; 0 fills every seat", group="audit", low=0)
+    canary_repetitions: int = _setting(1, "rounds in which each canary plays", group="audit", low=1)
+    delta: float = _setting(1e-5, "delta of every epsilon", group="audit", above=0, below=1)
+    seed: int = _setting(0, "names every random choice", group="run", low=0, high=2**31 - 1)
+    engine: str = _setting(
+        "inline", "inline: one process; ray: Flower's simulation", group="run", choices=ENGINES
+    )
+    ray_address: str = _setting("", "Ray cluster to join, such as 10.0.0.1:6379", group="run")
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            _check(spec, getattr(self, spec.name))
+        for name in self.auditor_names:
+            if name not in AUDITORS:
+                raise unknown_name("auditors", name, AUDITORS)
+        if self.cohort > self.clients:
+            raise out_of_range(
+                "sample",
+                f"at most clients - canary-seats = {self.clients - self.seats}",
+                self.sample,
+            )
+        if "one-shot" in self.auditor_names:
+            self._check_canaries()
+
+    def _check_canaries(self) -> None:
+        slots = self.canary_seats * self.rounds
+        if self.canary_seats < 1:
+            raise out_of_range("canary-seats", "at least 1 for the auditor one-shot", 0)
+        if self.canary_repetitions > self.rounds:
+            allowed = f"at most rounds = {self.rounds}"
+            raise out_of_range("canary-repetitions", allowed, self.canary_repetitions)
+        canaries = self.canaries or slots // self.canary_repetitions
+        if canaries < 2 or canaries * self.canary_repetitions > slots:
+            allowed = (
+                f"from 2 to canary-seats x rounds / canary-repetitions = "
+                f"{slots // self.canary_repetitions}"
+            )
+            raise out_of_range("canaries", allowed, canaries)
+
+    @property
+    def auditor_names(self) -> tuple[str, ...]:
+        """The auditors' names in order, without blanks."""
+        names = (name.strip() for name in self.auditors.split(","))
+        return tuple(name for name in names if name and name != "none")
+
+    @property
+    def seats(self) -> int:
+        """Canary seats that are really there."""
+        return self.canary_seats if "one-shot" in self.auditor_names else 0
+
+    @property
+    def cohort(self) -> int:
+        """Clients in a round: honest ones and canary seats."""
+        return self.sample + self.seats
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Return the configuration with the given kebab-case settings, defaults elsewhere."""
+        known = {kebab(f.name): f for f in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise ConfigError(
+                    f"unknown setting {name!r}; known settings: {', '.join(sorted(known))}"
+                )
+        return cls(**{known[k].name: _typed(known[k], v) for k, v in values.items()})
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        """Return the configuration that a TOML file holds."""
+        return cls.from_mapping(read_toml(path))
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return all settings in kebab-case."""
+        return {kebab(name): value for name, value in asdict(self).items()}
+
+    def to_toml(self) -> str:
+        """Return all settings as TOML, grouped by comments."""
+        lines: list[str] = []
+        group = ""
+        for spec in fields(self):
+            if spec.metadata["group"] != group:
+                group = spec.metadata["group"]
+                lines += ["", f"# {group}"]
+            # JSON's strings, numbers and truth values are TOML's.
+            lines.append(f"{kebab(spec.name)} = {json.dumps(getattr(self, spec.name))}")
+        return "\n".join(lines[1:]) + "\n"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return a TOML file's top level; a missing or broken file is a user's mistake."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"config must be a readable file, got {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config must be a TOML file, got {path}: {error}") from None
+
+
+def kebab(name: str) -> str:
+    """Return a Python name as TOML and the command line spell it."""
+    return name.replace("_", "-")
+
+
+def _typed(spec: Field[Any], value: Any) -> Any:
+    """Return `value` as the field's type, where that loses nothing."""
+    wanted = type(spec.default)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if wanted is float and whole:
+        return float(value)
+    if type(value) is not wanted:
+        kinds = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+        raise out_of_range(kebab(spec.name), kinds[wanted], value)
+    return value
+
+
+def _check(spec: Field[Any], value: Any) -> None:
+    """Raise if `value` is not among the field's choices or within its limits."""
+    rule = spec.metadata
+    if rule["choices"] and value not in rule["choices"]:
+        raise unknown_name(kebab(spec.name), value, rule["choices"])
+    if isinstance(value, str):
+        return
+    inside = rule["low"] <= value <= rule["high"] and rule["above"] < value < rule["below"]
+    if not inside or not math.isfinite(value):
+        words = {"low": "at least", "high": "at most", "above": "above", "below": "below"}
+        allowed = [f"{w} {rule[k]:g}" for k, w in words.items() if math.isfinite(rule[k])]
+        raise out_of_range(kebab(spec.name), " and ".join(allowed) or "finite", value)

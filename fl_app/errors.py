@@ -1,0 +1,19 @@
+"""The one exception for a user's mistake; the command line prints its text and exits with 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class ConfigError(ValueError):
+    """A setting, a file or a folder is not as it must be. The text says which, and what to do."""
+
+
+def unknown_name(field: str, value: object, known: Iterable[str]) -> ConfigError:
+    """Return the error for a name that is not one of the `known` ones."""
+    return ConfigError(f"{field} must be one of {', '.join(known)}, got {value!r}")
+
+
+def out_of_range(field: str, allowed: str, value: object) -> ConfigError:
+    """Return the error for a value outside its range, which `allowed` puts into words."""
+    return ConfigError(f"{field} must be {allowed}, got {value!r}")

@@ -1,0 +1,148 @@
+"""All clients in this process: a grid that calls the client app directly.
+
+Flower's simulation takes seconds to start and milliseconds a message; this takes neither, and
+the order of everything is fixed. It knows two internals of Flower: message ids, and from release
+1.38 the identity of the running task, without which no message can be made.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from strategies.grid import CLIENT_APP_RAISED
+
+_log = logging.getLogger("flwr")
+
+_RUN_ID = 1
+_TRIED = "1.26.1 and 1.41.0"
+
+
+class InlineGrid(Grid):
+    """A grid whose nodes 1 to N are client apps called in turn, each with its own state."""
+
+    def __init__(self, app: ClientApp, num_nodes: int) -> None:
+        self._app = app
+        self._contexts = {
+            node: Context(
+                run_id=_RUN_ID,
+                node_id=node,
+                node_config={"partition-id": node - 1, "num-partitions": num_nodes},
+                state=RecordDict(),
+                run_config={},
+            )
+            for node in range(1, num_nodes + 1)
+        }
+        self._ids = itertools.count(1)
+        self._waiting: dict[str, Message] = {}
+
+    def set_run(self, run: Any) -> None:
+        """Ignore: there is one run only."""
+
+    @property
+    def run(self) -> Any:
+        """There is no record of the run outside this process."""
+        raise AttributeError("the inline engine has no run record")
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a new message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of all nodes."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Deliver the messages and keep the replies until they are pulled."""
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = str(next(self._ids))
+            ids.append(message.metadata.message_id)
+            self._waiting[ids[-1]] = self._deliver(message)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies to these messages."""
+        return [self._waiting.pop(i) for i in message_ids if i in self._waiting]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Deliver the messages and return the replies."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _deliver(self, message: Message) -> Message:
+        """Call the client app; as in Flower an exception is an error reply and keeps no state."""
+        node = message.metadata.dst_node_id
+        context = copy.copy(self._contexts[node])
+        context.state = _copied(context.state)
+        try:
+            reply = self._app(message, context)
+        except Exception as error:
+            _log.debug("client app of node %d failed", node, exc_info=True)
+            reason = f"{type(error).__name__}: {error}"
+            return Message(Error(code=CLIENT_APP_RAISED, reason=reason), reply_to=message)
+        self._contexts[node] = context
+        reply.metadata.__dict__["_message_id"] = str(next(self._ids))
+        return reply
+
+
+def _copied(state: RecordDict) -> RecordDict:
+    """Return a copy that can be changed; arrays are shared, since nobody writes into them."""
+    return RecordDict(
+        {
+            key: ArrayRecord(dict(record))
+            if isinstance(record, ArrayRecord)
+            else copy.deepcopy(record)
+            for key, record in state.items()
+        }
+    )
+
+
+@contextmanager
+def _task_identity() -> Iterator[None]:
+    """Tell Flower which task this process is, for as long as the run takes."""
+    try:
+        from flwr.supercore.task_identity import TaskIdentity
+    except ImportError:  # releases before 1.38 need none
+        yield
+        return
+    names = ("_run_id", "_node_id", "_task_id")
+    before = {name: getattr(TaskIdentity, name) for name in names}
+    for name, value in zip(names, (_RUN_ID, 0, 1), strict=True):
+        setattr(TaskIdentity, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(TaskIdentity, name, value)
+
+
+def run_inline(server_app: ServerApp, client_app: ClientApp, num_nodes: int) -> None:
+    """Run both apps in this process until the server's is done."""
+    context = Context(run_id=_RUN_ID, node_id=0, node_config={}, state=RecordDict(), run_config={})
+    try:
+        grid = InlineGrid(client_app, num_nodes)
+        identity = _task_identity()
+    except (TypeError, AttributeError) as error:
+        raise RuntimeError(
+            f"the inline engine was tried with flwr {_TRIED}; the installed release differs in "
+            f"something it needs ({error}): use --engine ray, or one of these releases"
+        ) from error
+    with identity:
+        server_app(grid, context)

@@ -1,0 +1,13 @@
+"""The names a user may choose from, kept apart so that `--help` imports nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DATASETS: Final = ("digits", "adult", "mnist", "synthetic")
+MODELS: Final = ("linear", "mlp")
+PARTITIONS: Final = ("iid", "dirichlet")
+ALGORITHMS: Final = ("fedavg", "fedsgd")
+SERVERS: Final = ("fedavg", "fedavgm")
+AUDITORS: Final = ("one-shot", "none")
+ENGINES: Final = ("inline", "ray")

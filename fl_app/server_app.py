@@ -1,0 +1,45 @@
+"""The server's app as Flower's launches find it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fl_app.conduct import conduct
+from fl_app.folder import RunFolder, default_path
+from fl_app.progress import Progress
+from fl_app.settings import OUT, RESUME, from_context
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Conduct the run that the configuration describes and leave its folder."""
+    # Flower runs the app in a folder of its own, so every path must be absolute.
+    if resume := str(context.run_config.get(RESUME, "")):
+        folder = RunFolder.open(_absolute(resume, RESUME))
+    else:
+        config = from_context(context)
+        out = str(context.run_config.get(OUT, ""))
+        path = _absolute(out, OUT) if out else default_path(config, _home())
+        folder = RunFolder.create(path, config)
+    progress = Progress()
+    progress.say(f"run folder: {folder.path}")
+    outcome = conduct(folder, grid, progress)
+    progress.summary(outcome.findings, outcome.failures)
+
+
+def _absolute(path: str, name: str) -> Path:
+    found = Path(path).expanduser()
+    if not found.is_absolute():
+        raise ValueError(f"{name} must be an absolute path under Flower's runtime, got {path!r}")
+    return found
+
+
+def _home() -> Path:
+    """Return where runs go that were not told where: LEAKMETER_RUNS, or the home folder."""
+    return Path(os.environ.get("LEAKMETER_RUNS") or Path.home() / "leakmeter-runs")

@@ -1,0 +1,104 @@
+"""A learning task: data dealt to clients, a model, and how good it has become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fl_app import data, model
+from fl_app.config import Config
+from fl_app.partition import Sizes, partition, sizes
+
+# What decides about data and partition; two runs that agree here share one loaded task.
+_FIELDS = (
+    "dataset",
+    "data_dir",
+    "download",
+    "synthetic_examples",
+    "synthetic_features",
+    "synthetic_classes",
+    "partition",
+    "dirichlet",
+    "clients",
+    "seed",
+    "model",
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data, partition and model of a run; the same in the server and in every client."""
+
+    dataset: data.Dataset
+    parts: tuple[Tensor, ...]
+    model_name: str
+    seed: int
+
+    @property
+    def sizes(self) -> Sizes:
+        """Smallest, median and largest number of records at a client."""
+        return sizes(tuple(part.numpy() for part in self.parts))
+
+    def examples(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return one client's inputs and labels."""
+        part = self.parts[client].numpy()
+        x, y = self.dataset.train_x[part], self.dataset.train_y[part]
+        return torch.from_numpy(x), torch.from_numpy(y)
+
+    def new_model(self) -> nn.Module:
+        """Return the model with its initial parameters."""
+        shape, classes = self.dataset.input_shape, self.dataset.num_classes
+        return model.build(self.model_name, shape, classes, self.seed)
+
+    def initial_arrays(self) -> ArrayRecord:
+        """Return the initial parameters as Flower sends them."""
+        return ArrayRecord(self.new_model().state_dict())
+
+    def evaluate(self, arrays: ArrayRecord) -> MetricRecord:
+        """Return accuracy and loss of a model on the test set."""
+        net = self.new_model()
+        net.load_state_dict(arrays.to_torch_state_dict())
+        x, y = torch.from_numpy(self.dataset.test_x), torch.from_numpy(self.dataset.test_y)
+        with torch.no_grad():
+            logits = net(x)
+        return MetricRecord(
+            {
+                "accuracy": float((logits.argmax(dim=1) == y).double().mean()),
+                "loss": float(cross_entropy(logits, y)),
+            }
+        )
+
+
+def load_task(config: Config) -> Task:
+    """Return the task of a configuration, loaded once per process."""
+    return _load(*(getattr(config, name) for name in _FIELDS))
+
+
+@lru_cache(maxsize=4)
+def _load(*values: object) -> Task:
+    chosen = dict(zip(_FIELDS, values, strict=True))
+    config = Config(**chosen, sample=1, auditors="none")  # type: ignore[arg-type]
+    dataset = data.load(
+        config.dataset,
+        data_dir=config.data_dir or None,
+        download=config.download,
+        seed=config.seed,
+        synthetic_examples=config.synthetic_examples,
+        synthetic_features=config.synthetic_features,
+        synthetic_classes=config.synthetic_classes,
+    )
+    parts = partition(
+        dataset.train_y,
+        clients=config.clients,
+        scheme=config.partition,
+        concentration=config.dirichlet,
+        seed=config.seed,
+    )
+    task = Task(dataset, tuple(torch.from_numpy(p) for p in parts), config.model, config.seed)
+    task.new_model()  # a model that does not fit is an error now, not in the first round
+    return task

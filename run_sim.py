@@ -1,0 +1,8 @@
+"""Runs federated learning and measures what its aggregates leak; see --help."""
+
+import sys
+
+from fl_app.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Reproducible choice of clients: the same seed names the same clients in any engine."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from clients.identity import IDENTITY, identity_of
+from strategies.grid import PartialGrid
+from strategies.participation import Participation
+from strategies.wrapper import Wrapper
+
+_log = logging.getLogger("flwr")
+
+
+class Chosen(Wrapper):
+    """Picks the cohort of each round and keeps messages and replies in the order of clients.
+
+    Flower gives nodes random ids, starts before all of them are there and samples with a global
+    generator. `Chosen` waits for all nodes, asks each once which client it is, and shows the
+    inner strategy only the nodes of the round.
+
+    Args:
+        strategy: Takes the nodes it is shown; its own fraction must be 1.
+        participation: Who takes part when.
+        num_clients: How many nodes to wait for.
+        seed: Names the cohorts, together with the round.
+        patience: Seconds to wait for nodes.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        participation: Participation,
+        *,
+        num_clients: int,
+        seed: int,
+        patience: float = 120.0,
+    ) -> None:
+        super().__init__(strategy)
+        fraction = getattr(strategy, "fraction_train", 1.0)
+        if fraction != 1.0:
+            raise ValueError(f"fraction_train must be 1.0 inside Chosen, got {fraction}")
+        participation.check(num_clients)
+        self._participation = participation
+        self._num_clients = num_clients
+        self._seed = seed
+        self._patience = patience
+        self._node_of: dict[int, int] = {}
+        self._client_of: dict[int, int] = {}
+
+    @property
+    def client_of(self) -> Mapping[int, int]:
+        """Node id to client index."""
+        return self._client_of
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the inner strategy's messages for the cohort, ordered by client."""
+        if not self._node_of:
+            self._identify(grid)
+        cohort = self._participation.cohort(self._seed, server_round, self._num_clients)
+        shown = PartialGrid(grid, (self._node_of[c] for c in cohort))
+        messages = list(self._inner_configure_train(server_round, arrays, config, shown))
+        return sorted(messages, key=lambda m: self._client_of[m.metadata.dst_node_id])
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate in the order of clients: float sums depend on it."""
+        last = len(self._client_of)
+        ordered = sorted(replies, key=lambda m: self._client_of.get(m.metadata.src_node_id, last))
+        return self._inner_aggregate_train(server_round, ordered)
+
+    def _identify(self, grid: Grid) -> None:
+        """Wait for all nodes and learn which client each of them is."""
+        deadline = time.monotonic() + self._patience
+        while len(nodes := list(grid.get_node_ids())) < self._num_clients:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"num_clients: {self._num_clients} nodes are needed, {len(nodes)} came within "
+                    f"{self._patience:.0f} s; start the federation with that many nodes"
+                )
+            time.sleep(0.05)
+        ask = [Message(RecordDict(), dst_node_id=n, message_type=IDENTITY) for n in sorted(nodes)]
+        for reply in grid.send_and_receive(ask, timeout=self._patience):
+            client = identity_of(reply)
+            if client is not None:
+                self._client_of[reply.metadata.src_node_id] = client
+        if len(self._client_of) < len(nodes) or len(set(self._client_of.values())) < len(nodes):
+            _log.warning(
+                "not every node told a partition-id of its own: clients are numbered by node id, "
+                "so another run with this seed may choose others"
+            )
+            self._client_of = {node: i for i, node in enumerate(sorted(nodes))}
+        self._node_of = {client: node for node, client in self._client_of.items()}
+        missing = sorted(set(range(self._num_clients)) - set(self._node_of))
+        if missing:
+            raise ValueError(
+                f"partition-id must cover 0 to {self._num_clients - 1}, missing {missing[:5]}"
+            )

@@ -1,0 +1,91 @@
+"""The state of a chain of strategies, by name, so that an interrupted run can go on.
+
+Flower's strategies keep momentum and their own copy of the model in attributes. Which ones is
+listed here for each class; a strategy that is not listed cannot be resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedProx,
+    FedYogi,
+    Strategy,
+)
+
+from auditors.chain import chain
+from strategies.wrapper import Wrapper
+
+_ADAPTIVE = ("current_arrays", "m_t", "v_t")
+_ATTRIBUTES: dict[type[Strategy], tuple[str, ...]] = {
+    FedAvg: (),
+    FedProx: (),
+    FedAvgM: ("current_arrays", "momentum_vector"),
+    FedAdam: _ADAPTIVE,
+    FedYogi: _ADAPTIVE,
+    FedAdagrad: _ADAPTIVE,
+}
+
+
+def check_resumable(strategy: Strategy) -> None:
+    """Raise with the reason if a strategy in the chain keeps state that we do not know."""
+    for held in chain(strategy):
+        if not isinstance(held, Wrapper) and type(held) not in _ATTRIBUTES:
+            known = ", ".join(sorted(cls.__name__ for cls in _ATTRIBUTES))
+            raise TypeError(
+                f"a run can be resumed only with a strategy among {known}, "
+                f"got {type(held).__name__}: what it remembers between rounds is unknown"
+            )
+
+
+def strategy_state(strategy: Strategy) -> list[dict[str, Any]]:
+    """Return the state of every strategy in the chain, outermost first."""
+    check_resumable(strategy)
+    return [
+        held.state()
+        if isinstance(held, Wrapper)
+        else {name: _pack(getattr(held, name)) for name in _ATTRIBUTES[type(held)]}
+        for held in chain(strategy)
+    ]
+
+
+def restore_strategy(strategy: Strategy, states: list[Mapping[str, Any]]) -> None:
+    """Give every strategy in the chain its state back."""
+    check_resumable(strategy)
+    for held, state in zip(chain(strategy), states, strict=True):
+        if isinstance(held, Wrapper):
+            held.restore(state)
+        else:
+            for name, value in state.items():
+                setattr(held, name, _unpack(value))
+
+
+def _pack(value: Any) -> Any:
+    """Return an attribute as plain containers of numpy arrays, with a mark of what it was."""
+    match value:
+        case None:
+            return None
+        case ArrayRecord():
+            return {"kind": "record", "items": {k: a.numpy() for k, a in value.items()}}
+        case dict():
+            return {"kind": "dict", "items": dict(value)}
+        case list():
+            return {"kind": "list", "items": [np.asarray(v) for v in value]}
+    raise TypeError(f"cannot keep a {type(value).__name__}")
+
+
+def _unpack(value: Any) -> Any:
+    """Return what `_pack` was given."""
+    if value is None:
+        return None
+    if value["kind"] == "record":
+        return ArrayRecord({k: Array(np.asarray(a)) for k, a in value["items"].items()})
+    return value["items"]

@@ -1,0 +1,130 @@
+"""Partitions: every record once, the same for the same seed, never an empty client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from fl_app.errors import ConfigError
+from fl_app.partition import Sizes, partition, sizes
+
+LABELS = np.arange(1000, dtype=np.int64) % 10
+
+labels_and_clients = st.tuples(
+    st.lists(st.integers(0, 4), min_size=1, max_size=80), st.integers(1, 12)
+).filter(lambda case: len(case[0]) >= case[1])
+
+
+def assert_every_record_once(parts: Sequence[np.ndarray], num_records: int) -> None:
+    assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(num_records))
+
+
+def spread(parts: Sequence[np.ndarray]) -> float:
+    """Return how far the clients' label shares are from equal, on average."""
+    shares = np.stack([np.bincount(LABELS[part], minlength=10) / len(part) for part in parts])
+    return float(np.abs(shares - 0.1).mean())
+
+
+@given(labels_and_clients, st.integers(-5, 2**40))
+@settings(max_examples=100, deadline=None)
+def test_iid_uses_every_record_once_in_equal_sizes(case, seed) -> None:
+    labels, clients = np.array(case[0], dtype=np.int64), case[1]
+    parts = partition(labels, clients=clients, scheme="iid", concentration=1.0, seed=seed)
+    assert len(parts) == clients
+    assert_every_record_once(parts, len(labels))
+    assert sizes(parts).largest - sizes(parts).smallest <= 1
+
+
+@given(labels_and_clients, st.floats(0.01, 1e6), st.integers(-5, 2**40))
+@settings(max_examples=80, deadline=None)
+def test_dirichlet_uses_every_record_once_and_leaves_nobody_empty(case, omega, seed) -> None:
+    labels, clients = np.array(case[0], dtype=np.int64), case[1]
+    asked = {"clients": clients, "scheme": "dirichlet", "concentration": omega, "seed": seed}
+    try:
+        parts = partition(labels, **asked)
+    except ConfigError:
+        reject()  # an empty client in every attempt; tested below
+    assert len(parts) == clients
+    assert_every_record_once(parts, len(labels))
+    assert sizes(parts).smallest >= 1
+    again = partition(labels, **asked)
+    assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
+def test_seed_decides_the_partition(scheme: str) -> None:
+    first, again, other = (
+        partition(LABELS, clients=7, scheme=scheme, concentration=1.0, seed=seed)
+        for seed in (3, 3, 4)
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_iid_deals_uniformly() -> None:
+    # 400 seeds; the share of record 0 at client 0 of 4 has standard deviation 0.022, so five of
+    # them are exceeded with chance below one in a million, and the seeds are fixed anyway.
+    hits = [
+        0 in partition(LABELS[:40], clients=4, scheme="iid", concentration=1.0, seed=seed)[0]
+        for seed in range(400)
+    ]
+    assert abs(np.mean(hits) - 0.25) < 5 * 0.022
+
+
+def test_small_concentration_is_skewed_and_large_is_even() -> None:
+    skewed, middling, even = (
+        spread(partition(LABELS, clients=10, scheme="dirichlet", concentration=omega, seed=0))
+        for omega in (0.1, 1.0, 1e6)
+    )
+    assert skewed > 1.5 * middling > 3 * even
+    assert even < 0.01
+
+
+def test_shares_of_a_label_follow_the_dirichlet_law() -> None:
+    # One label, two clients: the first one's share is Beta(ω, ω) with variance 1/(4(2ω + 1)).
+    omega, records = 2.0, np.zeros(500, dtype=np.int64)
+    asked = {"clients": 2, "scheme": "dirichlet", "concentration": omega}
+    shares = [len(partition(records, **asked, seed=seed)[0]) / 500 for seed in range(1000)]
+    assert np.mean(shares) == pytest.approx(0.5, abs=0.035)  # five standard errors
+    assert np.var(shares) == pytest.approx(1 / 20, rel=0.15)  # ω = 1 or 3 would be 67 % or 29 % off
+
+
+def test_dirichlet_draws_again_rather_than_leave_a_client_empty() -> None:
+    parts = partition(LABELS, clients=60, scheme="dirichlet", concentration=0.12, seed=0)
+    assert sizes(parts).smallest >= 1
+
+
+def test_empty_clients_are_reported_with_a_cure() -> None:
+    with pytest.raises(ConfigError, match=r"of 60 clients would get no record.*fewer clients, a l"):
+        partition(LABELS, clients=60, scheme="dirichlet", concentration=0.001, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"scheme": "even"}, "partition must be one of iid, dirichlet, got 'even'"),
+        ({"clients": 0}, r"clients must be between 1 and .*\(1000\), got 0"),
+        ({"clients": 1001}, r"clients must be between 1 and .*\(1000\), got 1001"),
+        ({"concentration": 0.0}, r"dirichlet must be in \(0, 1e\+06\], got 0.0"),
+        ({"concentration": -1.0}, r"dirichlet must be .* got -1.0"),
+        ({"concentration": float("nan")}, r"dirichlet must be .* got nan"),
+        ({"concentration": float("inf")}, r"dirichlet must be .* got inf"),
+        ({"labels": LABELS.reshape(10, 100)}, r"labels must be one-dim.* got \(10, 100\)"),
+        ({"labels": LABELS[:0]}, r"clients must be between 1 and .*\(0\), got 5"),
+    ],
+)
+def test_bad_input_names_field_range_and_value(changed, message) -> None:
+    asked = {"clients": 5, "scheme": "dirichlet", "concentration": 1.0, "seed": 0} | changed
+    with pytest.raises(ConfigError, match=message):
+        partition(asked.pop("labels", LABELS), **asked)
+
+
+def test_sizes_are_reported_in_words() -> None:
+    report = sizes((np.arange(3), np.arange(5), np.arange(8), np.arange(6)))
+    assert report == Sizes(smallest=3, median=5.5, largest=8)
+    assert str(report) == "3 to 8 records a client, median 5.5"
