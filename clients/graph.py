@@ -1,0 +1,223 @@
+"""Who shares masks with whom, and how likely a sparse graph of them fails.
+
+Bonawitz et al. 2017 (complete graph) and Bell et al. 2020, Secure Single-Server Aggregation with
+(Poly)Logarithmic Overhead (CCS), whose graph is ours: a random cyclic order, each client joined to
+the degree/2 next on both sides. The model behind the probabilities: at most ⌈rate·n⌉ clients drop
+out and at most ⌈rate·n⌉ others collude with the server, both sets fixed before an honest server
+draws the order. Each client's secrets are shared among its neighbours and itself. Then
+- abort: some client's secrets have fewer than `threshold` surviving holders;
+- exposure: an honest client's T colluding holders break 2·threshold > holders + T (below that, the
+  server could collect one kind of share from half of the honest holders and the other kind from the
+  rest), or the honest survivors fall apart into groups whose sums the server then learns.
+Different from the paper: tails are summed exactly in logs and added up over clients, not bounded
+by Chernoff; and the condition on T is the one for a server that tells holders different stories.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+MAX_ABORT = 2.0**-20
+MAX_EXPOSURE = 2.0**-40
+
+Graph = dict[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Risk:
+    """Upper bounds on the probability that one round fails."""
+
+    abort: float
+    exposure: float
+
+    def check(self, max_abort: float = MAX_ABORT, max_exposure: float = MAX_EXPOSURE) -> None:
+        """Refuse a graph that fails more often than allowed."""
+        for name, most in (("abort", max_abort), ("exposure", max_exposure)):
+            if not (value := getattr(self, name)) <= most:
+                raise ValueError(f"P({name}) must be at most {most:.3g}, got {value:.3g}")
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """A graph's degree and threshold with what they risk at the stated rates."""
+
+    num_clients: int
+    degree: int
+    threshold: int
+    risk: Risk
+
+
+def complete_graph(clients: Sequence[int]) -> Graph:
+    """Return everybody's neighbours when all are joined."""
+    _check_clients(clients)
+    return {own: tuple(sorted(set(clients) - {own})) for own in clients}
+
+
+def regular_graph(clients: Sequence[int], degree: int, rng: np.random.Generator) -> Graph:
+    """Return everybody's `degree` neighbours in a random cyclic order.
+
+    Args:
+        clients: Distinct numbers.
+        degree: Even and below the number of clients, or one less than it (complete).
+        rng: Draws the order. It must not be foreseeable by clients that choose to collude.
+    """
+    _check_clients(clients)
+    count = len(clients)
+    _check_degree(count, degree)
+    if degree == count - 1:
+        return complete_graph(clients)
+    ring = [clients[i] for i in rng.permutation(count)]
+    reach = [*range(-degree // 2, 0), *range(1, degree // 2 + 1)]
+    return {own: tuple(sorted(ring[(i + j) % count] for j in reach)) for i, own in enumerate(ring)}
+
+
+def check_threshold(num_holders: int, threshold: int, num_colluders: int) -> None:
+    """Refuse a threshold at which `num_colluders` of the holders could get both secrets.
+
+    Every honest holder reveals one of a client's two secrets, never both, so with the colluders
+    there are num_holders + num_colluders shares in all; two secrets need twice the threshold.
+    """
+    least = (num_holders + num_colluders) // 2 + 1
+    if not least <= threshold <= num_holders:
+        raise ValueError(
+            f"threshold must be in [{least}, {num_holders}] for {num_holders} holders of which "
+            f"{num_colluders} collude, got {threshold}"
+        )
+
+
+def assess(
+    num_clients: int, degree: int, threshold: int, dropout_rate: float, collusion_rate: float
+) -> Risk:
+    """Return the probabilities of abort and exposure in one round."""
+    _check_degree(num_clients, degree)
+    if not 1 <= threshold <= degree + 1:
+        raise ValueError(f"threshold must be in [1, {degree + 1}], got {threshold}")
+    dropped = _count("dropout_rate", dropout_rate, num_clients)
+    colluding = _count("collusion_rate", collusion_rate, num_clients)
+    aborts = _abort_curve(num_clients, degree, dropped)
+    exposures = _exposure_curve(num_clients, degree, dropped, colluding)
+    return Risk(float(aborts[threshold]), float(exposures[threshold]))
+
+
+def plan_graph(
+    num_clients: int,
+    dropout_rate: float,
+    collusion_rate: float,
+    *,
+    max_abort: float = MAX_ABORT,
+    max_exposure: float = MAX_EXPOSURE,
+) -> GraphPlan:
+    """Return the smallest degree, and for it the smallest threshold, that keeps both risks low.
+
+    Raises:
+        ValueError: If not even the complete graph does.
+    """
+    _check_degree(num_clients, num_clients - 1)
+    dropped = _count("dropout_rate", dropout_rate, num_clients)
+    colluding = _count("collusion_rate", collusion_rate, num_clients)
+    # The risks are not quite monotone in the degree (thresholds are integers): try them in order.
+    for degree in [*range(2, num_clients - 1, 2), num_clients - 1]:
+        aborts = _abort_curve(num_clients, degree, dropped)
+        exposures = _exposure_curve(num_clients, degree, dropped, colluding)
+        fits = np.flatnonzero((aborts <= max_abort) & (exposures <= max_exposure))
+        if len(fits):
+            threshold = int(fits[0])
+            risk = Risk(float(aborts[threshold]), float(exposures[threshold]))
+            return GraphPlan(num_clients, degree, threshold, risk)
+    raise ValueError(
+        "dropout_rate and collusion_rate must leave two honest survivors and "
+        f"2·dropped + colluding < {num_clients}, got {dropped} dropped and {colluding} colluding"
+    )
+
+
+def _abort_curve(num_clients: int, degree: int, dropped: int) -> NDArray[np.float64]:
+    """Return P(abort) for each threshold 0 … degree + 1 by a sum over clients."""
+    # Losing this many neighbours is too much for a dropped client, whose own share is gone too. A
+    # survivor can lose one more; but among its neighbours one more client may have dropped.
+    lost = degree + 1 - np.arange(degree + 2)
+    spared = np.minimum(lost + 1, degree + 1)
+    dead = dropped * _tail(num_clients - 1, max(dropped - 1, 0), degree)[lost]
+    alive = (num_clients - dropped) * _tail(num_clients - 1, dropped, degree)[spared]
+    return np.minimum(dead + alive, 1.0)
+
+
+def _exposure_curve(
+    num_clients: int, degree: int, dropped: int, colluding: int
+) -> NDArray[np.float64]:
+    """Return P(exposure) for each threshold 0 … degree + 1 by a sum over honest clients."""
+    # A client is safe while its colluding holders T satisfy 2·threshold > degree + 1 + T.
+    unsafe = np.clip(2 * np.arange(degree + 2) - (degree + 1), 0, degree + 1)
+    both = (num_clients - colluding) * _tail(num_clients - 1, colluding, degree)[unsafe]
+    apart = _split_probability(num_clients, degree, min(dropped + colluding, num_clients))
+    return np.minimum(both + apart, 1.0)
+
+
+def _split_probability(num_clients: int, degree: int, missing: int) -> float:
+    """Return a bound on the chance that the honest survivors' graph is not connected.
+
+    On the circle two neighbouring survivors are joined unless degree/2 or more missing clients lie
+    between them, and one such gap leaves a path: it takes two. With one survivor fixed, the gaps
+    are a uniform composition of `missing` into as many parts as there are survivors, so the
+    expected number of pairs of long gaps is a ratio of binomials.
+    """
+    survivors, half = num_clients - missing, degree // 2
+    if survivors < 2:
+        return 1.0  # a sum over one client is that client
+    if degree == num_clients - 1 or missing < 2 * half:
+        return 0.0
+    rest = num_clients - 1 - 2 * half
+    log_pairs = (
+        math.log(survivors * (survivors - 1) / 2)
+        + _log_choose(rest, survivors - 1)
+        - _log_choose(num_clients - 1, survivors - 1)
+    )
+    return min(math.exp(log_pairs), 1.0)
+
+
+def _tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
+    """Return P(X ≥ x) for x = 0 … drawn + 1, X the marked among `drawn` of the population."""
+    x = np.arange(max(0, drawn + marked - population), min(drawn, marked) + 1)
+    log_mass = (
+        _log_choose(marked, x)
+        + _log_choose(population - marked, drawn - x)
+        - _log_choose(population, drawn)
+    )
+    # Summed from the far end in logs, so the smallest tails keep their digits.
+    log_tail = np.logaddexp.accumulate(log_mass[::-1])[::-1]
+    tail = np.zeros(drawn + 2)
+    tail[: x[0]] = 1.0
+    tail[x] = np.minimum(np.exp(log_tail), 1.0)
+    return tail
+
+
+def _log_choose(n: NDArray[np.int64] | int, k: NDArray[np.int64] | int) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    return result
+
+
+def _count(name: str, rate: float, num_clients: int) -> int:
+    """Return ⌈rate·n⌉, at most n − 1, forgiving the rounding of products such as 0.07 · 100."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {rate}")
+    return min(math.ceil(rate * num_clients - 1e-9), num_clients - 1)
+
+
+def _check_clients(clients: Sequence[int]) -> None:
+    if len(clients) < 2 or len(set(clients)) != len(clients):
+        raise ValueError(f"clients must be at least two and distinct, got {list(clients)}")
+
+
+def _check_degree(num_clients: int, degree: int) -> None:
+    if num_clients < 2:
+        raise ValueError(f"num_clients must be at least 2, got {num_clients}")
+    is_even = 2 <= degree < num_clients and degree % 2 == 0
+    if not is_even and degree != num_clients - 1:
+        raise ValueError(
+            f"degree must be even and in [2, {num_clients - 1}], or {num_clients - 1}, got {degree}"
+        )

@@ -1,0 +1,202 @@
+"""Keys of one secure sum: agreement, derivation, sealed shares, and checks of revealed secrets.
+
+Bonawitz et al. 2017, Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS);
+RFC 7748 for X25519 and RFC 5869 for HKDF. Different from the paper:
+1. every derived key is bound to run, round, purpose, both ids and both public keys, so a key or a
+   ciphertext of one place is worthless in another;
+2. a commitment to the self-mask seed is sent with the public keys, and a reconstructed mask secret
+   is compared with its public key: a wrong share is noticed before it spoils the sum.
+
+The keys are fresh in each round and not signed. A server that swaps public keys reads everything;
+`Session.context` is the place where a signature over the keys would be bound in.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+_PROTOCOL = b"leakmeter secure sum 1"
+
+# "share" keys encrypt and are never shared; "mask" keys can be reconstructed once a client is gone.
+Purpose = Literal["share", "mask"]
+
+
+@dataclass(frozen=True)
+class Session:
+    """The run and the round that keys, ciphertexts and commitments belong to."""
+
+    run: int
+    server_round: int
+
+    def __post_init__(self) -> None:
+        _check_id("run", self.run)
+        _check_id("server_round", self.server_round)
+
+    def context(self, label: str, *ids: int) -> bytes:
+        """Return an unambiguous encoding of protocol, run, round, label and ids."""
+        for value in ids:
+            _check_id("id", value)
+        name = label.encode()
+        # The lengths in front keep ("ab", 1) apart from any other label and list of ids.
+        head = struct.pack("<BBB", len(_PROTOCOL), len(name), len(ids)) + _PROTOCOL + name
+        return head + struct.pack(f"<{2 + len(ids)}Q", self.run, self.server_round, *ids)
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """An X25519 pair as raw bytes, so that it can wait in a client's state between stages."""
+
+    secret: bytes = field(repr=False)
+    public: bytes
+
+    @classmethod
+    def generate(cls) -> Self:
+        """Return a fresh pair from the operating system's random source."""
+        return cls.of(os.urandom(KEY_BYTES))
+
+    @classmethod
+    def of(cls, secret: bytes) -> Self:
+        """Return the pair that a 32-byte secret belongs to."""
+        _check_bytes("secret", secret)
+        public = X25519PrivateKey.from_private_bytes(secret).public_key()
+        return cls(secret, public.public_bytes_raw())
+
+
+@dataclass(frozen=True)
+class ClientSecrets:
+    """All that one client draws for one round, and must not use again in another.
+
+    Attributes:
+        share: Pair that opens what peers send. Its secret never leaves the client: if it were
+            the mask pair, whoever reconstructs that one could read the shares of everybody.
+        mask: Pair behind the pairwise masks; peers hold shares of its secret.
+        seed: Seed of the self mask; peers hold shares of it too, and reveal only one of the two.
+    """
+
+    share: KeyPair
+    mask: KeyPair
+    seed: bytes = field(repr=False)
+
+    @classmethod
+    def generate(cls) -> Self:
+        """Return fresh pairs and a fresh seed from the operating system's random source."""
+        return cls(KeyPair.generate(), KeyPair.generate(), os.urandom(KEY_BYTES))
+
+
+def agree(
+    session: Session, purpose: Purpose, own_id: int, own: KeyPair, peers: Mapping[int, bytes]
+) -> dict[int, bytes]:
+    """Return the key that `own_id` has in common with each peer, by peer id.
+
+    The server calls it too, with the reconstructed mask pair of a client that is gone.
+
+    Args:
+        session: Run and round.
+        purpose: What the pairs are for; must match on both sides.
+        own_id: Id of the client that `own` belongs to.
+        own: Its key pair for this purpose.
+        peers: Peer id to the peer's public key for this purpose.
+
+    Raises:
+        ValueError: If a public key is malformed, of low order, or occurs twice.
+    """
+    if own_id in peers:
+        raise ValueError(f"peers must be others than {own_id}, got {sorted(peers)}")
+    if len({own.public, *peers.values()}) != len(peers) + 1:
+        raise ValueError(f"public keys must be distinct, got a duplicate among {len(peers) + 1}")
+    secret = X25519PrivateKey.from_private_bytes(own.secret)
+    keys = {}
+    for peer, public in peers.items():
+        _check_bytes(f"public key of {peer}", public)
+        # `exchange` refuses low-order points, whose outcome would be zero for everyone.
+        common = secret.exchange(X25519PublicKey.from_public_bytes(public))
+        (low, low_key), (high, high_key) = sorted([(own_id, own.public), (peer, public)])
+        info = session.context(f"agree {purpose}", low, high) + low_key + high_key
+        keys[peer] = _derive(common, info)
+    return keys
+
+
+def self_mask_key(session: Session, owner: int, seed: bytes) -> bytes:
+    """Return the key of the self mask that belongs to `seed`."""
+    _check_bytes("seed", seed)
+    return _derive(seed, session.context("self mask", owner))
+
+
+def commit(session: Session, owner: int, seed: bytes) -> bytes:
+    """Return a commitment to `seed`, sent together with the public keys.
+
+    Hiding because the seed has 256 random bits and the mask key is derived under another label;
+    binding because HKDF-SHA256 with a fixed salt and inputs of one length is collision resistant.
+    """
+    _check_bytes("seed", seed)
+    return _derive(seed, session.context("commitment", owner))
+
+
+def opens(session: Session, owner: int, seed: bytes, commitment: bytes) -> bool:
+    """Whether `seed` is what `owner` committed to."""
+    return hmac.compare_digest(commit(session, owner, seed), commitment)
+
+
+def belongs(secret: bytes, public: bytes) -> bool:
+    """Whether a reconstructed `secret` is the one behind `public`."""
+    return hmac.compare_digest(KeyPair.of(secret).public, public)
+
+
+def seal(
+    key: bytes, text: bytes, session: Session, stage: str, sender: int, receiver: int
+) -> bytes:
+    """Return `text` encrypted and bound to run, round, stage, sender and receiver."""
+    # Both directions and every retry use the same key, so the nonce is random.
+    nonce = os.urandom(_NONCE_BYTES)
+    place = session.context(f"seal {stage}", sender, receiver)
+    return nonce + AESGCM(key).encrypt(nonce, text, place)
+
+
+def unseal(
+    key: bytes, box: bytes, session: Session, stage: str, sender: int, receiver: int
+) -> bytes:
+    """Return the text that `seal` was given.
+
+    Raises:
+        ValueError: If the box was changed or sealed elsewhere: other key, run, round, stage,
+            sender or receiver.
+    """
+    place = session.context(f"seal {stage}", sender, receiver)
+    try:
+        return AESGCM(key).decrypt(box[:_NONCE_BYTES], box[_NONCE_BYTES:], place)
+    except (InvalidTag, ValueError) as error:
+        raise ValueError(
+            f"box must be sealed by {sender} for {receiver} in round {session.server_round}, "
+            f"stage {stage!r}; these {len(box)} bytes were not"
+        ) from error
+
+
+def _derive(secret: bytes, info: bytes) -> bytes:
+    """Return 32 bytes that depend on `secret` and on every field of `info`."""
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=_PROTOCOL, info=info).derive(secret)
+
+
+def _check_bytes(name: str, value: bytes) -> None:
+    """Refuse anything but 32 bytes, without showing what may be secret."""
+    if not isinstance(value, bytes) or len(value) != KEY_BYTES:
+        size = len(value) if isinstance(value, bytes) else type(value).__name__
+        raise ValueError(f"{name} must be {KEY_BYTES} bytes, got {size}")
+
+
+def _check_id(name: str, value: int) -> None:
+    """Refuse a number that does not fit the encoding."""
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"{name} must be in [0, 2^64), got {value}")
