@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx, ndtr, ndtri
+from scipy.special import erfcx, ndtr, ndtri_exp
 
 Floats = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ def _epsilon_one_way(shift: Floats, first: Floats, second: Floats, log_delta: Fl
     """Return the least eps >= 0 with H_eps(N(0, first²) || N(shift, second²)) <= delta."""
     with np.errstate(all="ignore"):  # what leaves the range of floats gives inf or nan
         m, s, u = _normalised(shift, first, second)
-        highest = _highest_loss(m, s, u, np.exp(log_delta))
+        highest = _highest_loss(m, s, u, log_delta)
     epsilon = np.where(np.isinf(highest), math.inf, 0.0)
     positive = log_hockey_stick(np.zeros_like(m), m, s, u)[0] > log_delta
     todo = np.flatnonzero(positive & (highest > 0) & (highest < math.inf))
@@ -72,10 +72,10 @@ def _epsilon_one_way(shift: Floats, first: Floats, second: Floats, log_delta: Fl
     return epsilon
 
 
-def _highest_loss(m: Floats, s: Floats, u: Floats, delta: Floats) -> Floats:
+def _highest_loss(m: Floats, s: Floats, u: Floats, log_delta: Floats) -> Floats:
     """Return an epsilon that is certainly enough: the largest loss where mass 1 - delta lies."""
     a = -u * (1 + s)
-    far = ndtri(delta / 2)  # P(|x| > -far) = delta, and H_eps <= P(loss > eps)
+    far = ndtri_exp(log_delta - math.log(2))  # P(|x| > -far) = delta, and H_eps <= P(loss > eps)
     x = np.where(a < 0, np.fmax(far, m / a), far)  # the loss is concave for a < 0
     top = _log_ratio(s, u) + ((a * x - 2 * m) * x + m * m) / (2 * s * s)
     return np.asarray(np.where(np.isnan(top), math.inf, top * (1 + 4 * ULP)))
@@ -140,10 +140,12 @@ def bracketed_root(
         low[rows] = np.where(value > 0, at, low[rows])
         high[rows] = np.where(value > 0, high[rows], at)
         with np.errstate(all="ignore"):
-            step = at - value / slope
-        outside = ~((step > low[rows]) & (step < high[rows]))
-        step = np.where(outside, 0.5 * (low[rows] + high[rows]), step)
-        done = (np.abs(value) <= noise[rows]) | (np.abs(step - at) <= ULP * at)
-        x[rows] = np.where(np.abs(value) <= noise[rows], at, step)
+            newton = at - value / slope
+        # A converged step may leave the bracket by a rounding error: ask before looking there.
+        move = np.minimum(np.abs(newton - at), high[rows] - low[rows])
+        done = (np.abs(value) <= noise[rows]) | (move <= 2 * ULP * at)
+        inside = (newton > low[rows]) & (newton < high[rows])
+        step = np.where(inside, newton, 0.5 * (low[rows] + high[rows]))
+        x[rows] = np.where(done, at, step)
         rows = rows[~done]
     return x
