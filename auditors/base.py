@@ -21,6 +21,7 @@ Adjacency = Literal["add-remove", "zero-out", "replace", "honest-seat"]
 Unit = Literal["client", "record"]
 # Who looks on: the server inside a round, anyone who gets a model, or someone on the wire.
 Observer = Literal["server", "outsider", "wire"]
+_WORDS = {"observer": Observer, "adjacency": Adjacency, "unit": Unit}
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,13 @@ class Finding(Bound):
     seed: int | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, allowed in _WORDS.items():
+            value = getattr(self, name)
+            if value not in get_args(allowed) and not (name == "adjacency" and value is None):
+                raise ValueError(f"{name} must be one of {get_args(allowed)}, got {value!r}")
+
     @classmethod
     def of(cls, bound: Bound, **context: Any) -> Self:
         """Return `bound` as a finding of the given auditor, round and threat model."""
@@ -98,17 +106,17 @@ class Finding(Bound):
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dictionary; infinities become strings, which JSON lacks."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        return {name: plain(value) for name, value in asdict(self).items()}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return `value` in types that every JSON reader knows."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
@@ -137,13 +145,14 @@ class RoundFacts:
     """What our own wrappers know of a round beyond what crossed the wire.
 
     Attributes:
-        aggregate: Mean update that the server learnt; None behind an unknown wrapper.
+        aggregate: Mean update that the server learnt; None if it could not learn it.
         noised: The same after server noise; None where the server adds none.
         num_clients: Contributors to the mean.
         total_weight: Sum of their weights.
         clip_norm: Joint L2 norm each update was clipped to, if any.
         noise_std: Standard deviation of the noise on the mean, per coordinate, if any.
-        quantum: Step of the quantiser in the secure sum, if any.
+        quantum: Largest rounding error of the secure sum's mean, per coordinate, if any.
+        saturated: Coordinates that clients had to clip to fit the secure sum, over all of them.
         abandoned: Why the round gave no aggregate, if it did not.
     """
 
@@ -154,6 +163,7 @@ class RoundFacts:
     clip_norm: float | None = None
     noise_std: float | None = None
     quantum: float | None = None
+    saturated: int | None = None
     abandoned: str | None = None
 
 
@@ -168,7 +178,7 @@ class RoundView:
         released: Model after aggregation, noise and server optimiser.
         facts: What the server's wrappers know.
         truth: Simulation only: client index to its plain update. May label, never score.
-        instructed: Client index to the canary it was told to play.
+        instructed: Client index to the canary it was told to play, of those that answered.
     """
 
     server_round: int

@@ -38,8 +38,30 @@ def canary_products(
     return out
 
 
+def schedule(k: int, repetitions: int, num_rounds: int, seed: int) -> dict[int, list[int]]:
+    """Return round to canaries: each plays `repetitions` times, never twice in a round.
+
+    Always taking those with most repetitions left keeps the rest playable; ties are drawn.
+    """
+    left = np.full(k, repetitions)
+    total = k * repetitions
+    plan = {}
+    for server_round in range(1, num_rounds + 1):
+        take = total * server_round // num_rounds - total * (server_round - 1) // num_rounds
+        order = stream(seed, "schedule", server_round).permutation(k)
+        ids = order[np.argsort(-left[order], kind="stable")][:take]
+        left[ids] -= 1
+        plan[server_round] = ids.tolist()
+    assert not left.any()
+    return plan
+
+
 def null_maxima(
-    gram: NDArray[np.float64], dim: int, draws: int, rng: np.random.Generator
+    gram: NDArray[np.float64],
+    dim: int,
+    draws: int,
+    rng: np.random.Generator,
+    block: int = 2**22,
 ) -> NDArray[np.float64]:
     """Return largest cosines over rounds of canaries that never took part, drawn exactly.
 
@@ -53,6 +75,7 @@ def null_maxima(
         dim: Length of the deltas.
         draws: Number of fresh canaries.
         rng: Source of randomness.
+        block: Numbers to hold at a time.
     """
     lengths = np.sqrt(np.diag(gram))
     moved = lengths > 0
@@ -63,9 +86,13 @@ def null_maxima(
     )
     kept = values > values[-1] * values.size * np.finfo(np.float64).eps
     factor = vectors[:, kept] * np.sqrt(values[kept])  # (T, r)
-    normal = rng.standard_normal((draws, factor.shape[1]))
-    rest = rng.chisquare(dim - factor.shape[1], draws) if dim > factor.shape[1] else 0.0
-    cosines = normal @ factor.T / np.sqrt((normal**2).sum(axis=1) + rest)[:, None]
-    if not moved.all():  # a round that changed nothing shows a cosine of zero
-        cosines = np.column_stack([cosines, np.zeros(draws)])
-    return np.asarray(cosines.max(axis=1))
+    rank = factor.shape[1]
+    maxima = np.empty(draws)
+    step = max(block // len(gram), 1)
+    for start in range(0, draws, step):
+        part = maxima[start : start + step]
+        normal = rng.standard_normal((part.size, rank))
+        rest = rng.chisquare(dim - rank, part.size) if dim > rank else 0.0
+        part[:] = (normal @ factor.T).max(axis=1) / np.sqrt((normal**2).sum(axis=1) + rest)
+    # A round that changed nothing shows a cosine of zero.
+    return maxima if moved.all() else np.maximum(maxima, 0.0)

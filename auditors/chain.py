@@ -24,7 +24,7 @@ def replaced(strategy: Strategy, **methods: Callable[..., Any]) -> Iterator[None
 
 def chain(strategy: Strategy) -> Iterator[Strategy]:
     """Yield the strategy, the one it holds, and so on inwards."""
-    current: Strategy | None = strategy
-    while current is not None:
+    current: object = strategy
+    while isinstance(current, Strategy):
         yield current
         current = getattr(current, "strategy", None)

@@ -1,8 +1,8 @@
 """The hook: a strategy around any Flower strategy that lets auditors see each round.
 
-`Audited` does not wrap the calls of a round from outside. It replaces two methods on the inner
-strategy's *instance* for the time of `start` and then runs the inner strategy's own `start`. A
-strategy that brings its own loop, logging or attributes keeps them.
+`Audited` does not wrap the calls of a round from outside. It replaces Flower's four methods on
+the inner strategy's *instance* for the time of `start` and then runs the inner strategy's own
+`start`. A strategy that brings its own loop, logging or attributes keeps them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from auditors import wire
 from auditors.base import Auditor, Canary, Finding, RoundView, Vector
 from auditors.chain import chain, replaced
 from auditors.layout import Layout
+from auditors.panel import Panel
 from auditors.record import RoundLine, RunRecord
-from auditors.view import Updates, collect_truth, merged_facts
+from auditors.view import Updates, collect_truth, merged_facts, weight_key
 
 _log = logging.getLogger("flwr")
 
@@ -67,33 +68,42 @@ class Audited(Strategy):
         rounds_done: int = 0,
         on_round: Callable[[RoundLine, ArrayRecord], None] | None = None,
     ) -> None:
-        names = [a.name for a in auditors]
-        if len(set(names)) < len(names):
-            raise ValueError(f"auditors must have different names, got {names}")
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
         self.strategy = strategy
-        self.auditors = list(auditors)
         self.findings: list[Finding] = []
-        self.failures: list[str] = []
+        self._panel = Panel(auditors)
         self._record = RunRecord(Path(out), config or {}, rounds_done) if out else None
         self._offset = rounds_done
         self._on_round = on_round
         self._layout: Layout | None = None
-        self._restored: Mapping[str, Any] = {}
         self._nodes: dict[int, int] = {}
         self._open: _Open | None = None
         self._pending: tuple[RoundLine, ArrayRecord] | None = None
+        self._timeout = 0.0
         # Taken before anything is replaced on the instance.
-        self._configure_inner = strategy.configure_train
-        self._aggregate_inner = strategy.aggregate_train
-        self._evaluate_inner = strategy.aggregate_evaluate
+        self._inner_configure_train = strategy.configure_train
+        self._inner_aggregate_train = strategy.aggregate_train
+        self._inner_configure_evaluate = strategy.configure_evaluate
+        self._inner_aggregate_evaluate = strategy.aggregate_evaluate
 
     def __getattr__(self, name: str) -> Any:
-        """Hand on what the inner strategy offers beyond Flower's interface."""
-        if name.startswith("_") or name == "strategy":
-            raise AttributeError(name)
-        return getattr(self.strategy, name)
+        """Hand on what the strategies inside offer beyond Flower's interface."""
+        if not name.startswith("_") and name != "strategy":
+            for held in chain(self.strategy):
+                if hasattr(held, name):
+                    return getattr(held, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def auditors(self) -> Sequence[Auditor]:
+        """Those that still look on."""
+        return self._panel.auditors
+
+    @property
+    def failures(self) -> Sequence[str]:
+        """Which auditors were left out, when and why."""
+        return self._panel.failures
 
     def start(
         self,
@@ -110,6 +120,9 @@ class Audited(Strategy):
 
         `num_rounds` is the length of the whole run; of an interrupted one the rest is run.
         """
+        if "configure_train" in vars(self):  # put there by the `start` of a wrapper around us
+            raise RuntimeError(_NOT_OUTERMOST)
+        self._timeout = timeout
         self._begin(initial_arrays, num_rounds)
         if evaluate_fn is not None:
             more["evaluate_fn"] = self._watch_evaluation(evaluate_fn)
@@ -118,6 +131,7 @@ class Audited(Strategy):
             self.strategy,
             configure_train=self._configure,
             aggregate_train=self._aggregate,
+            configure_evaluate=self._configure_evaluate,
             aggregate_evaluate=self._aggregate_evaluate,
         ):
             result = self.strategy.start(
@@ -136,23 +150,21 @@ class Audited(Strategy):
     def state(self) -> dict[str, Any]:
         """Return the layout and what the auditors need to go on after an interruption."""
         layout = asdict(self._layout) if self._layout else None
-        return {"layout": layout, "auditors": {a.name: a.state() for a in self.auditors}}
+        return {"layout": layout, **self._panel.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned; it reaches the auditors before their round."""
         # The first record's layout: FedAvg has turned integer arrays into floats since.
         if state["layout"] is not None:
             self._layout = Layout.from_json(state["layout"])
-        self._restored = state["auditors"]
+        self._panel.restore(state)
 
     def _begin(self, arrays: ArrayRecord, num_rounds: int) -> None:
         """Fix the layout and wake the auditors, before anything is sent."""
+        self._open = self._pending = None  # of a start that was broken off
         self._layout = self._layout or Layout.of(arrays)
         self._layout.announce()
-        for auditor in self.auditors:
-            auditor.begin(self._layout.dim, num_rounds)
-            if auditor.name in self._restored:
-                auditor.restore(self._restored[auditor.name])
+        self._panel.begin(self._layout.dim, num_rounds)
 
     def _configure(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -163,15 +175,16 @@ class Audited(Strategy):
         assert layout is not None
         server_round += self._offset
         sent = layout.flatten(arrays)  # before the inner strategy may change the record
-        messages = list(self._configure_inner(server_round, arrays, config, grid))
+        messages = list(self._inner_configure_train(server_round, arrays, config, grid))
         clients = self._clients([m.metadata.dst_node_id for m in messages], grid)
-        orders = self._orders(server_round, sorted(clients.values()))
-        tap = any(a.wants_truth for a in self.auditors)
+        # Nobody takes part in a round that was given up before it began.
+        orders = self._panel.instruct(server_round, sorted(clients.values())) if clients else {}
         for message in messages:
             client = clients[message.metadata.dst_node_id]
             if client in orders:
-                wire.add_record(message, wire.CANARY, wire.canary_record(orders[client]))
-            if tap:
+                order = wire.canary_record(orders[client], layout.left_out)
+                wire.add_record(message, wire.CANARY, order)
+            if self._panel.wants_truth:
                 keep = ConfigRecord({"action": "keep", "round": server_round})
                 wire.add_record(message, wire.TAP, keep)
         self._open = _Open(server_round, arrays, sent, clients, orders, grid)
@@ -190,37 +203,51 @@ class Audited(Strategy):
             for m in replies
             if m.has_content() and m.metadata.src_node_id in opened.clients
         }
-        updates = Updates(layout, opened.sent, contents)
-        arrays, metrics = self._aggregate_inner(server_round + self._offset, replies)
-        tapped = any(a.wants_truth for a in self.auditors)
+        updates = Updates(layout, opened.sent, contents, weight_key(self.strategy))
+        arrays, metrics = self._inner_aggregate_train(server_round + self._offset, replies)
         view = RoundView(
             server_round=opened.server_round,
             sent=opened.sent,
             replies=updates,
             released=opened.sent if arrays is None else layout.flatten(arrays),
-            facts=merged_facts(self.strategy, updates),
-            truth=collect_truth(
-                opened.grid, opened.clients, opened.server_round, layout, opened.sent
-            )
-            if tapped
-            else {},
+            facts=merged_facts(self.strategy, updates, released=arrays is not None),
+            truth=self._truth(opened, layout),
             instructed={c: o for c, o in opened.orders.items() if c in updates},
         )
-        findings = self._observe(view)
-        metrics = MetricRecord() if metrics is None else metrics
-        scalars = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
-        for finding in findings:
-            metrics[f"{finding.auditor}.{finding.quantity}"] = float(finding.value)
+        findings = self._panel.observe(view)
+        scalars = _scalars(metrics)
+        if findings:
+            said = {f"{f.auditor}.{f.quantity}": float(f.value) for f in findings}
+            metrics = MetricRecord({**(metrics or {}), **said})
         line = RoundLine(opened.server_round, len(updates), scalars, tuple(findings))
         self._pending = (line, opened.arrays if arrays is None else arrays)
         self._open = None
         return arrays, metrics
 
+    def _truth(self, opened: _Open, layout: Layout) -> Mapping[int, Vector]:
+        """Return the plain updates that the clients kept, if an auditor wants them."""
+        if not self._panel.wants_truth:
+            return {}
+        return collect_truth(
+            opened.grid,
+            opened.clients,
+            server_round=opened.server_round,
+            layout=layout,
+            sent=opened.sent,
+            timeout=self._timeout,
+        )
+
+    def _configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Stand in for the inner `configure_evaluate`: count the rounds of the whole run."""
+        return self._inner_configure_evaluate(server_round + self._offset, arrays, config, grid)
+
     def _aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Stand in for the inner `aggregate_evaluate`: note what the clients measured."""
-        metrics = self._evaluate_inner(server_round + self._offset, replies)
+        metrics = self._inner_aggregate_evaluate(server_round + self._offset, replies)
         self._note(metrics)
         return metrics
 
@@ -245,41 +272,11 @@ class Audited(Strategy):
             self._nodes.setdefault(node, len(self._nodes))
         return {node: self._nodes[node] for node in nodes}
 
-    def _orders(self, server_round: int, chosen: Sequence[int]) -> dict[int, Canary]:
-        """Ask each auditor in turn for its canaries among the clients still free."""
-        orders: dict[int, Canary] = {}
-        for auditor in self.auditors:
-            free = [c for c in chosen if c not in orders]
-            wanted = auditor.instruct(server_round, free)
-            if not set(wanted) <= set(free):
-                raise ValueError(
-                    f"{auditor.name} may instruct only clients in {free}, got {sorted(wanted)}"
-                )
-            orders |= wanted
-        return orders
-
-    def _observe(self, view: RoundView) -> list[Finding]:
-        """Show the round to each auditor; one that fails is left out from then on."""
-        findings: list[Finding] = []
-        for auditor in list(self.auditors):
-            try:
-                findings += auditor.observe(view)
-            except Exception as error:
-                self._drop(auditor, f"round {view.server_round}", error)
-        return findings
-
-    def _drop(self, auditor: Auditor, when: str, error: Exception) -> None:
-        """Let the training go on without an auditor that failed, and say so in the report."""
-        _log.exception("auditor %s failed in %s and is left out", auditor.name, when)
-        self.failures.append(f"{auditor.name}, {when}: {type(error).__name__}: {error}")
-        self.auditors.remove(auditor)
-
     def _note(self, metrics: MetricRecord | None) -> None:
         """Add evaluation metrics to the line of the round that is not written yet."""
         if self._pending is not None and metrics is not None:
             line, arrays = self._pending
-            scalars = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
-            line = replace(line, metrics={**line.metrics, **scalars})
+            line = replace(line, metrics={**line.metrics, **_scalars(metrics)})
             self._pending = (line, arrays)
 
     def _flush(self) -> None:
@@ -296,45 +293,31 @@ class Audited(Strategy):
 
     def _finish(self) -> None:
         """Let every auditor report on the run and write the report."""
-        final: list[Finding] = []
-        for auditor in list(self.auditors):
-            try:
-                final += auditor.report()
-            except Exception as error:
-                self._drop(auditor, "report", error)
+        final = self._panel.report()
+        for held in chain(self.strategy):  # what the mechanism itself can say, such as guarantees
+            final += getattr(held, "findings", list)()
         self.findings += final
         if self._record is not None:
             path = self._record.finish(final, self.failures)
             _log.info("Audit written to %s", path)
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> NoReturn:
-        """Refuse: only a wrapper around `Audited` would call this."""
-        raise _NOT_OUTERMOST
+    def _refuse(self, *args: Any, **more: Any) -> NoReturn:
+        """Refuse: only a wrapper around `Audited` would call one of these."""
+        raise RuntimeError(_NOT_OUTERMOST)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
-        """Refuse: only a wrapper around `Audited` would call this."""
-        raise _NOT_OUTERMOST
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Hand on to the inner strategy."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Hand on to the inner strategy."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
+    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _refuse
 
     def summary(self) -> None:
         """Log what the inner strategy says of itself."""
         self.strategy.summary()
 
 
-_NOT_OUTERMOST = RuntimeError(
+_NOT_OUTERMOST = (
     "Audited must be outermost: write Audited(Wrapper(strategy), ...), "
     "not Wrapper(Audited(strategy, ...))"
 )
+
+
+def _scalars(metrics: MetricRecord | None) -> dict[str, float]:
+    """Return the metrics that are single numbers."""
+    return {k: float(v) for k, v in (metrics or {}).items() if isinstance(v, int | float)}

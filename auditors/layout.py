@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -31,17 +31,23 @@ class Layout:
     left_out: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, record: ArrayRecord) -> Self:
-        """Return the layout of `record`; a record without float arrays is an error."""
-        inside = {k: a for k, a in record.items() if np.issubdtype(np.dtype(a.dtype), np.floating)}
+    def of(cls, record: ArrayRecord, left_out: Collection[str] = ()) -> Self:
+        """Return the layout of `record`; a record without float arrays is an error.
+
+        For a record after the first, `left_out` names the arrays that were no floats then.
+        """
+        inside = {
+            name: array
+            for name, array in record.items()
+            if name not in left_out and np.issubdtype(np.dtype(array.dtype), np.floating)
+        }
         if not inside:
             raise ValueError(f"record must hold at least one float array, got {list(record)}")
-        left_out = tuple(k for k in record if k not in inside)
         return cls(
             names=tuple(inside),
             shapes=tuple(tuple(a.shape) for a in inside.values()),
             dtypes=tuple(a.dtype for a in inside.values()),
-            left_out=left_out,
+            left_out=tuple(k for k in record if k not in inside),
         )
 
     @classmethod

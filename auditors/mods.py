@@ -30,15 +30,16 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
     if order is None or reply.has_error():
         return reply
     sent = wire.arrays(message.content)
-    layout = Layout.of(sent)
+    # The server names what it leaves out: FedAvg turns integer arrays into floats after round 1.
+    layout = Layout.of(sent, wire.left_out(message.content))
     start = layout.flatten(sent)
     swap = np.zeros(layout.dim)
     if order.included:
-        trained = layout.flatten(wire.arrays(reply.content)) - start
         norm = order.norm
         if norm is None:
             norm = wire.clip_norm(message.content)
         if norm is None:
+            trained = layout.flatten(wire.arrays(reply.content)) - start
             norm = float(np.linalg.norm(trained))
         swap = norm * canary_vector(order.seed, order.id, layout.dim)
     return wire.replace_arrays(reply, layout.restore(start + swap, sent))
@@ -61,7 +62,8 @@ def tap_mod(message: Message, context: Context, call_next: Call) -> Message:
     reply = call_next(message, context)
     if not reply.has_error():
         context.state[wire.TAP] = ConfigRecord({"round": server_round})
-        context.state[f"{wire.TAP}.arrays"] = wire.arrays(reply.content)
+        # A record of its own: in one process the server may change the one in the reply.
+        context.state[f"{wire.TAP}.arrays"] = ArrayRecord(dict(wire.arrays(reply.content)))
     return reply
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditors.base import Adjacency, Auditor, Canary, Finding, RoundView
-from auditors.canary import canary_products, null_maxima
+from auditors.canary import canary_products, null_maxima, schedule
 from auditors.gaussian import epsilon_between_gaussians
 from auditors.rng import derive, stream
 
@@ -25,9 +25,16 @@ Scores = NDArray[np.float64]
 Std = Literal["known", "fitted"]
 
 _NULL_RUNS = 400  # simulated no-leak repetitions behind a null band
+_NULL_POOL = 100_000  # most canaries drawn for the null of the maxima
 _FINAL = "outsider who gets the initial and the final model and holds a canary update"
 _ALL = "outsider who gets the model before and after every round and holds a canary update"
 _ROUND = "outsider who gets the model before and after this round and holds a canary update"
+
+
+_SPREAD: dict[Std, str] = {
+    "known": "cosines of included canaries are Gaussian with the null's std, as in a Gaussian sum",
+    "fitted": "cosines of included canaries are Gaussian",
+}
 
 
 class OneShotCanaries(Auditor):
@@ -87,13 +94,12 @@ class OneShotCanaries(Auditor):
                 f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
                 f"2 canaries, got {k} x {self.repetitions}"
             )
-        if self.repetitions > num_rounds or k < min(self.seats, k * self.repetitions):
+        if self.repetitions > num_rounds:
             raise ValueError(
-                f"repetitions must be at most the rounds, {num_rounds}, and leave a canary for "
-                f"each of the {self.seats} seats, got {self.repetitions} with {k} canaries"
+                f"repetitions must be at most the rounds, {num_rounds}, got {self.repetitions}"
             )
         self._dim, self._k = dim, k
-        self._plan = _schedule(k, self.repetitions, num_rounds, self.seed)
+        self._plan = schedule(k, self.repetitions, num_rounds, self.seed)
         coins = stream(self.seed, "coins").random(k) < 0.5
         self._included = coins if self.include == "coin" else np.ones(k, dtype=bool)
         # Unobserved canaries follow the played ones, so that nobody has ever sent them.
@@ -104,7 +110,7 @@ class OneShotCanaries(Auditor):
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
-        ids = self._plan[server_round]
+        ids = self._plan.get(server_round, [])  # a strategy's own loop may go on for longer
         if len(ids) > len(chosen):
             raise ValueError(
                 f"seats must be at most the {len(chosen)} clients of round {server_round}, "
@@ -121,21 +127,29 @@ class OneShotCanaries(Auditor):
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Take the cosines of this round, and estimate from this round alone."""
         delta = view.released - view.sent
+        length = np.linalg.norm(delta)
+        if not np.isfinite(length):  # else a model that diverged would look as if it hid everyone
+            raise ValueError(f"the model must change by finite numbers, got a length of {length}")
         products = canary_products(self._canary_seed, self._ids, delta)
         self._products = np.vstack([self._products, products])
         self._deltas = np.vstack([self._deltas, delta.astype(np.float32)])
-        now = [o.id for o in view.instructed.values() if o.seed == self._canary_seed and o.included]
+        now = sorted(o.id for o in view.instructed.values() if self._plays(o))
+        if length == 0:  # an abandoned round: whatever was sent has not reached the model
+            now = []
         self._played[now] += 1
-        length = np.linalg.norm(delta)
-        cosines = products[now] / length if length > 0 else np.zeros(len(now))
-        return [self._from_known_null(cosines, "known", _ROUND, view.server_round)]
+        return [
+            self._from_known_null(
+                products[now] / (length or 1.0), "known", _ROUND, view.server_round
+            )
+        ]
 
     def report(self) -> Sequence[Finding]:
         """Estimate for someone with the final model, and for someone with all models."""
         inside, outside = self._observed()
-        gram = self._deltas.astype(np.float64) @ self._deltas.T.astype(np.float64)
-        length = np.sqrt(gram.sum())
-        cosines = self._products.sum(axis=0) / length if length > 0 else np.zeros(len(self._ids))
+        deltas = self._deltas.astype(np.float64)
+        gram = deltas @ deltas.T
+        length = np.linalg.norm(deltas.sum(axis=0))
+        cosines = self._products.sum(axis=0) / (length or 1.0)
         bins = _histogram(cosines[inside], cosines[outside], self._dim)
         return [
             self._from_known_null(cosines[inside], "known", _FINAL, None, bins),
@@ -153,10 +167,15 @@ class OneShotCanaries(Auditor):
         self._products = np.asarray(state["products"])
         self._deltas = np.asarray(state["deltas"])
 
-    def _observed(self) -> tuple[list[int], list[int]]:
+    def _plays(self, order: Canary) -> bool:
+        """Whether an order puts one of our canaries into the sum."""
+        return order.seed == self._canary_seed and order.included
+
+    def _observed(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the canaries that took part and those that never did."""
-        inside = [i for i in range(self._k) if self._included[i] and self._played[i]]
-        return inside, [i for i in self._ids if i not in set(inside)]
+        took_part = np.zeros(len(self._ids), dtype=bool)
+        took_part[: len(self._played)] = self._played > 0
+        return np.flatnonzero(took_part), np.flatnonzero(~took_part)
 
     def _from_known_null(
         self,
@@ -179,12 +198,14 @@ class OneShotCanaries(Auditor):
             rule=f"Gaussian fit of canary cosines against N(0, 1/d), {std} std",
             kind="estimate",
             null_band=_band(null),
-            assumptions=("cosines of included canaries are Gaussian", *self._world()),
+            assumptions=(_SPREAD[std], *self._world()),
             details=dict(details or {}),
             **context,
         )
 
-    def _from_maxima(self, inside: Sequence[int], outside: Sequence[int], gram: Scores) -> Finding:
+    def _from_maxima(
+        self, inside: NDArray[np.intp], outside: NDArray[np.intp], gram: Scores
+    ) -> Finding:
         """Compare the largest cosines over rounds of both groups (Algorithm 3)."""
         sizes = {"included": len(inside), "unobserved": len(outside)}
         context = self._context(_ALL, None, sizes)
@@ -195,7 +216,8 @@ class OneShotCanaries(Auditor):
         maxima = (self._products / safe[:, None]).max(axis=0)
         n = len(inside) + len(outside)
         rng = stream(self.seed, "null", "maxima")
-        draws = null_maxima(gram, self._dim, _NULL_RUNS * n, rng).reshape(_NULL_RUNS, n)
+        pool = null_maxima(gram, self._dim, min(_NULL_RUNS * n, _NULL_POOL), rng)
+        draws = rng.choice(pool, (_NULL_RUNS, n), replace=pool.size < _NULL_RUNS * n)
         null = _two_fits(draws[:, : len(inside)], draws[:, len(inside) :], self.delta)
         value = _two_fits(maxima[inside][None], maxima[outside][None], self.delta)[0]
         return Finding(
@@ -238,31 +260,14 @@ class OneShotCanaries(Auditor):
         }
 
     def _too_few(self, context: dict[str, Any]) -> Finding:
-        """Say that nothing can be said."""
+        """Say that nothing can be said of epsilon, only how few canaries took part."""
+        few: dict[str, Any] = {"quantity": "canaries", "delta": None}
         return Finding(
-            value=0.0,
+            value=float(context["sample_sizes"]["included"]),
             kind="diagnostic",
             rule="too few canaries took part for an estimate",
-            **context,
+            **(context | few),
         )
-
-
-def _schedule(k: int, repetitions: int, num_rounds: int, seed: int) -> dict[int, list[int]]:
-    """Return round to canaries: each plays `repetitions` times, never twice in a round.
-
-    Always taking those with most repetitions left keeps the rest playable; ties are drawn.
-    """
-    left = np.full(k, repetitions)
-    total = k * repetitions
-    plan = {}
-    for server_round in range(1, num_rounds + 1):
-        take = total * server_round // num_rounds - total * (server_round - 1) // num_rounds
-        order = stream(seed, "schedule", server_round).permutation(k)
-        ids = order[np.argsort(-left[order], kind="stable")][:take]
-        left[ids] -= 1
-        plan[server_round] = ids.tolist()
-    assert not left.any()
-    return plan
 
 
 def _estimate(z: Scores, std: Std, delta: float) -> Scores:

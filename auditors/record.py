@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from auditors.base import Finding
+from auditors.base import Finding, plain
 
 SCHEMA = "leakmeter-report/1"
 
@@ -32,9 +32,9 @@ class RoundLine:
         """Return the line as a plain dictionary."""
         return {
             "server_round": self.server_round,
-            "accuracy": self.accuracy,
+            "accuracy": plain(self.accuracy),
             "num_clients": self.num_clients,
-            "metrics": dict(self.metrics),
+            "metrics": plain(self.metrics),  # the loss of a diverged model is no JSON number
             "findings": [f.to_json() for f in self.findings],
         }
 
@@ -51,7 +51,8 @@ class RunRecord:
 
     def __init__(self, folder: Path, config: Mapping[str, Any], keep: int = 0) -> None:
         self._rounds, self._report = folder / "rounds.jsonl", folder / "report.json"
-        self._config = dict(config)
+        self._config = plain(config)
+        json.dumps(self._config)  # what JSON cannot hold is an error now, not after the last round
         folder.mkdir(parents=True, exist_ok=True)
         if not keep:
             for path in (self._rounds, self._report):
@@ -62,12 +63,12 @@ class RunRecord:
             lines = [line for line in read_rounds(folder) if line["server_round"] <= keep]
             if [line["server_round"] for line in lines] != list(range(1, keep + 1)):
                 raise ValueError(f"{self._rounds} must hold rounds 1 to {keep}, got {len(lines)}")
-            write_atomically(self._rounds, "".join(json.dumps(x) + "\n" for x in lines))
+            write_atomically(self._rounds, "".join(_line(x) for x in lines))
 
     def add(self, line: RoundLine) -> None:
         """Append a round and make sure that it is on disk."""
         with self._rounds.open("a") as file:
-            file.write(json.dumps(line.to_json()) + "\n")
+            file.write(_line(line.to_json()))
             file.flush()
             os.fsync(file.fileno())
 
@@ -82,8 +83,12 @@ class RunRecord:
             "findings": of_rounds + [f.to_json() for f in findings],
             "failures": list(failures),
         }
-        write_atomically(self._report, json.dumps(report, indent=1) + "\n")
+        write_atomically(self._report, json.dumps(report, indent=1, allow_nan=False) + "\n")
         return self._report
+
+
+def _line(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, allow_nan=False) + "\n"
 
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from operator import index
 
 import numpy as np
 
@@ -21,6 +22,8 @@ def stream(seed: int, *path: str | int) -> np.random.Generator:
 
 def derive(seed: int, *path: str | int) -> int:
     """Return a 128-bit number that names this path; for generators that are not numpy's."""
-    # repr keeps 1 and "1", and ("a", "b") and ("ab",), apart.
-    digest = hashlib.sha256(repr((int(seed), path)).encode()).digest()
+    # repr keeps 1 and "1", and ("a", "b") and ("ab",), apart; index makes numpy's integers plain,
+    # which repr would not, and refuses floats.
+    names = tuple(part if isinstance(part, str) else index(part) for part in path)
+    digest = hashlib.sha256(repr((index(seed), names)).encode()).digest()
     return int.from_bytes(digest[:16], "little")

@@ -20,17 +20,23 @@ from auditors.layout import Layout
 class Updates(Mapping[int, Vector]):
     """Client index to the update in its reply, flattened when asked for."""
 
-    def __init__(self, layout: Layout, sent: Vector, contents: Mapping[int, RecordDict]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        sent: Vector,
+        contents: Mapping[int, RecordDict],
+        weight_key: str = wire.WEIGHT,
+    ) -> None:
         self._layout, self._sent = layout, sent
         # Shallow copies: strategies may replace arrays inside the records they are given.
         self._records: dict[int, dict[str, Array]] = {
             c: dict(wire.arrays(contents[c])) for c in sorted(contents)
         }
-        self.weights = {c: wire.weight(contents[c]) for c in self._records}
+        self.weights = {c: wire.weight(contents[c], weight_key) for c in self._records}
 
     def __getitem__(self, client: int) -> Vector:
         record = self._records[client]
-        if set(self._layout.names) <= set(record):
+        if self._is_plain(record):
             return self._layout.flatten(record) - self._sent
         # Masked replies are ring elements, not a model: show them as they are.
         return np.concatenate([a.numpy().ravel() for a in record.values()], dtype=np.float64)
@@ -44,17 +50,26 @@ class Updates(Mapping[int, Vector]):
     def mean(self) -> Vector | None:
         """Return the weighted mean update; None if the replies hold no plain updates."""
         total = sum(self.weights.values())
-        if total <= 0:
+        if total <= 0 or not all(map(self._is_plain, self._records.values())):
             return None
         mean = np.zeros(self._layout.dim)
         for client, update in self.items():
-            if update.size != mean.size:
-                return None
             mean += self.weights[client] / total * update
         return mean
 
+    def _is_plain(self, record: Mapping[str, Array]) -> bool:
+        return set(self._layout.names) <= set(record)
 
-def merged_facts(strategy: Strategy, updates: Updates) -> RoundFacts:
+
+def weight_key(strategy: Strategy) -> str:
+    """Return the metric by which the chain weights its clients."""
+    for held in chain(strategy):
+        if isinstance(key := getattr(held, "weighted_by_key", None), str):
+            return key
+    return wire.WEIGHT
+
+
+def merged_facts(strategy: Strategy, updates: Updates, *, released: bool) -> RoundFacts:
     """Merge what our wrappers left of the round; without a secure sum the mean is taken here."""
     known: dict[str, Any] = {}
     for held in chain(strategy):
@@ -62,12 +77,20 @@ def merged_facts(strategy: Strategy, updates: Updates) -> RoundFacts:
     assert set(known) <= {f.name for f in fields(RoundFacts)}
     if "aggregate" not in known:
         known["aggregate"] = updates.mean()
-    plain = RoundFacts(num_clients=len(updates), total_weight=sum(updates.weights.values()))
-    return replace(plain, **known)
+    if not released:
+        known.setdefault("abandoned", "the strategy released no model")
+    seen = RoundFacts(num_clients=len(updates), total_weight=sum(updates.weights.values()))
+    return replace(seen, **known)
 
 
 def collect_truth(
-    grid: Grid, clients: Mapping[int, int], server_round: int, layout: Layout, sent: Vector
+    grid: Grid,
+    clients: Mapping[int, int],
+    *,
+    server_round: int,
+    layout: Layout,
+    sent: Vector,
+    timeout: float,
 ) -> dict[int, Vector]:
     """Collect the plain updates that tapped clients kept, with messages of their own."""
     order = ConfigRecord({"action": "collect", "round": server_round})
@@ -77,7 +100,7 @@ def collect_truth(
     ]
     kept = {
         clients[m.metadata.src_node_id]: wire.arrays(m.content)
-        for m in grid.send_and_receive(messages)
+        for m in grid.send_and_receive(messages, timeout=timeout)
         if m.has_content()
     }
     return {c: layout.flatten(kept[c]) - sent for c in sorted(kept)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from auditors.base import Canary
@@ -9,24 +11,25 @@ from auditors.base import Canary
 CANARY = "leakmeter.canary"
 TAP = "leakmeter.tap"
 NOISE = "leakmeter.noise"
+MASK = "leakmeter.mask"
 WEIGHT = "num-examples"
 
 
 def arrays(content: RecordDict) -> ArrayRecord:
     """Return the one ArrayRecord of a message's content."""
-    return next(iter(_only(content, ArrayRecord).values()))
+    return _arrays(content)[1]
 
 
 def arrays_key(content: RecordDict) -> str:
     """Return the key under which the one ArrayRecord stands."""
-    return next(iter(_only(content, ArrayRecord)))
+    return _arrays(content)[0]
 
 
-def _only(content: RecordDict, kind: type[ArrayRecord]) -> dict[str, ArrayRecord]:
-    found = {k: r for k, r in content.items() if isinstance(r, kind)}
+def _arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
+    found = [(k, r) for k, r in content.items() if isinstance(r, ArrayRecord)]
     if len(found) != 1:
-        raise ValueError(f"content must hold exactly one {kind.__name__}, got {len(found)}")
-    return found
+        raise ValueError(f"content must hold exactly one ArrayRecord, got {len(found)}")
+    return found[0]
 
 
 def weight(content: RecordDict, key: str = WEIGHT) -> float:
@@ -49,7 +52,7 @@ def add_record(message: Message, key: str, record: ConfigRecord) -> None:
 
 
 def replace_arrays(reply: Message, arrays: ArrayRecord) -> Message:
-    """Return the reply with other arrays and everything else as it was."""
+    """Give the reply other arrays, leave everything else as it was, and return it."""
     key = arrays_key(reply.content)
     reply.content = RecordDict({**reply.content, key: arrays})
     return reply
@@ -61,9 +64,11 @@ def config(content: RecordDict, key: str) -> ConfigRecord | None:
     return record if isinstance(record, ConfigRecord) else None
 
 
-def canary_record(canary: Canary) -> ConfigRecord:
-    """Return the order that tells a seat which canary to play."""
+def canary_record(canary: Canary, left_out: Sequence[str] = ()) -> ConfigRecord:
+    """Return the order that tells a seat which canary to play, and on which arrays not."""
     order = ConfigRecord({"id": canary.id, "seed": canary.seed, "included": canary.included})
+    if left_out:
+        order["left-out"] = list(left_out)
     if canary.norm is not None:
         order["norm"] = float(canary.norm)
     return order
@@ -81,6 +86,13 @@ def canary(content: RecordDict) -> Canary | None:
         included=bool(order["included"]),
         norm=float(norm) if isinstance(norm, int | float) else None,
     )
+
+
+def left_out(content: RecordDict) -> list[str]:
+    """Return the arrays that a canary leaves alone, since they were no floats at first."""
+    order = config(content, CANARY)
+    names = order.get("left-out") if order is not None else None
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def clip_norm(content: RecordDict) -> float | None:

@@ -50,11 +50,11 @@ class FedAvg:
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator) -> Trained:
         """Train `model` in place."""
-        size = self.batch_size or len(y)
+        _check_examples(y)
         losses = []
         for _ in range(self.epochs):
             order = torch.from_numpy(rng.permutation(len(y)))
-            for batch in torch.split(order, size):
+            for batch in torch.split(order, self.batch_size or len(y)):
                 losses.append(_step(model, x[batch], y[batch], self.lr))
         return Trained(num_examples=len(y), loss=float(np.mean(losses)))
 
@@ -79,6 +79,7 @@ class FedSGD:
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator) -> Trained:
         """Train `model` in place."""
+        _check_examples(y)
         size = min(self.batch_size or len(y), len(y))
         batch = torch.from_numpy(rng.permutation(len(y))[:size])
         loss = _step(model, x[batch], y[batch], self.lr)
@@ -93,6 +94,11 @@ def _step(model: nn.Module, x: Tensor, y: Tensor, lr: float) -> float:
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             parameter.sub_(gradient, alpha=lr)
     return loss.item()
+
+
+def _check_examples(y: Tensor) -> None:
+    if not len(y):  # the mean gradient of nothing is NaN
+        raise ValueError("y must hold at least one example, got 0")
 
 
 def _check(*, epochs: int = 1, batch_size: int, lr: float) -> None:

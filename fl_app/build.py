@@ -28,17 +28,17 @@ def update_rule(config: Config) -> update.UpdateRule:
 
 def server_strategy(config: Config) -> Strategy:
     """Return the chain of strategies without the audit, outermost first."""
-    # Chosen shows each round's clients only, and all of them take part; nobody evaluates.
-    nodes = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
-    inner: Strategy
+    # Chosen shows each round's clients only, and all of them take part.
     if config.server == "fedavgm":
-        inner = FedAvgM(
-            **nodes,  # type: ignore[arg-type]
+        inner: FedAvg = FedAvgM(
+            min_train_nodes=1,
+            min_available_nodes=1,
             server_learning_rate=config.server_lr,
             server_momentum=config.server_momentum,
         )
     else:
-        inner = FedAvg(**nodes)  # type: ignore[arg-type]
+        inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
+    inner.fraction_evaluate = 0.0  # the server evaluates; as an argument Flower warns of it
     chosen = Chosen(inner, FixedSize(config.cohort), num_clients=config.clients, seed=config.seed)
     return Masked(Noised(chosen))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fl_app.config import Config, kebab, read_toml
 from fl_app.errors import ConfigError
@@ -23,17 +24,28 @@ _GROUPS = {
     "audit": "what is looked for",
     "run": "how it is run",
 }
+_DESCRIPTION = """\
+Runs federated learning and measures what its aggregates leak: clients train a model together,
+auditors look at every round, and a report says what an adversary could have learnt.
+"""
 _EPILOG = """\
 examples:
-  python run_sim.py                                   the default job: digits, 60 clients, one audit
-  python run_sim.py --out runs/demo --rounds 50       longer, in a folder of your choice
-  python run_sim.py --config runs/demo/config.toml --seed 1      the same again with another seed
-  python run_sim.py --resume runs/demo                go on with a run that was interrupted
+  %(prog)s
+      the default job: 60 clients learn handwritten digits, one audit; results in runs/
+  %(prog)s --out runs/demo --rounds 50
+      longer, in a folder of your choice
+  %(prog)s --config runs/demo/config.toml --seed 1
+      the same again with another seed
+  %(prog)s --resume runs/demo
+      go on with a run that was interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 done, 1 failed, 2 a user's mistake."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # no ε in the terminal's alphabet ends no run
+            stream.reconfigure(errors="replace")
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["run"]:
         arguments = arguments[1:]
@@ -42,19 +54,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before the run has begun
+        return 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a mistake like any other wrong setting: in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; --help lists all settings")
+
+
+def _program() -> str:
+    """Return how this program was called, for examples that can be copied."""
+    return "leakmeter" if Path(sys.argv[0]).stem == "leakmeter" else "python run_sim.py"
 
 
 def _parser() -> argparse.ArgumentParser:
     """Return the parser, made from the fields of `Config`."""
-    parser = argparse.ArgumentParser(
-        prog="leakmeter",
-        description="Runs federated learning and measures what its aggregates leak.",
+    parser = _Parser(
+        prog=_program(),
+        usage="%(prog)s [--config FILE] [--out DIR | --resume DIR] [settings]",
+        description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--config", metavar="FILE", help="TOML file with any of these settings")
-    parser.add_argument("--out", metavar="DIR", help="new folder of the run (default: runs/<time>)")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
+    parser.add_argument(
+        "--out", metavar="DIR", help="new folder for the results (default: runs/<time>)"
+    )
     parser.add_argument("--resume", metavar="DIR", help="go on with the run in this folder")
     parser.add_argument("--verbose", action="store_true", help="show Flower's log too")
     groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
@@ -62,14 +91,14 @@ def _parser() -> argparse.ArgumentParser:
         meta = spec.metadata
         options: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": kebab(spec.name)}
         text = meta["help"]
-        if spec.type == "bool":
+        kind = type(spec.default)
+        if kind is bool:
             options |= {"action": argparse.BooleanOptionalAction}
         else:
             # Choices and ranges are checked by Config, so that TOML gets the same messages.
-            names = "|".join(meta["choices"])
-            kind = {"int": int, "float": float}.get(str(spec.type), str)
-            options |= {"type": kind, "metavar": names or {int: "N", float: "X"}.get(kind, "TEXT")}
-        if spec.default not in ("", False):
+            names = "|".join(meta["choices"]) or meta["metavar"]
+            options |= {"type": kind, "metavar": names or {int: "N", float: "X"}[kind]}
+        if kind is not bool and spec.default != "":
             text += f" (default: {spec.default})"
         groups[meta["group"]].add_argument(f"--{kebab(spec.name)}", help=text, **options)
     return parser
@@ -85,10 +114,14 @@ def _run(arguments: argparse.Namespace) -> int:
             names = (
                 sorted(given) + ["config"] * bool(arguments.config) + ["out"] * bool(arguments.out)
             )
-            raise ConfigError(f"resume takes all settings from the folder, got also {names}")
+            raise ConfigError(
+                f"resume takes all settings from the folder, got also {', '.join(names)}"
+            )
     else:
         settings = read_toml(Path(arguments.config)) if arguments.config else {}
         config = Config.from_mapping({**settings, **given})
+        if config.data_dir:  # so that the run can be repeated and resumed from anywhere
+            config = replace(config, data_dir=str(Path(config.data_dir).expanduser().absolute()))
     from fl_app.engine import launch
     from fl_app.folder import RunFolder, default_path
     from fl_app.preflight import preflight
@@ -110,15 +143,18 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _conduct(folder: RunFolder, progress: Any, launch: Any) -> int:
     """Launch, and say how to go on if it is cut short."""
+    go_on = f"go on with: {_program()} --resume {folder.path}"
     try:
         outcome = launch(folder, progress)
+    except ConfigError:
+        raise
     except KeyboardInterrupt:
         progress.stop()
-        progress.say(f"interrupted; go on with: python run_sim.py --resume {folder.path}")
+        progress.say(f"interrupted; {go_on}")
         return 130
     except BaseException:
         progress.stop()
-        progress.say(f"the run died; go on with: python run_sim.py --resume {folder.path}")
+        progress.say(f"the run died; {go_on}")
         raise
     progress.summary(outcome.findings, outcome.failures)
     progress.say(f"report: {folder.path / 'report.json'}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from flwr.app import Array, ArrayRecord
@@ -18,13 +19,12 @@ from strategies import PatientGrid
 from strategies.state import check_resumable, restore_strategy, strategy_state
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
-    """What is left when a run has ended; filled by the server's thread."""
+    """What a run that has ended says."""
 
-    findings: list[Finding] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    finished: bool = False
+    findings: Sequence[Finding]
+    failures: Sequence[str]
 
 
 def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
@@ -36,11 +36,17 @@ def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
     check_resumable(strategy)
     kept = folder.load()
     arrays = task.initial_arrays()
-    if kept is not None:
+    rounds_done = 0
+    if kept is None:
+        folder.start_over()
+    else:
         restore_strategy(strategy, kept["strategy"])
         arrays = ArrayRecord({name: Array(a) for name, a in kept["model"].items()})
+        rounds_done = kept["server_round"]
 
     def keep(line: RoundLine, model: ArrayRecord) -> None:
+        if line.num_clients == 0:  # before the checkpoint, so that a resume tries it again
+            raise RuntimeError(f"no client answered in round {line.server_round}")
         folder.save(
             {
                 "server_round": line.server_round,
@@ -51,22 +57,21 @@ def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
         )
         progress.round(line)
 
-    dim = sum(p.numel() for p in task.new_model().parameters())
     audited = Audited(
         strategy,
-        build.auditors(config, dim),
+        build.auditors(config, task.dim),
         out=folder.path,
         config=config.to_mapping(),
-        rounds_done=0 if kept is None else kept["server_round"],
+        rounds_done=rounds_done,
         on_round=keep,
     )
     if kept is not None:
         audited.restore(kept["audit"])
-    progress.begin(config, dim, task.sizes, 0 if kept is None else kept["server_round"])
+    progress.begin(config, task.dim, task.sizes, rounds_done)
     audited.start(
         PatientGrid(grid),
         arrays,
         num_rounds=config.rounds,
         evaluate_fn=lambda _, model: task.evaluate(model),
     )
-    return Outcome(audited.findings, audited.failures, finished=True)
+    return Outcome(audited.findings, audited.failures)

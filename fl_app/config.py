@@ -24,12 +24,12 @@ def _setting(
     high: float = math.inf,
     above: float = -math.inf,
     below: float = math.inf,
+    metavar: str = "",
 ) -> Any:
     """Return a field that knows its own help text and allowed values."""
     limits = {"low": low, "high": high, "above": above, "below": below}
-    return field(
-        default=default, metadata={"help": help, "group": group, "choices": choices, **limits}
-    )
+    words = {"help": help, "group": group, "choices": choices, "metavar": metavar}
+    return field(default=default, metadata={**words, **limits})
 
 
 @dataclass(frozen=True)
@@ -38,62 +38,100 @@ class Config:
 
     dataset: str = _setting("digits", "what to learn", group="task", choices=DATASETS)
     data_dir: str = _setting(
-        "", "folder with the data files; else the environment's LEAKMETER_DATA", group="task"
+        "",
+        "folder with the files of adult or mnist (default: the environment's LEAKMETER_DATA)",
+        group="task",
+        metavar="DIR",
     )
-    download: bool = _setting(False, "let torchvision download what is missing", group="task")
-    synthetic_examples: int = _setting(6000, "training records, synthetic", group="task", low=1)
-    synthetic_features: int = _setting(20, "features, synthetic", group="task", low=1)
-    synthetic_classes: int = _setting(10, "classes, synthetic", group="task", low=2)
-    model: str = _setting("mlp", "what learns it", group="task", choices=MODELS)
+    download: bool = _setting(
+        False, "let torchvision download mnist into that folder if it is missing", group="task"
+    )
+    synthetic_examples: int = _setting(6000, "training records of synthetic", group="task", low=1)
+    synthetic_features: int = _setting(20, "features of synthetic", group="task", low=1)
+    synthetic_classes: int = _setting(10, "classes of synthetic", group="task", low=2)
+    model: str = _setting(
+        "mlp", "linear classifier, or two hidden layers of 100", group="task", choices=MODELS
+    )
     partition: str = _setting(
-        "iid", "how records are dealt to clients", group="task", choices=PARTITIONS
+        "iid",
+        "how records are dealt to clients: evenly, or with skewed labels",
+        group="task",
+        choices=PARTITIONS,
     )
     dirichlet: float = _setting(
-        1.0, "concentration of the Dirichlet partition; small is skewed", group="task", above=0
+        1.0,
+        "concentration of the dirichlet partition; the smaller, the more skewed",
+        group="task",
+        above=0,
     )
     clients: int = _setting(60, "clients in all", group="federation", low=1)
-    sample: int = _setting(30, "honest clients per round", group="federation", low=1)
-    rounds: int = _setting(30, "rounds", group="federation", low=1)
+    sample: int = _setting(30, "honest clients in a round", group="federation", low=1)
+    rounds: int = _setting(30, "rounds of training", group="federation", low=1)
     server: str = _setting(
-        "fedavg", "what the server does with the mean", group="federation", choices=SERVERS
+        "fedavg",
+        "what the server does with the mean update: take it, or add momentum",
+        group="federation",
+        choices=SERVERS,
     )
-    server_lr: float = _setting(1.0, "server step length", group="federation", above=0)
+    server_lr: float = _setting(
+        1.0, "server step length, fedavgm only", group="federation", above=0
+    )
     server_momentum: float = _setting(
         0.9, "server momentum, fedavgm only", group="federation", low=0, below=1
     )
     algorithm: str = _setting(
-        "fedavg", "what a client does with its data", group="client", choices=ALGORITHMS
+        "fedavg",
+        "local epochs of SGD, or one gradient step on one batch",
+        group="client",
+        choices=ALGORITHMS,
     )
     epochs: int = _setting(2, "local passes over the data, fedavg only", group="client", low=1)
-    batch_size: int = _setting(8, "records in a step; 0 takes all", group="client", low=0)
+    batch_size: int = _setting(
+        8, "records in a gradient step; 0 takes all a client has", group="client", low=0
+    )
     lr: float = _setting(0.3, "client step length", group="client", above=0)
     auditors: str = _setting(
-        "one-shot", f"who looks on, separated by commas: {', '.join(AUDITORS)}", group="audit"
+        "one-shot",
+        f"who measures the leak, separated by commas: {', '.join(AUDITORS)}",
+        group="audit",
+        metavar="NAMES",
     )
     canary_seats: int = _setting(
-        10, "further clients per round that play canaries for one-shot", group="audit", low=0
+        10,
+        "clients in a round, beside the honest ones, that play canaries for one-shot",
+        group="audit",
+        low=0,
     )
-    canaries: int = _setting(0, "canaries in all; 0 fills every seat", group="audit", low=0)
+    canaries: int = _setting(
+        0, "canaries in all; 0 takes as many as the seats allow", group="audit", low=0
+    )
     canary_repetitions: int = _setting(1, "rounds in which each canary plays", group="audit", low=1)
-    delta: float = _setting(1e-5, "delta of every epsilon", group="audit", above=0, below=1)
-    seed: int = _setting(0, "names every random choice", group="run", low=0, high=2**31 - 1)
-    engine: str = _setting(
-        "inline", "inline: one process; ray: Flower's simulation", group="run", choices=ENGINES
+    delta: float = _setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)
+    seed: int = _setting(
+        0, "the same seed gives the same report", group="run", low=0, high=2**31 - 1
     )
-    ray_address: str = _setting("", "Ray cluster to join, such as 10.0.0.1:6379", group="run")
+    engine: str = _setting(
+        "inline", "all in one process, or Flower's simulation", group="run", choices=ENGINES
+    )
+    ray_address: str = _setting(
+        "", "Ray cluster to join with the engine ray, or auto", group="run", metavar="HOST:PORT"
+    )
 
     def __post_init__(self) -> None:
         for spec in fields(self):
-            _check(spec, getattr(self, spec.name))
+            value = _typed(spec, getattr(self, spec.name))
+            object.__setattr__(self, spec.name, value)  # a whole number where a float is due
+            _check(spec, value)
         for name in self.auditor_names:
             if name not in AUDITORS:
                 raise unknown_name("auditors", name, AUDITORS)
         if self.cohort > self.clients:
-            raise out_of_range(
-                "sample",
-                f"at most clients - canary-seats = {self.clients - self.seats}",
-                self.sample,
+            wanted = f"{self.sample} + {self.seats} = {self.cohort}"
+            raise ConfigError(
+                f"sample + canary-seats must be at most clients = {self.clients}, got {wanted}"
             )
+        if self.ray_address and self.engine != "ray":
+            raise out_of_range("ray-address", "empty unless engine is ray", self.ray_address)
         if "one-shot" in self.auditor_names:
             self._check_canaries()
 
@@ -137,7 +175,7 @@ class Config:
                 raise ConfigError(
                     f"unknown setting {name!r}; known settings: {', '.join(sorted(known))}"
                 )
-        return cls(**{known[k].name: _typed(known[k], v) for k, v in values.items()})
+        return cls(**{known[k].name: v for k, v in values.items()})
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
@@ -156,15 +194,16 @@ class Config:
             if spec.metadata["group"] != group:
                 group = spec.metadata["group"]
                 lines += ["", f"# {group}"]
-            # JSON's strings, numbers and truth values are TOML's.
-            lines.append(f"{kebab(spec.name)} = {json.dumps(getattr(self, spec.name))}")
+            # JSON's printable strings, numbers and truth values are TOML's.
+            value = json.dumps(getattr(self, spec.name), ensure_ascii=False)
+            lines.append(f"{kebab(spec.name)} = {value}")
         return "\n".join(lines[1:]) + "\n"
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return a TOML file's top level; a missing or broken file is a user's mistake."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"config must be a readable file, got {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -179,12 +218,13 @@ def kebab(name: str) -> str:
 def _typed(spec: Field[Any], value: Any) -> Any:
     """Return `value` as the field's type, where that loses nothing."""
     wanted = type(spec.default)
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if wanted is float and whole:
+    if wanted is float and type(value) is int:
         return float(value)
     if type(value) is not wanted:
         kinds = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
         raise out_of_range(kebab(spec.name), kinds[wanted], value)
+    if isinstance(value, str) and not value.isprintable():
+        raise out_of_range(kebab(spec.name), "printable text", value)
     return value
 
 
@@ -196,7 +236,8 @@ def _check(spec: Field[Any], value: Any) -> None:
     if isinstance(value, str):
         return
     inside = rule["low"] <= value <= rule["high"] and rule["above"] < value < rule["below"]
-    if not inside or not math.isfinite(value):
+    if not inside:
         words = {"low": "at least", "high": "at most", "above": "above", "below": "below"}
-        allowed = [f"{w} {rule[k]:g}" for k, w in words.items() if math.isfinite(rule[k])]
-        raise out_of_range(kebab(spec.name), " and ".join(allowed) or "finite", value)
+        allowed = [f"{w} {rule[k]}" for k, w in words.items() if math.isfinite(rule[k])]
+        finite = [] if math.isfinite(value) else ["finite"]
+        raise out_of_range(kebab(spec.name), " and ".join(finite + allowed), value)

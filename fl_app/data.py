@@ -144,12 +144,12 @@ def _synthetic(request: _Request) -> Dataset:
     """Balanced classes, each a unit Gaussian around its own random centre."""
     classes, features = request.classes, request.features
     if classes < 2:
-        raise out_of_range("synthetic_classes", "at least 2", classes)
+        raise out_of_range("synthetic-classes", "at least 2", classes)
     if features < 1:
-        raise out_of_range("synthetic_features", "at least 1", features)
+        raise out_of_range("synthetic-features", "at least 1", features)
     if request.examples < classes:
         allowed = f"at least one a class ({classes})"
-        raise out_of_range("synthetic_examples", allowed, request.examples)
+        raise out_of_range("synthetic-examples", allowed, request.examples)
     # Centres at distance about 3 from the origin overlap a little in any number of features.
     centres = stream(request.seed, "synthetic", "centres").normal(size=(classes, features))
     centres *= 3 / np.sqrt(features)
@@ -181,7 +181,7 @@ def _locate(
     tried = ", ".join(map(str, request.folders)) or "none, as no data folder was named"
     raise ConfigError(
         f"{name}: looked for {wanted} (plain or .gz); folders tried: {tried}. {how} Name the "
-        f"folder with data_dir (--data-dir) or the environment variable {FOLDER_VARIABLE}."
+        f"folder with --data-dir or the environment variable {FOLDER_VARIABLE}."
     )
 
 
@@ -241,7 +241,7 @@ def _mnist(request: _Request) -> Dataset:
     """MNIST's 60,000 + 10,000 digits of 28×28, by torchvision."""
     kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
     files = [f"{part}-{kind}" for part in ("train", "t10k") for kind in kinds]
-    how = "Allow the download (download=True), or put the files there."
+    how = "Allow the download (--download), or put the files there."
     where = ("mnist", request, ["MNIST/raw", "mnist"], files, how)
     try:
         paths = _locate(*where)

@@ -38,6 +38,7 @@ def launch(folder: RunFolder, progress: Progress) -> Outcome:
 def _run_ray(server_app: ServerApp, client_app: object, num_nodes: int, address: str) -> None:
     """Run both apps in Flower's simulation; the one place that knows this deprecated call."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change
     from flwr.simulation import run_simulation
 
     init_args = {"address": address} if address else {"include_dashboard": False}
@@ -45,9 +46,19 @@ def _run_ray(server_app: ServerApp, client_app: object, num_nodes: int, address:
         "init_args": {**init_args, "logging_level": logging.ERROR, "log_to_driver": False},
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
-    run_simulation(
-        server_app=server_app,
-        client_app=client_app,  # type: ignore[arg-type]
-        num_supernodes=num_nodes,
-        backend_config=backend,  # type: ignore[arg-type]
-    )
+    log = logging.getLogger("flwr")
+    log.addFilter(_concerns_users)
+    try:
+        run_simulation(
+            server_app=server_app,
+            client_app=client_app,  # type: ignore[arg-type]
+            num_supernodes=num_nodes,
+            backend_config=backend,  # type: ignore[arg-type]
+        )
+    finally:
+        log.removeFilter(_concerns_users)
+
+
+def _concerns_users(record: logging.LogRecord) -> bool:
+    """Whether a line of Flower's log is not about how we call Flower."""
+    return "DEPRECATED FEATURE" not in record.getMessage()

@@ -114,29 +114,40 @@ def _copied(state: RecordDict) -> RecordDict:
     )
 
 
-@contextmanager
-def _task_identity() -> Iterator[None]:
-    """Tell Flower which task this process is, for as long as the run takes."""
+_IDENTITY = {"_run_id": _RUN_ID, "_node_id": 0, "_task_id": 1}
+
+
+def _task_identity() -> Any:
+    """Return the class that tells Flower which task this process is; None if it needs none."""
     try:
         from flwr.supercore.task_identity import TaskIdentity
-    except ImportError:  # releases before 1.38 need none
-        yield
-        return
-    names = ("_run_id", "_node_id", "_task_id")
-    before = {name: getattr(TaskIdentity, name) for name in names}
-    for name, value in zip(names, (_RUN_ID, 0, 1), strict=True):
-        setattr(TaskIdentity, name, value)
+    except ImportError:  # releases before 1.38
+        return None
+    for name in _IDENTITY:
+        getattr(TaskIdentity, name)  # a release that has moved these must fail now, not silently
+    return TaskIdentity
+
+
+@contextmanager
+def _identified(identity: Any) -> Iterator[None]:
+    """Be a task of Flower's for as long as the run takes."""
+    names = () if identity is None else tuple(_IDENTITY)
+    before = {name: getattr(identity, name) for name in names}
+    for name in names:
+        setattr(identity, name, _IDENTITY[name])
     try:
         yield
     finally:
         for name, value in before.items():
-            setattr(TaskIdentity, name, value)
+            setattr(identity, name, value)
 
 
 def run_inline(server_app: ServerApp, client_app: ClientApp, num_nodes: int) -> None:
     """Run both apps in this process until the server's is done."""
-    context = Context(run_id=_RUN_ID, node_id=0, node_config={}, state=RecordDict(), run_config={})
     try:
+        context = Context(
+            run_id=_RUN_ID, node_id=0, node_config={}, state=RecordDict(), run_config={}
+        )
         grid = InlineGrid(client_app, num_nodes)
         identity = _task_identity()
     except (TypeError, AttributeError) as error:
@@ -144,5 +155,5 @@ def run_inline(server_app: ServerApp, client_app: ClientApp, num_nodes: int) -> 
             f"the inline engine was tried with flwr {_TRIED}; the installed release differs in "
             f"something it needs ({error}): use --engine ray, or one of these releases"
         ) from error
-    with identity:
+    with _identified(identity):
         server_app(grid, context)

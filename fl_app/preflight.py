@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import socket
+
 from fl_app import build
 from fl_app.config import Config
+from fl_app.errors import out_of_range
 from fl_app.task import load_task
 
 
 def preflight(config: Config) -> None:
     """Load the data, deal it, build model and auditors; raise ConfigError on what cannot work."""
-    task = load_task(config)
-    dim = sum(p.numel() for p in task.new_model().parameters())
-    build.auditors(config, dim)
+    build.auditors(config, load_task(config).dim)
     build.server_strategy(config)
+    if config.ray_address not in ("", "auto"):
+        _check_listens(config.ray_address)
+
+
+def _check_listens(address: str) -> None:
+    """Raise if nothing listens where a Ray cluster should be: Ray itself would wait for ever."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise out_of_range("ray-address", "HOST:PORT or auto", address)
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        raise out_of_range("ray-address", f"where a Ray cluster listens ({error})", address) from (
+            None
+        )

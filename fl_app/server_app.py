@@ -9,7 +9,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_app.conduct import conduct
+from fl_app.errors import out_of_range
 from fl_app.folder import RunFolder, default_path
+from fl_app.preflight import preflight
 from fl_app.progress import Progress
 from fl_app.settings import OUT, RESUME, from_context
 
@@ -22,8 +24,10 @@ def main(grid: Grid, context: Context) -> None:
     # Flower runs the app in a folder of its own, so every path must be absolute.
     if resume := str(context.run_config.get(RESUME, "")):
         folder = RunFolder.open(_absolute(resume, RESUME))
+        preflight(folder.config)
     else:
         config = from_context(context)
+        preflight(config)
         out = str(context.run_config.get(OUT, ""))
         path = _absolute(out, OUT) if out else default_path(config, _home())
         folder = RunFolder.create(path, config)
@@ -36,7 +40,7 @@ def main(grid: Grid, context: Context) -> None:
 def _absolute(path: str, name: str) -> Path:
     found = Path(path).expanduser()
     if not found.is_absolute():
-        raise ValueError(f"{name} must be an absolute path under Flower's runtime, got {path!r}")
+        raise out_of_range(name, "an absolute path under Flower's runtime", path)
     return found
 
 

@@ -13,4 +13,5 @@ OUT, RESUME = "out", "resume"
 def from_context(context: Context) -> Config:
     """Return the configuration in `context.run_config`, defaults where it is silent."""
     given = {k: v for k, v in context.run_config.items() if k not in (OUT, RESUME)}
-    return Config.from_mapping(given)
+    # Flower's own runtime is the engine of such a run, whatever the default is.
+    return Config.from_mapping({**given, "engine": "ray"})

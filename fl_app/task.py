@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -36,13 +37,17 @@ class Task:
 
     dataset: data.Dataset
     parts: tuple[Tensor, ...]
-    model_name: str
-    seed: int
+    initial: nn.Module
 
     @property
     def sizes(self) -> Sizes:
         """Smallest, median and largest number of records at a client."""
         return sizes(tuple(part.numpy() for part in self.parts))
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters of the model."""
+        return sum(parameter.numel() for parameter in self.initial.parameters())
 
     def examples(self, client: int) -> tuple[Tensor, Tensor]:
         """Return one client's inputs and labels."""
@@ -51,13 +56,12 @@ class Task:
         return torch.from_numpy(x), torch.from_numpy(y)
 
     def new_model(self) -> nn.Module:
-        """Return the model with its initial parameters."""
-        shape, classes = self.dataset.input_shape, self.dataset.num_classes
-        return model.build(self.model_name, shape, classes, self.seed)
+        """Return a model of its own with the initial parameters."""
+        return copy.deepcopy(self.initial)
 
     def initial_arrays(self) -> ArrayRecord:
         """Return the initial parameters as Flower sends them."""
-        return ArrayRecord(self.new_model().state_dict())
+        return ArrayRecord(self.initial.state_dict())
 
     def evaluate(self, arrays: ArrayRecord) -> MetricRecord:
         """Return accuracy and loss of a model on the test set."""
@@ -99,6 +103,5 @@ def _load(*values: object) -> Task:
         concentration=config.dirichlet,
         seed=config.seed,
     )
-    task = Task(dataset, tuple(torch.from_numpy(p) for p in parts), config.model, config.seed)
-    task.new_model()  # a model that does not fit is an error now, not in the first round
-    return task
+    initial = model.build(config.model, dataset.input_shape, dataset.num_classes, config.seed)
+    return Task(dataset, tuple(torch.from_numpy(part) for part in parts), initial)

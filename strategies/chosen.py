@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from auditors.chain import chain
 from clients.identity import IDENTITY, identity_of
 from strategies.grid import PartialGrid
 from strategies.participation import Participation
@@ -43,9 +44,10 @@ class Chosen(Wrapper):
         patience: float = 120.0,
     ) -> None:
         super().__init__(strategy)
-        fraction = getattr(strategy, "fraction_train", 1.0)
-        if fraction != 1.0:
-            raise ValueError(f"fraction_train must be 1.0 inside Chosen, got {fraction}")
+        for held in chain(strategy):
+            fraction = getattr(held, "fraction_train", 1.0)
+            if fraction != 1.0:
+                raise ValueError(f"fraction_train must be 1.0 inside Chosen, got {fraction}")
         participation.check(num_clients)
         self._participation = participation
         self._num_clients = num_clients
@@ -66,6 +68,7 @@ class Chosen(Wrapper):
         if not self._node_of:
             self._identify(grid)
         cohort = self._participation.cohort(self._seed, server_round, self._num_clients)
+        self._check_enough(len(cohort))
         shown = PartialGrid(grid, (self._node_of[c] for c in cohort))
         messages = list(self._inner_configure_train(server_round, arrays, config, shown))
         return sorted(messages, key=lambda m: self._client_of[m.metadata.dst_node_id])
@@ -74,9 +77,27 @@ class Chosen(Wrapper):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate in the order of clients: float sums depend on it."""
-        last = len(self._client_of)
-        ordered = sorted(replies, key=lambda m: self._client_of.get(m.metadata.src_node_id, last))
-        return self._inner_aggregate_train(server_round, ordered)
+        return self._inner_aggregate_train(server_round, self._ordered(replies))
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Aggregate in the order of clients, as in training."""
+        return self._inner_aggregate_evaluate(server_round, self._ordered(replies))
+
+    def _ordered(self, replies: Iterable[Message]) -> list[Message]:
+        last = len(self._client_of)  # errors that come from the SuperLink
+        return sorted(replies, key=lambda m: self._client_of.get(m.metadata.src_node_id, last))
+
+    def _check_enough(self, size: int) -> None:
+        """Raise where Flower would wait for ever for more nodes than it is shown."""
+        for held in chain(self.strategy):
+            for name in ("min_train_nodes", "min_available_nodes"):
+                needed = getattr(held, name, 0)
+                if needed > size:
+                    raise ValueError(
+                        f"{name} must be at most the {size} client(s) of a round, got {needed}"
+                    )
 
     def _identify(self, grid: Grid) -> None:
         """Wait for all nodes and learn which client each of them is."""

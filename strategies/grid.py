@@ -86,13 +86,15 @@ class PatientGrid(GridWrapper):
         sent = list(messages)
         contents = {m.metadata.dst_node_id: m for m in sent}
         replies = list(self.grid.send_and_receive(sent, timeout=timeout))
+        if raised := [r.error.reason for r in replies if _app_raised(r)]:
+            _log.warning("%d client app(s) failed, the first with %s", len(raised), raised[0])
         # An expired message is answered by the SuperLink, so the source is no help: match ids.
         by_id = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
-        failed = {
-            by_id.get(r.metadata.reply_to_message_id, r.metadata.src_node_id)
-            for r in replies
-            if r.has_error() and r.error.code != CLIENT_APP_RAISED
-        } & set(contents)
+
+        def asked(reply: Message) -> int:
+            return by_id.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+
+        failed = {asked(r) for r in replies if r.has_error() and not _app_raised(r)} & set(contents)
         if not failed:
             return replies
         _log.warning("%d message(s) failed on the way and are sent once more", len(failed))
@@ -101,9 +103,15 @@ class PatientGrid(GridWrapper):
                 contents[node].content,
                 dst_node_id=node,
                 message_type=contents[node].metadata.message_type,
+                ttl=contents[node].metadata.ttl,
+                group_id=contents[node].metadata.group_id,
             )
             for node in sorted(failed)
         ]
-        answered = {by_id.get(r.metadata.reply_to_message_id): r for r in replies}
-        kept = [r for node, r in answered.items() if node not in failed]
+        kept = [r for r in replies if asked(r) not in failed]
         return kept + list(self.grid.send_and_receive(again, timeout=timeout))
+
+
+def _app_raised(reply: Message) -> bool:
+    """Whether the client app itself failed."""
+    return reply.has_error() and reply.error.code == CLIENT_APP_RAISED

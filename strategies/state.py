@@ -76,7 +76,7 @@ def _pack(value: Any) -> Any:
         case ArrayRecord():
             return {"kind": "record", "items": {k: a.numpy() for k, a in value.items()}}
         case dict():
-            return {"kind": "dict", "items": dict(value)}
+            return {"kind": "dict", "items": {k: np.asarray(v) for k, v in value.items()}}
         case list():
             return {"kind": "list", "items": [np.asarray(v) for v in value]}
     raise TypeError(f"cannot keep a {type(value).__name__}")

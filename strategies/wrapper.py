@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from auditors.base import Finding
 from auditors.chain import replaced
 
 
@@ -31,6 +32,10 @@ class Wrapper(Strategy):
     def facts(self) -> Mapping[str, Any]:
         """What this wrapper knows of the round that just ended: fields of `RoundFacts`."""
         return {}
+
+    def findings(self) -> Sequence[Finding]:
+        """What this wrapper can say of the whole run, such as a guarantee."""
+        return ()
 
     def state(self) -> dict[str, Any]:
         """Return this wrapper's own state, without the inner strategy's."""

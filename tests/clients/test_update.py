@@ -1,0 +1,186 @@
+"""Update rules: exact against slow twins, and their randomness comes from where it should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from auditors.rng import stream
+from clients.update import FedAvg, FedSGD
+
+FEATURES, CLASSES = 5, 3
+
+
+def new_model(seed: int = 0) -> nn.Module:
+    """Return a small network in double precision."""
+    rng = stream(seed, "model")
+    model = nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, CLASSES)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.from_numpy(rng.standard_normal(parameter.shape)))
+    return model
+
+
+def examples(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    rng = stream(seed, "examples")
+    x = torch.from_numpy(rng.standard_normal((count, FEATURES)))
+    return x, torch.from_numpy(rng.integers(0, CLASSES, count))
+
+
+def vector(model: nn.Module) -> np.ndarray:
+    return np.concatenate([p.detach().numpy().ravel() for p in model.parameters()])
+
+
+def gradient_step(model: nn.Module, x: Tensor, y: Tensor, lr: float) -> None:
+    """Take one step with torch's own optimiser, independently of the rules."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=lr)
+    optimiser.zero_grad()
+    cross_entropy(model(x), y).backward()
+    optimiser.step()
+
+
+def flower_average(models: list[nn.Module], weights: list[int]) -> dict[str, np.ndarray]:
+    """Return Flower's own FedAvg of the models."""
+    replies = []
+    for model, weight in zip(models, weights, strict=True):
+        arrays = {k: Array(v.numpy()) for k, v in model.state_dict().items()}
+        content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": weight})}
+        question = Message(RecordDict(), dst_node_id=1, message_type="train")
+        replies.append(Message(RecordDict(content), reply_to=question))
+    mean, _ = FlowerFedAvg().aggregate_train(1, replies)
+    assert mean is not None
+    return {k: a.numpy() for k, a in mean.items()}
+
+
+@pytest.mark.usefixtures("flower_task")
+@pytest.mark.parametrize(("batch_size", "sizes"), [(4, (9, 4, 2)), (0, (7, 1, 12)), (1, (3, 3, 3))])
+def test_flowers_mean_of_fedsgd_replies_is_one_step_on_all_batches_together(
+    batch_size: int, sizes: tuple[int, ...]
+) -> None:
+    models, weights, batches = [], [], []
+    for client, size in enumerate(sizes):
+        x, y = examples(size, client)
+        model = new_model()
+        done = FedSGD(batch_size, lr=0.7)(model, x, y, stream(1, "batch", client))
+        drawn = stream(1, "batch", client).permutation(size)[: batch_size or size]
+        models.append(model)
+        weights.append(done.num_examples)
+        batches.append((x[drawn], y[drawn]))
+    assert weights == [min(batch_size or size, size) for size in sizes]
+
+    central = new_model()
+    gradient_step(
+        central, torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]), lr=0.7
+    )
+    mean = flower_average(models, weights)
+    for name, value in central.state_dict().items():
+        np.testing.assert_allclose(mean[name], value.numpy(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("flower_task")
+def test_the_step_is_missed_if_the_weights_are_the_clients_sizes() -> None:
+    models = []
+    for client, size in enumerate((9, 2)):
+        models.append(new_model())
+        FedSGD(4, lr=0.7)(models[-1], *examples(size, client), stream(1, "batch", client))
+    right, wrong = flower_average(models, [4, 2]), flower_average(models, [9, 2])
+    assert np.abs(right["0.weight"] - wrong["0.weight"]).max() > 1e-3
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    size=st.integers(1, 13),
+    batch_size=st.integers(0, 15),
+    epochs=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_fedavg_equals_a_naive_loop_with_torchs_own_sgd(
+    size: int, batch_size: int, epochs: int, seed: int
+) -> None:
+    x, y = examples(size)
+    trained, twin = new_model(), new_model()
+    done = FedAvg(epochs, batch_size, lr=0.2)(trained, x, y, stream(seed, "train"))
+
+    rng = stream(seed, "train")
+    for _ in range(epochs):
+        order = list(rng.permutation(size))
+        step = batch_size if batch_size else size
+        for start in range(0, size, step):
+            batch = order[start : start + step]
+            gradient_step(twin, x[batch], y[batch], lr=0.2)
+    np.testing.assert_allclose(vector(trained), vector(twin), rtol=1e-12, atol=1e-13)
+    assert done.num_examples == size
+
+
+def test_one_full_batch_of_fedavg_is_fedsgd() -> None:
+    x, y = examples(8)
+    one, other = new_model(), new_model()
+    a = FedAvg(epochs=1, batch_size=0, lr=0.3)(one, x, y, stream(0, "a"))
+    b = FedSGD(batch_size=0, lr=0.3)(other, x, y, stream(0, "b"))
+    np.testing.assert_allclose(vector(one), vector(other), rtol=1e-12)
+    assert a.num_examples == b.num_examples == 8
+    assert a.loss == pytest.approx(cross_entropy(new_model()(x), y).item(), rel=1e-12)
+
+
+RULES = [FedAvg(2, 3, 0.2), FedSGD(3, 0.2)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["fedavg", "fedsgd"])
+def test_the_model_depends_on_rng_and_on_no_global_generator(rule: Any) -> None:
+    x, y = examples(10)
+    results = []
+    for global_seed, local_seed in ((1, 5), (2, 5), (2, 6)):
+        torch.manual_seed(global_seed)
+        np.random.seed(global_seed)  # noqa: NPY002
+        model = new_model()  # torch's layers draw from the global generator
+        before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+        rule(model, x, y, stream(local_seed, "train"))
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert np.array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+        results.append(vector(model))
+    assert np.array_equal(results[0], results[1])
+    assert not np.array_equal(results[1], results[2])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["fedavg", "fedsgd"])
+def test_the_examples_are_left_alone(rule: Any) -> None:
+    x, y = examples(10)
+    before = x.clone(), y.clone()
+    rule(new_model(), x, y, stream(0, "train"))
+    assert torch.equal(x, before[0])
+    assert torch.equal(y, before[1])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["fedavg", "fedsgd"])
+def test_a_client_without_examples_is_an_error_not_a_model_of_nans(rule: Any) -> None:
+    with pytest.raises(ValueError, match="y must hold at least one example, got 0"):
+        rule(new_model(), *examples(0), stream(0, "train"))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"batch_size": -1}, "batch_size must be at least 1, or 0 for all examples, got -1"),
+        ({"lr": 0.0}, r"lr must be in \(0, inf\), got 0.0"),
+        ({"lr": float("inf")}, "lr must be in"),
+        ({"lr": float("nan")}, "lr must be in"),
+    ],
+)
+def test_bad_settings_are_named(values: dict[str, Any], message: str) -> None:
+    good: dict[str, Any] = {"epochs": 1, "batch_size": 2, "lr": 0.1}
+    with pytest.raises(ValueError, match=message):
+        FedAvg(**(good | values))
+    if "epochs" not in values:
+        del good["epochs"]
+        with pytest.raises(ValueError, match=message):
+            FedSGD(**(good | values))

@@ -1,0 +1,102 @@
+"""The two apps as Flower's launches find them: configured by the run's own configuration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from fl_app import client_app, inline, server_app
+from fl_app.config import Config
+from fl_app.engine import launch
+from fl_app.errors import ConfigError
+from fl_app.folder import RunFolder
+from fl_app.inline import InlineGrid
+from fl_app.progress import Progress
+from fl_app.settings import from_context
+
+
+def context(**settings: str | int | float | bool) -> Context:
+    run_config = {name.replace("_", "-"): value for name, value in settings.items()}
+    return Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=run_config)
+
+
+def flower_settings(config: Config) -> dict[str, str | int | float | bool]:
+    given = config.to_mapping()
+    del given["engine"], given["ray-address"]
+    return {name.replace("-", "_"): value for name, value in given.items()}
+
+
+def run(config: Config, **more: str) -> None:
+    """Run both apps in this process, the clients with the server's run configuration."""
+    run_context = context(**flower_settings(config), **more)
+    with inline._identified(inline._task_identity()):
+        grid = InlineGrid(client_app.app, config.clients)
+        for node in grid._contexts.values():
+            node.run_config = run_context.run_config
+        server_app.app(grid, run_context)
+
+
+def test_settings_come_from_the_run_configuration() -> None:
+    config = from_context(context(out="/x", resume="", clients=50, lr=1, dataset="synthetic"))
+    assert config == Config(clients=50, lr=1.0, dataset="synthetic", engine="ray")
+
+
+def test_an_unknown_setting_is_refused_in_the_same_words() -> None:
+    with pytest.raises(ConfigError, match="unknown setting 'cliens'"):
+        from_context(context(cliens=3))
+
+
+def test_the_apps_leave_the_report_that_the_inline_engine_leaves(
+    tiny_config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tiny_config, out=str(tmp_path / "apps"))
+    said = capsys.readouterr().out
+    assert said.startswith(f"run folder: {tmp_path / 'apps'}\n")
+    assert "What the whole run leaks" in said
+    launch(RunFolder.create(tmp_path / "inline", tiny_config), Progress())
+    report = (tmp_path / "inline/report.json").read_text()
+    expected = report.replace('"engine": "inline"', '"engine": "ray"')
+    assert (tmp_path / "apps/report.json").read_text() == expected
+
+
+def test_a_run_without_a_folder_goes_to_the_environments(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAKMETER_RUNS", str(tmp_path / "runs"))
+    run(replace(tiny_config, rounds=1))
+    [folder] = (tmp_path / "runs").iterdir()
+    assert (folder / "report.json").exists()
+
+
+def test_a_relative_folder_is_refused(tiny_config: Config) -> None:
+    for name in ("out", "resume"):
+        with pytest.raises(ConfigError, match=f"{name} must be an absolute path"):
+            run(tiny_config, **{name: "runs/here"})
+
+
+def test_a_mistake_is_found_before_a_folder_is_made(tiny_config: Config, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="adult: looked for"):
+        run(replace(tiny_config, dataset="adult"), out=str(tmp_path / "run"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_run_can_be_resumed_through_the_apps(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tiny_config, out=str(tmp_path / "whole"))
+    show = Progress.round
+
+    def dying(self: Progress, line: object) -> None:
+        show(self, line)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "round", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run(tiny_config, out=str(tmp_path / "run"))
+    run(tiny_config, resume=str(tmp_path / "run"))
+    reports = [(tmp_path / name / "report.json").read_bytes() for name in ("run", "whole")]
+    assert reports[0] == reports[1]

@@ -1,0 +1,69 @@
+"""The task: data dealt to clients, a model of one's own, and how good it has become."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord
+
+from fl_app.cli import main
+from fl_app.config import Config
+from fl_app.errors import ConfigError
+from fl_app.task import load_task
+
+
+def test_the_clients_together_hold_every_training_record_once(tiny_config: Config) -> None:
+    task = load_task(tiny_config)
+    inputs, labels = zip(*(task.examples(client) for client in range(6)), strict=True)
+    assert [len(y) for y in labels] == [20] * 6
+    together = np.sort(torch.cat(inputs).numpy(), axis=0)
+    assert np.array_equal(together, np.sort(task.dataset.train_x, axis=0))
+    assert str(task.sizes) == "20 to 20 records a client, median 20"
+
+
+def test_equal_settings_share_one_task_and_others_do_not(tiny_config: Config) -> None:
+    task = load_task(tiny_config)
+    assert load_task(replace(tiny_config, rounds=9, lr=0.5, auditors="none")) is task
+    assert load_task(replace(tiny_config, seed=1)) is not task
+    assert load_task(replace(tiny_config, model="mlp")).dim == 13_210
+
+
+def test_a_new_model_is_ones_own_and_always_the_same(tiny_config: Config) -> None:
+    task = load_task(tiny_config)
+    before = task.initial_arrays().to_torch_state_dict()
+    model = task.new_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    after = task.new_model().state_dict()
+    assert task.dim == 210 == sum(value.numel() for value in after.values())
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_accuracy_is_the_share_of_test_records_that_are_right(tiny_config: Config) -> None:
+    task = load_task(tiny_config)
+    constant = task.new_model().state_dict()
+    for value in constant.values():
+        value.zero_()
+    list(constant.values())[-1][3] = 1.0  # everything is a 3
+    metrics = task.evaluate(ArrayRecord(constant))
+    assert metrics["accuracy"] == np.mean(task.dataset.test_y == 3)
+    # ln(9 + e) - 1 for a 3, ln(9 + e) for the others
+    assert metrics["loss"] == pytest.approx(np.log(9 + np.e) - np.mean(task.dataset.test_y == 3))
+
+
+def test_an_empty_client_is_an_error_when_the_task_is_loaded(tiny_config: Config) -> None:
+    with pytest.raises(ConfigError, match="clients must be between 1 and"):
+        load_task(replace(tiny_config, clients=121))
+
+
+def test_the_default_job_learns_the_digits(tmp_path: Path) -> None:
+    assert main(["--out", str(tmp_path / "run")]) == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert report["rounds"][-1]["accuracy"] > 0.85
+    assert {f["server_round"] for f in report["findings"]} == {None, *range(1, 31)}

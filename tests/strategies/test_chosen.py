@@ -1,0 +1,175 @@
+"""The same seed names the same clients, whatever the nodes are called and who answers first."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from strategies import Chosen, FixedSize, Noised
+from strategies.grid import GridWrapper
+
+
+class Renamed(GridWrapper):
+    """Gives the nodes other ids and shuffles ids and replies."""
+
+    def __init__(self, grid: Grid, seed: int) -> None:
+        super().__init__(grid)
+        self._rng = random.Random(seed)
+        self._real = {self._rng.getrandbits(64): node for node in grid.get_node_ids()}
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self._rng.sample(list(self._real), len(self._real))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        replies = []
+        for message in messages:
+            meta = message.metadata
+            real = Message(message.content, self._real[meta.dst_node_id], meta.message_type)
+            (reply,) = self.grid.send_and_receive([real], timeout=timeout)
+            answer = reply.content if reply.has_content() else reply.error
+            replies.append(Message(answer, reply_to=message))
+        return self._rng.sample(replies, len(replies))
+
+
+def chosen(strategy: Any = None, *, size: int = 3, num_clients: int = 6, **more: Any) -> Chosen:
+    strategy = strategy or FedAvg(fraction_evaluate=0.0)
+    return Chosen(strategy, FixedSize(size), num_clients=num_clients, seed=5, **more)
+
+
+def trainers(federation: Any) -> list[tuple[int, int]]:
+    return sorted((r, c) for kind, r, c in federation.seen if kind == "train")
+
+
+def test_cohorts_and_model_do_not_depend_on_node_ids_or_reply_order(federation: Any) -> None:
+    plain, renamed = federation(), federation()
+    expected = chosen().start(plain.grid, plain.arrays(), 4)
+    result = chosen().start(Renamed(renamed.grid, seed=1), renamed.arrays(), 4)
+    assert trainers(plain) == trainers(renamed)
+    assert len({c for _, c in trainers(plain)}) > 3  # not one and the same cohort
+    for name in expected.arrays:  # to the last bit: the order of a float sum is fixed, too
+        assert np.array_equal(expected.arrays[name].numpy(), result.arrays[name].numpy())
+
+
+def test_without_chosen_the_same_test_would_fail(federation: Any) -> None:
+    cohorts = []
+    for seed in (1, 2):
+        fed = federation()
+        random.seed(seed)
+        half = FedAvg(fraction_train=0.5, fraction_evaluate=0.0)
+        half.start(fed.grid, fed.arrays(), 4)
+        cohorts.append(trainers(fed))
+    assert cohorts[0] != cohorts[1]
+
+
+def test_clients_are_named_by_their_partition_id(federation: Any) -> None:
+    fed = federation()
+    strategy = chosen()
+    strategy.start(fed.grid, fed.arrays(), 1)
+    assert strategy.client_of == {node: node - 1 for node in fed.grid.get_node_ids()}
+    assert trainers(fed) == [(1, c) for c in FixedSize(3).cohort(5, 1, 6)]
+
+
+def test_messages_come_in_the_order_of_clients(federation: Any) -> None:
+    fed = federation()
+    strategy = chosen(size=6)
+    grid = Renamed(fed.grid, seed=3)
+    messages = strategy.configure_train(1, fed.arrays(), ConfigRecord(), grid)
+    assert [strategy.client_of[m.metadata.dst_node_id] for m in messages] == list(range(6))
+
+
+def test_an_app_without_identity_is_numbered_by_node_id_with_a_warning(
+    federation: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    fed = federation(identity=False)
+    strategy = chosen()
+    strategy.start(fed.grid, fed.arrays(), 1)
+    assert strategy.client_of == {node: i for i, node in enumerate(sorted(fed.grid.get_node_ids()))}
+    assert "clients are numbered by node id" in caplog.text
+
+
+class Growing(GridWrapper):
+    """Shows one node more each time it is asked."""
+
+    asked = 0
+
+    def get_node_ids(self) -> Iterable[int]:
+        self.asked += 1
+        return list(self.grid.get_node_ids())[: self.asked]
+
+
+def test_it_waits_until_all_nodes_are_there(federation: Any) -> None:
+    fed = federation()
+    grid = Growing(fed.grid)
+    chosen(size=6).start(grid, fed.arrays(), 1)
+    assert len(trainers(fed)) == 6
+
+
+def test_nodes_that_never_come_are_a_timeout_that_says_how_many_are_missing(
+    federation: Any,
+) -> None:
+    fed = federation(4)
+    with pytest.raises(TimeoutError, match="6 nodes are needed, 4 came within 0 s"):
+        chosen(patience=0.1).start(fed.grid, fed.arrays(), 1)
+    assert not trainers(fed)
+
+
+def test_partition_ids_that_leave_a_gap_are_refused(federation: Any) -> None:
+    class WithoutFirst(GridWrapper):
+        def get_node_ids(self) -> Iterable[int]:
+            return list(self.grid.get_node_ids())[1:]
+
+    fed = federation(7)
+    with pytest.raises(ValueError, match=r"partition-id must cover 0 to 5, missing \[0\]"):
+        chosen().start(WithoutFirst(fed.grid), fed.arrays(), 1)
+
+
+def test_nodes_beyond_the_number_of_clients_stay_idle(federation: Any) -> None:
+    fed = federation(9)
+    chosen(size=6).start(fed.grid, fed.arrays(), 1)
+    assert [c for _, c in trainers(fed)] == list(range(6))
+
+
+def test_a_fraction_inside_is_refused_also_behind_a_wrapper() -> None:
+    half = FedAvg(fraction_train=0.5)
+    for strategy in (half, Noised(half)):
+        with pytest.raises(ValueError, match=r"fraction_train must be 1\.0 .* got 0\.5"):
+            chosen(strategy)
+
+
+@pytest.mark.parametrize("name", ["min_train_nodes", "min_available_nodes"])
+def test_a_minimum_above_the_cohort_is_an_error_not_an_endless_wait(
+    federation: Any, name: str
+) -> None:
+    fed = federation()
+    nodes = {"min_train_nodes": 1, "min_available_nodes": 1, name: 2}
+    strategy = chosen(FedAvg(fraction_evaluate=0.0, **nodes), size=1)
+    with pytest.raises(ValueError, match=rf"{name} must be at most the 1 client.*, got 2"):
+        strategy.start(fed.grid, fed.arrays(), 1)
+
+
+def test_a_cohort_larger_than_the_federation_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="size must be at most num_clients = 6, got 7"):
+        chosen(size=7)
+
+
+@pytest.mark.parametrize("step", ["train", "evaluate"])
+def test_replies_are_summed_in_the_order_of_clients_and_foreign_ones_last(
+    federation: Any, step: str
+) -> None:
+    fed, given = federation(), []
+    strategy = chosen(size=6)
+    setattr(strategy, f"_inner_aggregate_{step}", lambda _, replies: given.extend(replies))
+    messages = list(strategy.configure_train(1, fed.arrays(), ConfigRecord(), fed.grid))
+    replies = [Message(RecordDict(), reply_to=m) for m in messages]
+    replies[0].metadata.__dict__["_src_node_id"] = 10**15  # as of an error from the SuperLink
+    getattr(strategy, f"aggregate_{step}")(1, random.Random(0).sample(replies, 6))
+    assert given == [*replies[1:], replies[0]]

@@ -1,0 +1,143 @@
+"""Grids before Flower's: what got lost on the way is asked for once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.serverapp import Grid
+
+from strategies.grid import PartialGrid, PatientGrid
+
+pytestmark = pytest.mark.usefixtures("flower_task")
+
+SUPERLINK = 1  # the source of replies that Flower makes up for lost messages
+Fate = Callable[[int, int], int | None]  # node and attempt to an error code, None for success
+
+
+class Scripted(Grid):
+    """Answers each message by a script; as in Flower, ids are given when messages are pushed."""
+
+    def __init__(self, fate: Fate, *, from_superlink: bool = False) -> None:
+        self.fate, self.from_superlink = fate, from_superlink
+        self.sent: list[Message] = []
+        self.attempts: dict[int, int] = {}
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any:
+        return "the run"
+
+    def create_message(self, *args: Any, **more: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [11, 12, 13]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise NotImplementedError
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        replies = []
+        for message in messages:
+            self.sent.append(message)
+            message.metadata.__dict__["_message_id"] = f"message-{len(self.sent)}"
+            node = message.metadata.dst_node_id
+            self.attempts[node] = self.attempts.get(node, 0) + 1
+            code = self.fate(node, self.attempts[node])
+            if code is None:
+                replies.append(Message(message.content, reply_to=message))
+                continue
+            replies.append(Message(Error(code, f"code {code}"), reply_to=message))
+            if self.from_superlink:
+                replies[-1].metadata.__dict__["_src_node_id"] = SUPERLINK
+        return replies
+
+
+def messages() -> list[Message]:
+    return [
+        Message(
+            RecordDict({"config": ConfigRecord({"node": node})}),
+            dst_node_id=node,
+            message_type="train",
+            group_id="3",
+            ttl=77.0,
+        )
+        for node in (11, 12, 13)
+    ]
+
+
+@pytest.mark.parametrize("from_superlink", [False, True])
+@pytest.mark.parametrize("code", [0, 1, 3, 4])
+def test_a_message_lost_on_the_way_is_sent_once_more(code: int, from_superlink: bool) -> None:
+    grid = Scripted(
+        lambda node, attempt: code if (node, attempt) == (12, 1) else None,
+        from_superlink=from_superlink,
+    )
+    replies = list(PatientGrid(grid).send_and_receive(messages()))
+    assert grid.attempts == {11: 1, 12: 2, 13: 1}
+    assert sorted(r.metadata.src_node_id for r in replies) == [11, 12, 13]
+    assert all(r.content["config"]["node"] == r.metadata.src_node_id for r in replies)
+
+
+def test_the_second_message_is_like_the_first() -> None:
+    grid = Scripted(lambda node, attempt: 3 if (node, attempt) == (12, 1) else None)
+    list(PatientGrid(grid).send_and_receive(messages()))
+    first, again = grid.sent[1], grid.sent[3]
+    assert again.content == first.content
+    for name in ("dst_node_id", "message_type", "group_id", "ttl"):
+        assert getattr(again.metadata, name) == getattr(first.metadata, name)
+
+
+def test_a_client_app_that_raised_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    grid = Scripted(lambda node, _: 2 if node == 12 else None)
+    replies = list(PatientGrid(grid).send_and_receive(messages()))
+    assert grid.attempts == {11: 1, 12: 1, 13: 1}
+    assert [r.has_error() for r in replies] == [False, True, False]
+    assert "1 client app(s) failed, the first with code 2" in caplog.text
+
+
+@pytest.mark.parametrize("from_superlink", [False, True])
+def test_a_message_that_fails_twice_is_given_up(from_superlink: bool) -> None:
+    grid = Scripted(lambda node, _: 3 if node == 12 else None, from_superlink=from_superlink)
+    replies = list(PatientGrid(grid).send_and_receive(messages()))
+    assert grid.attempts[12] == 2
+    assert sum(r.has_error() for r in replies) == 1
+    assert len(replies) == 3
+
+
+def test_all_may_fail_and_come_back() -> None:
+    grid = Scripted(lambda _, attempt: 3 if attempt == 1 else None, from_superlink=True)
+    replies = list(PatientGrid(grid).send_and_receive(messages()))
+    assert sorted(r.metadata.src_node_id for r in replies) == [11, 12, 13]
+
+
+def test_replies_are_kept_also_where_the_grid_gives_no_ids() -> None:
+    class Nameless(Scripted):
+        def send_and_receive(
+            self, messages: Iterable[Message], *, timeout: float | None = None
+        ) -> Iterable[Message]:
+            replies = list(super().send_and_receive(messages))
+            for reply in replies:
+                reply.metadata.__dict__["_reply_to_message_id"] = ""
+            return replies
+
+    grid = Nameless(lambda node, attempt: 3 if (node, attempt) == (12, 1) else None)
+    replies = list(PatientGrid(grid).send_and_receive(messages()))
+    assert sorted(r.metadata.src_node_id for r in replies) == [11, 12, 13]
+
+
+def test_a_partial_grid_shows_its_nodes_and_hands_the_rest_on() -> None:
+    grid = Scripted(lambda *_: None)
+    part = PartialGrid(grid, (node for node in (13, 11)))
+    assert list(part.get_node_ids()) == list(part.get_node_ids()) == [13, 11]
+    assert part.run == "the run"
+    assert len(list(part.send_and_receive(messages()))) == 3

@@ -1,0 +1,105 @@
+"""A strategy that was interrupted goes on as if it had not been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedYogi,
+    Strategy,
+)
+
+from auditors import Audited
+from fl_app import checkpoint
+from strategies import Chosen, FixedSize, Noised
+from strategies.state import check_resumable, restore_strategy, strategy_state
+
+NODES = {"fraction_evaluate": 0.0}
+MAKERS: dict[str, Callable[[], FedAvg]] = {
+    "fedavg": lambda: FedAvg(**NODES),
+    "fedprox": lambda: FedProx(proximal_mu=0.1, **NODES),
+    "fedavgm": lambda: FedAvgM(server_momentum=0.9, server_learning_rate=0.5, **NODES),
+    "fedadam": lambda: FedAdam(**NODES),
+    "fedyogi": lambda: FedYogi(**NODES),
+    "fedadagrad": lambda: FedAdagrad(**NODES),
+}
+
+
+def wrapped(make: Callable[[], FedAvg]) -> Strategy:
+    return Noised(Chosen(make(), FixedSize(4), num_clients=6, seed=2))
+
+
+def run(fed: Any, strategy: Strategy, arrays: ArrayRecord, rounds: int, done: int = 0) -> Any:
+    """Return the model after `rounds`; Audited counts the rounds of an interrupted run on."""
+    return Audited(strategy, [], rounds_done=done).start(fed.grid, arrays, rounds).arrays
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_restored_strategy_goes_on_to_the_same_bits(
+    federation: Any, name: str, tmp_path: Path
+) -> None:
+    fed = federation()
+    expected = run(fed, wrapped(MAKERS[name]), fed.arrays(), 4)
+
+    first = wrapped(MAKERS[name])
+    half = run(fed, first, fed.arrays(), 2)
+    checkpoint.save(tmp_path / "state", strategy_state(first))
+    second = wrapped(MAKERS[name])
+    restore_strategy(second, checkpoint.load(tmp_path / "state"))
+    result = run(fed, second, half, 4, done=2)
+    for key in expected:
+        assert result[key].dtype == expected[key].dtype
+        assert np.array_equal(result[key].numpy(), expected[key].numpy())
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi", "fedadagrad"])
+def test_without_its_state_the_same_strategy_ends_elsewhere(federation: Any, name: str) -> None:
+    fed = federation()
+    expected = run(fed, wrapped(MAKERS[name]), fed.arrays(), 4)
+    half = run(fed, wrapped(MAKERS[name]), fed.arrays(), 2)
+    result = run(fed, wrapped(MAKERS[name]), half, 4, done=2)
+    assert not np.array_equal(result["w"].numpy(), expected["w"].numpy())
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_strategy_that_has_not_run_yet_has_a_state_too(name: str) -> None:
+    state = strategy_state(wrapped(MAKERS[name]))
+    restore_strategy(wrapped(MAKERS[name]), state)
+
+
+def test_single_numbers_keep_their_type_in_a_checkpoint(tmp_path: Path) -> None:
+    strategy = FedAdam(**NODES)
+    strategy.m_t = {"scale": np.float32(0.1)}  # what Flower makes of a 0-d array
+    checkpoint.save(tmp_path / "state", strategy_state(strategy))
+    restore_strategy(strategy, checkpoint.load(tmp_path / "state"))
+    assert strategy.m_t["scale"].dtype == np.float32
+
+
+def test_an_unknown_strategy_is_refused_with_the_reason() -> None:
+    class Mine(FedAvg):
+        pass
+
+    for inner in (FedMedian(**NODES), Mine(**NODES)):
+        with pytest.raises(TypeError, match=f"FedAvgM.*got {type(inner).__name__}: what it rem"):
+            check_resumable(Noised(inner))
+        with pytest.raises(TypeError):
+            strategy_state(inner)
+        with pytest.raises(TypeError):
+            restore_strategy(inner, [{}])
+
+
+def test_a_state_of_another_chain_is_refused() -> None:
+    state = strategy_state(wrapped(MAKERS["fedavg"]))
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        restore_strategy(FedAvg(**NODES), state)
