@@ -40,6 +40,7 @@ class _Open:
     clients: Mapping[int, int]  # node id -> client index
     orders: Mapping[int, Canary]
     grid: Grid
+    is_noised: bool  # by the clients themselves
 
 
 class Audited(Strategy):
@@ -182,12 +183,13 @@ class Audited(Strategy):
         for message in messages:
             client = clients[message.metadata.dst_node_id]
             if client in orders:
-                order = wire.canary_record(orders[client], layout.left_out)
-                wire.add_record(message, wire.CANARY, order)
+                wire.add_record(message, wire.CANARY, wire.canary_record(orders[client]))
+                wire.add_left_out(message, layout.left_out)
             if self._panel.wants_truth:
                 keep = ConfigRecord({"action": "keep", "round": server_round})
                 wire.add_record(message, wire.TAP, keep)
-        self._open = _Open(server_round, arrays, sent, clients, orders, grid)
+        is_noised = any(wire.share_std(m.content) > 0 for m in messages)
+        self._open = _Open(server_round, arrays, sent, clients, orders, grid, is_noised)
         return messages
 
     def _aggregate(
@@ -212,7 +214,7 @@ class Audited(Strategy):
             released=opened.sent if arrays is None else layout.flatten(arrays),
             facts=merged_facts(self.strategy, updates, released=arrays is not None),
             truth=self._truth(opened, layout),
-            instructed={c: o for c, o in opened.orders.items() if c in updates},
+            instructed=self._obeyed(opened, updates),
         )
         findings = self._panel.observe(view)
         scalars = _scalars(metrics)
@@ -223,6 +225,19 @@ class Audited(Strategy):
         self._pending = (line, opened.arrays if arrays is None else arrays)
         self._open = None
         return arrays, metrics
+
+    def _obeyed(self, opened: _Open, updates: Updates) -> dict[int, Canary]:
+        """Return the orders of the seats that answered, and did as told as far as one can see."""
+        answered = {c: o for c, o in opened.orders.items() if c in updates}
+        if opened.is_noised:
+            return answered
+        obeyed = {c: o for c, o in answered.items() if updates.carries(c, o)}
+        if len(obeyed) < len(answered):
+            _log.warning(
+                "%d of %d canary seats have sent something else: is canary_mod in the client app?",
+                *(len(answered) - len(obeyed), len(answered)),
+            )
+        return obeyed
 
     def _truth(self, opened: _Open, layout: Layout) -> Mapping[int, Vector]:
         """Return the plain updates that the clients kept, if an auditor wants them."""

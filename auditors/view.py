@@ -12,7 +12,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from auditors import wire
-from auditors.base import RoundFacts, Vector
+from auditors.base import Canary, RoundFacts, Vector
+from auditors.canary import canary_vector
 from auditors.chain import chain
 from auditors.layout import Layout
 
@@ -46,6 +47,16 @@ class Updates(Mapping[int, Vector]):
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def carries(self, client: int, order: Canary) -> bool:
+        """Whether a reply holds the canary that was ordered; True where a mask hides it."""
+        if not self._is_plain(self._records[client]):
+            return True
+        update = self[client]
+        length = float(np.linalg.norm(update))
+        if not order.included:
+            return length <= 1e-5 * (1 + float(np.linalg.norm(self._sent)))
+        return float(update @ canary_vector(order.seed, order.id, update.size)) > 0.9 * length > 0
 
     def mean(self) -> Vector | None:
         """Return the weighted mean update; None if the replies hold no plain updates."""

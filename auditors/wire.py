@@ -12,6 +12,8 @@ CANARY = "leakmeter.canary"
 TAP = "leakmeter.tap"
 NOISE = "leakmeter.noise"
 MASK = "leakmeter.mask"
+LAYOUT = "leakmeter.layout"
+SUM = "leakmeter.sum"
 WEIGHT = "num-examples"
 
 
@@ -64,11 +66,9 @@ def config(content: RecordDict, key: str) -> ConfigRecord | None:
     return record if isinstance(record, ConfigRecord) else None
 
 
-def canary_record(canary: Canary, left_out: Sequence[str] = ()) -> ConfigRecord:
-    """Return the order that tells a seat which canary to play, and on which arrays not."""
+def canary_record(canary: Canary) -> ConfigRecord:
+    """Return the order that tells a seat which canary to play."""
     order = ConfigRecord({"id": canary.id, "seed": canary.seed, "included": canary.included})
-    if left_out:
-        order["left-out"] = list(left_out)
     if canary.norm is not None:
         order["norm"] = float(canary.norm)
     return order
@@ -88,9 +88,18 @@ def canary(content: RecordDict) -> Canary | None:
     )
 
 
+def add_left_out(message: Message, names: Sequence[str]) -> None:
+    """Tell a client which arrays are no part of the update vector.
+
+    FedAvg turns integer arrays into floats after round 1, so a client cannot see it by itself.
+    """
+    if names:
+        add_record(message, LAYOUT, ConfigRecord({"left-out": list(names)}))
+
+
 def left_out(content: RecordDict) -> list[str]:
-    """Return the arrays that a canary leaves alone, since they were no floats at first."""
-    order = config(content, CANARY)
+    """Return the arrays that are no part of the update vector, as `add_left_out` has noted."""
+    order = config(content, LAYOUT)
     names = order.get("left-out") if order is not None else None
     return [str(name) for name in names] if isinstance(names, list) else []
 
@@ -100,3 +109,10 @@ def clip_norm(content: RecordDict) -> float | None:
     order = config(content, NOISE)
     norm = order.get("clip-norm") if order is not None else None
     return float(norm) if isinstance(norm, int | float) else None
+
+
+def share_std(content: RecordDict) -> float:
+    """Return the noise that the message asks each client to add; 0 if it asks for none."""
+    order = config(content, NOISE)
+    std = order.get("share-std") if order is not None else None
+    return float(std) if isinstance(std, int | float) else 0.0

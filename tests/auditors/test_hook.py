@@ -573,3 +573,17 @@ def test_bad_arguments_are_named() -> None:
         Audited(FedAvg(), [Spy(), Spy()])
     with pytest.raises(ValueError, match="rounds_done must be at least 0, got -1"):
         Audited(FedAvg(), [], rounds_done=-1)
+
+
+def test_a_client_app_without_canary_mod_is_noticed(federation: Any, caplog: Any) -> None:
+    there, missing = federation(), federation(mods=[])
+    audited = {}
+    for name, made in {"there": there, "missing": missing}.items():
+        audited[name] = Audited(chosen(), [OneShotCanaries(seats=3, seed=4)])
+        audited[name].start(made.grid, made.arrays(), num_rounds=4)
+        warned = "is canary_mod in the client app?" in caplog.text
+        assert warned == (name == "missing")
+    # Without the mod nothing was played: to call that "epsilon 0" would be false comfort.
+    kinds = {f.kind for f in audited["missing"].findings if f.auditor == "one-shot"}
+    assert kinds == {"diagnostic"}
+    assert "estimate" in {f.kind for f in audited["there"].findings}

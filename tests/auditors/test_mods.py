@@ -40,8 +40,10 @@ def model(value: float, counter: Any = np.int64(0)) -> ArrayRecord:  # noqa: B00
 def message(canary: Canary | None = None, sent: ArrayRecord | None = None, **more: Any) -> Message:
     content = RecordDict({"arrays": sent or model(1.0), "config": ConfigRecord(), **more})
     if canary is not None:
-        content[wire.CANARY] = wire.canary_record(canary, ["n"])
-    return Message(content, dst_node_id=1, message_type="train")
+        content[wire.CANARY] = wire.canary_record(canary)
+    made = Message(content, dst_node_id=1, message_type="train")
+    wire.add_left_out(made, ["n"])
+    return made
 
 
 def context(**node_config: int) -> Context:
