@@ -13,7 +13,6 @@ TAP = "leakmeter.tap"
 NOISE = "leakmeter.noise"
 MASK = "leakmeter.mask"
 LAYOUT = "leakmeter.layout"
-SUM = "leakmeter.sum"
 WEIGHT = "num-examples"
 
 

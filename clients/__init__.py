@@ -1,1 +1,6 @@
 """What runs on a client: update rules, and mods between them and the wire."""
+
+from clients.mods import MaskMod, mask_mod
+from clients.participant import Policy
+
+__all__ = ["MaskMod", "Policy", "mask_mod"]

@@ -11,8 +11,9 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from auditors import Auditor, OneShotCanaries, canary_mod, tap_mod
 from auditors.rng import stream
-from clients import update
+from clients import MaskMod, update
 from clients.identity import add_identity
+from clients.mods import Call
 from fl_app.config import Config
 from fl_app.errors import ConfigError
 from fl_app.task import load_task
@@ -40,7 +41,11 @@ def server_strategy(config: Config) -> Strategy:
         inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
     inner.fraction_evaluate = 0.0  # the server evaluates; as an argument Flower warns of it
     chosen = Chosen(inner, FixedSize(config.cohort), num_clients=config.clients, seed=config.seed)
-    return Masked(Noised(chosen))
+    if config.secagg == "off":
+        return Noised(chosen)
+    # A simulation knows its clients: the tightest weight limit gives the finest rounding.
+    largest = float(load_task(config).sizes.largest)
+    return Masked(Noised(chosen), max_weight=largest, metrics={"train-loss": (0.0, 16.0)})
 
 
 def auditors(config: Config, dim: int) -> list[Auditor]:
@@ -68,7 +73,13 @@ def client_app(config_of: Callable[[Context], Config]) -> ClientApp:
     app = ClientApp()
     add_identity(app)
 
-    @app.train(mods=[tap_mod, canary_mod])
+    def mask(message: Message, context: Context, call_next: Call) -> Message:
+        config = config_of(context)
+        # This app is a simulation: the run's own configuration decides, and rounding is seeded.
+        mod = MaskMod(required=config.secagg == "on", allow_tap=True, seed=config.seed)
+        return mod(message, context, call_next)
+
+    @app.train(mods=[mask, tap_mod, canary_mod])
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         config = config_of(context)

@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from fl_app.errors import ConfigError, out_of_range, unknown_name
-from fl_app.names import ALGORITHMS, AUDITORS, DATASETS, ENGINES, MODELS, PARTITIONS, SERVERS
+from fl_app.names import (
+    ALGORITHMS,
+    AUDITORS,
+    DATASETS,
+    ENGINES,
+    MODELS,
+    PARTITIONS,
+    SERVERS,
+    SWITCH,
+)
 
 
 def _setting(
@@ -79,6 +88,12 @@ class Config:
     server_momentum: float = _setting(
         0.9, "server momentum, fedavgm only", group="federation", low=0, below=1
     )
+    secagg: str = _setting(
+        "on",
+        "secure aggregation: the server sees masked updates only",
+        group="federation",
+        choices=SWITCH,
+    )
     algorithm: str = _setting(
         "fedavg",
         "local epochs of SGD, or one gradient step on one batch",
@@ -130,6 +145,8 @@ class Config:
             raise ConfigError(
                 f"sample + canary-seats must be at most clients = {self.clients}, got {wanted}"
             )
+        if self.secagg == "on" and self.cohort < 3:
+            raise out_of_range("sample", "at least 3 clients a round with secagg", self.cohort)
         if self.ray_address and self.engine != "ray":
             raise out_of_range("ray-address", "empty unless engine is ray", self.ray_address)
         if "one-shot" in self.auditor_names:

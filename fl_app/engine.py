@@ -41,7 +41,11 @@ def _run_ray(server_app: ServerApp, client_app: object, num_nodes: int, address:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change
     from flwr.simulation import run_simulation
 
-    init_args = {"address": address} if address else {"include_dashboard": False}
+    # Without an address Ray would look for a cluster that was left behind, and hang if it is dead.
+    address = address or os.environ.get("RAY_ADDRESS", "local")
+    init_args: dict[str, object] = {"address": address}
+    if address == "local":
+        init_args["include_dashboard"] = False
     backend = {
         "init_args": {**init_args, "logging_level": logging.ERROR, "log_to_driver": False},
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},

@@ -86,7 +86,7 @@ def load_task(config: Config) -> Task:
 @lru_cache(maxsize=4)
 def _load(*values: object) -> Task:
     chosen = dict(zip(_FIELDS, values, strict=True))
-    config = Config(**chosen, sample=1, auditors="none")  # type: ignore[arg-type]
+    config = Config(**chosen, sample=1, auditors="none", secagg="off")  # type: ignore[arg-type]
     dataset = data.load(
         config.dataset,
         data_dir=config.data_dir or None,

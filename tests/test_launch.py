@@ -88,6 +88,7 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
         "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "RAY_ADDRESS": "local",  # else a cluster that somebody left behind is looked for
     }
     [pid] = superlinks(home)
     os.kill(pid, signal.SIGTERM)

@@ -31,6 +31,8 @@ def test_the_clients_rule_is_the_one_configured() -> None:
 def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
     kinds = [type(held) for held in chain(build.server_strategy(Config()))]
     assert kinds == [Masked, Noised, Chosen, FedAvg]
+    kinds = [type(held) for held in chain(build.server_strategy(Config(secagg="off")))]
+    assert kinds == [Noised, Chosen, FedAvg]
 
 
 def test_the_server_takes_its_settings(caplog: pytest.LogCaptureFixture) -> None:
@@ -57,7 +59,8 @@ def test_a_model_too_small_for_canaries_is_the_users_mistake() -> None:
 
 
 def trained(config: Config, client: int, server_round: int) -> tuple[np.ndarray, Message]:
-    """Return a client's new parameters as one vector, and its whole reply."""
+    """Return a client's new parameters as one vector, and its whole reply, in clear."""
+    config = replace(config, secagg="off")
     order = ConfigRecord({"server-round": server_round})
     content = RecordDict({"arrays": load_task(config).initial_arrays(), "config": order})
     with inline._identified(inline._task_identity()):
@@ -77,15 +80,36 @@ def test_a_reply_carries_the_model_the_weight_and_the_loss(tiny_config: Config) 
     assert metrics["num-examples"] == 20
 
 
-def test_training_depends_on_seed_round_and_client_and_on_nothing_else(
-    tiny_config: Config,
-) -> None:
+def test_training_depends_on_round_and_client_and_is_repeatable(tiny_config: Config) -> None:
     vector, _ = trained(tiny_config, 2, 3)
     assert np.array_equal(trained(tiny_config, 2, 3)[0], vector)
     assert not np.array_equal(trained(tiny_config, 2, 4)[0], vector)
     assert not np.array_equal(trained(tiny_config, 1, 3)[0], vector)
-    other = replace(tiny_config, seed=1)
-    assert not np.array_equal(trained(other, 2, 3)[0], vector)
+
+
+def test_the_batches_of_a_client_have_a_stream_of_their_own(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str | int, ...]] = []
+
+    def noted(*path: str | int) -> np.random.Generator:
+        asked.append(path)
+        return np.random.default_rng(0)
+
+    config = replace(tiny_config, seed=5)
+    load_task(config)
+    monkeypatch.setattr(build, "stream", noted)
+    trained(config, 2, 3)
+    assert asked == [(5, "train", 3, 2)]
+
+
+def test_a_client_of_a_masked_run_never_answers_in_clear(tiny_config: Config) -> None:
+    content = RecordDict({"arrays": load_task(tiny_config).initial_arrays()})
+    with inline._identified(inline._task_identity()):
+        grid = InlineGrid(build.client_app(lambda _: tiny_config), tiny_config.clients)
+        [reply] = grid.send_and_receive([Message(content, dst_node_id=1, message_type="train")])
+    assert reply.has_error()
+    assert "this client masks" in reply.error.reason
 
 
 def test_training_uses_one_thread(tiny_config: Config) -> None:

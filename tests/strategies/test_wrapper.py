@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from auditors.chain import chain, replaced
-from strategies import Chosen, FixedSize, Masked, Noised
+from strategies import Chosen, FixedSize, Noised
 from strategies.wrapper import Wrapper
 
 
@@ -66,12 +66,6 @@ def test_wrappers_change_nothing(federation: Any) -> None:
     assert same(plain.arrays, wrapped.arrays)
     assert plain.train_metrics_clientapp == wrapped.train_metrics_clientapp
     assert plain.evaluate_metrics_clientapp == wrapped.evaluate_metrics_clientapp
-
-
-def test_masked_and_noised_hand_everything_on_until_they_are_written(federation: Any) -> None:
-    plain = chosen(FedAvg()).start(federation().grid, federation().arrays(), 2)
-    wrapped = Masked(Noised(chosen(FedAvg()))).start(federation().grid, federation().arrays(), 2)
-    assert same(plain.arrays, wrapped.arrays)
 
 
 def test_calls_pass_through_every_wrapper_from_the_outside_in(federation: Any) -> None:
