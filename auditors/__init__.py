@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from auditors.hook import Audited
     from auditors.mods import canary_mod, tap_mod
     from auditors.one_shot import OneShotCanaries
+    from auditors.recorder import AggregateRecorder, replay
 
 __all__ = [
+    "AggregateRecorder",
     "Audited",
     "Auditor",
     "Bound",
@@ -28,14 +30,17 @@ __all__ = [
     "UpdateSampler",
     "canary_mod",
     "check_auditor",
+    "replay",
     "tap_mod",
 ]
 
 _HOME = {
+    "AggregateRecorder": "recorder",
     "Audited": "hook",
     "OneShotCanaries": "one_shot",
     "canary_mod": "mods",
     "check_auditor": "checks",
+    "replay": "recorder",
     "tap_mod": "mods",
 }
 

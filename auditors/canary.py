@@ -6,6 +6,7 @@ for Federated Learning, arXiv:2302.03098, section 3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -21,21 +22,35 @@ def canary_vector(seed: int, canary: int, dim: int) -> Vector:
     A pure function: clients and auditor each make the vector for themselves.
     """
     # float32 normals are drawn twice as fast; the direction needs no more digits than a model has.
-    normal = stream(seed, "canary", canary).standard_normal(dim, dtype=np.float32)
+    normal = _stream(seed, canary).standard_normal(dim, dtype=np.float32)
     vector = normal.astype(np.float64)
     return vector / np.linalg.norm(vector)
 
 
 def canary_products(
-    seed: int, canaries: Iterable[int], vector: Vector, block: int = 16
+    seed: int, canaries: Iterable[int], vector: Vector, block: int = 2**15
 ) -> NDArray[np.float64]:
-    """Return the inner product of each canary with `vector`, a block of canaries at a time."""
-    ids = list(canaries)
-    out = np.empty(len(ids))
-    for start in range(0, len(ids), block):
-        rows = [canary_vector(seed, i, vector.size) for i in ids[start : start + block]]
-        out[start : start + len(rows)] = np.stack(rows) @ vector
-    return out
+    """Return the inner product of each canary with `vector`, holding `block` numbers at a time."""
+    return np.array([_product(_stream(seed, i), vector, block) for i in canaries], dtype=np.float64)
+
+
+def _product(rng: np.random.Generator, vector: Vector, block: int) -> float:
+    """Return the product with one canary, whose numbers stay in the processor's cache."""
+    product = square = 0.0
+    block = min(block, vector.size)
+    short, long = np.empty(block, dtype=np.float32), np.empty(block)
+    for start in range(0, vector.size, block):
+        part = vector[start : start + block]
+        rng.standard_normal(dtype=np.float32, out=short[: part.size])
+        normal = long[: part.size]
+        normal[:] = short[: part.size]
+        product += float(normal @ part)
+        square += float(normal @ normal)
+    return product / math.sqrt(square)
+
+
+def _stream(seed: int, canary: int) -> np.random.Generator:
+    return stream(seed, "canary", canary)
 
 
 def schedule(k: int, repetitions: int, num_rounds: int, seed: int) -> dict[int, list[int]]:

@@ -10,6 +10,7 @@ for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Ours differs in four p
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,19 +18,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditors.base import Adjacency, Auditor, Canary, Finding, RoundView
-from auditors.canary import canary_products, null_maxima, schedule
-from auditors.gaussian import epsilon_between_gaussians
+from auditors.canary import schedule
+from auditors.canary_bounds import prove
+from auditors.canary_estimates import (
+    Interference,
+    Scores,
+    Std,
+    band,
+    diagnoses,
+    histogram,
+    one_fit,
+    two_fits,
+)
 from auditors.rng import derive, stream
+from auditors.transcript import Transcript
 
-Scores = NDArray[np.float64]
-Std = Literal["known", "fitted"]
+_log = logging.getLogger("flwr")
 
 _NULL_RUNS = 400  # simulated no-leak repetitions behind a null band
-_NULL_POOL = 100_000  # most canaries drawn for the null of the maxima
+_NULL_POOL = 100_000  # canaries drawn for the null of the maxima
+_SPENT = 0.1  # share of a bound's failures that limits from these draws may take
+_GUESSED = 5  # one-run bounds guess every fifth canary
 _FINAL = "outsider who gets the initial and the final model and holds a canary update"
 _ALL = "outsider who gets the model before and after every round and holds a canary update"
 _ROUND = "outsider who gets the model before and after this round and holds a canary update"
-
 
 _SPREAD: dict[Std, str] = {
     "known": "cosines of included canaries are Gaussian with the null's std, as in a Gaussian sum",
@@ -45,6 +57,7 @@ class OneShotCanaries(Auditor):
         canaries: How many canaries; None fills all seats of all rounds.
         repetitions: In how many rounds each canary plays.
         delta: The delta of every epsilon.
+        confidence: Of each lower bound by itself.
         include: "coin" leaves each canary out with probability 1/2; "all" plays all of them, as
             in the paper, and draws as many unobserved ones for the null.
         excluded: What the seat of a canary that is out sends: "zero" (zero-out adjacency), or
@@ -53,7 +66,8 @@ class OneShotCanaries(Auditor):
     """
 
     name = "one-shot"
-    reads = frozenset({"sent", "released"})
+    # The adversary sees the models only; the noise in the facts tells how well the estimates do.
+    reads = frozenset({"sent", "released", "facts"})
 
     def __init__(
         self,
@@ -62,6 +76,7 @@ class OneShotCanaries(Auditor):
         canaries: int | None = None,
         repetitions: int = 1,
         delta: float = 1e-5,
+        confidence: float = 0.95,
         include: Literal["coin", "all"] = "coin",
         excluded: Literal["zero", "honest"] = "zero",
         seed: int = 0,
@@ -74,12 +89,15 @@ class OneShotCanaries(Auditor):
             raise ValueError(f"repetitions must be at least 1, got {repetitions}")
         if not 0 < delta < 1:
             raise ValueError(f"delta must be in (0, 1), got {delta}")
+        if not 0 < confidence < 1:
+            raise ValueError(f"confidence must be in (0, 1), got {confidence}")
         if include not in ("coin", "all"):
             raise ValueError(f"include must be 'coin' or 'all', got {include!r}")
         if excluded not in ("zero", "honest"):
             raise ValueError(f"excluded must be 'zero' or 'honest', got {excluded!r}")
         self.seats, self.canaries, self.repetitions = seats, canaries, repetitions
         self.delta, self.include, self.excluded, self.seed = delta, include, excluded, seed
+        self.confidence = confidence
         self._canary_seed = derive(seed, "one-shot") % 2**63
         self._dim = 0
 
@@ -105,17 +123,18 @@ class OneShotCanaries(Auditor):
         # Unobserved canaries follow the played ones, so that nobody has ever sent them.
         self._ids = range(k if self.include == "coin" else 2 * k)
         self._played = np.zeros(k, dtype=np.int64)
-        self._products = np.empty((0, len(self._ids)))  # (rounds, canaries)
-        self._deltas = np.empty((0, dim), dtype=np.float32)  # (rounds, dim), for their Gram matrix
+        self._transcript = Transcript(self._canary_seed, self._ids, dim)
+        self._interference = Interference()
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
         ids = self._plan.get(server_round, [])  # a strategy's own loop may go on for longer
-        if len(ids) > len(chosen):
-            raise ValueError(
-                f"seats must be at most the {len(chosen)} clients of round {server_round}, "
-                f"got {len(ids)}"
+        if len(ids) > len(chosen):  # with Poisson sampling, or fewer clients than seats
+            _log.warning(
+                "round %d has %d clients for %d canaries: some stay out, bounds will be lower",
+                *(server_round, len(chosen), len(ids)),
             )
+            ids = ids[: len(chosen)]  # the plan's order is random and knows no coins
         rng = stream(self.seed, "seats", server_round)
         clients = sorted(rng.choice(np.asarray(chosen), len(ids), replace=False).tolist())
         return {
@@ -126,46 +145,45 @@ class OneShotCanaries(Auditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Take the cosines of this round, and estimate from this round alone."""
-        delta = view.released - view.sent
-        length = np.linalg.norm(delta)
-        if not np.isfinite(length):  # else a model that diverged would look as if it hid everyone
-            raise ValueError(f"the model must change by finite numbers, got a length of {length}")
-        products = canary_products(self._canary_seed, self._ids, delta)
-        self._products = np.vstack([self._products, products])
-        self._deltas = np.vstack([self._deltas, delta.astype(np.float32)])
+        cosines = self._transcript.add(view.released - view.sent)
         now = sorted(o.id for o in view.instructed.values() if self._plays(o))
-        if length == 0:  # an abandoned round: whatever was sent has not reached the model
+        if not cosines.any():  # an abandoned round: whatever was sent has not reached the model
             now = []
         self._played[now] += 1
-        return [
-            self._from_known_null(
-                products[now] / (length or 1.0), "known", _ROUND, view.server_round
-            )
-        ]
+        if view.facts.noised is not None and view.facts.noise_std:
+            self._interference.add(view.facts.noised, view.facts.noise_std)
+        return [self._from_known_null(cosines[now], "known", _ROUND, view.server_round)]
 
     def report(self) -> Sequence[Finding]:
-        """Estimate for someone with the final model, and for someone with all models."""
+        """Say what the final model shows, what all models show, and how sound that is."""
         inside, outside = self._observed()
-        deltas = self._deltas.astype(np.float64)
-        gram = deltas @ deltas.T
-        length = np.linalg.norm(deltas.sum(axis=0))
-        cosines = self._products.sum(axis=0) / (length or 1.0)
-        bins = _histogram(cosines[inside], cosines[outside], self._dim)
+        cosines, log_p = self._transcript.final()
+        bins = histogram(cosines[inside], cosines[outside], self._dim)
+        spent = _SPENT * (1 - self.confidence)
+        rng = stream(self.seed, "null", "maxima")
+        maxima, log_p_all, pool = self._transcript.largest(_NULL_POOL, spent, rng)
         return [
             self._from_known_null(cosines[inside], "known", _FINAL, None, bins),
             self._from_known_null(cosines[inside], "fitted", _FINAL, None, bins),
-            self._from_maxima(inside, outside, gram),
+            *self._proofs(cosines, log_p, _FINAL),
+            self._from_maxima(maxima[inside], maxima[outside], pool),
+            *self._proofs(maxima, log_p_all, _ALL, spent),
+            *diagnoses(cosines[inside], self._interference, self._context(_FINAL, None, {})),
         ]
 
     def state(self) -> dict[str, Any]:
-        """Return products, deltas and who has played; all else follows from the seed."""
-        return {"played": self._played, "products": self._products, "deltas": self._deltas}
+        """Return what was seen and who has played; all else follows from the seed."""
+        return {
+            "played": self._played,
+            "transcript": self._transcript.state(),
+            "interference": self._interference.state(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
-        self._played = np.asarray(state["played"])
-        self._products = np.asarray(state["products"])
-        self._deltas = np.asarray(state["deltas"])
+        self._played = np.array(state["played"])
+        self._transcript.restore(state["transcript"])
+        self._interference = Interference(state["interference"])
 
     def _plays(self, order: Canary) -> bool:
         """Whether an order puts one of our canaries into the sum."""
@@ -192,54 +210,71 @@ class OneShotCanaries(Auditor):
             return self._too_few(context)
         z = cosines * np.sqrt(self._dim)
         rng = stream(self.seed, "null", std, server_round or 0)
-        null = _estimate(rng.standard_normal((_NULL_RUNS, len(z))), std, self.delta)
+        null = one_fit(rng.standard_normal((_NULL_RUNS, len(z))), std, self.delta)
         return Finding(
-            value=float(_estimate(z[None], std, self.delta)[0]),
+            value=float(one_fit(z[None], std, self.delta)[0]),
             rule=f"Gaussian fit of canary cosines against N(0, 1/d), {std} std",
             kind="estimate",
-            null_band=_band(null),
+            null_band=band(null),
             assumptions=(_SPREAD[std], *self._world()),
             details=dict(details or {}),
             **context,
         )
 
-    def _from_maxima(
-        self, inside: NDArray[np.intp], outside: NDArray[np.intp], gram: Scores
-    ) -> Finding:
+    def _from_maxima(self, inside: Scores, outside: Scores, pool: Scores) -> Finding:
         """Compare the largest cosines over rounds of both groups (Algorithm 3)."""
         sizes = {"included": len(inside), "unobserved": len(outside)}
         context = self._context(_ALL, None, sizes)
         if min(sizes.values()) < 2:
             return self._too_few(context)
-        lengths = np.sqrt(np.diag(gram))
-        safe = np.where(lengths > 0, lengths, 1.0)
-        maxima = (self._products / safe[:, None]).max(axis=0)
-        n = len(inside) + len(outside)
-        rng = stream(self.seed, "null", "maxima")
-        pool = null_maxima(gram, self._dim, min(_NULL_RUNS * n, _NULL_POOL), rng)
-        draws = rng.choice(pool, (_NULL_RUNS, n), replace=pool.size < _NULL_RUNS * n)
-        null = _two_fits(draws[:, : len(inside)], draws[:, len(inside) :], self.delta)
-        value = _two_fits(maxima[inside][None], maxima[outside][None], self.delta)[0]
+        rng = stream(self.seed, "null", "maxima", "runs")
+        draws = rng.choice(pool, (_NULL_RUNS, len(inside) + len(outside)))
+        null = two_fits(draws[:, : len(inside)], draws[:, len(inside) :], self.delta)
         return Finding(
-            value=float(value),
+            value=float(two_fits(inside[None], outside[None], self.delta)[0]),
             rule="Gaussian fits of the largest cosine over rounds, included against unobserved",
             kind="estimate",
-            null_band=_band(null),
+            null_band=band(null),
             assumptions=(
                 "largest cosines are Gaussian; they are skewed, so large values are extrapolated",
                 *self._world(),
             ),
-            details=_histogram(maxima[inside], maxima[outside], self._dim),
+            details=histogram(inside, outside, self._dim),
             **context,
         )
 
+    def _proofs(
+        self, scores: Scores, log_p: Scores, threat_model: str, spent: float = 0.0
+    ) -> list[Finding]:
+        """Return every lower bound that the scores of all canaries allow, by their coins."""
+        if not self._played.any():  # "at least 0" would sound as if somebody had looked
+            return []
+        is_in = np.zeros(len(scores), dtype=bool)
+        is_in[: self._k] = self._included
+        bounds = prove(
+            scores,
+            is_in,
+            log_p,
+            delta=self.delta,
+            confidence=self.confidence,
+            guesses=max(self._k // _GUESSED, 1) if self.include == "coin" else None,
+            spent=spent,
+        )
+        context = self._context(threat_model, None, {})
+        shared = {k: v for k, v in context.items() if k not in ("delta", "sample_sizes")}
+        return [
+            Finding.of(b, assumptions=(*b.assumptions, *self._world()), **shared) for b in bounds
+        ]
+
     def _world(self) -> tuple[str, ...]:
-        """Say what a canary that is out leaves behind."""
+        """Say what a canary stands for, and what one that is out leaves behind."""
+        times = "1 round" if self.repetitions == 1 else f"{self.repetitions} rounds"
+        stands = f"a canary stands for a client that takes part in {times}"
         if self.include == "all":
-            return ("all canaries take part, others are drawn for the null",)
+            return ("all canaries take part, others are drawn for the null", stands)
         if self.excluded == "zero":
-            return ("the seat of an excluded canary sends a zero update of the same weight",)
-        return ("the seat of an excluded canary stays honest: weaker than zero-out",)
+            return ("the seat of an excluded canary sends a zero update of the same weight", stands)
+        return ("the seat of an excluded canary stays honest: weaker than zero-out", stands)
 
     def _context(
         self, threat_model: str, server_round: int | None, sizes: Mapping[str, int]
@@ -268,35 +303,3 @@ class OneShotCanaries(Auditor):
             rule="too few canaries took part for an estimate",
             **(context | few),
         )
-
-
-def _estimate(z: Scores, std: Std, delta: float) -> Scores:
-    """Return ε between N(0, 1) and a Gaussian fitted to each row of standardised cosines."""
-    spread = np.ones(len(z)) if std == "known" else z.std(axis=1)
-    return np.asarray(epsilon_between_gaussians(0.0, 1.0, z.mean(axis=1), spread, delta))
-
-
-def _two_fits(inside: Scores, outside: Scores, delta: float) -> Scores:
-    """Return ε between Gaussians fitted to each row of both groups."""
-    fits = (outside.mean(axis=1), outside.std(axis=1), inside.mean(axis=1), inside.std(axis=1))
-    return np.asarray(epsilon_between_gaussians(*fits, delta))
-
-
-def _band(null: Scores) -> tuple[float, float]:
-    """Return the 5 % and 95 % quantile."""
-    low, high = np.quantile(null, [0.05, 0.95])
-    return float(low), float(high)
-
-
-def _histogram(inside: Scores, outside: Scores, dim: int) -> dict[str, Any]:
-    """Return counts of cosines in units of the null's std, 1/√dim, for the report."""
-    scaled = [np.sqrt(dim) * inside, np.sqrt(dim) * outside]
-    both = np.concatenate(scaled)
-    edges = np.linspace(min(both.min(), -3.0), max(both.max(), 3.0), 31)
-    counts = [np.histogram(s, edges)[0].tolist() for s in scaled]
-    return {
-        "edges": edges.round(4).tolist(),
-        "included": counts[0],
-        "unobserved": counts[1],
-        "unit": "null standard deviations, 1/sqrt(d)",
-    }

@@ -13,6 +13,7 @@ TAP = "leakmeter.tap"
 NOISE = "leakmeter.noise"
 MASK = "leakmeter.mask"
 LAYOUT = "leakmeter.layout"
+SUM = "leakmeter.sum"
 WEIGHT = "num-examples"
 
 
@@ -115,3 +116,12 @@ def share_std(content: RecordDict) -> float:
     order = config(content, NOISE)
     std = order.get("share-std") if order is not None else None
     return float(std) if isinstance(std, int | float) else 0.0
+
+
+def only_collects(content: RecordDict) -> bool:
+    """Whether a message does nothing but collect what a tap has kept.
+
+    Without a model beside it, an app that lists no tap has nothing to train and to answer with.
+    """
+    tap = config(content, TAP)
+    return tap is not None and tap.get("action") == "collect" and list(content) == [TAP]

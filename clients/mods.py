@@ -78,7 +78,7 @@ class MaskMod:
             return call_next(message, context)
         order = wire.config(message.content, wire.MASK)
         if order is None:
-            if not self.required or (self.allow_tap and _only_collects(message.content)):
+            if not self.required or (self.allow_tap and wire.only_collects(message.content)):
                 return call_next(message, context)
             raise RefusedError(f"a train message must carry {wire.MASK!r}: this client masks")
         session = Session(message.metadata.run_id, get_int(order, "round"))
@@ -174,15 +174,6 @@ def _resume(context: Context, session: Session) -> Participant:
             f"got {session.server_round}"
         )
     return get_participant(kept)
-
-
-def _only_collects(content: RecordDict) -> bool:
-    """Whether a message does nothing but collect what a tap has kept.
-
-    Without a model beside it, an app that lists no tap has nothing to train and to answer with.
-    """
-    tap = wire.config(content, wire.TAP)
-    return tap is not None and tap.get("action") == "collect" and list(content) == [wire.TAP]
 
 
 def _encode(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -11,13 +12,29 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from auditors import Auditor, OneShotCanaries, canary_mod, tap_mod
 from auditors.rng import stream
-from clients import MaskMod, update
+from clients import MaskMod, NoiseMod, update
 from clients.identity import add_identity
 from clients.mods import Call
+from clients.noising import CLIP_BIT
 from fl_app.config import Config
 from fl_app.errors import ConfigError
 from fl_app.task import load_task
-from strategies import Chosen, FixedSize, Masked, Noised
+from strategies import (
+    AdaptiveClip,
+    Central,
+    Chosen,
+    Distributed,
+    EachOnce,
+    FixedClip,
+    FixedSize,
+    Local,
+    Masked,
+    Noised,
+    Participation,
+    Poisson,
+    ShuffledEpochs,
+)
+from strategies.mechanism import Clipping, Noise
 
 
 def update_rule(config: Config) -> update.UpdateRule:
@@ -40,12 +57,61 @@ def server_strategy(config: Config) -> Strategy:
     else:
         inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
     inner.fraction_evaluate = 0.0  # the server evaluates; as an argument Flower warns of it
-    chosen = Chosen(inner, FixedSize(config.cohort), num_clients=config.clients, seed=config.seed)
+    chosen = Chosen(inner, _participation(config), num_clients=config.clients, seed=config.seed)
+    strategy = chosen if config.noise == "none" else _noised(chosen, config)
     if config.secagg == "off":
-        return Noised(chosen)
-    # A simulation knows its clients: the tightest weight limit gives the finest rounding.
-    largest = float(load_task(config).sizes.largest)
-    return Masked(Noised(chosen), max_weight=largest, metrics={"train-loss": (0.0, 16.0)})
+        return strategy
+    metrics = {"train-loss": (0.0, 16.0)}
+    if config.clipping == "adaptive":
+        metrics[CLIP_BIT] = (0.0, 1.0)
+    if config.noise in ("distributed", "local"):
+        metrics = {}  # the server would learn them without noise
+    # A simulation knows its clients: the tightest limits give the finest rounding.
+    largest = 1.0 if config.noise != "none" else float(load_task(config).sizes.largest)
+    bounded = config.noise != "none" and config.clipping == "fixed"
+    return Masked(
+        strategy,
+        threshold=_THRESHOLD,
+        max_weight=largest,
+        metrics=metrics,
+        clip_range=config.clip_norm if bounded else 4.0,
+    )
+
+
+# Shares that open a secret; also how many contributors distributed noise may count on.
+_THRESHOLD = 2 / 3
+
+
+def _participation(config: Config) -> Participation:
+    match config.participation:
+        case "poisson":
+            return Poisson(config.cohort / config.clients)
+        case "once":
+            return EachOnce(config.cohort)
+        case "epochs":
+            return ShuffledEpochs(config.cohort)
+    return FixedSize(config.cohort)
+
+
+def _noised(strategy: Strategy, config: Config) -> Noised:
+    """Return the strategy with clipping, noise and accounting."""
+    noise: Noise = Central(config.noise_multiplier)
+    if config.noise == "local":
+        noise = Local(config.noise_multiplier)
+    elif config.noise == "distributed":
+        certain = max(math.ceil(_THRESHOLD * config.cohort - 1e-9), 2)
+        noise = Distributed(config.noise_multiplier, min_honest=certain)
+    clipping: Clipping = FixedClip(config.clip_norm)
+    if config.clipping == "adaptive":
+        clipping = AdaptiveClip(config.clip_norm, quantile=config.clip_quantile)
+    return Noised(
+        strategy,
+        noise=noise,
+        clipping=clipping,
+        expected_clients=float(config.cohort),
+        delta=config.delta,
+        seed=config.seed,
+    )
 
 
 def auditors(config: Config, dim: int) -> list[Auditor]:
@@ -79,7 +145,12 @@ def client_app(config_of: Callable[[Context], Config]) -> ClientApp:
         mod = MaskMod(required=config.secagg == "on", allow_tap=True, seed=config.seed)
         return mod(message, context, call_next)
 
-    @app.train(mods=[mask, tap_mod, canary_mod])
+    def noise(message: Message, context: Context, call_next: Call) -> Message:
+        config = config_of(context)
+        mod = NoiseMod(required=config.noise != "none", allow_tap=True, seed=config.seed)
+        return mod(message, context, call_next)
+
+    @app.train(mods=[mask, noise, tap_mod, canary_mod])
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         config = config_of(context)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import io
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from fl_app.config import Config, kebab, read_toml
 from fl_app.errors import ConfigError
+from fl_app.parser import Parser
 
 if TYPE_CHECKING:
     from fl_app.folder import RunFolder
@@ -21,6 +23,7 @@ _GROUPS = {
     "task": "what is learnt",
     "federation": "who learns it",
     "client": "what a client does",
+    "privacy": "what protects it",
     "audit": "what is looked for",
     "run": "how it is run",
 }
@@ -38,6 +41,8 @@ examples:
       the same again with another seed
   %(prog)s --resume runs/demo
       go on with a run that was interrupted
+  %(prog)s reproduce --list
+      published tables and figures that can be run again, each by its name
 """
 
 
@@ -46,23 +51,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # no ε in the terminal's alphabet ends no run
             stream.reconfigure(errors="replace")
+    # Small vectors on many threads cost more than they save, tenfold where cores are shared. These
+    # are read when numpy is imported, which nothing has done yet; a user's own settings stay.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["run"]:
         arguments = arguments[1:]
     try:
+        if arguments[:1] == ["reproduce"]:
+            from fl_app.reproduce import main as reproduce
+
+            return reproduce(arguments[1:])
         return _run(_parser().parse_args(arguments))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # before the run has begun
         return 130
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a mistake like any other wrong setting: in one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; --help lists all settings")
 
 
 def _program() -> str:
@@ -72,7 +78,7 @@ def _program() -> str:
 
 def _parser() -> argparse.ArgumentParser:
     """Return the parser, made from the fields of `Config`."""
-    parser = _Parser(
+    parser = Parser(
         prog=_program(),
         usage="%(prog)s [--config FILE] [--out DIR | --resume DIR] [settings]",
         description=_DESCRIPTION,
@@ -120,8 +126,10 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         settings = read_toml(Path(arguments.config)) if arguments.config else {}
         config = Config.from_mapping({**settings, **given})
-        if config.data_dir:  # so that the run can be repeated and resumed from anywhere
-            config = replace(config, data_dir=str(Path(config.data_dir).expanduser().absolute()))
+        paths = {"data_dir": config.data_dir, "ledger": config.ledger}
+        # So that the run can be repeated and resumed from anywhere.
+        absolute = {k: str(Path(v).expanduser().absolute()) for k, v in paths.items() if v}
+        config = replace(config, **absolute)  # type: ignore[arg-type]
     from fl_app.engine import launch
     from fl_app.folder import RunFolder, default_path
     from fl_app.preflight import preflight
@@ -132,7 +140,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.resume is not None:
         folder = RunFolder.open(Path(arguments.resume))
-        preflight(folder.config)
+        preflight(folder.config, folder.path)
         folder.load()  # a broken checkpoint is an error before anything starts
     else:
         preflight(config)

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 import torch
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 
 from auditors import Audited, Finding
+from auditors.chain import chain
 from auditors.record import RoundLine
 from fl_app import build
+from fl_app.allowance import charge, statement
 from fl_app.folder import RunFolder
 from fl_app.progress import Progress
 from fl_app.task import load_task
-from strategies import PatientGrid
+from strategies import Chosen, PatientGrid
 from strategies.state import check_resumable, restore_strategy, strategy_state
 
 
@@ -45,8 +48,11 @@ def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
         rounds_done = kept["server_round"]
 
     def keep(line: RoundLine, model: ArrayRecord) -> None:
-        if line.num_clients == 0:  # before the checkpoint, so that a resume tries it again
+        # Before the checkpoint, so that a resume tries it again. A Poisson round may have drawn
+        # too few clients to begin with.
+        if line.num_clients == 0 and _num_chosen(strategy) >= (3 if config.secagg == "on" else 1):
             raise RuntimeError(f"no client answered in round {line.server_round}")
+        charge(config, strategy, folder.path)
         folder.save(
             {
                 "server_round": line.server_round,
@@ -68,10 +74,19 @@ def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
     if kept is not None:
         audited.restore(kept["audit"])
     progress.begin(config, task.dim, task.sizes, rounds_done)
-    audited.start(
-        PatientGrid(grid),
-        arrays,
-        num_rounds=config.rounds,
-        evaluate_fn=lambda _, model: task.evaluate(model),
-    )
+    try:
+        audited.start(
+            PatientGrid(grid),
+            arrays,
+            num_rounds=config.rounds,
+            evaluate_fn=lambda _, model: task.evaluate(model),
+        )
+    finally:  # what was released counts, however the run ends
+        if charge(config, strategy, folder.path) is not None:
+            progress.say(statement(config))
     return Outcome(audited.findings, audited.failures)
+
+
+def _num_chosen(strategy: Strategy) -> int:
+    """Return how many clients the last round asked."""
+    return next(s.num_chosen for s in chain(strategy) if isinstance(s, Chosen))

@@ -14,10 +14,14 @@ from fl_app.errors import ConfigError, out_of_range, unknown_name
 from fl_app.names import (
     ALGORITHMS,
     AUDITORS,
+    CLIPPINGS,
     DATASETS,
     ENGINES,
     MODELS,
+    NOISES,
+    OVER_BUDGET,
     PARTITIONS,
+    PATTERNS,
     SERVERS,
     SWITCH,
 )
@@ -105,6 +109,42 @@ class Config:
         8, "records in a gradient step; 0 takes all a client has", group="client", low=0
     )
     lr: float = _setting(0.3, "client step length", group="client", above=0)
+    participation: str = _setting(
+        "fixed",
+        "who takes part: a fixed number, each by a coin, each once, or in shuffled epochs",
+        group="federation",
+        choices=PATTERNS,
+    )
+    noise: str = _setting(
+        "none", "who adds noise for differential privacy", group="privacy", choices=NOISES
+    )
+    noise_multiplier: float = _setting(
+        1.0, "noise on the sum in units of the clip norm", group="privacy", low=0
+    )
+    clip_norm: float = _setting(
+        0.0, "norm that updates are clipped to; noise needs one", group="privacy", low=0
+    )
+    clipping: str = _setting(
+        "fixed", "clip norm fixed, or following a quantile", group="privacy", choices=CLIPPINGS
+    )
+    clip_quantile: float = _setting(
+        0.5, "quantile of update norms for adaptive clipping", group="privacy", above=0, below=1
+    )
+    ledger: str = _setting(
+        "",
+        "file that adds up what all runs on a data set have released; made if missing",
+        group="privacy",
+        metavar="FILE",
+    )
+    budget: float = _setting(
+        0.0,
+        "most ε at delta that the ledger may reach; 0 for no limit",
+        group="privacy",
+        low=0,
+    )
+    over_budget: str = _setting(
+        "refuse", "what happens before a run beyond it", group="privacy", choices=OVER_BUDGET
+    )
     auditors: str = _setting(
         "one-shot",
         f"who measures the leak, separated by commas: {', '.join(AUDITORS)}",
@@ -147,10 +187,40 @@ class Config:
             )
         if self.secagg == "on" and self.cohort < 3:
             raise out_of_range("sample", "at least 3 clients a round with secagg", self.cohort)
+        self._check_noise()
+        self._check_participation()
         if self.ray_address and self.engine != "ray":
             raise out_of_range("ray-address", "empty unless engine is ray", self.ray_address)
         if "one-shot" in self.auditor_names:
             self._check_canaries()
+
+    def _check_noise(self) -> None:
+        if self.noise != "none" and self.clip_norm == 0:
+            raise out_of_range("clip-norm", "above 0 with noise, or nothing bounds it", 0.0)
+        if self.noise in ("distributed", "local") and self.noise_multiplier == 0:
+            raise out_of_range("noise-multiplier", f"above 0 with noise {self.noise}", 0.0)
+        if self.noise == "distributed" and self.secagg == "off":
+            raise out_of_range("secagg", "on with noise distributed: single shares are weak", "off")
+        if self.clipping == "adaptive" and self.noise == "none":
+            raise out_of_range("noise", "central for adaptive clipping", self.noise)
+        if self.clipping == "adaptive" and self.noise != "central":
+            raise out_of_range("clipping", f"fixed with noise {self.noise}", self.clipping)
+        if self.clipping == "adaptive" and self.noise_multiplier >= self.cohort / 10:
+            # Noise on the clip bits is cohort / 20, and must be above half the multiplier.
+            allowed = f"below {self.cohort / 10:g} with adaptive clipping and {self.cohort} clients"
+            raise out_of_range("noise-multiplier", allowed, self.noise_multiplier)
+        if self.noise == "none" and self.clip_norm > 0:
+            raise out_of_range("clip-norm", "0 without noise: nothing would clip", self.clip_norm)
+        if self.noise == "none" and self.ledger:
+            raise out_of_range("ledger", "empty without noise, which spends any ε", self.ledger)
+        if self.budget and not self.ledger:
+            raise out_of_range("budget", "0 without a ledger to add it up", self.budget)
+
+    def _check_participation(self) -> None:
+        most = self.clients // self.cohort
+        if self.participation == "once" and self.rounds > most:
+            allowed = f"at most clients / (sample + canary-seats) = {most} with participation once"
+            raise out_of_range("rounds", allowed, self.rounds)
 
     def _check_canaries(self) -> None:
         slots = self.canary_seats * self.rounds

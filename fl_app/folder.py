@@ -14,7 +14,7 @@ from fl_app.config import Config
 from fl_app.errors import ConfigError
 
 # Settings that say where a run finds things, not what it does.
-_MAY_CHANGE = ("data-dir", "download", "engine", "ray-address")
+_MAY_CHANGE = ("data-dir", "download", "engine", "ray-address", "ledger", "budget", "over-budget")
 
 
 @dataclass(frozen=True)

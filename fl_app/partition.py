@@ -1,9 +1,10 @@
-"""Deals the training records out to clients, each record to exactly one.
+"""Deals the training records out to clients, each record to one of them at most.
 
 The Dirichlet scheme splits every label by its own draw from Dirichlet(ω), as Yurochkin et al.
 (2019), "Bayesian Nonparametric Federated Learning of Neural Networks" (arXiv:1905.12022), do.
 Ours rounds to the nearest record instead of down, so no client is favoured, and draws again, a
-bounded number of times, when a client would stay empty.
+bounded number of times, when a client would stay empty. The natural scheme gives each client the
+records of one person; persons for whom there is no client are left out.
 """
 
 from __future__ import annotations
@@ -25,16 +26,29 @@ MAX_CONCENTRATION = 1e6
 
 
 def partition(
-    labels: NDArray[np.int64], *, clients: int, scheme: str, concentration: float, seed: int
+    labels: NDArray[np.int64],
+    *,
+    clients: int,
+    scheme: str,
+    concentration: float,
+    seed: int,
+    users: NDArray[np.int64] | None = None,
 ) -> tuple[Indices, ...]:
-    """Return the sorted record indices of each client; every record belongs to exactly one.
+    """Return the sorted record indices of each client.
+
+    With "iid" and "dirichlet" every record belongs to exactly one client. With "natural" each
+    client is one user and has all records of that user. If there are fewer clients than users,
+    the seed draws whose records are used; the records of all other users stay unused.
 
     Args:
         labels: The class of each record, (n,).
         clients: How many clients share the records.
-        scheme: "iid" for equal sizes (up to one) dealt uniformly, "dirichlet" for skewed labels.
-        concentration: ω of the Dirichlet scheme: small is skewed, large is even. "iid" ignores it.
+        scheme: "iid" for equal sizes (up to one) dealt uniformly, "dirichlet" for skewed labels,
+            "natural" for one user a client.
+        concentration: ω of the Dirichlet scheme: small is skewed, large is even. The other schemes
+            ignore it.
         seed: The run's seed; the same seed deals the same way.
+        users: The user behind each record, (n,); only "natural" needs it.
 
     Raises:
         ConfigError: A setting is out of range, or a client would get no record.
@@ -53,9 +67,28 @@ def partition(
     if scheme == "iid":
         order = stream(seed, "partition", "iid").permutation(len(labels))
         return tuple(np.sort(part) for part in np.array_split(order, clients))
+    if scheme == "natural":
+        return _by_user(labels, users, clients, seed)
     if not 0 < concentration <= MAX_CONCENTRATION:
         raise out_of_range("dirichlet", f"in (0, {MAX_CONCENTRATION:g}]", concentration)
     return _by_label(labels, clients, concentration, seed)
+
+
+def _by_user(
+    labels: NDArray[np.int64], users: NDArray[np.int64] | None, clients: int, seed: int
+) -> tuple[Indices, ...]:
+    """Return the records of as many users as there are clients, in the order of their numbers."""
+    if users is None:
+        raise ConfigError("partition natural needs the user behind each record, got none")
+    if users.shape != labels.shape:
+        raise out_of_range("users", f"one a record, {labels.shape}", users.shape)
+    known, owner, counts = np.unique(users, return_inverse=True, return_counts=True)
+    if clients > len(known):
+        allowed = f"at most the number of users ({len(known)}) with the partition natural"
+        raise out_of_range("clients", allowed, clients)
+    parts = np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
+    drawn = stream(seed, "partition", "natural").choice(len(known), clients, replace=False)
+    return tuple(parts[user] for user in np.sort(drawn))
 
 
 def _by_label(

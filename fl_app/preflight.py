@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 from fl_app import build
+from fl_app.allowance import check_allowance
 from fl_app.config import Config
 from fl_app.errors import out_of_range
 from fl_app.task import load_task
 
 
-def preflight(config: Config) -> None:
-    """Load the data, deal it, build model and auditors; raise ConfigError on what cannot work."""
+def preflight(config: Config, folder: Path | None = None) -> None:
+    """Load the data, deal it, build model and auditors; raise ConfigError on what cannot work.
+
+    `folder` is that of an interrupted run.
+    """
     build.auditors(config, load_task(config).dim)
-    build.server_strategy(config)
+    check_allowance(config, build.server_strategy(config), folder)
     if config.ray_address not in ("", "auto"):
         _check_listens(config.ray_address)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
+from textwrap import fill
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
-from rich.text import Text
 
 from auditors.base import Finding
 from auditors.record import RoundLine
 from fl_app.config import Config
 from fl_app.partition import Sizes
+
+_WIDTH = 80  # of an ordinary terminal
 
 
 class Progress:
@@ -65,25 +68,47 @@ class Progress:
             self._bar = None
 
     def summary(self, findings: Sequence[Finding], failures: Sequence[str]) -> None:
-        """Print what the run as a whole shows."""
+        """Print what the run as a whole shows, a block for each adversary."""
         self.stop()
-        table = Table(
-            title="What the whole run leaks, as far as the auditors can tell",
-            title_justify="left",
-            show_lines=True,
-        )
-        for heading in ("adversary, and how it was measured", "says", "when nothing\nleaks"):
-            table.add_column(heading, overflow="fold")
-        for f in findings:
-            if f.server_round is None:
-                band = "" if f.null_band is None else "{:.2f} to {:.2f}".format(*f.null_band)
-                how = Text(f"{f.threat_model}\n{f.auditor}, {f.kind}: {f.rule}")
-                says = "" if f.kind == "diagnostic" else "\n".join([_value(f), *_terms(f)])
-                table.add_row(how, Text(says), band)
-        if table.row_count:
-            self._console.print(table, soft_wrap=False)
+        of_the_run = [f for f in findings if f.server_round is None]
+        adversaries: dict[tuple[str, str | None, str], list[Finding]] = {}
+        observers = list(dict.fromkeys(f.observer for f in of_the_run))
+        # Guarantees stand next to what was measured for the same observer.
+        for f in sorted(of_the_run, key=lambda f: observers.index(f.observer)):
+            adversaries.setdefault((f.threat_model, f.adjacency, f.unit), []).append(f)
+        if adversaries:
+            self.say("\nWhat the whole run leaks, as far as the auditors can tell")
+            self.say("(≈ estimate, ≥ lower bound with confidence, ≤ guarantee)")
+        for (threat_model, adjacency, unit), found in adversaries.items():
+            world = f" [{adjacency}, {unit}]" if adjacency else ""
+            self.say("\n" + fill(threat_model + world, _WIDTH))
+            for line in block(found):
+                self.say(fill(line, _WIDTH, initial_indent="  ", subsequent_indent="      "))
+        if adversaries:
+            self.say("\nAll findings, with their assumptions, are in report.json.")
         for failure in failures:
             self.say(f"an auditor failed and was left out: {failure}")
+
+
+def block(findings: Sequence[Finding]) -> list[str]:
+    """Return what to say of one adversary: each estimate, each guarantee, one bound an auditor.
+
+    Of several lower bounds the one that the auditor lists first is shown, whatever it says: the
+    largest would have a lower confidence than each by itself.
+    """
+    lines, more = [], 0
+    bounded: set[str] = set()
+    for f in findings:
+        if f.kind == "diagnostic" or (f.kind == "lower_bound" and f.auditor in bounded):
+            more += f.kind == "lower_bound"
+            continue
+        if f.kind == "lower_bound":
+            bounded.add(f.auditor)
+        lines.append(f"{brief(f)} ({f.auditor}: {_method(f)})")
+    if more:
+        lines.append(f"and {more} more lower bound{'s' * (more > 1)}, by other methods")
+    # Where there is no number, say why.
+    return lines or list(dict.fromkeys(f"{f.auditor}: {f.rule}" for f in findings))
 
 
 def brief(finding: Finding) -> str:
@@ -99,6 +124,11 @@ def _name(finding: Finding) -> str:
 
 def _value(finding: Finding) -> str:
     """Return the number with a sign that says on which side of it the truth may lie."""
+    if finding.kind == "guarantee" and finding.quantity != "epsilon":
+        # Which side is safe depends on the quantity: for clients in a sum it is above.
+        return f"{_name(finding)}: {finding.value:g}, guaranteed"
+    if finding.kind == "guarantee" and math.isinf(finding.value):
+        return f"{_name(finding)} ≤ ∞, no guarantee"
     sign = {"guarantee": "≤", "lower_bound": "≥"}.get(finding.kind, "≈")
     return f"{_name(finding)} {sign} {finding.value:.2f}"
 
@@ -108,3 +138,16 @@ def _terms(finding: Finding) -> list[str]:
     delta = [] if finding.delta is None else [f"at δ = {finding.delta:g}"]
     level = [] if finding.confidence is None else [f"{finding.confidence:.0%} confidence"]
     return delta + level
+
+
+def _method(finding: Finding) -> str:
+    """Return how the number came about, what it leans on, and what it would be without a leak."""
+    words = [finding.rule]
+    if finding.kind == "lower_bound":  # in few words; the report has all
+        words = [re.sub(r" \([^)]*\)", "", finding.rule)]
+        words += [f"assuming that {finding.assumptions[0]}"] if finding.assumptions else []
+    elif finding.kind == "approximation":
+        words = [f"approximation: {finding.rule}"]
+    if finding.null_band is not None:
+        words.append("without a leak {:.2f} to {:.2f}".format(*finding.null_band))
+    return "; ".join(words)

@@ -24,9 +24,11 @@ def main(grid: Grid, context: Context) -> None:
     # Flower runs the app in a folder of its own, so every path must be absolute.
     if resume := str(context.run_config.get(RESUME, "")):
         folder = RunFolder.open(_absolute(resume, RESUME))
-        preflight(folder.config)
+        preflight(folder.config, folder.path)
     else:
         config = from_context(context)
+        if config.ledger:
+            _absolute(config.ledger, "ledger")
         preflight(config)
         out = str(context.run_config.get(OUT, ""))
         path = _absolute(out, OUT) if out else default_path(config, _home())

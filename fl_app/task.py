@@ -102,6 +102,7 @@ def _load(*values: object) -> Task:
         scheme=config.partition,
         concentration=config.dirichlet,
         seed=config.seed,
+        users=dataset.known_users() if config.partition == "natural" else None,
     )
     initial = model.build(config.model, dataset.input_shape, dataset.num_classes, config.seed)
     return Task(dataset, tuple(torch.from_numpy(part) for part in parts), initial)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -55,11 +56,26 @@ class Chosen(Wrapper):
         self._patience = patience
         self._node_of: dict[int, int] = {}
         self._client_of: dict[int, int] = {}
+        self._num_chosen = 0
+
+    @property
+    def num_chosen(self) -> int:
+        """How many clients the last round asked."""
+        return self._num_chosen
 
     @property
     def client_of(self) -> Mapping[int, int]:
         """Node id to client index."""
         return self._client_of
+
+    @property
+    def pattern(self) -> Mapping[str, Any]:
+        """How clients are drawn, as the accounting wants to know it."""
+        return self._participation.sampling(self._num_clients)
+
+    def cohort(self, server_round: int) -> list[int]:
+        """Return the clients of a round."""
+        return self._participation.cohort(self._seed, server_round, self._num_clients)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -67,10 +83,15 @@ class Chosen(Wrapper):
         """Return the inner strategy's messages for the cohort, ordered by client."""
         if not self._node_of:
             self._identify(grid)
-        cohort = self._participation.cohort(self._seed, server_round, self._num_clients)
-        self._check_enough(len(cohort))
-        shown = PartialGrid(grid, (self._node_of[c] for c in cohort))
+        cohort = self.cohort(server_round)
+        self._num_chosen = len(cohort)
+        self._check_enough(max(len(cohort), 1))
+        # A Poisson round may be empty. Flower would wait for nodes, and its momentum strategies
+        # want to see the model: they configure a round of one, which is not sent.
+        shown = PartialGrid(grid, (self._node_of[c] for c in cohort or [0]))
         messages = list(self._inner_configure_train(server_round, arrays, config, shown))
+        if not cohort:
+            return []
         return sorted(messages, key=lambda m: self._client_of[m.metadata.dst_node_id])
 
     def aggregate_train(

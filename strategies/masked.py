@@ -65,8 +65,6 @@ class Masked(Wrapper):
         bits: Size of the ring; a coordinate takes as many bits of upload, in whole bytes.
         max_weight: Largest weight (number of examples) that a client may state.
         metrics: Name to (low, high) of the metrics to average inside the secure sum.
-        noise_std: Noise that clients add to their updates themselves, per coordinate; it gets room
-            in the ring, so that nothing is clipped after it.
         colluders: Clients of a neighbourhood that may collude with the server.
         dropout_rate: Share of clients that may drop out, for a sparse graph.
         collusion_rate: Share of clients that may collude, for a sparse graph.
@@ -89,7 +87,6 @@ class Masked(Wrapper):
         bits: int = 32,
         max_weight: float = 1000.0,
         metrics: Mapping[str, tuple[float, float]] | None = None,
-        noise_std: float = 0.0,
         colluders: int = 0,
         dropout_rate: float = 0.1,
         collusion_rate: float = 0.05,
@@ -113,7 +110,6 @@ class Masked(Wrapper):
             "bits": bits,
             "max_weight": max_weight,
             "metrics": dict(metrics or {}),
-            "noise_std": noise_std,
         }
         Quantiser(max_clients=3, **self._shape)  # refuse now, not in round 1
         self._timeout = stage_timeout
@@ -231,7 +227,15 @@ class Masked(Wrapper):
         cohort = Cohort(exchange.session, keys, plan.draw(sorted(keys)), plan.threshold)
         boxes = exchange.boxes(cohort)
         sharers = cohort.enough(boxes)
-        quantiser = Quantiser(max_clients=len(sharers), **self._shape)
+        # Noise that clients add themselves gets room, so that nothing is clipped after it.
+        noise_std = max(wire.share_std(m.content) for m in exchange.messages.values())
+        norm = max(wire.clip_norm(m.content) or 0.0 for m in exchange.messages.values())
+        if noise_std > 0 and norm > self._shape["clip_range"]:
+            raise ValueError(
+                f"clip_range must be at least the clip norm {norm:g} where clients add noise, or "
+                f"large updates find no room, got {self._shape['clip_range']:g}"
+            )
+        quantiser = Quantiser(max_clients=len(sharers), noise_std=noise_std, **self._shape)
         start = layout.flatten(arrays)
         self._round = _Round(exchange, plan, cohort, sharers, quantiser, arrays, start)
         shared = put_sum(quantiser, layout, self._weight_key)
@@ -265,9 +269,11 @@ class Masked(Wrapper):
             self._weight_key: mean.total_weight / mean.num_clients,
             **mean.metrics,
         }
+        # At equal weights the mean errs by at most the grid that each client rounds its update to.
+        about = ConfigRecord({"step": mean.quantum})
         return [
             Message(
-                RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)}),
+                RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics), wire.SUM: about}),
                 reply_to=current.exchange.messages[number],
             )
             for number in survivors

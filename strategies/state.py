@@ -60,7 +60,8 @@ def strategy_state(strategy: Strategy) -> list[dict[str, Any]]:
 def restore_strategy(strategy: Strategy, states: list[Mapping[str, Any]]) -> None:
     """Give every strategy in the chain its state back."""
     check_resumable(strategy)
-    for held, state in zip(chain(strategy), states, strict=True):
+    pairs = list(zip(chain(strategy), states, strict=True))  # all or nothing
+    for held, state in pairs:
         if isinstance(held, Wrapper):
             held.restore(state)
         else:

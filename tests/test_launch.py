@@ -40,10 +40,12 @@ def free_port() -> int:
 def call(
     *command: str, env: dict[str, str] | None = None, cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
+    # Flower starts its own programs by name: they must be found where no environment is active.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return subprocess.run(
         [sys.executable, *command],
         cwd=cwd,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, "PATH": path, **(env or {})},
         capture_output=True,
         text=True,
         timeout=300,

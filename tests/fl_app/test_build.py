@@ -30,8 +30,11 @@ def test_the_clients_rule_is_the_one_configured() -> None:
 
 def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
     kinds = [type(held) for held in chain(build.server_strategy(Config()))]
+    assert kinds == [Masked, Chosen, FedAvg]
+    noised = Config(noise="central", clip_norm=1.0)
+    kinds = [type(held) for held in chain(build.server_strategy(noised))]
     assert kinds == [Masked, Noised, Chosen, FedAvg]
-    kinds = [type(held) for held in chain(build.server_strategy(Config(secagg="off")))]
+    kinds = [type(held) for held in chain(build.server_strategy(replace(noised, secagg="off")))]
     assert kinds == [Noised, Chosen, FedAvg]
 
 

@@ -70,7 +70,14 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--dataset", "cifar"], "dataset must be one of digits, adult, mnist, synthetic, got"),
         (["--model", "cnn"], "model must be one of linear, mlp, got 'cnn'"),
         (["--algorithm", "sgd"], "algorithm must be one of fedavg, fedsgd, got 'sgd'"),
-        (["--partition", "shards"], "partition must be one of iid, dirichlet, got 'shards'"),
+        (
+            ["--partition", "shards"],
+            "partition must be one of iid, dirichlet, natural, got 'shards'",
+        ),
+        (
+            ["--partition", "natural"],
+            "partition natural needs the person behind each record of synthetic",
+        ),
         (["--server", "adam"], "server must be one of fedavg, fedavgm, got 'adam'"),
         (["--auditors", "one-shot,mi"], "auditors must be one of one-shot, none, got 'mi'"),
         (["--engine", "local"], "engine must be one of inline, ray, got 'local'"),
@@ -300,6 +307,7 @@ def test_help_shows_examples_that_can_be_copied(
     printed = help_text(capsys)
     assert printed.startswith(f"usage: {program} [--config FILE] ")
     assert f"\n  {program} --resume runs/demo\n" in printed
+    assert f"\n  {program} reproduce --list\n" in printed
 
 
 def test_a_whole_run_leaves_its_folder(finished: Path) -> None:
@@ -318,8 +326,9 @@ def test_the_report_says_what_ran_and_what_was_found(finished: Path, tiny_config
     assert all(line["num_clients"] == 5 for line in report["rounds"])
     assert {f["server_round"] for f in report["findings"]} == {1, 2, 3, 4, None}
     for finding in report["findings"]:
-        kinds = ("guarantee",) if finding["auditor"] == "secure-sum" else ("estimate", "diagnostic")
-        assert finding["kind"] in kinds
+        proven = ("guarantee",)
+        found = ("estimate", "lower_bound", "diagnostic")
+        assert finding["kind"] in (proven if finding["auditor"] == "secure-sum" else found)
         assert finding["threat_model"]
         assert "delta" in finding
         if finding["quantity"] == "epsilon":

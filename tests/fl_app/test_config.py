@@ -74,7 +74,7 @@ def test_toml_holds_every_setting() -> None:
     [
         ("dataset", "digits, adult, mnist, synthetic"),
         ("model", "linear, mlp"),
-        ("partition", "iid, dirichlet"),
+        ("partition", "iid, dirichlet, natural"),
         ("algorithm", "fedavg, fedsgd"),
         ("server", "fedavg, fedavgm"),
         ("engine", "inline, ray"),
@@ -227,3 +227,34 @@ def test_a_configuration_cannot_be_changed_but_replaced() -> None:
         config.seed = 1  # type: ignore[misc]
     with pytest.raises(ConfigError):
         replace(config, sample=100)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"noise": "central"}, "clip-norm must be above 0 with noise"),
+        ({"clip_norm": 1.0}, "clip-norm must be 0 without noise: nothing would clip"),
+        ({"ledger": "x"}, "ledger must be empty without noise"),
+        ({"budget": 1.0}, "budget must be 0 without a ledger"),
+        ({"noise": "local", "clip_norm": 1.0, "noise_multiplier": 0.0}, "above 0 with noise local"),
+        ({"noise": "distributed", "clip_norm": 1.0, "secagg": "off"}, "secagg must be on"),
+        ({"noise": "local", "clip_norm": 1.0, "clipping": "adaptive"}, "clipping must be fixed"),
+        ({"clipping": "adaptive"}, "noise must be central for adaptive"),
+        (
+            {"noise": "central", "clip_norm": 1.0, "clipping": "adaptive", "noise_multiplier": 4.0},
+            "noise-multiplier must be below 4 with adaptive clipping and 40 clients",
+        ),
+        ({"participation": "once"}, "rounds must be at most clients .* = 1 with participation"),
+        ({"over_budget": "ask"}, "over-budget must be one of refuse, warn"),
+    ],
+)
+def test_noise_that_would_not_protect_is_refused_in_words(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config(**values)
+
+
+def test_each_client_once_is_allowed_while_there_are_clients() -> None:
+    Config(participation="once", clients=120, rounds=3, canaries=30)
+    Config(noise="central", clip_norm=1.0, clipping="adaptive", noise_multiplier=3.9)

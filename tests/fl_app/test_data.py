@@ -6,6 +6,7 @@ import gzip
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ needs_files = pytest.mark.skipif(not REAL, reason=f"{FOLDER_VARIABLE} names no d
 MNIST_FILES = [
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 ]
+WRITERS = "qmnist-train-labels-idx2-int"
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +46,17 @@ def write_mnist(place: Path, *, packed: bool, size: int = 28, labels: tuple[int,
             (place / f"{name}.gz").write_bytes(gzip.compress(content))
         else:
             (place / name).write_bytes(content)
+
+
+def write_writers(folder: Path, classes: tuple[int, ...], columns: int = 8) -> None:
+    """Write a table of 32-bit numbers as QMNIST has it; digit i was written by writer 7 + i % 2."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = np.zeros((len(classes), columns), ">i4")
+    rows[:, 0] = classes
+    if columns > 2:
+        rows[:, 2] = 7 + np.arange(len(classes)) % 2
+    content = bytes([0, 0, 12, 2]) + np.array(rows.shape, ">i4").tobytes() + rows.tobytes()
+    (folder / f"{WRITERS}.gz").write_bytes(gzip.compress(content))
 
 
 def write_adult(folder: Path, **replaced: bytes) -> None:
@@ -238,9 +251,68 @@ def test_images_of_another_size_and_odd_labels_are_refused(tmp_path: Path) -> No
         load("mnist", data_dir=tmp_path / "c")
 
 
+@pytest.mark.parametrize("layout", ["qmnist-writers", "QMNIST/raw"])
+def test_writers_of_mnist_are_its_users(tmp_path: Path, layout: str) -> None:
+    write_mnist(tmp_path / "mnist", packed=True)
+    write_writers(tmp_path / layout, (3, 9))
+    mnist = load("mnist", data_dir=tmp_path)
+    assert mnist.known_users().tolist() == [7, 8]
+    assert mnist.known_users().dtype == np.int64
+
+
+def test_mnist_without_writers_loads_and_says_which_file_lacks(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist", packed=True)
+    mnist = load("mnist", data_dir=tmp_path)
+    assert mnist.users is None
+    with pytest.raises(ConfigError) as caught:
+        mnist.known_users()
+    for part in ("partition natural", f"qmnist-writers/ or QMNIST/raw/ with {WRITERS}", "by hand"):
+        assert part in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_data_set_without_people_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"each record of synthetic: it does not tell whom"):
+        load("synthetic").known_users()
+
+
+@pytest.mark.parametrize(
+    ("classes", "columns", "message"),
+    [
+        ((9, 3), 8, "the classes of 2 of 2 rows are not MNIST's: it belongs to other digits"),
+        ((3, 8), 8, "the classes of 1 of 2 rows"),
+        ((3, 9, 3), 8, "must be a row for each of 2 digits, got 3"),
+        ((3, 9), 2, r"must be a table with the writer in column 2, got \(2, 2\)"),
+    ],
+)
+def test_writers_of_other_digits_are_refused(
+    tmp_path: Path, classes: tuple[int, ...], columns: int, message: str
+) -> None:
+    write_mnist(tmp_path / "mnist", packed=True)
+    write_writers(tmp_path / "qmnist-writers", classes, columns)
+    with pytest.raises(ConfigError, match=f"{WRITERS}.gz .*{message}"):
+        load("mnist", data_dir=tmp_path)
+
+
+def test_broken_file_of_writers_is_named(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist", packed=True)
+    (tmp_path / "qmnist-writers").mkdir()
+    (tmp_path / "qmnist-writers" / WRITERS).write_bytes(b"\0\0\x0c\2")
+    with pytest.raises(ConfigError, match=f"{WRITERS} is not a proper IDX file"):
+        load("mnist", data_dir=tmp_path)
+
+
+def test_users_must_be_as_many_as_training_records() -> None:
+    task = load("synthetic", synthetic_examples=20)
+    with pytest.raises(ConfigError, match=r"users must be one a training record, \(20,\), got"):
+        replace(task, users=np.arange(19))
+
+
 @needs_files
-def test_full_mnist_is_complete() -> None:
+def test_full_mnist_is_complete_and_written_by_539_people() -> None:
     mnist = load("mnist", data_dir=REAL)
+    writers, digits = np.unique(mnist.known_users(), return_counts=True)
+    assert (len(writers), digits.min(), digits.max(), digits.sum()) == (539, 19, 131, 60_000)
     assert (mnist.train_x.shape, mnist.test_x.shape) == ((60_000, 28, 28), (10_000, 28, 28))
     assert np.bincount(mnist.train_y)[:2].tolist() == [5923, 6742]
     assert (mnist.train_x.min(), mnist.train_x.max()) == (0, 1)

@@ -104,10 +104,59 @@ def test_empty_clients_are_reported_with_a_cure() -> None:
         partition(LABELS, clients=60, scheme="dirichlet", concentration=0.001, seed=0)
 
 
+@given(
+    st.lists(st.integers(-3, 9), min_size=1, max_size=60), st.integers(1, 13), st.integers(0, 2**40)
+)
+@settings(max_examples=100, deadline=None)
+def test_natural_gives_each_client_all_records_of_one_user(people, clients, seed) -> None:
+    users = np.array(people, dtype=np.int64)
+    asked = {"scheme": "natural", "concentration": 1.0, "seed": seed, "users": users}
+    clients = min(clients, len(set(people)))
+    parts = partition(np.zeros_like(users), clients=clients, **asked)
+    assert len(parts) == clients
+    owners = [users[part[0]] for part in parts]
+    assert len(set(owners)) == clients
+    for part, owner in zip(parts, owners, strict=True):
+        assert part.dtype == np.int64
+        assert part.tolist() == [i for i, user in enumerate(people) if user == owner]
+
+
+def test_natural_with_a_client_for_everyone_uses_every_record_once() -> None:
+    asked = {"scheme": "natural", "concentration": 1.0, "users": LABELS * 3}
+    for seed in (0, 1):
+        assert_every_record_once(partition(LABELS, clients=10, **asked, seed=seed), len(LABELS))
+
+
+def test_natural_draws_users_uniformly_and_by_the_seed() -> None:
+    # 400 seeds, 3 of 10 users: a user's share has standard deviation 0.023, and five of them are
+    # exceeded by any of ten with chance below one in 100,000; the seeds are fixed anyway.
+    asked = {"clients": 3, "scheme": "natural", "concentration": 1.0, "users": LABELS[:20]}
+    drawn = [
+        [int(part[0]) for part in partition(LABELS[:20], **asked, seed=seed)] for seed in range(400)
+    ]
+    shares = np.bincount(np.concatenate(drawn), minlength=10) / 400
+    np.testing.assert_allclose(shares, 0.3, atol=5 * 0.023)
+    again = [int(part[0]) for part in partition(LABELS[:20], **asked, seed=7)]
+    assert again == drawn[7]
+
+
+@pytest.mark.parametrize(
+    ("clients", "users", "message"),
+    [
+        (5, None, "partition natural needs the user behind each record, got none"),
+        (11, LABELS, r"clients must be at most the number of users \(10\) .* natural, got 11"),
+        (5, LABELS[:999], r"users must be one a record, \(1000,\), got \(999,\)"),
+    ],
+)
+def test_natural_without_enough_users_is_refused(clients, users, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        partition(LABELS, clients=clients, scheme="natural", concentration=1.0, seed=0, users=users)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"scheme": "even"}, "partition must be one of iid, dirichlet, got 'even'"),
+        ({"scheme": "even"}, "partition must be one of iid, dirichlet, natural, got 'even'"),
         ({"clients": 0}, r"clients must be between 1 and .*\(1000\), got 0"),
         ({"clients": 1001}, r"clients must be between 1 and .*\(1000\), got 1001"),
         ({"concentration": 0.0}, r"dirichlet must be in \(0, 1e\+06\], got 0.0"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,10 +52,15 @@ def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:
         ({}, "ε ≈ 1.23 at δ = 1e-05"),
         ({"kind": "guarantee"}, "ε ≤ 1.23 at δ = 1e-05"),
         ({"kind": "lower_bound", "confidence": 0.95}, "ε ≥ 1.23 at δ = 1e-05, 95% confidence"),
+        ({"kind": "guarantee", "value": math.inf}, "ε ≤ ∞, no guarantee at δ = 1e-05"),
         ({"kind": "approximation", "delta": None}, "ε ≈ 1.23"),
         ({"value": math.inf}, "ε ≈ inf at δ = 1e-05"),
         ({"quantity": "mutual information", "delta": None}, "mutual information ≈ 1.23"),
         ({"kind": "diagnostic", "quantity": "canaries"}, "canaries: some fit"),
+        (
+            {"kind": "guarantee", "quantity": "clients in a sum", "value": 40.0, "delta": None},
+            "clients in a sum: 40, guaranteed",  # no sign: more of them is better
+        ),
     ],
 )
 def test_the_sign_before_a_number_says_how_strong_it_is(
@@ -89,22 +96,102 @@ def test_a_resumed_run_says_where_it_goes_on() -> None:
     assert "going on" not in shown(terminal=False)
 
 
+def summary(*findings: Finding, failures: Sequence[str] = (), width: int = 100) -> str:
+    """Return the summary alone."""
+    file = io.StringIO()
+    Progress(Console(file=file, width=width, highlight=False)).summary(findings, failures)
+    return file.getvalue()
+
+
+def bound(**changed: Any) -> Finding:
+    values = {"kind": "lower_bound", "confidence": 0.95, "null_band": None}
+    return finding(**(values | changed))
+
+
 def test_the_summary_shows_what_the_run_says_with_its_adversary_and_its_null_band() -> None:
     text = shown(terminal=False)
     assert "What the whole run leaks" in text
-    for words in ("someone with the final model", "ε ≈ 1.23", "at δ = 1e-05", "0.01 to 0.50"):
-        assert words in text
-    assert "one-shot, estimate: some fit" in text
+    assert "\nsomeone with the final model\n" in text
+    assert "  ε ≈ 1.23 at δ = 1e-05 (one-shot: some fit; without a leak 0.01 to 0.50)\n" in text
     assert "not of the run" not in text
+    assert "All findings, with their assumptions, are in report.json." in text
     assert "an auditor failed and was left out: x, report: y" in text
 
 
+def test_each_adversary_has_one_block_and_each_kind_its_sign() -> None:
+    guarantee = finding(
+        kind="guarantee", value=8.0, auditor="accountant", rule="composed", null_band=None
+    )
+    text = summary(
+        finding(adjacency="zero-out"),
+        bound(threat_model="someone else", value=0.5),
+        bound(adjacency="zero-out", value=0.7, assumptions=("scores are independent", "b")),
+        replace(guarantee, adjacency="zero-out"),
+        guarantee,
+    )
+    blocks = [part.splitlines() for part in text.split("\n\n")]
+    assert blocks[1] == [
+        "someone with the final model [zero-out, client]",
+        "  ε ≈ 1.23 at δ = 1e-05 (one-shot: some fit; without a leak 0.01 to 0.50)",
+        "  ε ≥ 0.70 at δ = 1e-05, 95% confidence (one-shot: some fit; assuming that",
+        "      scores are independent)",
+        "  ε ≤ 8.00 at δ = 1e-05 (accountant: composed)",
+    ]
+    assert blocks[2][0] == "someone else"
+    # Another adjacency is another comparison, even for the same adversary.
+    assert blocks[3] == [
+        "someone with the final model",
+        "  ε ≤ 8.00 at δ = 1e-05 (accountant: composed)",
+    ]
+
+
+def test_guarantees_follow_what_was_measured_for_the_same_observer() -> None:
+    text = summary(
+        finding(),
+        finding(observer="server", threat_model="the server itself"),
+        finding(kind="guarantee", threat_model="someone with all models", null_band=None),
+    )
+    order = [text.index(who) for who in ("the final model", "with all models", "server itself")]
+    assert order == sorted(order)
+
+
+def test_of_several_bounds_the_first_is_shown_and_not_the_largest() -> None:
+    text = summary(
+        bound(value=1.0, rule="first (in long words)"), bound(value=9.0), bound(value=5.0)
+    )
+    assert "ε ≥ 1.00 at δ = 1e-05, 95% confidence (one-shot: first)" in text
+    assert "9.00" not in text
+    assert "and 2 more lower bounds, by other methods" in text
+    others = summary(bound(value=1.0), bound(value=9.0, auditor="other"))
+    assert "9.00" in others  # another auditor has its own
+    assert "more lower bound" not in others
+
+
+def test_weaker_kinds_are_named_where_they_share_a_sign() -> None:
+    assert "ε ≈ 1.23 at δ = 1e-05 (one-shot: approximation: some fit" in summary(
+        finding(kind="approximation")
+    )
+    # A credible limit is an estimate, and its rule says so in full.
+    text = summary(finding(rule="Jeffreys limits (credible 0.95, not a confidence bound)"))
+    assert "ε ≈" in text
+    assert "not a confidence bound" in " ".join(text.split())
+
+
+def test_diagnostics_stay_in_the_report_beside_numbers() -> None:
+    text = summary(finding(), finding(kind="diagnostic", quantity="interference", rule="crowd"))
+    assert "crowd" not in text
+
+
 def test_the_summary_fits_an_ordinary_terminal() -> None:
-    table = shown(terminal=False, width=80).partition("What the whole run leaks")[2]
-    rows = [line for line in table.splitlines() if line.startswith("│")]
-    assert rows
-    assert all(len(line) <= 80 for line in rows)
-    assert any("ε ≈ 1.23" in line for line in rows)
+    long = "an adversary who " + "and ".join(["sees all that there is to see "] * 6)
+    for width in (80, 200):
+        text = summary(
+            finding(threat_model=long, rule="a rule of many words " * 8),
+            bound(threat_model=long, rule="a rule of many words " * 8),
+            width=width,
+        )
+        assert max(map(len, text.splitlines())) <= 80
+        assert "ε ≈ 1.23" in text
 
 
 def test_square_brackets_are_text_and_no_markup() -> None:
@@ -120,8 +207,8 @@ def test_a_finding_that_says_nothing_shows_no_number() -> None:
     file = io.StringIO()
     nothing = finding(kind="diagnostic", value=0.0, rule="too few canaries", null_band=None)
     Progress(Console(file=file, width=100)).summary([nothing], [])
-    assert "one-shot, diagnostic: too few canaries" in file.getvalue()
-    assert "≈" not in file.getvalue()
+    assert "  one-shot: too few canaries\n" in file.getvalue()
+    assert "ε ≈" not in file.getvalue()
 
 
 def test_stopping_twice_does_no_harm() -> None:

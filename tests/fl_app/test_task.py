@@ -57,6 +57,20 @@ def test_accuracy_is_the_share_of_test_records_that_are_right(tiny_config: Confi
     assert metrics["loss"] == pytest.approx(np.log(9 + np.e) - np.mean(task.dataset.test_y == 3))
 
 
+def test_natural_clients_hold_the_records_of_one_user_each(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = load_task(tiny_config).dataset
+    users = np.arange(120) % 8
+    known = replace(plain, users=users)
+    monkeypatch.setattr("fl_app.data.load", lambda *_, **__: known)
+    task = load_task(replace(tiny_config, partition="natural", seed=99))
+    owners = [set(users[part.numpy()]) for part in task.parts]
+    assert [len(owner) for owner in owners] == [1] * 6
+    assert len(set.union(*owners)) == 6
+    assert str(task.sizes) == "15 to 15 records a client, median 15"
+
+
 def test_an_empty_client_is_an_error_when_the_task_is_loaded(tiny_config: Config) -> None:
     with pytest.raises(ConfigError, match="clients must be between 1 and"):
         load_task(replace(tiny_config, clients=121))

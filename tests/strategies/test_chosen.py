@@ -12,8 +12,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from strategies import Chosen, FixedSize, Noised
+from strategies import Chosen, FixedSize
 from strategies.grid import GridWrapper
+from strategies.wrapper import Wrapper
 
 
 class Renamed(GridWrapper):
@@ -140,7 +141,7 @@ def test_nodes_beyond_the_number_of_clients_stay_idle(federation: Any) -> None:
 
 def test_a_fraction_inside_is_refused_also_behind_a_wrapper() -> None:
     half = FedAvg(fraction_train=0.5)
-    for strategy in (half, Noised(half)):
+    for strategy in (half, Wrapper(half)):
         with pytest.raises(ValueError, match=r"fraction_train must be 1\.0 .* got 0\.5"):
             chosen(strategy)
 

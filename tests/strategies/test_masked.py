@@ -34,6 +34,7 @@ from strategies import Masked
 from strategies.grid import GridWrapper
 from strategies.state import restore_strategy, strategy_state
 from strategies.topology import Topology
+from strategies.wrapper import Wrapper
 
 Arrays = dict[str, Any]
 Reply = Callable[[Message], Message]
@@ -515,14 +516,6 @@ def test_clipped_coordinates_are_counted_inside_and_reported(
     check_mean(strategy, 2 / 5)
 
 
-def test_noise_that_clients_add_has_room_in_the_ring() -> None:
-    clients = Federation(update=lambda c: 1.0 + 0.5 * c, weight=lambda _: 10)
-    strategy = masked(clients, clip_range=1.0, noise_std=0.25)  # room for 3.5
-    clients.run(strategy)
-    assert strategy.facts["saturated"] == 0
-    check_mean(strategy, 2.0)
-
-
 def test_weights_under_another_key_are_used() -> None:
     clients = Federation(metrics=lambda c: {"mass": 5.0 + c})
     inner = clients.fedavg(weighted_by_key="mass")
@@ -649,7 +642,6 @@ def test_a_ring_too_small_for_the_cohort_is_refused_before_anything_is_sent() ->
         ({"max_weight": math.inf}, "max_weight"),
         ({"metrics": {"loss": (1.0, 1.0)}}, "loss"),
         ({"metrics": {"num-examples": (0.0, 1.0)}}, "must not name the weight"),
-        ({"noise_std": -1.0}, "noise_std"),
     ],
 )
 def test_impossible_settings_are_refused_when_they_are_made(
@@ -698,10 +690,8 @@ def test_a_strategy_that_needs_single_replies_is_refused_with_the_reason(name: s
 
 
 def test_a_refused_strategy_deeper_in_the_chain_is_found() -> None:
-    from strategies import Noised
-
     with pytest.raises(TypeError, match="Krum"):
-        Masked(Noised(flower.Krum(num_malicious_nodes=1)))
+        Masked(Wrapper(flower.Krum(num_malicious_nodes=1)))
 
 
 def test_every_strategy_of_flowers_is_either_tried_or_refused() -> None:

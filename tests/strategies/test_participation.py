@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
+from scipy.stats import binom, binomtest, chisquare
 
-from strategies import FixedSize
+from strategies import EachOnce, FixedSize, Participation, Poisson, ShuffledEpochs
+from strategies.accounting import Release
 
 
 @given(st.data())
@@ -58,3 +61,93 @@ def test_a_size_below_one_is_refused(size: int) -> None:
 def test_more_than_there_are_clients_is_refused() -> None:
     with pytest.raises(ValueError, match="size must be at most num_clients = 4, got 5"):
         FixedSize(5).cohort(0, 1, 4)
+
+
+# Each by a coin.
+
+
+def test_poisson_rounds_are_independent_coins_of_the_stated_rate() -> None:
+    # Chance of failure by bad luck: 1e-4 each (fixed seed).
+    cohorts = [Poisson(0.3).cohort(5, server_round, 8) for server_round in range(1, 2001)]
+    times = Counter(client for cohort in cohorts for client in cohort)
+    for client in range(8):
+        assert binomtest(times[client], 2000, 0.3).pvalue > 1e-4
+        assert binomtest(times[client], 2000, 0.35).pvalue < 1e-2
+    sizes = Counter(map(len, cohorts))
+    expected = [2000 * binom.pmf(k, 8, 0.3) for k in range(6)]
+    observed = [sizes[k] for k in range(6)]
+    rest = 2000 - sum(observed), 2000 - sum(expected)
+    assert chisquare([*observed, rest[0]], [*expected, rest[1]]).pvalue > 1e-4
+
+
+def test_a_poisson_round_may_be_empty_or_full() -> None:
+    sizes = {len(Poisson(0.5).cohort(0, server_round, 3)) for server_round in range(1, 100)}
+    assert sizes == {0, 1, 2, 3}
+    assert Poisson(1.0).cohort(0, 1, 5) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, float("nan")])
+def test_an_impossible_rate_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=r"rate must be in \(0, 1\]"):
+        Poisson(rate)
+
+
+# In shuffled epochs.
+
+
+@given(st.data())
+def test_in_each_epoch_everybody_plays_at_most_once(data: st.DataObject) -> None:
+    num_clients = data.draw(st.integers(1, 30))
+    size = data.draw(st.integers(1, num_clients))
+    seed = data.draw(st.integers(0, 2**63))
+    turns = num_clients // size
+    pattern = ShuffledEpochs(size)
+    for epoch in range(2):
+        rounds = range(epoch * turns + 1, (epoch + 1) * turns + 1)
+        played = [c for r in rounds for c in pattern.cohort(seed, r, num_clients)]
+        assert len(played) == len(set(played)) == turns * size
+        assert set(played) <= set(range(num_clients))
+
+
+def test_epochs_have_orders_of_their_own() -> None:
+    pattern = ShuffledEpochs(5)
+    first, second = ([pattern.cohort(1, r + 4 * e, 20) for r in range(1, 5)] for e in (0, 1))
+    assert first != second
+    assert all(sorted(chain(*epoch)) == list(range(20)) for epoch in (first, second))
+
+
+def test_first_rounds_of_epochs_are_equally_likely() -> None:
+    # Chance of failure by bad luck: 1e-4 (fixed seed).
+    cohorts = [ShuffledEpochs(2).cohort(3, 3 * epoch + 1, 6) for epoch in range(3000)]
+    assert chisquare(pair_counts(cohorts)).pvalue > 1e-4
+
+
+def test_each_once_ends_when_all_have_played() -> None:
+    pattern = EachOnce(4)
+    played = [c for r in (1, 2) for c in pattern.cohort(9, r, 11)]
+    assert len(set(played)) == 8
+    assert pattern.max_rounds(11) == 2
+    with pytest.raises(ValueError, match="rounds must be at most 2 for this pattern, got 3"):
+        pattern.cohort(9, 3, 11)
+    assert ShuffledEpochs(4).max_rounds(11) is None
+
+
+def test_impossible_epochs_are_refused() -> None:
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
+        ShuffledEpochs(2, epochs=0)
+    with pytest.raises(ValueError, match="size must be at most num_clients = 4, got 5"):
+        EachOnce(5).check(4)
+
+
+@pytest.mark.parametrize("pattern", [FixedSize(3), Poisson(0.4), ShuffledEpochs(3)])
+def test_the_same_seed_names_the_same_cohorts(pattern: Participation) -> None:
+    draw = [[pattern.cohort(seed, r, 12) for r in range(1, 9)] for seed in (4, 4, 5)]
+    assert draw[0] == draw[1]
+    assert draw[0] != draw[2]
+
+
+def test_the_accounting_learns_how_clients_are_drawn() -> None:
+    assert Release(1.0, 1.0, **Poisson(0.25).sampling(40)).rate == 0.25
+    sampled = Release(1.0, 1.0, **FixedSize(3).sampling(12))
+    assert (sampled.sampling, sampled.cohort, sampled.population) == ("fixed", 3, 12)
+    assert Release(1.0, 1.0, **EachOnce(3).sampling(12)).sampling == "none"

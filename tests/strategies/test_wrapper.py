@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from auditors.chain import chain, replaced
-from strategies import Chosen, FixedSize, Noised
+from strategies import Chosen, FixedSize
 from strategies.wrapper import Wrapper
 
 
@@ -60,7 +60,7 @@ def chosen(strategy: FedAvg, size: int = 6) -> Chosen:
 
 def test_wrappers_change_nothing(federation: Any) -> None:
     plain = chosen(FedAvg()).start(federation().grid, federation().arrays(), 2)
-    wrapped = Through(Noised(Through(chosen(FedAvg())))).start(
+    wrapped = Through(Through(Through(chosen(FedAvg())))).start(
         federation().grid, federation().arrays(), 2
     )
     assert same(plain.arrays, wrapped.arrays)

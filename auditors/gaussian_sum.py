@@ -1,0 +1,47 @@
+"""The one-shot audit of the Gaussian mechanism, simulated exactly without any long vector.
+
+Andrew et al. (2024), One-shot Empirical Privacy Estimation for Federated Learning,
+arXiv:2302.03098, Algorithm 1: k canaries on the unit sphere are summed and noised, and each is
+compared with the outcome. Only inner products matter. k rows uniform on the sphere are C = LQ,
+with L the row-normalised Bartlett factor of a Wishart matrix (k×k, lower triangular) and Q
+orthonormal; QZ is a standard normal of length k, and what Q does not see of Z has length χ(d−k).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from auditors.base import Vector
+
+
+def simulate_cosines(dim: int, canaries: int, sigma: float, rng: np.random.Generator) -> Vector:
+    """Return the cosines of all canaries with their noised sum.
+
+    Args:
+        dim: Length of the vectors.
+        canaries: How many are summed, all of unit length; at most `dim`.
+        sigma: Noise per coordinate.
+        rng: Source of randomness.
+    """
+    if not 1 <= canaries <= dim:
+        raise ValueError(f"canaries must be in [1, {dim}], got {canaries}")
+    if not 0 <= sigma < math.inf:
+        raise ValueError(f"sigma must be in [0, inf), got {sigma}")
+    factor = _unit_rows(dim, canaries, rng)
+    # Coordinates of the outcome in the span of the canaries, and the noise outside of it.
+    inside = factor.sum(axis=0) + sigma * rng.standard_normal(canaries)
+    outside = rng.chisquare(dim - canaries) if dim > canaries else 0.0
+    length = math.sqrt(inside @ inside + sigma**2 * outside)
+    return np.asarray(factor @ inside / length)
+
+
+def _unit_rows(dim: int, rows: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return L of C = LQ for `rows` independent uniform directions in `dim` dimensions."""
+    # Row i of a Gaussian matrix: i coordinates along the rows before it, χ with dim − i beyond.
+    factor = np.tril(rng.standard_normal((rows, rows)), -1)
+    np.fill_diagonal(factor, np.sqrt(rng.chisquare(dim - np.arange(rows))))
+    unit: NDArray[np.float64] = factor / np.linalg.norm(factor, axis=1, keepdims=True)
+    return unit

@@ -1,0 +1,73 @@
+"""Ask Flower's LocalDpMod for ε = 50 and measure what it gives.
+
+The mod takes its noise from the classical formula, σ = sensitivity·√(2 ln(1.25/δ))/ε, which is
+proven for ε ≤ 1 only. Asked for ε = 50 at δ = 1e-5 it separates a client's update from nothing by
+10.3 standard deviations, which is ε = 96.4. Here a client sends the same update again and again
+through the mod itself; whoever is on the wire knows the noise, so the null is known, and every
+call draws noise of its own, so the scores are independent: a lower bound that assumes no more.
+
+    python examples/local_dp_is_not_local_enough.py
+"""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.clientapp.mod import LocalDpMod
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from auditors.base import Bound
+from auditors.bounds import epsilon_lower_bound
+from auditors.canary import canary_vector
+from auditors.gaussian import (
+    classical_sigma_unsafe_above_epsilon_1,
+    epsilon_gaussian,
+    gaussian_sigma,
+)
+
+ASKED, DELTA, CLIP_NORM, DIM = 50.0, 1e-5, 2.0, 200
+
+
+def scores_through(mod: LocalDpMod, length: float, calls: int) -> NDArray[np.float64]:
+    """Return what someone on the wire makes of each reply: its part along the client's update."""
+    direction = canary_vector(0, 0, DIM)
+    start = np.zeros(DIM)
+
+    def message(values: NDArray[np.float64]) -> Any:
+        content = RecordDict({"arrays": ArrayRecord({"w": Array(values)})})
+        return SimpleNamespace(content=content, has_error=lambda: False)  # all that a mod looks at
+
+    def call() -> float:
+        reply = mod(message(start), cast(Any, None), lambda *_: message(start + length * direction))
+        (record,) = reply.content.array_records.values()
+        return float(direction @ record["w"].numpy())
+
+    return np.array([call() for _ in range(calls)])
+
+
+def audit(calls: int = 300) -> Bound:
+    """Return what the replies of a client that sends as much as it may prove about ε."""
+    mod = LocalDpMod(clipping_norm=CLIP_NORM, sensitivity=CLIP_NORM, epsilon=ASKED, delta=DELTA)
+    std = classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA, CLIP_NORM)
+    scores = scores_through(mod, CLIP_NORM, calls) / std
+    return epsilon_lower_bound(scores, null_logsf=norm.logsf, delta=DELTA)
+
+
+def main() -> None:
+    """Print what was asked for, what is delivered, and what can be proven from outside."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    bound = audit()
+    std = classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA)
+    print(f"asked for            ε = {ASKED:g} at δ = {DELTA:g}")
+    print(f"delivered by formula ε = {epsilon_gaussian(DELTA, 1 / std):.1f}")
+    print(f"shown by the audit   ε ≥ {bound.value:.1f} with {bound.confidence:.0%} confidence")
+    print(f"noise it takes       {gaussian_sigma(ASKED, DELTA) / std:.2f} times as much")
+
+
+if __name__ == "__main__":
+    main()

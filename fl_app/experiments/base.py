@@ -1,0 +1,82 @@
+"""What experiments share: cells that are computed once, and tables for people and programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from auditors.base import plain
+from auditors.record import write_atomically
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of an experiment, with what they mean."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def to_csv(self) -> str:
+        """Return the table for programs."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([self.columns, *self.rows])
+        return text.getvalue()
+
+    def to_markdown(self) -> str:
+        """Return the table for people."""
+        lines = [f"## {self.title}", "", _line(self.columns), _line(["---"] * len(self.columns))]
+        lines += [_line(row) for row in self.rows]
+        return "\n".join([*lines, "", *self.notes]) + "\n"
+
+
+class Experiment(Protocol):
+    """A module with this function is an experiment."""
+
+    def run(self, scale: str, cells: Cells) -> Table:
+        """Compute all cells at `scale` ("paper" or "small") and return the table."""
+        ...
+
+    def seconds(self, scale: str) -> float:
+        """Return about how long that takes on a core of its own."""
+        ...
+
+
+class Cells:
+    """Results kept one by one, so that an interrupted experiment goes on where it stopped."""
+
+    def __init__(self, folder: Path, say: Say) -> None:
+        self.folder, self._say = folder, say
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, key: str, compute: Callable[[], Any]) -> Any:
+        """Return what `compute` gave for this key, now or in an earlier run."""
+        path = self.folder / f"{key}.json"
+        if path.exists():
+            return json.loads(path.read_text())
+        value = plain(compute())
+        write_atomically(path, json.dumps(value, indent=1) + "\n")
+        self._say(f"  {key}: done")
+        return value
+
+
+def write_table(table: Table, folder: Path) -> None:
+    """Leave the table as CSV, JSON and Markdown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {"title": table.title, "columns": table.columns, "rows": table.rows}
+    write_atomically(folder / "table.csv", table.to_csv())
+    write_atomically(folder / "table.json", json.dumps(plain(data), indent=1) + "\n")
+    write_atomically(folder / "table.md", table.to_markdown())
+
+
+def _line(values: Sequence[Any]) -> str:
+    return "| " + " | ".join(str(value) for value in values) + " |"

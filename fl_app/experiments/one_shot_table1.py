@@ -1,0 +1,86 @@
+"""One-shot estimates of the Gaussian mechanism against the truth.
+
+Andrew et al. (2024), arXiv:2302.03098, Table 1: ε̂ for k = √d canaries, δ = 1e-6, fifty
+simulations a cell. The algorithm as printed fits the alternative's standard deviation; the
+printed table is what comes out when it is kept at the null's. Both are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from auditors.gaussian import epsilon_between_gaussians, gaussian_sigma
+from auditors.gaussian_sum import simulate_cosines
+from auditors.rng import stream
+from fl_app.experiments.base import Cells, Table
+
+_DELTA = 1e-6
+_SEED = 2302
+_PAPER = {
+    (10.0, 10**4): "9.89 ± 0.71",
+    (10.0, 10**5): "10.1 ± 0.41",
+    (10.0, 10**6): "10.0 ± 0.23",
+    (10.0, 10**7): "10.0 ± 0.10",
+    (3.0, 10**4): "3.00 ± 0.46",
+    (3.0, 10**5): "3.00 ± 0.31",
+    (3.0, 10**6): "2.96 ± 0.15",
+    (3.0, 10**7): "3.00 ± 0.08",
+    (1.0, 10**4): "0.98 ± 0.41",
+    (1.0, 10**5): "1.05 ± 0.23",
+    (1.0, 10**6): "0.99 ± 0.14",
+    (1.0, 10**7): "1.00 ± 0.07",
+}
+_SCALES = {"paper": (50, (10**4, 10**5, 10**6, 10**7)), "small": (50, (10**4, 10**5))}
+
+
+def seconds(scale: str) -> float:
+    """Return the processor time that was measured."""
+    return {"paper": 50.0, "small": 2.0}[scale]
+
+
+def run(scale: str, cells: Cells) -> Table:
+    """Simulate every cell exactly and set it beside the paper's."""
+    runs, dims = _SCALES[scale]
+    rows = []
+    for epsilon in (10.0, 3.0, 1.0):
+        for dim in dims:
+            got = cells.get(f"eps{epsilon:g}-d{dim}", partial(_cell, epsilon, dim, runs))
+            known, fitted = (f"{got[f'{s}_mean']:.2f} ± {got[f'{s}_std']:.2f}" for s in _STDS)
+            rows.append((epsilon, dim, got["canaries"], _PAPER[epsilon, dim], known, fitted))
+    return Table(
+        title="One-shot estimates of the Gaussian mechanism, δ = 1e-6, mean ± std of 50 runs",
+        columns=("analytical ε", "d", "k = √d", "paper", "known std", "as printed (fitted std)"),
+        rows=tuple(rows),
+        notes=(
+            "Estimates, not bounds. The paper's column agrees with the known std, not with the "
+            "algorithm as printed: a fitted std that differs from the null's by chance, either "
+            "way, is read as privacy loss. The known-std estimate falls short of large ε where d "
+            "is small, because canaries interfere: √d·E[cos] is 1/√(σ² + k/d), not 1/σ.",
+        ),
+    )
+
+
+_STDS = ("known", "fitted")
+
+
+def _cell(epsilon: float, dim: int, runs: int) -> dict[str, float]:
+    """Return mean and spread of both estimates over independent simulations."""
+    sigma, canaries = gaussian_sigma(epsilon, _DELTA), math.isqrt(dim)
+    fits = np.empty((runs, 2))
+    for i in range(runs):
+        rng = stream(_SEED, "table1", int(epsilon), dim, i)
+        z = math.sqrt(dim) * simulate_cosines(dim, canaries, sigma, rng)
+        fits[i] = z.mean(), z.std()
+    known = np.asarray(epsilon_between_gaussians(0.0, 1.0, fits[:, 0], 1.0, _DELTA))
+    fitted = np.asarray(epsilon_between_gaussians(0.0, 1.0, fits[:, 0], fits[:, 1], _DELTA))
+    return {
+        "sigma": sigma,
+        "canaries": canaries,
+        "known_mean": known.mean(),
+        "known_std": known.std(),
+        "fitted_mean": fitted.mean(),
+        "fitted_std": fitted.std(),
+    }

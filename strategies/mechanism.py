@@ -1,0 +1,110 @@
+"""Who adds the noise of DP-FedAvg, and how updates are clipped: choices as small values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Central:
+    """The server noises the mean: protects against those who see released models, not against it.
+
+    Attributes:
+        noise_multiplier: Noise on the sum in units of the clip norm.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _check_multiplier(self.noise_multiplier, 0.0)
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """Clients add shares of the noise before masking: protects against the server too.
+
+    Each share has variance target / min_honest, so that the target is reached by that many.
+
+    Attributes:
+        noise_multiplier: Least noise on the sum in units of the clip norm.
+        min_honest: Honest contributors that are certain: threshold of the secure sum minus
+            colluders.
+        colluders: Contributors whose noise does not count, since they tell it.
+    """
+
+    noise_multiplier: float
+    min_honest: int
+    colluders: int = 0
+
+    def __post_init__(self) -> None:
+        _check_multiplier(self.noise_multiplier)
+        if self.min_honest < 1:
+            raise ValueError(f"min_honest must be at least 1, got {self.min_honest}")
+        if self.colluders < 0:
+            raise ValueError(f"colluders must be at least 0, got {self.colluders}")
+
+
+@dataclass(frozen=True)
+class Local:
+    """Every client adds all the noise itself: protects even on the wire.
+
+    Attributes:
+        noise_multiplier: Noise on each update in units of the clip norm.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _check_multiplier(self.noise_multiplier)
+
+
+@dataclass(frozen=True)
+class FixedClip:
+    """One clip norm for the whole run."""
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.norm < math.inf:
+            raise ValueError(f"clip norm must be in (0, inf), got {self.norm}")
+
+
+@dataclass(frozen=True)
+class AdaptiveClip:
+    """A clip norm that follows a quantile of the update norms.
+
+    Andrew, Thakkar, McMahan, Ramaswamy (2021), arXiv:1905.03871, Algorithm 1.
+
+    Attributes:
+        initial: Clip norm of the first round.
+        quantile: Share of updates that should lie below the clip norm.
+        rate: Step of the geometric update.
+        bit_std: Noise on the sum of the clients' bits; None takes a twentieth of the cohort.
+    """
+
+    initial: float
+    quantile: float = 0.5
+    rate: float = 0.2
+    bit_std: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.initial < math.inf:
+            raise ValueError(f"initial clip norm must be in (0, inf), got {self.initial}")
+        if not 0 < self.quantile < 1:
+            raise ValueError(f"quantile must be in (0, 1), got {self.quantile}")
+        if not 0 < self.rate < math.inf:
+            raise ValueError(f"rate must be in (0, inf), got {self.rate}")
+        if self.bit_std is not None and not 0 < self.bit_std < math.inf:
+            raise ValueError(f"bit_std must be in (0, inf), got {self.bit_std}")
+
+
+Noise: TypeAlias = Central | Distributed | Local
+Clipping: TypeAlias = FixedClip | AdaptiveClip
+
+
+def _check_multiplier(value: float, least: float = math.ulp(0.0)) -> None:
+    if not least <= value < math.inf:
+        allowed = "at least 0" if least == 0 else "above 0"
+        raise ValueError(f"noise_multiplier must be {allowed} and finite, got {value}")
