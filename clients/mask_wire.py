@@ -8,10 +8,13 @@ Whatever a record should not hold is refused: it comes from the other side of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from io import BytesIO
 from typing import Any, get_args
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
 
 from auditors import wire
 from auditors.layout import Layout
@@ -23,6 +26,7 @@ from clients.quantise import Quantiser
 # Beside a client's own order: what all clients of the round are told alike.
 SUM = f"{wire.MASK}.sum"
 _UPLOAD = "masked"
+_NPY = "numpy.ndarray"  # how Flower names numpy's file format
 _BY_PEER = ("locks", "masks", "held")
 
 
@@ -136,28 +140,50 @@ def get_layout(record: ConfigRecord, sent: ArrayRecord) -> Layout:
 
 def put_upload(masked: RingVector, ring: Ring) -> RecordDict:
     """Return a masked vector as the content of a reply, in as few bytes as whole bytes allow."""
+    flat: RingVector = np.ascontiguousarray(masked)
     if ring.wire_bytes < ring.dtype.itemsize:
-        packed = np.frombuffer(ring.to_bytes(masked), np.uint8)
-        return RecordDict({"arrays": ArrayRecord({_UPLOAD: Array(packed)})})
-    return RecordDict({"arrays": ArrayRecord({_UPLOAD: Array(masked)})})
+        flat = np.frombuffer(ring.to_bytes(masked), np.uint8)
+    # Joined by hand: `Array(flat)` writes and copies the numbers three times.
+    data = b"".join([_npy_header(flat.dtype.str, len(flat)), flat.data])
+    array = Array(str(flat.dtype), flat.shape, _NPY, data)
+    return RecordDict({"arrays": ArrayRecord({_UPLOAD: array})})
 
 
 def get_upload(content: RecordDict, ring: Ring, length: int) -> RingVector:
-    """Return the masked vector in a reply."""
+    """Return the masked vector in a reply; it may not be written to."""
     arrays = wire.arrays(content)
     if _UPLOAD not in arrays:
         raise RefusedError(f"reply must hold the array {_UPLOAD!r}, got {list(arrays)}")
-    vector = arrays[_UPLOAD].numpy()
-    if ring.wire_bytes < ring.dtype.itemsize and vector.dtype == np.uint8:
-        return ring.from_bytes(vector.tobytes(), length)
-    if vector.shape != (length,) or vector.dtype != ring.dtype:
-        raise RefusedError(
-            f"masked vector must be {length} of {ring.dtype}, "
-            f"got shape {vector.shape} of {vector.dtype}"
-        )
-    if (vector != ring.reduce(vector)).any():
+    if ring.wire_bytes < ring.dtype.itemsize:
+        packed = _flat(arrays[_UPLOAD], np.dtype(np.uint8), length * ring.wire_bytes)
+        return ring.from_bytes(packed.tobytes(), length)
+    vector = _flat(arrays[_UPLOAD], ring.dtype, length)
+    if (reduced := ring.reduce(vector)) is not vector and (vector != reduced).any():
         raise RefusedError(f"masked vector must be below 2^{ring.bits}, got {vector.max()}")
     return vector
+
+
+def _flat(array: Array, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
+    """Return the numbers of an array if they are flat, of this type and so many."""
+    header = _npy_header(dtype.str, length)
+    size = len(header) + length * dtype.itemsize
+    if array.stype == _NPY and len(array.data) == size and array.data.startswith(header):
+        return np.frombuffer(array.data, dtype, offset=len(header))  # nothing is copied
+    vector = array.numpy()
+    if vector.shape != (length,) or vector.dtype != dtype:
+        raise RefusedError(
+            f"masked vector must be {length} of {dtype}, got shape {vector.shape} of {vector.dtype}"
+        )
+    return vector
+
+
+@lru_cache(maxsize=8)
+def _npy_header(dtype: str, length: int) -> bytes:
+    """Return what numpy's file format puts before the numbers of a flat array."""
+    head = BytesIO()
+    about = {"descr": dtype, "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(head, about)
+    return head.getvalue()
 
 
 def put_participant(participant: Participant) -> ConfigRecord:

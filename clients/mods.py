@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from auditors import wire
+from auditors.base import Vector
+from auditors.layout import Layout
 from auditors.rng import stream
 from clients.keys import Session
 from clients.mask_wire import (
@@ -118,12 +120,11 @@ class MaskMod:
             raise RefusedError(f"max-clients must be at least {len(boxes) + 1}")
         sent = wire.arrays(message.content)
         layout, weight_key = get_layout(shared, sent), get_text(shared, "weight-key")
-        start = layout.flatten(sent)
         opened = before.open(boxes, self.policy)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        update = layout.flatten(wire.arrays(reply.content)) - start
+        update = _difference(layout, wire.arrays(reply.content), sent)
         rng = self._rounding(before.session.server_round, context)
         vector = _encode(quantiser, update, reply.content, weight_key, rng)
         after, masked = opened.upload(vector, quantiser.ring)
@@ -176,9 +177,20 @@ def _resume(context: Context, session: Session) -> Participant:
     return get_participant(kept)
 
 
+def _difference(layout: Layout, trained: ArrayRecord, sent: ArrayRecord) -> Vector:
+    """Return what training has changed; in one pass, which two flat copies would not be."""
+    layout.check(trained)
+    update = np.empty(layout.dim)
+    parts = np.split(update, np.cumsum(layout.sizes)[:-1])
+    for name, part in zip(layout.names, parts, strict=True):
+        after, before = trained[name].numpy().ravel(), sent[name].numpy().ravel()
+        np.subtract(after, before, out=part, dtype=np.float64)
+    return update
+
+
 def _encode(
     quantiser: Quantiser,
-    update: np.ndarray[tuple[int], np.dtype[np.float64]],
+    update: Vector,
     content: RecordDict,
     weight_key: str,
     rng: np.random.Generator,

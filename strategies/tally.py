@@ -75,9 +75,9 @@ class Tally:
                 rule="secure sum: pairwise and self masks, shared secrets",
                 auditor="secure-sum",
                 threat_model=(
-                    "honest-but-curious server colluding with at most "
-                    f"{self.colluders} clients of a neighbourhood: it learns the sum over the "
-                    "surviving honest clients and no single update"
+                    f"honest-but-curious server colluding with at most {self.colluders} of the "
+                    "clients in a neighbourhood: it learns the sum over the surviving honest "
+                    "clients and no single update"
                 ),
                 observer="server",
                 assumptions=(*_ASSUMPTIONS, *chance),

@@ -98,9 +98,8 @@ class Cohort:
         holders = {n: {n, *self.graph[n]} for n in held}
         for holder, shares in revealed.items():
             for owner, share in shares.items():
-                if holder in holders.get(
-                    owner, ()
-                ):  # nobody else was given a share of this owner's
+                # Nobody but these was given a share of this owner's.
+                if holder in holders.get(owner, ()):
                     held[owner][holder] = share
         secrets = recover(held, self.threshold, lambda n, s: self._is_right(n, s, n in gone))
         if missing := sorted(set(held) - set(secrets)):

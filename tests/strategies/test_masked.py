@@ -253,6 +253,20 @@ def test_below_the_threshold_the_round_is_abandoned_and_the_next_goes_on(
     assert np.allclose(result.arrays["w"].numpy(), 2 * clients.mean(), atol=1e-6)
 
 
+def test_with_too_few_uploads_no_share_is_asked_for() -> None:
+    asked: list[str] = []
+
+    def faults(client: int, server_round: int, stage: str) -> Reply | None:
+        asked.append(stage)
+        return at("train", {0, 1, 2})(client, server_round, stage)
+
+    clients = Federation(faults=faults)
+    strategy = masked(clients)
+    clients.run(strategy)
+    assert "2 of 5 clients have uploaded, too few" in strategy.facts["abandoned"]
+    assert set(asked) == {"keys", "shares", "train"}
+
+
 def test_a_round_that_nobody_answers_is_abandoned() -> None:
     clients = Federation(faults=at("keys", range(5)))
     strategy = masked(clients)
@@ -622,10 +636,11 @@ def test_settings_that_do_not_fit_the_first_cohort_are_a_mistake(
 
 
 def test_a_ring_too_small_for_the_cohort_is_refused_before_anything_is_sent() -> None:
-    clients = Federation(num=130, weight=lambda _: 1)
+    asked: list[str] = []
+    clients = Federation(num=130, faults=lambda _, __, stage: asked.append(stage))
     with pytest.raises(ValueError, match="the sum wraps around in a ring of 8 bits"):
         clients.run(masked(clients, bits=8, threshold=0.6))
-    assert not clients.trained
+    assert not asked
 
 
 @pytest.mark.parametrize(
@@ -793,7 +808,9 @@ def test_the_finding_says_what_is_hidden_from_whom_and_what_is_not() -> None:
     assert finding.value == 4.0
     assert finding.quantity == "clients in the smallest secure sum"
     assert finding.observer == "server"
-    assert "honest-but-curious server colluding with at most 2 clients" in finding.threat_model
+    assert (
+        "honest-but-curious server colluding with at most 2 of the clients" in finding.threat_model
+    )
     assert "sum over the surviving honest clients" in finding.threat_model
     text = " ".join(finding.assumptions)
     for words in ("relays keys", "swaps keys", "dropouts", "graph", "computational", "inputs"):
@@ -806,7 +823,7 @@ def test_the_finding_never_lets_a_sum_over_one_honest_client_pass() -> None:
     clients = Federation(num=3)
     strategy = masked(clients, threshold=3)  # 2·3 − 3 − 1 = 2 colluders would leave one alone
     clients.run(strategy)
-    assert "at most 1 clients" in strategy.findings()[0].threat_model
+    assert "at most 1 of the clients" in strategy.findings()[0].threat_model
 
 
 def test_the_finding_of_a_sparse_graph_states_its_chance() -> None:

@@ -172,6 +172,15 @@ def test_too_few_uploads_are_noticed_before_anything_is_revealed() -> None:
         cohort.check({1}, range(1, 6))
 
 
+def test_a_dropped_client_whose_masks_nobody_could_open_ends_the_round_at_once() -> None:
+    # 1 to 4 know each other and survive; 5 has masked with 1, and its other holders are gone too.
+    joined = {1: (2, 3, 4, 5), 2: (1, 3, 4), 3: (1, 2, 4), 4: (1, 2, 3)}
+    cohort = Cohort(SESSION, {}, {**joined, 5: (1, 6, 7), 6: (5, 7), 7: (5, 6)}, 3)
+    cohort.check({1, 2, 3, 4}, {1, 2, 3, 4})
+    with pytest.raises(AbandonedError, match="too few to open the masks of 1"):
+        cohort.check({1, 2, 3, 4}, range(1, 8))
+
+
 def test_a_wrong_share_is_noticed_and_done_without() -> None:
     # Each further subset lacks the liar with chance 2/7: 64 of them fail with chance 4e-10.
     vectors = some_vectors(8, 12)
