@@ -12,7 +12,10 @@ shared cores, load of others 1 to 6, flwr 1.41.0, 2026-11-16; median (smallest t
     100 clients, d = 10^6, 14 peers   7.6x (7.6-7.9), 3.2 s  7.0x (6.9-7.6), 3.4 s  24.4 s
     1,000 clients, d = 7,850, 74 peers                       13 to 17 s
 
-The complete shape was run once, for real: Flower's part takes minutes. About half of ours is key
+The rows with 14 peers are the last of three runs; the medians of the two before, on a busier
+machine and with more copying, were 32x and 30x (22x and 23x with messages) at d = 7,850, and 8.2x
+and 8.0x (6.4x and 6.7x) at 10^6. The complete shape was run once, for real: Flower's part takes
+minutes. About half of ours is key
 agreement there (20,000 times 40 µs) and with 14 peers; at 10^6 it is the masks' cipher and the
 rounding. Busy neighbours slow ours more than Flower's, which is plain Python within one cache.
 `--quick` takes shapes of a minute or two in all. Its complete graph has 30 clients, where the ratio

@@ -9,10 +9,11 @@ perfect against fewer than `threshold` shares, limb by limb.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import accumulate
+from itertools import accumulate, combinations
 from random import SystemRandom
 from typing import TypeVar
 
@@ -88,8 +89,9 @@ def recover(
     """Return every secret that can be reconstructed and is accepted, by owner.
 
     Malformed shares count as absent. Owners whose first `threshold` receivers are the same use one
-    Lagrange row. If `accept` says no, some share was wrong: other subsets are tried at random,
-    which finds one without e bad shares of m with chance about (1 − threshold/m)^e each time.
+    Lagrange row. If `accept` says no, some share was wrong: all other subsets are tried where they
+    are few, else random ones, each without any of e bad shares of m with chance about
+    (1 − threshold/m)^e.
 
     Args:
         held: Owner to its shares by receiver index.
@@ -123,12 +125,20 @@ def _search(
     """Return an accepted secret from some random subset, or None."""
     if len(shares) == threshold:
         return None
-    for _ in range(tries):
-        points = tuple(SystemRandom().sample(sorted(shares), threshold))
+    for points in _subsets(sorted(shares), threshold, tries):
         secret = _combine_group(points, [shares])[0]
         if secret is not None and accept(secret):
             return secret
     return None
+
+
+def _subsets(indices: Sequence[int], size: int, tries: int) -> Iterator[tuple[int, ...]]:
+    """Yield all subsets of this size where there are few, else random ones."""
+    if math.comb(len(indices), size) <= 16 * tries:
+        yield from combinations(indices, size)
+        return
+    for _ in range(tries):
+        yield tuple(SystemRandom().sample(indices, size))
 
 
 def _combine_group(

@@ -18,7 +18,7 @@ from fl_app.allowance import charge, statement
 from fl_app.folder import RunFolder
 from fl_app.progress import Progress
 from fl_app.task import load_task
-from strategies import Chosen, PatientGrid
+from strategies import Chosen, Masked, PatientGrid
 from strategies.state import check_resumable, restore_strategy, strategy_state
 
 
@@ -48,9 +48,8 @@ def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
         rounds_done = kept["server_round"]
 
     def keep(line: RoundLine, model: ArrayRecord) -> None:
-        # Before the checkpoint, so that a resume tries it again. A Poisson round may have drawn
-        # too few clients to begin with.
-        if line.num_clients == 0 and _num_chosen(strategy) >= (3 if config.secagg == "on" else 1):
+        # Before the checkpoint, so that a resume tries it again.
+        if line.num_clients == 0 and not _is_excused(strategy):
             raise RuntimeError(f"no client answered in round {line.server_round}")
         charge(config, strategy, folder.path)
         folder.save(
@@ -87,6 +86,14 @@ def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
     return Outcome(audited.findings, audited.failures)
 
 
-def _num_chosen(strategy: Strategy) -> int:
-    """Return how many clients the last round asked."""
-    return next(s.num_chosen for s in chain(strategy) if isinstance(s, Chosen))
+def _is_excused(strategy: Strategy) -> bool:
+    """Whether a round without a single update is bad luck, and no broken client app.
+
+    Sampling may have drawn too few clients to begin with, and dropouts may have left too few for a
+    secure sum before any of them was asked to train.
+    """
+    chosen = next(s.num_chosen for s in chain(strategy) if isinstance(s, Chosen))
+    masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
+    if masked is None:
+        return chosen == 0
+    return chosen < 3 or (masked.num_announced > 0 and not masked.asked_to_train)

@@ -122,6 +122,7 @@ class Masked(Wrapper):
         self._layout: Layout | None = None
         self._last = 0
         self._round: _Round | None = None
+        self._num_announced, self._asked_to_train = 0, False
         self._facts: dict[str, Any] = {}
         self._tally = Tally()
         self._has_warned = False
@@ -130,6 +131,16 @@ class Masked(Wrapper):
     def facts(self) -> Mapping[str, Any]:
         """What the server learnt in the last round."""
         return self._facts
+
+    @property
+    def num_announced(self) -> int:
+        """How many clients have announced keys in the last round."""
+        return self._num_announced
+
+    @property
+    def asked_to_train(self) -> bool:
+        """Whether the last round got as far as the training."""
+        return self._asked_to_train
 
     def state(self) -> dict[str, Any]:
         """Return layout and tally; keys belong to their round alone."""
@@ -151,6 +162,7 @@ class Masked(Wrapper):
     ) -> Iterable[Message]:
         """Exchange keys and shares, then return the train messages of those who are with us."""
         self._round, self._facts = None, {}
+        self._num_announced, self._asked_to_train = 0, False
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
         is_first, self._last = self._last == 0, max(server_round, self._last + 1)
         if is_first and len(messages) > 2:
@@ -217,6 +229,7 @@ class Masked(Wrapper):
         if len(exchange.messages) < 3:
             raise AbandonedError(f"{len(exchange.messages)} clients were chosen, 3 are needed")
         keys = exchange.keys()
+        self._num_announced = len(keys)
         try:
             plan = self._topology.plan(len(keys))
         except ValueError as error:
@@ -237,6 +250,7 @@ class Masked(Wrapper):
             )
         quantiser = Quantiser(max_clients=len(sharers), noise_std=noise_std, **self._shape)
         start = layout.flatten(arrays)
+        self._asked_to_train = True
         self._round = _Round(exchange, plan, cohort, sharers, quantiser, arrays, start)
         shared = put_sum(quantiser, layout, self._weight_key)
         return [

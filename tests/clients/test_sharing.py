@@ -182,3 +182,13 @@ def test_wrong_and_malformed_shares_are_worked_around() -> None:
 def test_too_few_shares_recover_nobody() -> None:
     held = {7: {1: split([SECRET], 2, [1, 2])[0][1]}, 8: {}}
     assert recover(held, 2, lambda *_: True) == {}
+
+
+def test_every_subset_is_tried_where_there_are_few() -> None:
+    # Two liars of seven with threshold five: one subset of 21 is good, and it must be found.
+    secret = bytes(range(32))
+    for liars in ((1, 2), (3, 7), (6, 7)):
+        [shares] = split([secret], 5, range(1, 8))
+        held = {i: (bytes(39) if i in liars else share) for i, share in shares.items()}
+        found = recover({"owner": held}, 5, lambda _, s: s == secret)
+        assert found == {"owner": secret}

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from clients.participant import PublicKeys
 from fl_app.cli import main
 from fl_app.config import Config, kebab
+from strategies.exchange import Exchange
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "torchvision", "flwr", "ray", "numpy", "scipy", "sklearn", "rich", "grpc"}
@@ -469,6 +471,26 @@ def test_a_model_that_diverges_still_leaves_a_readable_report(
     report = json.loads((tmp_path / "run/report.json").read_text(), parse_constant=refuse)
     assert report["rounds"][-1]["metrics"]["loss"] == "nan"
     assert code == (1 if report["failures"] else 0)
+
+
+def test_a_round_with_too_few_for_a_secure_sum_is_abandoned_and_the_next_goes_on(
+    tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Exchange.keys
+
+    def mostly_silent(self: Exchange) -> dict[int, PublicKeys]:
+        announced = ask(self)
+        if self.session.server_round == 2:
+            return {number: announced[number] for number in list(announced)[:2]}
+        return announced
+
+    monkeypatch.setattr(Exchange, "keys", mostly_silent)
+    assert main([*tiny, "--out", "run"]) == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert [line["num_clients"] for line in report["rounds"]] == [5, 0, 5, 5]
+    assert report["rounds"][1]["accuracy"] == report["rounds"][0]["accuracy"]
+    [finding] = [f for f in report["findings"] if f["auditor"] == "secure-sum"]
+    assert finding["details"] == {"rounds": 3, "abandoned": 1}
 
 
 def test_a_round_without_any_client_ends_the_run(

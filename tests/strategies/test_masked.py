@@ -872,8 +872,8 @@ def test_a_second_start_in_one_run_is_no_replay() -> None:
 
     @server.main()
     def main(grid: Grid, _: Context) -> None:
-        for num_rounds in (2, 3):
-            strategy.start(grid, record(MODEL), num_rounds=num_rounds)
+        for start in (MODEL, MODEL):
+            strategy.start(grid, record(start), num_rounds=2)
             facts.append(dict(strategy.facts))
 
     run_inline(server, clients.app(), clients.num)
