@@ -96,7 +96,7 @@ def epsilon_lower_bound(
     _check(delta=delta, confidence=confidence, limit=limit, family=family)
     scores = Scores.of(scores_in, scores_out, null_logsf)
     limits = Limits(rule, (1 - confidence) / (1 if null_logsf else 2), limit)
-    proof = _separations if family == "gaussian" else partial(_epsilons, delta=delta)
+    proof = _separations if family == "gaussian" else partial(proven_epsilons, delta=delta)
     sizes: dict[str, int] = {}
     match rule:
         case Fixed(threshold):
@@ -122,7 +122,7 @@ def epsilon_lower_bound(
     )
 
 
-def _epsilons(log_fpr: Floats, fnr: Floats, *, delta: float) -> Floats:
+def proven_epsilons(log_fpr: Floats, fnr: Floats, *, delta: float | Floats) -> Floats:
     """Return the epsilon that each pair of error rates proves; below 0 where none."""
     hits, rejections = 1 - delta - fnr, 1 - delta - np.exp(log_fpr)
     with np.errstate(divide="ignore", invalid="ignore"):

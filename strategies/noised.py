@@ -177,6 +177,8 @@ class Noised(Wrapper):
             "clip_norm": self._clip_norm,
             "noised": noised,
             "noise_std": math.hypot(self._server_std(), share) / self._expected,
+            "share_std": self._share_std(),
+            "divisor": self._expected,
         }
         self._adapt(bits, server_round)
         arrays = self._layout.restore(start + noised, self._sent)

@@ -1,0 +1,250 @@
+"""Plays the game of the likelihood-ratio audit: fit, choose, test, each on draws of its own.
+
+It knows nothing of Flower or of rounds: a sampler, a model and the names of the clients go in,
+and the scores of the trials come out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from auditors.base import Stream, UpdateSampler, Vector
+from auditors.challenge import Challenge, between, challenge
+from auditors.domain import within
+from auditors.rng import stream as numbers
+from auditors.sum_law import ROUNDING, DenseLaw, DualLaw, Floats, SumLaw
+
+# Told which stage begins or goes on, and which share of it is done.
+Watch = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How many draws go into each stage.
+
+    Attributes:
+        fit: Single updates behind the model of the others' sum.
+        candidates: Updates of the target among which the worst pair is looked for.
+        pilot: Draws of the sum on which is chosen between forms of the test.
+        trials: Draws of the sum on which the test is judged.
+    """
+
+    fit: int = 2000
+    candidates: int = 200
+    pilot: int = 200
+    trials: int = 1000
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("fit", 10), ("candidates", 2), ("pilot", 10), ("trials", 20)):
+            within(name, getattr(self, name), lowest=lowest)
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A played game: what the test was, and how it did.
+
+    Attributes:
+        scores: Of the sum without the target, one for each trial; either candidate adds its own.
+        shift: How much more the first candidate adds than the second.
+        modelled: Separation as the fit has it, in standard deviations.
+        piloted: The same on the pilot draws, which have chosen the form.
+        support: Share of the pair's distance that lies in coordinates which the others never
+            moved; above 0 the pair is separated by these alone.
+        facts: About the fit: form, samples, dimension, shrinkage, condition number.
+        pair: Which of the candidates.
+        real: Pilot mean and deviation along the test for the update that was really sent.
+    """
+
+    scores: Vector
+    shift: float
+    modelled: float
+    piloted: float
+    support: float
+    facts: dict[str, Any]
+    pair: tuple[int, int]
+    real: tuple[Challenge, float, float] | None = None
+
+    @property
+    def separation(self) -> float:
+        """Distance of the two worlds in standard deviations of the trials."""
+        return _ratio(self.shift, float(self.scores.std(ddof=1)))
+
+
+class ConstantSumError(ValueError):
+    """The others' sum does not vary at all in this game."""
+
+
+_CONSTANT = "the others' sum is the same in every draw of this game"
+
+
+def duel(
+    sampler: UpdateSampler,
+    model: Vector,
+    target: int,
+    others: Sequence[int],
+    *,
+    effort: Effort,
+    stream: Stream,
+    noise_std: float = 0.0,
+    really: Vector | None = None,
+    watch: Watch | None = None,
+) -> Duel:
+    """Play the game once.
+
+    Args:
+        sampler: Draws updates; its game decides what is played anew in each trial.
+        model: Global model that the clients start from.
+        target: Client whose two candidate updates are to be told apart.
+        others: Clients whose sum hides it.
+        effort: How many draws go into each stage.
+        stream: Names the randomness.
+        noise_std: Noise of the mechanism on each coordinate of the sum.
+        really: The target's true contribution, for a test of it against a candidate.
+        watch: Told of the progress.
+
+    Raises:
+        ConstantSumError: The others' sum is the same in all draws and nothing noises it.
+    """
+    if not others or target in others:
+        raise ValueError(f"others must be clients beside the target {target}, got {list(others)}")
+    watch = watch or _unwatched
+    sums = _Sums(sampler, model, others, watch)
+    watch("fit", 0.0)
+    laws = sums.laws(effort.fit, (*stream, "fit"), noise_std)
+    watch("candidates", 0.0)
+    drawn = (*stream, "candidates")
+    rows = np.concatenate(list(sampler.sample(model, [target], effort.candidates, drawn)))[:, 0]
+    tests = [challenge(rows, law) for law in laws]
+    # The others never hold the records behind a candidate: their law is the same in both worlds.
+    sums.sampler = sampler.apart(target, drawn, sorted({i for t in tests for i in t.pair}))
+    real = [] if really is None else [_against(really, rows, laws[0])]
+    pilot = sums.along([*tests, *real], effort.pilot, (*stream, "pilot"), noise_std)
+    spread = pilot.std(axis=0, ddof=1)
+    reached = [_ratio(test.shift, std) for test, std in zip(tests, spread, strict=False)]
+    best = int(np.argmax(reached))
+    test = tests[best]
+    return Duel(
+        scores=sums.along([test], effort.trials, (*stream, "test"), noise_std)[:, 0],
+        shift=test.shift,
+        modelled=test.modelled,
+        piloted=reached[best],
+        support=_support(test, sampler.free),
+        facts=_facts(test.law, len(others)),
+        pair=test.pair,
+        real=(real[0], float(pilot[:, -1].mean()), float(spread[-1])) if real else None,
+    )
+
+
+class _Sums:
+    """Draws of the others' sum, as models of their law or as scores along a few directions."""
+
+    def __init__(
+        self, sampler: UpdateSampler, model: Vector, others: Sequence[int], watch: Watch
+    ) -> None:
+        self.sampler = sampler
+        self._model, self._others, self._watch = model, others, watch
+
+    def laws(self, updates: int, stream: Stream, noise_std: float) -> list[SumLaw]:
+        """Return models of the sum, in the forms that so many sampled updates allow."""
+        free = self.sampler.free
+        dim = self._model.size if free is None else free.size
+        each = -(-updates // len(self._others))  # draws that give every other client a turn
+        try:
+            if updates >= 2 * dim:
+                draws = each if self.sampler.game == "rerun" else updates
+                moments = self.sampler.moments(self._model, self._others, draws, stream)
+                return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
+            rows = self._spread(max(each, 3), stream)
+            leading = max(len(rows) // 4, 1)
+            return [
+                DualLaw.fit(rows, free=free, noise_std=noise_std, rank=rank)
+                for rank in (None, leading)
+            ]
+        except ValueError as error:
+            if "move at least one coordinate" in str(error):
+                raise ConstantSumError(_CONSTANT) from None
+            raise
+
+    def _spread(self, draws: int, stream: Stream) -> NDArray[np.float32]:
+        """Return rows whose covariance is that of the sum, up to a factor, from single updates.
+
+        Each client's draws are centred by their own mean. Deals of one data set make clients
+        dependent; that changes the covariance of the sum by a factor, which tests do not feel.
+        """
+        chunks = self.sampler.sample(self._model, self._others, draws, stream)
+        drawn = np.concatenate(list(self._watched("fit", chunks, draws)), dtype=np.float32)
+        mean = drawn.mean(axis=0, dtype=np.float64)
+        drawn -= mean.astype(np.float32)
+        for client, centre in enumerate(mean):  # what rounding has left of a constant is none
+            still = np.abs(drawn[:, client]).max(axis=0) <= ROUNDING * np.abs(centre)
+            drawn[:, client, still] = 0.0
+        rows = drawn.reshape(-1, drawn.shape[-1])
+        rows *= np.float32(math.sqrt((len(rows) - 1) / (draws - 1)))
+        return rows
+
+    def along(
+        self, tests: Sequence[Challenge], draws: int, stream: Stream, noise_std: float
+    ) -> NDArray[np.float64]:
+        """Return the sum's component along each test, with noise, (draws, tests)."""
+        project = np.stack([test.direction for test in tests], axis=1)
+        chunks = self.sampler.sums(self._model, self._others, draws, stream, project=project)
+        scores = np.concatenate(list(self._watched(str(stream[-1]), chunks, draws)))
+        if noise_std > 0:
+            # Noise along fixed directions is Gaussian with their inner products.
+            rng = numbers(0, *stream, "noise")
+            root = np.linalg.qr(project, mode="r")
+            scores = scores + noise_std * rng.standard_normal((draws, len(root))) @ root
+        return np.asarray(scores, dtype=np.float64)
+
+    def _watched(self, stage: str, chunks: Iterator[Floats], draws: int) -> Iterator[Floats]:
+        done = 0
+        for chunk in chunks:
+            yield chunk
+            done += len(chunk)
+            self._watch(stage, done / draws)
+
+
+def _against(really: Vector, rows: Floats, law: SumLaw) -> Challenge:
+    """Return the test of the true update against the candidate farthest from it."""
+    gram = law.gram(np.concatenate([really[None].astype(rows.dtype), rows]) - rows.mean(axis=0))
+    distances = np.diagonal(gram)[1:] - 2 * gram[0, 1:]
+    index = int(distances.argmax())
+    return between(really, rows[index], law, (-1, index))
+
+
+def _support(test: Challenge, free: NDArray[np.int64] | None) -> float:
+    """Return the share of the pair's distance outside all that the others ever moved."""
+    gap = np.abs(test.first - test.second)
+    outside = gap if free is None else gap[free]
+    kept = float(np.linalg.norm(gap[test.law.kept]))
+    whole = float(np.linalg.norm(outside))
+    return 0.0 if whole == 0 else math.sqrt(max(1 - (kept / whole) ** 2, 0.0))
+
+
+def _ratio(shift: float, std: float) -> float:
+    if shift <= 0:
+        return 0.0
+    return shift / std if std > 0 else math.inf
+
+
+def _facts(law: SumLaw, num_others: int) -> dict[str, Any]:
+    """Return how good the model can be."""
+    return {
+        "form": law.form,
+        "samples": law.samples,
+        "dimension": int(law.kept.size),
+        "dimension_per_sample": law.kept.size / law.samples,
+        "shrinkage": law.shrinkage,
+        "condition_number": law.condition,
+        "others": num_others,
+    }
+
+
+def _unwatched(stage: str, share: float) -> None:
+    """Tell nobody."""
