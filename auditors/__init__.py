@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from auditors.base import Auditor, Bound, Canary, Finding, RoundFacts, RoundView, UpdateSampler
     from auditors.checks import check_auditor
+    from auditors.duel import Effort
     from auditors.hook import Audited
+    from auditors.lrt import LikelihoodRatio
     from auditors.mods import canary_mod, tap_mod
     from auditors.one_shot import OneShotCanaries
     from auditors.recorder import AggregateRecorder, replay
+    from auditors.replay_sampler import ReplaySampler
 
 __all__ = [
     "AggregateRecorder",
@@ -23,8 +26,11 @@ __all__ = [
     "Auditor",
     "Bound",
     "Canary",
+    "Effort",
     "Finding",
+    "LikelihoodRatio",
     "OneShotCanaries",
+    "ReplaySampler",
     "RoundFacts",
     "RoundView",
     "UpdateSampler",
@@ -37,7 +43,10 @@ __all__ = [
 _HOME = {
     "AggregateRecorder": "recorder",
     "Audited": "hook",
+    "Effort": "duel",
+    "LikelihoodRatio": "lrt",
     "OneShotCanaries": "one_shot",
+    "ReplaySampler": "replay_sampler",
     "canary_mod": "mods",
     "check_auditor": "checks",
     "replay": "recorder",

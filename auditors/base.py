@@ -318,9 +318,7 @@ class UpdateSampler(Protocol):
         """Yield chunks (draws, dim or k) of the same draws, summed over the clients."""
         ...
 
-    def moments(
-        self, model: Vector, clients: Sequence[int], draws: int, stream: Stream
-    ) -> Moments:
+    def moments(self, model: Vector, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
         """Return the moments of the sum over `clients`, fitted for the game that is played."""
         ...
 

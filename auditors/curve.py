@@ -82,7 +82,7 @@ class ErrorCurve:
         delta = within("deltas", deltas, lowest=0.0, below=1.0)
         fresh = _frontier(fpr, fnr)  # larger rates prove less, whatever delta
         proven = proven_epsilons(np.log(fpr[fresh])[:, None], fnr[fresh][:, None], delta=delta)
-        return np.maximum(proven.max(axis=0), 0.0)
+        return np.asarray(np.maximum(proven.max(axis=0), 0.0))
 
     def balanced(self) -> float:
         """Return the smallest rate that both errors stay below at one threshold."""

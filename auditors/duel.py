@@ -92,6 +92,7 @@ def duel(
     effort: Effort,
     stream: Stream,
     noise_std: float = 0.0,
+    rounding_std: float = 0.0,
     really: Vector | None = None,
     watch: Watch | None = None,
 ) -> Duel:
@@ -105,6 +106,8 @@ def duel(
         effort: How many draws go into each stage.
         stream: Names the randomness.
         noise_std: Noise of the mechanism on each coordinate of the sum.
+        rounding_std: The same of its rounding, which is part of the trials but not of the model:
+            it is far too small to hide anything.
         really: The target's true contribution, for a test of it against a candidate.
         watch: Told of the progress.
 
@@ -115,6 +118,7 @@ def duel(
         raise ValueError(f"others must be clients beside the target {target}, got {list(others)}")
     watch = watch or _unwatched
     sums = _Sums(sampler, model, others, watch)
+    added = math.hypot(noise_std, rounding_std)
     watch("fit", 0.0)
     laws = sums.laws(effort.fit, (*stream, "fit"), noise_std)
     watch("candidates", 0.0)
@@ -124,13 +128,13 @@ def duel(
     # The others never hold the records behind a candidate: their law is the same in both worlds.
     sums.sampler = sampler.apart(target, drawn, sorted({i for t in tests for i in t.pair}))
     real = [] if really is None else [_against(really, rows, laws[0])]
-    pilot = sums.along([*tests, *real], effort.pilot, (*stream, "pilot"), noise_std)
+    pilot = sums.along([*tests, *real], effort.pilot, (*stream, "pilot"), added)
     spread = pilot.std(axis=0, ddof=1)
     reached = [_ratio(test.shift, std) for test, std in zip(tests, spread, strict=False)]
     best = int(np.argmax(reached))
     test = tests[best]
     return Duel(
-        scores=sums.along([test], effort.trials, (*stream, "test"), noise_std)[:, 0],
+        scores=sums.along([test], effort.trials, (*stream, "test"), added)[:, 0],
         shift=test.shift,
         modelled=test.modelled,
         piloted=reached[best],
@@ -161,11 +165,8 @@ class _Sums:
                 moments = self.sampler.moments(self._model, self._others, draws, stream)
                 return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
             rows = self._spread(max(each, 3), stream)
-            leading = max(len(rows) // 4, 1)
-            return [
-                DualLaw.fit(rows, free=free, noise_std=noise_std, rank=rank)
-                for rank in (None, leading)
-            ]
+            law = DualLaw.fit(rows, free=free, noise_std=noise_std)
+            return [law, law.leading(len(rows) // 4)]
         except ValueError as error:
             if "move at least one coordinate" in str(error):
                 raise ConstantSumError(_CONSTANT) from None

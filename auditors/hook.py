@@ -188,6 +188,9 @@ class Audited(Strategy):
             if self._panel.wants_truth:
                 keep = ConfigRecord({"action": "keep", "round": server_round})
                 wire.add_record(message, wire.TAP, keep)
+        by_client = {clients[m.metadata.dst_node_id]: m for m in messages}
+        key = weight_key(self.strategy)
+        self._panel.bind(server_round, grid, by_client, layout, sent, key)
         is_noised = any(wire.share_std(m.content) > 0 for m in messages)
         self._open = _Open(server_round, arrays, sent, clients, orders, grid, is_noised)
         return messages

@@ -114,6 +114,7 @@ class LikelihoodRatio(Auditor):
                 effort=self.effort,
                 stream=("likelihood-ratio", self.seed, view.server_round),
                 noise_std=self._noise_on_sum(view, mass, sampler.scale),
+                rounding_std=_rounding_on_sum(view, sampler.scale),
                 really=view.truth[target] * each if target in view.truth else None,
                 watch=self._watch,
             )
@@ -177,6 +178,17 @@ class LikelihoodRatio(Auditor):
         if mean is facts.aggregate:
             mass *= facts.total_weight / (facts.divisor or facts.total_weight)
         return mean * mass - each * sum(view.truth[c] for c in sorted(view.instructed))
+
+
+def _rounding_on_sum(view: RoundView, scale: float) -> float:
+    """Return the spread of the secure sum's rounding errors.
+
+    Each of n clients rounds to a grid of step s, up or down at random: n·s²/6 on average over
+    where its numbers lie between two points. The quantum is n·s over the total weight.
+    """
+    facts = view.facts
+    largest = (facts.quantum or 0.0) * facts.total_weight / scale
+    return largest / math.sqrt(6 * max(facts.num_clients, 1))
 
 
 __all__ = ["Duel", "Effort", "LikelihoodRatio"]

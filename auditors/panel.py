@@ -52,6 +52,17 @@ class Panel:
                 self._drop(auditor, f"round {server_round}", error)
         return orders
 
+    def bind(self, server_round: int, *messages: Any) -> None:
+        """Show the round's messages to the samplers that send them again."""
+        for auditor in list(self.auditors):
+            bind = getattr(getattr(auditor, "sampler", None), "bind", None)
+            if bind is None:
+                continue
+            try:
+                bind(*messages)
+            except Exception as error:
+                self._drop(auditor, f"round {server_round}", error)
+
     def observe(self, view: RoundView) -> list[Finding]:
         """Show a round to each auditor and return what they find in it."""
         findings: list[Finding] = []

@@ -8,6 +8,7 @@ that hardly moves is as exact as one that moves a lot.
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 import numpy as np
@@ -54,46 +55,41 @@ class Scatter:
         kind = np.float32 if self.mean.size >= _SINGLE_FROM else np.float64
         centred = (rows - mean.astype(rows.dtype)).astype(kind, copy=False)
         # In the rows' own precision the mean is rounded; the little that is left is taken out.
-        left = centred.mean(axis=0, dtype=np.float64)
-        centred -= left.astype(kind)
+        centred -= centred.mean(axis=0, dtype=np.float64).astype(kind)
         spread = np.sqrt(np.einsum("ij,ij->j", centred, centred, dtype=np.float64) / len(rows))
-        centred /= np.where(spread > 0, spread, 1.0).astype(kind)
+        unit = np.where(spread > 0, spread, 1.0)
+        centred /= unit.astype(kind)
         lengths = np.einsum("ij,ij->i", centred, centred, dtype=np.float64)
         syrk = ssyrk if kind is np.float32 else dsyrk
         # Fortran sees the rows transposed; the lower triangle there is the upper one here.
         products = syrk(1.0, centred.T, lower=1).T
-        self._merge(len(rows), mean, products, spread, float((lengths**2).sum()))
+        for i in range(0, self.mean.size, _BLOCK):  # a few rows at a time stay in the cache
+            block = products[i : i + _BLOCK, i:]
+            block *= unit[i : i + _BLOCK, None].astype(kind)
+            block *= unit[i:].astype(kind)
+        self._join(len(rows), mean, products, float((lengths**2).sum()))
         return self
 
     def merge(self, other: Scatter) -> Self:
-        """Take up what another has seen."""
+        """Take up what another has seen; to the last bit as if its rows had been added here."""
         if other.count:
-            ones = np.ones_like(self.mean)
-            self._merge(other.count, other.mean, other._scatter, ones, other.quartic)
+            self._join(other.count, other.mean, other._scatter, other.quartic)
         return self
 
-    def _merge(
-        self,
-        count: int,
-        mean: Vector,
-        products: NDArray[np.floating],
-        spread: Vector,
-        quartic: float,
+    def _join(
+        self, count: int, mean: Vector, products: NDArray[np.floating], quartic: float
     ) -> None:
-        """Add `products`, scaled by `spread`, and what the distance of the means adds."""
+        """Add centred products, and what the distance of the means adds."""
         total = self.count + count
-        step = mean - self.mean
-        factor = np.sqrt(self.count * count / total) * step
-        for i in range(0, self.mean.size, _BLOCK):  # row blocks, so that no second matrix is made
-            rows = slice(i, i + _BLOCK)
-            block = products[rows, i:] * spread[rows, None]
-            block *= spread[None, i:]
+        between = math.sqrt(self.count * count / total) * (mean - self.mean)
+        for i in range(0, self.mean.size, _BLOCK):
+            block = self._scatter[i : i + _BLOCK, i:]
+            block += products[i : i + _BLOCK, i:]
             if self.count:
-                block += factor[rows, None] * factor[None, i:]
-            self._scatter[rows, i:] += block
-        self.mean = self.mean + step * (count / total)
-        self.quartic += quartic
+                block += between[i : i + _BLOCK, None] * between[i:]
         self.count = total
+        self.mean = self.mean + (mean - self.mean) * (count / total)
+        self.quartic += quartic
 
     def moments(self) -> Moments:
         """Return what was seen, with the full symmetric matrix; this empties the accumulator."""
@@ -106,4 +102,4 @@ class Scatter:
         return Moments(self.count, self.mean, scatter, self.quartic)
 
 
-_BLOCK = 512
+_BLOCK = 64

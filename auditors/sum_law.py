@@ -11,7 +11,7 @@ Coordinates that never move in the samples are left out: the model knows nothing
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -126,19 +126,21 @@ class DenseLaw:
 class DualLaw:
     """The same from fewer samples than dimensions: Σ = D + UᵀU with D diagonal; see `SumLaw`.
 
-    In units of D, Σ⁻¹ weighs a vector's part along each orthonormal row of `basis` by `inside`
-    and the rest by `outside`, which is 0 for a model of the leading directions alone.
+    In units of D, Σ⁻¹ weighs a vector's part along each row of an orthonormal basis by `inside`
+    and the rest by `outside`, which is 0 for a model of the leading directions alone. The basis
+    is `mix` @ `white`, which is never formed.
     """
 
     kept: Indices
     samples: int
     shrinkage: float
     condition: float
-    root: Vector  # (kept,): √D
-    basis: NDArray[np.float32]  # (rank, kept)
-    inside: Vector  # (rank,)
-    outside: float
-    form: str
+    root: NDArray[np.float32]  # (kept,): √D
+    white: NDArray[np.float32]  # (samples, kept): centred samples in units of √D
+    mix: Matrix  # (rank, samples)
+    inside: Vector  # (rank,), ascending
+    outside: float = 1.0
+    form: str = "shrunk covariance"
 
     @classmethod
     def fit(
@@ -148,7 +150,6 @@ class DualLaw:
         free: Indices | None = None,
         noise_std: float = 0.0,
         shrinkage: float | None = None,
-        rank: int | None = None,
     ) -> DualLaw:
         """Return the model of the rows of `sums`, (samples, dim).
 
@@ -157,8 +158,6 @@ class DualLaw:
             free: Coordinates to consider; None for all.
             noise_std: Standard deviation of noise that is added to every coordinate of the sum.
             shrinkage: In [0, 1]; None lets Ledoit and Wolf decide.
-            rank: Keep so many leading directions and look at nothing outside them; None keeps
-                all and trusts the variances outside.
         """
         count = len(sums)
         if count < 3:
@@ -182,26 +181,36 @@ class DualLaw:
         white /= rest.astype(np.float32)
         values, vectors = eigh((white @ white.T).astype(np.float64))
         values, vectors = values[::-1], vectors[:, ::-1]
-        order = np.flatnonzero(values > values[0] * 1e-6)[: rank or count]
-        basis = (vectors[:, order] / np.sqrt(values[order])).T.astype(np.float32) @ white
-        spread = 1 + (1 - shrinkage) / (count - 1) * values[order]  # of Σ along the rows
-        least = 1.0 if rank is None else float(spread[-1])
+        rank = int((values > values[0] * 1e-6).sum())
+        spread = 1 + (1 - shrinkage) / (count - 1) * values[:rank]  # of Σ along the basis
         return cls(
             kept,
             count,
             shrinkage,
-            condition=float(spread[0]) / least,
-            root=rest * std,
-            basis=basis,
+            condition=float(spread[0]),
+            root=(rest * std).astype(np.float32),
+            white=white,
+            mix=(vectors[:, :rank] / np.sqrt(values[:rank])).T,
             inside=1 / spread,
-            outside=1.0 if rank is None else 0.0,
-            form="shrunk covariance" if rank is None else f"{order.size} leading directions",
+        )
+
+    def leading(self, rank: int) -> DualLaw:
+        """Return the model of so many leading directions, blind to all outside them."""
+        rank = min(max(rank, 1), len(self.mix))
+        return replace(
+            self,
+            condition=float(self.inside[rank - 1] / self.inside[0]),
+            mix=self.mix[:rank],
+            inside=self.inside[:rank],
+            outside=0.0,
+            form=f"{rank} leading directions",
         )
 
     def gram(self, rows: Floats) -> Matrix:
         """Return rows Σ⁻¹ rowsᵀ."""
-        scaled = (rows[:, self.kept] / self.root).astype(np.float32)
-        along = (scaled @ self.basis.T).astype(np.float64)
+        scaled = rows[:, self.kept].astype(np.float32, copy=False)  # a copy, by the indices
+        scaled /= self.root
+        along = (scaled @ self.white.T) @ self.mix.T
         products = (along * (self.inside - self.outside)) @ along.T
         if self.outside:
             products += (scaled @ scaled.T) * self.outside
@@ -211,8 +220,8 @@ class DualLaw:
         """Return Σ⁻¹ vector, zero outside `kept`."""
         out = np.zeros(vector.size)
         scaled = vector[self.kept] / self.root
-        along = (self.inside - self.outside) * (self.basis @ scaled)
-        out[self.kept] = (self.outside * scaled + along @ self.basis) / self.root
+        along = (self.inside - self.outside) * (self.mix @ (self.white @ scaled))
+        out[self.kept] = (self.outside * scaled + (along @ self.mix) @ self.white) / self.root
         return out
 
 

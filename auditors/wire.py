@@ -14,6 +14,7 @@ NOISE = "leakmeter.noise"
 MASK = "leakmeter.mask"
 LAYOUT = "leakmeter.layout"
 SUM = "leakmeter.sum"
+REPLAY = "leakmeter.replay"
 WEIGHT = "num-examples"
 
 
@@ -116,6 +117,20 @@ def share_std(content: RecordDict) -> float:
     order = config(content, NOISE)
     std = order.get("share-std") if order is not None else None
     return float(std) if isinstance(std, int | float) else 0.0
+
+
+def replay(content: RecordDict) -> int | None:
+    """Return which replay of its round a train message is; None for the round itself.
+
+    A client app that seeds its batches by the round mixes this in, or all replays are equal.
+    """
+    order = config(content, REPLAY)
+    return None if order is None else int(str(order["number"]))
+
+
+def is_instrument(content: RecordDict) -> bool:
+    """Whether a message is an auditor's own: it collects what a tap has kept, or is a replay."""
+    return only_collects(content) or replay(content) is not None
 
 
 def only_collects(content: RecordDict) -> bool:

@@ -54,7 +54,8 @@ class MaskMod:
         min_peers: Fewest peers that the client masks with.
         min_threshold: Fewest shares that may open a secret, and fewest survivors of a sum.
         colluders: Peers that the client reckons may work for the server.
-        allow_tap: Whether the auditor's tap may collect kept updates; for simulations only.
+        allow_tap: Whether auditors may collect kept updates and replay the training without
+            masks; for simulations only.
         seed: Names the rounding in a simulation; None takes the operating system's source. Keys
             and shares always come from there.
     """
@@ -80,7 +81,7 @@ class MaskMod:
             return call_next(message, context)
         order = wire.config(message.content, wire.MASK)
         if order is None:
-            if not self.required or (self.allow_tap and wire.only_collects(message.content)):
+            if not self.required or (self.allow_tap and wire.is_instrument(message.content)):
                 return call_next(message, context)
             raise RefusedError(f"a train message must carry {wire.MASK!r}: this client masks")
         session = Session(message.metadata.run_id, get_int(order, "round"))

@@ -1,7 +1,9 @@
 """Local update rules, one plain rule each: how a client turns its data into a model.
 
 McMahan, Moore, Ramage, Hampson, Agüera y Arcas (2017), Communication-Efficient Learning of Deep
-Networks from Decentralized Data, arXiv:1602.05629, Algorithm 1 and section 2 (FedSGD).
+Networks from Decentralized Data, arXiv:1602.05629, Algorithm 1 and section 2 (FedSGD). FedProx is
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith (2020), Federated Optimization in Heterogeneous
+Networks, arXiv:1812.06127, Algorithm 2, with SGD as the local solver.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -31,6 +34,42 @@ class UpdateRule(Protocol):
         ...
 
 
+class StepRule(UpdateRule, Protocol):
+    """A rule that is nothing but gradient steps on batches which it can name beforehand.
+
+    Each of `passes` passes takes one `order` of the local examples and cuts it into batches; each
+    batch is one step w ← w - lr (mean gradient + mu (w - w_start)).
+    """
+
+    @property
+    def passes(self) -> int:
+        """Number of orders that are drawn."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """Examples in a step; 0 takes the whole order."""
+        ...
+
+    @property
+    def lr(self) -> float:
+        """Step length."""
+        ...
+
+    @property
+    def mu(self) -> float:
+        """Strength of the pull back to the model as it arrived."""
+        ...
+
+    def order(self, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return which of `size` local examples one pass visits, and in what order."""
+        ...
+
+    def weight(self, size: int) -> int:
+        """Return `Trained.num_examples` of a client with `size` examples."""
+        ...
+
+
 @dataclass(frozen=True)
 class FedAvg:
     """`epochs` passes of plain SGD over shuffled batches; the last batch may be smaller.
@@ -48,15 +87,68 @@ class FedAvg:
     def __post_init__(self) -> None:
         _check(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr)
 
+    @property
+    def passes(self) -> int:
+        """Number of orders that are drawn."""
+        return self.epochs
+
+    @property
+    def mu(self) -> float:
+        """No pull."""
+        return 0.0
+
+    def order(self, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return all examples, shuffled."""
+        return rng.permutation(size)
+
+    def weight(self, size: int) -> int:
+        """Return the number of local examples."""
+        return size
+
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator) -> Trained:
         """Train `model` in place."""
-        _check_examples(y)
-        losses = []
-        for _ in range(self.epochs):
-            order = torch.from_numpy(rng.permutation(len(y)))
-            for batch in torch.split(order, self.batch_size or len(y)):
-                losses.append(_step(model, x[batch], y[batch], self.lr))
-        return Trained(num_examples=len(y), loss=float(np.mean(losses)))
+        return _train(self, model, x, y, rng)
+
+
+@dataclass(frozen=True)
+class FedProx:
+    """FedAvg with mu/2 ‖w - w_global‖² in the loss, which pulls back to the model as it arrived.
+
+    The reported loss is that of the data alone, comparable with the other rules'.
+
+    Attributes:
+        epochs: Passes over the local data.
+        batch_size: Examples in a step; 0 takes all.
+        lr: Step length.
+        mu: Strength of the pull; 0 is FedAvg.
+    """
+
+    epochs: int
+    batch_size: int
+    lr: float
+    mu: float
+
+    def __post_init__(self) -> None:
+        _check(epochs=self.epochs, batch_size=self.batch_size, lr=self.lr)
+        if not 0 <= self.mu < float("inf"):
+            raise ValueError(f"mu must be in [0, inf), got {self.mu}")
+
+    @property
+    def passes(self) -> int:
+        """Number of orders that are drawn."""
+        return self.epochs
+
+    def order(self, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return all examples, shuffled."""
+        return rng.permutation(size)
+
+    def weight(self, size: int) -> int:
+        """Return the number of local examples."""
+        return size
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator) -> Trained:
+        """Train `model` in place."""
+        return _train(self, model, x, y, rng)
 
 
 @dataclass(frozen=True)
@@ -77,28 +169,110 @@ class FedSGD:
     def __post_init__(self) -> None:
         _check(batch_size=self.batch_size, lr=self.lr)
 
+    @property
+    def passes(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def mu(self) -> float:
+        """No pull."""
+        return 0.0
+
+    def order(self, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the one batch."""
+        return rng.permutation(size)[: self.weight(size)]
+
+    def weight(self, size: int) -> int:
+        """Return the number of examples in the batch."""
+        return min(self.batch_size or size, size)
+
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator) -> Trained:
         """Train `model` in place."""
-        _check_examples(y)
-        size = min(self.batch_size or len(y), len(y))
-        batch = torch.from_numpy(rng.permutation(len(y))[:size])
-        loss = _step(model, x[batch], y[batch], self.lr)
-        return Trained(num_examples=size, loss=loss)
+        return _train(self, model, x, y, rng)
 
 
-def _step(model: nn.Module, x: Tensor, y: Tensor, lr: float) -> float:
-    """Take one step of plain SGD and return the loss before it."""
+@dataclass(frozen=True)
+class FullBatchGD:
+    """`steps` steps of gradient descent on all local examples; nothing is random.
+
+    Attributes:
+        steps: Number of steps.
+        lr: Step length.
+    """
+
+    steps: int
+    lr: float
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        _check(batch_size=0, lr=self.lr)
+
+    @property
+    def passes(self) -> int:
+        """One per step."""
+        return self.steps
+
+    @property
+    def batch_size(self) -> int:
+        """All examples."""
+        return 0
+
+    @property
+    def mu(self) -> float:
+        """No pull."""
+        return 0.0
+
+    def order(self, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return all examples as they stand; `rng` is left alone."""
+        return np.arange(size)
+
+    def weight(self, size: int) -> int:
+        """Return the number of local examples."""
+        return size
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator) -> Trained:
+        """Train `model` in place."""
+        return _train(self, model, x, y, rng)
+
+
+def as_steps(rule: UpdateRule) -> StepRule | None:
+    """Return the rule if it is known to be steps on batches and no more, else None.
+
+    By exact type: a subclass may train in ways of its own.
+    """
+    kinds = (FedAvg, FedProx, FedSGD, FullBatchGD)
+    return rule if isinstance(rule, kinds) and type(rule) in kinds else None
+
+
+def _train(
+    rule: StepRule, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator
+) -> Trained:
+    """Take all steps of a rule, and return its weight and the mean loss before the steps."""
+    if not len(y):  # the mean gradient of nothing is NaN
+        raise ValueError("y must hold at least one example, got 0")
+    anchor = [p.detach().clone() for p in model.parameters()] if rule.mu else None
+    losses = []
+    for _ in range(rule.passes):
+        order = torch.from_numpy(rule.order(len(y), rng))
+        for batch in torch.split(order, rule.batch_size or len(y)):
+            losses.append(_step(model, x[batch], y[batch], rule, anchor))
+    return Trained(num_examples=rule.weight(len(y)), loss=float(np.mean(losses)))
+
+
+def _step(
+    model: nn.Module, x: Tensor, y: Tensor, rule: StepRule, anchor: list[Tensor] | None
+) -> float:
+    """Take one step and return the loss of the data before it."""
     loss = cross_entropy(model(x), y)
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     with torch.no_grad():
-        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-            parameter.sub_(gradient, alpha=lr)
+        for i, (parameter, gradient) in enumerate(zip(model.parameters(), gradients, strict=True)):
+            if anchor is not None:  # the proximal term's gradient, mu (w - w_global)
+                gradient = gradient + rule.mu * (parameter - anchor[i])
+            parameter.sub_(gradient, alpha=rule.lr)
     return loss.item()
-
-
-def _check_examples(y: Tensor) -> None:
-    if not len(y):  # the mean gradient of nothing is NaN
-        raise ValueError("y must hold at least one example, got 0")
 
 
 def _check(*, epochs: int = 1, batch_size: int, lr: float) -> None:

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
-from auditors import Auditor, OneShotCanaries, canary_mod, tap_mod
+from auditors import (
+    Auditor,
+    Effort,
+    LikelihoodRatio,
+    OneShotCanaries,
+    RoundView,
+    canary_mod,
+    tap_mod,
+    wire,
+)
+from auditors.base import Game
+from auditors.duel import Watch
 from auditors.rng import stream
-from clients import MaskMod, NoiseMod, update
+from clients import CohortSampler, MaskMod, NoiseMod, update
 from clients.identity import add_identity
 from clients.mods import Call
 from clients.noising import CLIP_BIT
 from fl_app.config import Config
 from fl_app.errors import ConfigError
+from fl_app.sampling import finish_for, sampler_for
 from fl_app.task import load_task
 from strategies import (
     AdaptiveClip,
@@ -39,8 +54,13 @@ from strategies.mechanism import Clipping, Noise
 
 def update_rule(config: Config) -> update.UpdateRule:
     """Return what a client does with its data."""
-    if config.algorithm == "fedsgd":
-        return update.FedSGD(config.batch_size, config.lr)
+    match config.algorithm:
+        case "fedsgd":
+            return update.FedSGD(config.batch_size, config.lr)
+        case "fedprox":
+            return update.FedProx(config.epochs, config.batch_size, config.lr, config.prox_mu)
+        case "gd":
+            return update.FullBatchGD(config.epochs, config.lr)
     return update.FedAvg(config.epochs, config.batch_size, config.lr)
 
 
@@ -114,8 +134,14 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
     )
 
 
-def auditors(config: Config, dim: int) -> list[Auditor]:
-    """Return the auditors by name; what they cannot do with this model is an error now."""
+def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Auditor]:
+    """Return the auditors by name; what they cannot do with this model is an error now.
+
+    Args:
+        config: Says which, and how they are set.
+        dim: Number of parameters of the model.
+        watch: Told which stage of a long audit is how far.
+    """
     makers: dict[str, Callable[[], Auditor]] = {
         "one-shot": lambda: OneShotCanaries(
             seats=config.canary_seats,
@@ -123,7 +149,22 @@ def auditors(config: Config, dim: int) -> list[Auditor]:
             repetitions=config.canary_repetitions,
             delta=config.delta,
             seed=config.seed,
-        )
+        ),
+        "likelihood-ratio": lambda: LikelihoodRatio(
+            partial(_sampler, config),
+            target=None if config.lrt_target < 0 else config.lrt_target,
+            every=config.lrt_every,
+            effort=Effort(
+                fit=config.lrt_fit,
+                candidates=config.lrt_candidates,
+                pilot=max(config.lrt_trials // 4, 20),
+                trials=config.lrt_trials,
+            ),
+            observer="outsider" if config.noise == "central" else "server",
+            delta=config.delta,
+            seed=config.seed,
+            watch=watch,
+        ),
     }
     made = [makers[name]() for name in dict.fromkeys(config.auditor_names)]
     for auditor in made:
@@ -132,6 +173,14 @@ def auditors(config: Config, dim: int) -> list[Auditor]:
         except ValueError as error:
             raise ConfigError(f"auditor {auditor.name}: {error}") from None
     return made
+
+
+def _sampler(config: Config, view: RoundView) -> CohortSampler:
+    """Return what draws updates as the clients of this round compute and clip them."""
+    finish = finish_for(config, clip_norm=view.facts.clip_norm)
+    rule, game = update_rule(config), cast(Game, config.game)
+    task, threads = load_task(config), min(os.cpu_count() or 1, 4)
+    return sampler_for(task, config, rule, game, finish=finish, threads=threads)
 
 
 def client_app(config_of: Callable[[Context], Config]) -> ClientApp:
@@ -161,7 +210,9 @@ def client_app(config_of: Callable[[Context], Config]) -> ClientApp:
         task = load_task(config)
         net = task.new_model()
         net.load_state_dict(arrays.to_torch_state_dict())
-        rng = stream(config.seed, "train", int(str(order["server-round"])), client)
+        replay = wire.replay(message.content)  # an auditor's, which is to draw new batches
+        again = () if replay is None else ("replay", replay)
+        rng = stream(config.seed, "train", int(str(order["server-round"])), client, *again)
         done = update_rule(config)(net, *task.examples(client), rng)
         metrics = MetricRecord({"num-examples": done.num_examples, "train-loss": done.loss})
         reply = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})

@@ -64,7 +64,7 @@ def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
 
     audited = Audited(
         strategy,
-        build.auditors(config, task.dim),
+        build.auditors(config, task.dim, progress.audit),
         out=folder.path,
         config=config.to_mapping(),
         rounds_done=rounds_done,

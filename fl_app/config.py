@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
-import tomllib
 from collections.abc import Mapping
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
 from fl_app.errors import ConfigError, out_of_range, unknown_name
+from fl_app.field import check, kebab, read_toml, setting, typed
 from fl_app.names import (
     ALGORITHMS,
     AUDITORS,
     CLIPPINGS,
     DATASETS,
     ENGINES,
+    GAMES,
     MODELS,
     NOISES,
     OVER_BUDGET,
@@ -27,156 +27,160 @@ from fl_app.names import (
 )
 
 
-def _setting(
-    default: Any,
-    help: str,
-    *,
-    group: str,
-    choices: tuple[str, ...] = (),
-    low: float = -math.inf,
-    high: float = math.inf,
-    above: float = -math.inf,
-    below: float = math.inf,
-    metavar: str = "",
-) -> Any:
-    """Return a field that knows its own help text and allowed values."""
-    limits = {"low": low, "high": high, "above": above, "below": below}
-    words = {"help": help, "group": group, "choices": choices, "metavar": metavar}
-    return field(default=default, metadata={**words, **limits})
-
-
 @dataclass(frozen=True)
 class Config:
     """What a run does. Every field is a string, a number or a truth value, as Flower allows."""
 
-    dataset: str = _setting("digits", "what to learn", group="task", choices=DATASETS)
-    data_dir: str = _setting(
+    dataset: str = setting("digits", "what to learn", group="task", choices=DATASETS)
+    data_dir: str = setting(
         "",
         "folder with the files of adult or mnist (default: the environment's LEAKMETER_DATA)",
         group="task",
         metavar="DIR",
     )
-    download: bool = _setting(
+    download: bool = setting(
         False, "let torchvision download mnist into that folder if it is missing", group="task"
     )
-    synthetic_examples: int = _setting(6000, "training records of synthetic", group="task", low=1)
-    synthetic_features: int = _setting(20, "features of synthetic", group="task", low=1)
-    synthetic_classes: int = _setting(10, "classes of synthetic", group="task", low=2)
-    model: str = _setting(
+    synthetic_examples: int = setting(6000, "training records of synthetic", group="task", low=1)
+    synthetic_features: int = setting(20, "features of synthetic", group="task", low=1)
+    synthetic_classes: int = setting(10, "classes of synthetic", group="task", low=2)
+    model: str = setting(
         "mlp", "linear classifier, or two hidden layers of 100", group="task", choices=MODELS
     )
-    partition: str = _setting(
+    partition: str = setting(
         "iid",
-        "how records are dealt to clients: evenly, or with skewed labels",
+        "how records are dealt to clients: evenly, with skewed labels, or by person",
         group="task",
         choices=PARTITIONS,
     )
-    dirichlet: float = _setting(
+    dirichlet: float = setting(
         1.0,
         "concentration of the dirichlet partition; the smaller, the more skewed",
         group="task",
         above=0,
     )
-    clients: int = _setting(60, "clients in all", group="federation", low=1)
-    sample: int = _setting(30, "honest clients in a round", group="federation", low=1)
-    rounds: int = _setting(30, "rounds of training", group="federation", low=1)
-    server: str = _setting(
+    clients: int = setting(60, "clients in all", group="federation", low=1)
+    sample: int = setting(30, "honest clients in a round", group="federation", low=1)
+    rounds: int = setting(30, "rounds of training", group="federation", low=1)
+    server: str = setting(
         "fedavg",
         "what the server does with the mean update: take it, or add momentum",
         group="federation",
         choices=SERVERS,
     )
-    server_lr: float = _setting(
-        1.0, "server step length, fedavgm only", group="federation", above=0
-    )
-    server_momentum: float = _setting(
+    server_lr: float = setting(1.0, "server step length, fedavgm only", group="federation", above=0)
+    server_momentum: float = setting(
         0.9, "server momentum, fedavgm only", group="federation", low=0, below=1
     )
-    secagg: str = _setting(
+    secagg: str = setting(
         "on",
         "secure aggregation: the server sees masked updates only",
         group="federation",
         choices=SWITCH,
     )
-    algorithm: str = _setting(
+    algorithm: str = setting(
         "fedavg",
-        "local epochs of SGD, or one gradient step on one batch",
+        "SGD epochs, one step on one batch, SGD held near the model sent, or full-batch descent",
         group="client",
         choices=ALGORITHMS,
     )
-    epochs: int = _setting(2, "local passes over the data, fedavg only", group="client", low=1)
-    batch_size: int = _setting(
+    epochs: int = setting(2, "local passes over the data, not fedsgd", group="client", low=1)
+    batch_size: int = setting(
         8, "records in a gradient step; 0 takes all a client has", group="client", low=0
     )
-    lr: float = _setting(0.3, "client step length", group="client", above=0)
-    participation: str = _setting(
+    lr: float = setting(0.3, "client step length", group="client", above=0)
+    prox_mu: float = setting(
+        0.1, "how strongly fedprox holds a client near the model sent", group="client", low=0
+    )
+    participation: str = setting(
         "fixed",
         "who takes part: a fixed number, each by a coin, each once, or in shuffled epochs",
         group="federation",
         choices=PATTERNS,
     )
-    noise: str = _setting(
+    noise: str = setting(
         "none", "who adds noise for differential privacy", group="privacy", choices=NOISES
     )
-    noise_multiplier: float = _setting(
+    noise_multiplier: float = setting(
         1.0, "noise on the sum in units of the clip norm", group="privacy", low=0
     )
-    clip_norm: float = _setting(
+    clip_norm: float = setting(
         0.0, "norm that updates are clipped to; noise needs one", group="privacy", low=0
     )
-    clipping: str = _setting(
+    clipping: str = setting(
         "fixed", "clip norm fixed, or following a quantile", group="privacy", choices=CLIPPINGS
     )
-    clip_quantile: float = _setting(
+    clip_quantile: float = setting(
         0.5, "quantile of update norms for adaptive clipping", group="privacy", above=0, below=1
     )
-    ledger: str = _setting(
+    ledger: str = setting(
         "",
         "file that adds up what all runs on a data set have released; made if missing",
         group="privacy",
         metavar="FILE",
     )
-    budget: float = _setting(
+    budget: float = setting(
         0.0,
         "most ε at delta that the ledger may reach; 0 for no limit",
         group="privacy",
         low=0,
     )
-    over_budget: str = _setting(
+    over_budget: str = setting(
         "refuse", "what happens before a run beyond it", group="privacy", choices=OVER_BUDGET
     )
-    auditors: str = _setting(
-        "one-shot",
+    auditors: str = setting(
+        "one-shot,likelihood-ratio",
         f"who measures the leak, separated by commas: {', '.join(AUDITORS)}",
         group="audit",
         metavar="NAMES",
     )
-    canary_seats: int = _setting(
+    canary_seats: int = setting(
         10,
         "clients in a round, beside the honest ones, that play canaries for one-shot",
         group="audit",
         low=0,
     )
-    canaries: int = _setting(
+    canaries: int = setting(
         0, "canaries in all; 0 takes as many as the seats allow", group="audit", low=0
     )
-    canary_repetitions: int = _setting(1, "rounds in which each canary plays", group="audit", low=1)
-    delta: float = _setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)
-    seed: int = _setting(
+    canary_repetitions: int = setting(1, "rounds in which each canary plays", group="audit", low=1)
+    lrt_game: str = setting(
+        "auto",
+        "what trials of likelihood-ratio draw anew: batches (rerun), who holds which records "
+        "(partition), or each client's records by itself (independent); auto takes the last, or "
+        "the first with the partition natural",
+        group="audit",
+        choices=GAMES,
+    )
+    lrt_every: int = setting(
+        1, "rounds between two likelihood-ratio audits; 0 for the first only", group="audit", low=0
+    )
+    lrt_target: int = setting(
+        -1, "client under attack by likelihood-ratio; -1 draws one", group="audit", low=-1
+    )
+    lrt_fit: int = setting(
+        300, "updates sampled for the law of the others' sum", group="audit", low=10
+    )
+    lrt_candidates: int = setting(
+        60, "updates among which the worst pair is looked for", group="audit", low=2
+    )
+    lrt_trials: int = setting(80, "sums on which likelihood-ratio is tested", group="audit", low=20)
+    delta: float = setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)
+    seed: int = setting(
         0, "the same seed gives the same report", group="run", low=0, high=2**31 - 1
     )
-    engine: str = _setting(
+    engine: str = setting(
         "inline", "all in one process, or Flower's simulation", group="run", choices=ENGINES
     )
-    ray_address: str = _setting(
+    ray_address: str = setting(
         "", "Ray cluster to join with the engine ray, or auto", group="run", metavar="HOST:PORT"
     )
 
     def __post_init__(self) -> None:
         for spec in fields(self):
-            value = _typed(spec, getattr(self, spec.name))
+            value = typed(spec, getattr(self, spec.name))
             object.__setattr__(self, spec.name, value)  # a whole number where a float is due
-            _check(spec, value)
+            check(spec, value)
         for name in self.auditor_names:
             if name not in AUDITORS:
                 raise unknown_name("auditors", name, AUDITORS)
@@ -193,6 +197,8 @@ class Config:
             raise out_of_range("ray-address", "empty unless engine is ray", self.ray_address)
         if "one-shot" in self.auditor_names:
             self._check_canaries()
+        if "likelihood-ratio" in self.auditor_names:
+            self._check_trials()
 
     def _check_noise(self) -> None:
         if self.noise != "none" and self.clip_norm == 0:
@@ -237,11 +243,27 @@ class Config:
             )
             raise out_of_range("canaries", allowed, canaries)
 
+    def _check_trials(self) -> None:
+        if self.sample < 2:
+            raise out_of_range("sample", "at least 2 for the auditor likelihood-ratio", self.sample)
+        if self.lrt_target >= self.clients:
+            raise out_of_range("lrt-target", f"below clients = {self.clients}", self.lrt_target)
+        if self.partition == "natural" and self.game != "rerun":
+            allowed = "auto or rerun with the partition natural: the records of a person are given"
+            raise out_of_range("lrt-game", allowed, self.lrt_game)
+
     @property
     def auditor_names(self) -> tuple[str, ...]:
         """The auditors' names in order, without blanks."""
         names = (name.strip() for name in self.auditors.split(","))
         return tuple(name for name in names if name and name != "none")
+
+    @property
+    def game(self) -> str:
+        """Game of the likelihood-ratio audit."""
+        if self.lrt_game != "auto":
+            return self.lrt_game
+        return "rerun" if self.partition == "natural" else "independent"
 
     @property
     def seats(self) -> int:
@@ -287,44 +309,4 @@ class Config:
         return "\n".join(lines[1:]) + "\n"
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return a TOML file's top level; a missing or broken file is a user's mistake."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"config must be a readable file, got {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config must be a TOML file, got {path}: {error}") from None
-
-
-def kebab(name: str) -> str:
-    """Return a Python name as TOML and the command line spell it."""
-    return name.replace("_", "-")
-
-
-def _typed(spec: Field[Any], value: Any) -> Any:
-    """Return `value` as the field's type, where that loses nothing."""
-    wanted = type(spec.default)
-    if wanted is float and type(value) is int:
-        return float(value)
-    if type(value) is not wanted:
-        kinds = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
-        raise out_of_range(kebab(spec.name), kinds[wanted], value)
-    if isinstance(value, str) and not value.isprintable():
-        raise out_of_range(kebab(spec.name), "printable text", value)
-    return value
-
-
-def _check(spec: Field[Any], value: Any) -> None:
-    """Raise if `value` is not among the field's choices or within its limits."""
-    rule = spec.metadata
-    if rule["choices"] and value not in rule["choices"]:
-        raise unknown_name(kebab(spec.name), value, rule["choices"])
-    if isinstance(value, str):
-        return
-    inside = rule["low"] <= value <= rule["high"] and rule["above"] < value < rule["below"]
-    if not inside:
-        words = {"low": "at least", "high": "at most", "above": "above", "below": "below"}
-        allowed = [f"{w} {rule[k]}" for k, w in words.items() if math.isfinite(rule[k])]
-        finite = [] if math.isfinite(value) else ["finite"]
-        raise out_of_range(kebab(spec.name), " and ".join(finite + allowed), value)
+__all__ = ["Config", "kebab", "read_toml"]

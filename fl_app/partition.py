@@ -10,6 +10,7 @@ records of one person; persons for whom there is no client are left out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +70,113 @@ def partition(
         return tuple(np.sort(part) for part in np.array_split(order, clients))
     if scheme == "natural":
         return _by_user(labels, users, clients, seed)
+    _check_concentration(concentration)
+    return _by_label(labels, clients, concentration, seed)
+
+
+def deal(
+    labels: NDArray[np.int64],
+    pool: Indices,
+    clients: int,
+    scheme: str,
+    concentration: float,
+    rng: np.random.Generator,
+) -> list[Indices]:
+    """Return the records of each client when those in `pool` are dealt anew.
+
+    The same laws as `partition`, for simulations that deal thousands of times: all randomness
+    comes from `rng`, and a client's records are in no order.
+
+    Args:
+        labels: The class of each record there is, also outside the pool.
+        pool: Indices of the records to deal.
+        clients: How many clients share them.
+        scheme: "iid" or "dirichlet".
+        concentration: ω of the Dirichlet scheme.
+        rng: Where the cards are shuffled.
+
+    Raises:
+        ConfigError: A setting is out of range, or a client would get no record.
+    """
+    _check_pool(len(pool), clients, scheme, concentration)
+    if scheme == "iid":
+        return _split(pool[rng.permutation(len(pool))], _equal(len(pool), clients))
+    inside = labels[pool]
+    for _ in range(ATTEMPTS):
+        owner = _owners(inside, clients, concentration, rng)
+        held = np.bincount(owner, minlength=clients)
+        if held.all():
+            return _split(pool[np.argsort(owner, kind="stable")], held.tolist())
+    raise _empty(int((held == 0).sum()), clients, concentration, len(pool))
+
+
+def draw(
+    labels: NDArray[np.int64],
+    pool: Indices,
+    clients: int,
+    scheme: str,
+    concentration: float,
+    rng: np.random.Generator,
+) -> Indices:
+    """Return the records of one client that draws by itself, with the law it has in a deal.
+
+    "iid" takes a uniform subset of len(pool) / clients records. "dirichlet" takes of each label a
+    share that is Beta(ω, (clients - 1) ω), the law of one entry of Dirichlet(ω), rounded as for
+    the first client of a deal; a client that would stay empty draws again.
+
+    Args:
+        labels: The class of each record there is, also outside the pool.
+        pool: Indices of the records to draw from.
+        clients: One of how many shares to take.
+        scheme: "iid" or "dirichlet".
+        concentration: ω of the Dirichlet scheme.
+        rng: Source of all randomness.
+
+    Raises:
+        ConfigError: A setting is out of range, or the client would get no record.
+    """
+    _check_pool(len(pool), clients, scheme, concentration)
+    if scheme == "iid":
+        return rng.choice(pool, round(len(pool) / clients), replace=False, shuffle=False)
+    if clients == 1:  # Beta(ω, 0) is the point 1
+        return pool
+    inside = labels[pool]
+    for _ in range(ATTEMPTS):
+        taken = []
+        for label in np.unique(inside):
+            members = pool[inside == label]
+            share = rng.beta(concentration, (clients - 1) * concentration)
+            size = min(int(len(members) * share + 0.5), len(members))
+            taken.append(rng.choice(members, size, replace=False, shuffle=False))
+        if sum(map(len, taken)):
+            return np.concatenate(taken)
+    raise _empty(1, clients, concentration, len(pool))
+
+
+def _check_pool(records: int, clients: int, scheme: str, concentration: float) -> None:
+    if scheme not in ("iid", "dirichlet"):
+        raise unknown_name("partition", scheme, ("iid", "dirichlet"))
+    if not 1 <= clients <= records:
+        raise out_of_range("clients", f"between 1 and the records to share ({records})", clients)
+    if scheme == "dirichlet":
+        _check_concentration(concentration)
+
+
+def _check_concentration(concentration: float) -> None:
     if not 0 < concentration <= MAX_CONCENTRATION:
         raise out_of_range("dirichlet", f"in (0, {MAX_CONCENTRATION:g}]", concentration)
-    return _by_label(labels, clients, concentration, seed)
+
+
+def _equal(records: int, clients: int) -> list[int]:
+    """Return sizes that differ by one at most, the larger ones first."""
+    least, more = divmod(records, clients)
+    return [least + 1] * more + [least] * (clients - more)
+
+
+def _split(order: Indices, held: list[int]) -> list[Indices]:
+    """Return consecutive parts of the given sizes; numpy's own takes ten times as long."""
+    ends = list(accumulate(held))
+    return [order[end - size : end] for end, size in zip(ends, held, strict=True)]
 
 
 def _by_user(
@@ -104,9 +209,13 @@ def _by_label(
             # A stable sort by owner keeps each client's indices in ascending order.
             return tuple(np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1]))
         fewest_empty = min(fewest_empty, int((sizes == 0).sum()))
-    raise ConfigError(
-        f"partition: at least {fewest_empty} of {clients} clients would get no record in each of "
-        f"{ATTEMPTS} Dirichlet({concentration:g}) splits of {len(labels)} records; use fewer "
+    raise _empty(fewest_empty, clients, concentration, len(labels))
+
+
+def _empty(fewest: int, clients: int, concentration: float, records: int) -> ConfigError:
+    return ConfigError(
+        f"partition: at least {fewest} of {clients} clients would get no record in each of "
+        f"{ATTEMPTS} Dirichlet({concentration:g}) splits of {records} records; use fewer "
         "clients, a larger dirichlet, more data, or the partition iid"
     )
 

@@ -47,19 +47,28 @@ class Progress:
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
+                TextColumn("{task.fields[audit]}"),
                 console=self._console,
             )
-            self._task = self._bar.add_task("rounds", total=config.rounds, completed=rounds_done)
+            self._task = self._bar.add_task(
+                "rounds", total=config.rounds, completed=rounds_done, audit=""
+            )
             self._bar.start()
         self._total = config.rounds
 
     def round(self, line: RoundLine) -> None:
         """Show a finished round."""
         accuracy = "" if line.accuracy is None else f"  accuracy {line.accuracy:.3f}"
-        findings = "".join(f"  {f.auditor} {brief(f)}" for f in line.findings)
+        first = {f.auditor: f for f in reversed(line.findings)}  # the others are in the record
+        findings = "".join(f"  {name} {brief(f)}" for name, f in reversed(first.items()))
         self.say(f"round {line.server_round:>3}/{self._total}{accuracy}{findings}")
         if self._bar is not None:
-            self._bar.update(self._task, completed=line.server_round)
+            self._bar.update(self._task, completed=line.server_round, audit="")
+
+    def audit(self, stage: str, share: float) -> None:
+        """Show how far a long audit of the round is."""
+        if self._bar is not None:
+            self._bar.update(self._task, audit=f"audit: {stage} {share:.0%}")
 
     def stop(self) -> None:
         """Take the bar away; for a run that ends early as well."""

@@ -14,4 +14,16 @@ EXPERIMENTS: Final = {
         "dp_fedavg_writers",
         "DP-FedAvg on MNIST by writer: one-shot findings against the accountant's ε",
     ),
+    "secagg-lrt-adult": (
+        "secagg_lrt_adult",
+        "Ngo et al. 2024, Fig. 2: telling two updates apart in a secure sum, ADULT",
+    ),
+    "secagg-lrt-mnist": (
+        "secagg_lrt_mnist",
+        "Ngo et al. 2024, Fig. 3 and 4: the same for d = 7,850, MNIST, even and skewed labels",
+    ),
+    "ldp-curves": (
+        "ldp_curves",
+        "Ngo et al. 2024, Fig. 1: optimal LDP curves of a secure sum without noise",
+    ),
 }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from auditors.base import plain
 from auditors.record import write_atomically
+from fl_app.experiments.plot import Panel, line_figure
 
 Say = Callable[[str], None]
 
@@ -24,6 +25,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     notes: tuple[str, ...] = ()
+    figures: Mapping[str, tuple[Panel, ...]] = field(default_factory=dict)  # file name to panels
 
     def to_csv(self) -> str:
         """Return the table for programs."""
@@ -36,6 +38,8 @@ class Table:
         """Return the table for people."""
         lines = [f"## {self.title}", "", _line(self.columns), _line(["---"] * len(self.columns))]
         lines += [_line(row) for row in self.rows]
+        for name in self.figures:
+            lines += ["", f"![{self.title}]({name})"]
         return "\n".join([*lines, "", *self.notes]) + "\n"
 
 
@@ -70,12 +74,14 @@ class Cells:
 
 
 def write_table(table: Table, folder: Path) -> None:
-    """Leave the table as CSV, JSON and Markdown."""
+    """Leave the table as CSV, JSON and Markdown, and its figures as SVG."""
     folder.mkdir(parents=True, exist_ok=True)
     data = {"title": table.title, "columns": table.columns, "rows": table.rows}
     write_atomically(folder / "table.csv", table.to_csv())
     write_atomically(folder / "table.json", json.dumps(plain(data), indent=1) + "\n")
     write_atomically(folder / "table.md", table.to_markdown())
+    for name, panels in table.figures.items():
+        write_atomically(folder / name, line_figure(panels))
 
 
 def _line(values: Sequence[Any]) -> str:

@@ -56,12 +56,14 @@ def test_fewer_samples_than_dimensions_are_enough_for_the_dual_form() -> None:
 
 def test_leading_directions_see_nothing_outside_them() -> None:
     rows = draws(200)
-    law = DualLaw.fit(rows, rank=3, shrinkage=0.01)
+    law = DualLaw.fit(rows, shrinkage=0.01).leading(3)
     assert law.form == "3 leading directions"
-    inside = law.basis * law.root  # rows of the model in the units of the updates
+    basis = law.mix @ law.white
+    np.testing.assert_allclose(basis @ basis.T, np.eye(3), atol=1e-5)
+    inside = basis * law.root  # rows of the model in the units of the updates
     outside = draws(1, seed=3)[0]
     scaled = outside / law.root
-    outside = (scaled - law.basis.T @ (law.basis @ scaled)) * law.root
+    outside = (scaled - basis.T @ (basis @ scaled)) * law.root
     assert abs(law.gram(outside[None])[0, 0]) < 1e-6 * law.gram(inside[:1])[0, 0]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from auditors.rng import stream
-from clients.update import FedAvg, FedSGD
+from clients.update import FedAvg, FedProx, FedSGD, FullBatchGD, as_steps
 
 FEATURES, CLASSES = 5, 3
 
@@ -131,10 +131,66 @@ def test_one_full_batch_of_fedavg_is_fedsgd() -> None:
     assert a.loss == pytest.approx(cross_entropy(new_model()(x), y).item(), rel=1e-12)
 
 
-RULES = [FedAvg(2, 3, 0.2), FedSGD(3, 0.2)]
+@pytest.mark.parametrize(("size", "batch_size", "mu"), [(9, 4, 0.5), (7, 0, 2.0), (3, 5, 0.0)])
+def test_fedprox_is_sgd_on_the_loss_with_its_proximal_term(
+    size: int, batch_size: int, mu: float
+) -> None:
+    x, y = examples(size)
+    trained, twin, origin = new_model(), new_model(), new_model()
+    done = FedProx(3, batch_size, 0.2, mu)(trained, x, y, stream(1, "train"))
+
+    rng, optimiser = stream(1, "train"), torch.optim.SGD(twin.parameters(), lr=0.2)
+    for _ in range(3):
+        order = list(rng.permutation(size))
+        for first in range(0, size, batch_size or size):
+            batch = order[first : first + (batch_size or size)]
+            pairs = zip(twin.parameters(), origin.parameters(), strict=True)
+            distance = sum(((w - w0.detach()) ** 2).sum() for w, w0 in pairs)
+            optimiser.zero_grad()
+            (cross_entropy(twin(x[batch]), y[batch]) + mu / 2 * distance).backward()
+            optimiser.step()
+    np.testing.assert_allclose(vector(trained), vector(twin), rtol=1e-12, atol=1e-13)
+    assert done.num_examples == size
 
 
-@pytest.mark.parametrize("rule", RULES, ids=["fedavg", "fedsgd"])
+def test_fedprox_without_pull_is_fedavg_and_with_pull_stays_nearer_to_the_start() -> None:
+    x, y = examples(12)
+    ends, losses = [], []
+    for rule in (FedAvg(4, 3, 0.2), FedProx(4, 3, 0.2, 0.0), FedProx(4, 3, 0.2, 2.0)):
+        model = new_model()
+        losses.append(rule(model, x, y, stream(0, "train")).loss)
+        ends.append(vector(model))
+    assert np.array_equal(ends[0], ends[1])
+    assert losses[0] == losses[1] != losses[2]
+    far, near = (np.linalg.norm(end - vector(new_model())) for end in ends[1:])
+    assert near < 0.8 * far
+
+
+def test_full_batch_descent_is_torchs_sgd_on_all_examples_and_draws_nothing() -> None:
+    x, y = examples(7)
+    trained, twin, rng = new_model(), new_model(), stream(0, "train")
+    done = FullBatchGD(steps=4, lr=0.3)(trained, x, y, rng)
+    for _ in range(4):
+        gradient_step(twin, x, y, lr=0.3)
+    np.testing.assert_allclose(vector(trained), vector(twin), rtol=1e-12, atol=1e-13)
+    assert done.num_examples == 7
+    assert rng.random() == stream(0, "train").random()
+
+
+def test_only_the_rules_themselves_are_known_to_be_steps_on_batches() -> None:
+    class WithMomentum(FedAvg):
+        pass
+
+    assert all(as_steps(rule) is rule for rule in RULES)
+    assert as_steps(WithMomentum(1, 2, 0.1)) is None
+    assert as_steps(lambda *_: None) is None  # type: ignore[arg-type, return-value]
+
+
+RULES = [FedAvg(2, 3, 0.2), FedSGD(3, 0.2), FedProx(2, 3, 0.2, 0.5), FullBatchGD(2, 0.2)]
+IDS = ["fedavg", "fedsgd", "fedprox", "full"]
+
+
+@pytest.mark.parametrize("rule", RULES[:3], ids=IDS[:3])
 def test_the_model_depends_on_rng_and_on_no_global_generator(rule: Any) -> None:
     x, y = examples(10)
     results = []
@@ -151,7 +207,7 @@ def test_the_model_depends_on_rng_and_on_no_global_generator(rule: Any) -> None:
     assert not np.array_equal(results[1], results[2])
 
 
-@pytest.mark.parametrize("rule", RULES, ids=["fedavg", "fedsgd"])
+@pytest.mark.parametrize("rule", RULES, ids=IDS)
 def test_the_examples_are_left_alone(rule: Any) -> None:
     x, y = examples(10)
     before = x.clone(), y.clone()
@@ -160,7 +216,7 @@ def test_the_examples_are_left_alone(rule: Any) -> None:
     assert torch.equal(y, before[1])
 
 
-@pytest.mark.parametrize("rule", RULES, ids=["fedavg", "fedsgd"])
+@pytest.mark.parametrize("rule", RULES, ids=IDS)
 def test_a_client_without_examples_is_an_error_not_a_model_of_nans(rule: Any) -> None:
     with pytest.raises(ValueError, match="y must hold at least one example, got 0"):
         rule(new_model(), *examples(0), stream(0, "train"))
@@ -180,7 +236,22 @@ def test_bad_settings_are_named(values: dict[str, Any], message: str) -> None:
     good: dict[str, Any] = {"epochs": 1, "batch_size": 2, "lr": 0.1}
     with pytest.raises(ValueError, match=message):
         FedAvg(**(good | values))
+    with pytest.raises(ValueError, match=message):
+        FedProx(**(good | {"mu": 0.1} | values))
     if "epochs" not in values:
         del good["epochs"]
         with pytest.raises(ValueError, match=message):
             FedSGD(**(good | values))
+
+
+@pytest.mark.parametrize("mu", [-0.1, float("inf"), float("nan")])
+def test_a_bad_pull_is_named(mu: float) -> None:
+    with pytest.raises(ValueError, match=rf"mu must be in \[0, inf\), got {mu}"):
+        FedProx(1, 2, 0.1, mu)
+
+
+def test_bad_settings_of_full_batch_descent_are_named() -> None:
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        FullBatchGD(0, 0.1)
+    with pytest.raises(ValueError, match="lr must be in"):
+        FullBatchGD(1, -0.1)

@@ -71,7 +71,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     [
         (["--dataset", "cifar"], "dataset must be one of digits, adult, mnist, synthetic, got"),
         (["--model", "cnn"], "model must be one of linear, mlp, got 'cnn'"),
-        (["--algorithm", "sgd"], "algorithm must be one of fedavg, fedsgd, got 'sgd'"),
+        (["--algorithm", "sgd"], "algorithm must be one of fedavg, fedsgd, fedprox, gd, got 'sgd'"),
         (
             ["--partition", "shards"],
             "partition must be one of iid, dirichlet, natural, got 'shards'",
@@ -81,7 +81,10 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             "partition natural needs the person behind each record of synthetic",
         ),
         (["--server", "adam"], "server must be one of fedavg, fedavgm, got 'adam'"),
-        (["--auditors", "one-shot,mi"], "auditors must be one of one-shot, none, got 'mi'"),
+        (
+            ["--auditors", "one-shot,mi"],
+            "auditors must be one of one-shot, likelihood-ratio, none, got 'mi'",
+        ),
         (["--engine", "local"], "engine must be one of inline, ray, got 'local'"),
         (["--rounds", "0"], "rounds must be at least 1, got 0"),
         (["--lr", "nan"], "lr must be finite and above 0, got nan"),
@@ -329,7 +332,7 @@ def test_the_report_says_what_ran_and_what_was_found(finished: Path, tiny_config
     assert {f["server_round"] for f in report["findings"]} == {1, 2, 3, 4, None}
     for finding in report["findings"]:
         proven = ("guarantee",)
-        found = ("estimate", "lower_bound", "diagnostic")
+        found = ("estimate", "approximation", "lower_bound", "diagnostic")
         assert finding["kind"] in (proven if finding["auditor"] == "secure-sum" else found)
         assert finding["threat_model"]
         assert "delta" in finding

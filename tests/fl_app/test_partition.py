@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from auditors.rng import stream
 from fl_app.errors import ConfigError
-from fl_app.partition import Sizes, partition, sizes
+from fl_app.partition import Sizes, deal, draw, partition, sizes
 
 LABELS = np.arange(1000, dtype=np.int64) % 10
 
@@ -177,3 +178,101 @@ def test_sizes_are_reported_in_words() -> None:
     report = sizes((np.arange(3), np.arange(5), np.arange(8), np.arange(6)))
     assert report == Sizes(smallest=3, median=5.5, largest=8)
     assert str(report) == "3 to 8 records a client, median 5.5"
+
+
+# Dealing and drawing again and again.
+
+POOL = np.arange(0, 1000, 2, dtype=np.int64)  # the even labels
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
+def test_a_deal_gives_every_record_of_the_pool_to_one_client(scheme: str) -> None:
+    parts = deal(LABELS, POOL, 7, scheme, 1.0, stream(0, "deal"))
+    assert len(parts) == 7
+    assert np.sort(np.concatenate(parts)).tolist() == POOL.tolist()
+    again = deal(LABELS, POOL, 7, scheme, 1.0, stream(0, "deal"))
+    assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
+
+
+def test_an_iid_deal_is_the_partition_of_its_generator() -> None:
+    parts = deal(LABELS, np.arange(1000), 7, "iid", 1.0, stream(5, "partition", "iid"))
+    twin = partition(LABELS, clients=7, scheme="iid", concentration=1.0, seed=5)
+    assert [np.sort(part).tolist() for part in parts] == [part.tolist() for part in twin]
+
+
+def test_a_dirichlet_deal_is_the_partition_of_its_generator() -> None:
+    asked = (7, "dirichlet", 3.0)
+    parts = deal(LABELS, np.arange(1000), *asked, stream(5, "partition", "dirichlet", 0))
+    twin = partition(LABELS, clients=7, scheme="dirichlet", concentration=3.0, seed=5)
+    assert [np.sort(part).tolist() for part in parts] == [part.tolist() for part in twin]
+
+
+def test_a_deal_draws_again_rather_than_leave_a_client_empty() -> None:
+    rng = stream(0, "deal")
+    smallest = [
+        min(map(len, deal(LABELS, np.arange(1000), 60, "dirichlet", 0.2, rng))) for _ in range(20)
+    ]
+    assert min(smallest) >= 1
+    with pytest.raises(ConfigError, match=r"of 60 clients would get no record.*fewer clients"):
+        deal(LABELS, np.arange(1000), 60, "dirichlet", 0.001, rng)
+
+
+def test_an_iid_draw_is_a_uniform_subset_of_one_share() -> None:
+    rng = stream(0, "draw")
+    drawn = [draw(LABELS, POOL, 10, "iid", 1.0, rng) for _ in range(600)]
+    assert {len(part) for part in drawn} == {50}
+    assert all(len(np.unique(part)) == 50 for part in drawn)
+    hits = np.bincount(np.concatenate(drawn), minlength=1000)
+    assert not hits[1::2].any()
+    # 600 draws of a tenth: a record's count has standard deviation 7.3; the largest of 500 stays
+    # within 4.8 of them with chance 0.999, and counts follow the binomial's spread.
+    assert abs(hits[::2] - 60).max() < 4.8 * 7.35
+    assert hits[::2].var() == pytest.approx(54, rel=0.3)
+
+
+@pytest.mark.parametrize("omega", [0.3, 2.0])
+def test_a_dirichlet_draw_has_the_law_of_one_client_in_a_deal(omega: float) -> None:
+    labels, pool, clients = np.repeat([0, 1], [300, 100]), np.arange(400), 4
+    rng = stream(1, "law")
+
+    def shares(parts: list[np.ndarray]) -> np.ndarray:
+        return np.stack([np.bincount(labels[part], minlength=2) / [300, 100] for part in parts])
+
+    drawn = shares([draw(labels, pool, clients, "dirichlet", omega, rng) for _ in range(1500)])
+    dealt = shares([deal(labels, pool, clients, "dirichlet", omega, rng)[0] for _ in range(1500)])
+    for found in (drawn, dealt):
+        # Beta(w, 3w): mean 1/4, variance 3/16 / (4w + 1); a wrong second parameter is far off.
+        assert found.mean(axis=0) == pytest.approx(0.25, abs=0.04)
+        assert found.var(axis=0) == pytest.approx(3 / 16 / (4 * omega + 1), rel=0.15)
+    quantiles = [0.1, 0.25, 0.5, 0.75, 0.9]
+    one, other = (np.quantile(found, quantiles, axis=0) for found in (drawn, dealt))
+    np.testing.assert_allclose(one, other, atol=0.05)
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
+def test_the_only_client_gets_the_whole_pool(scheme: str) -> None:
+    assert np.sort(draw(LABELS, POOL, 1, scheme, 1.0, stream(0, "x"))).tolist() == POOL.tolist()
+    (part,) = deal(LABELS, POOL, 1, scheme, 1.0, stream(0, "x"))
+    assert np.sort(part).tolist() == POOL.tolist()
+
+
+def test_a_draw_that_would_stay_empty_is_reported() -> None:
+    with pytest.raises(ConfigError, match="would get no record"):
+        draw(0 * LABELS, POOL, 500, "dirichlet", 1e-6, stream(0, "x"))
+
+
+@pytest.mark.parametrize("share", [deal, draw])
+@pytest.mark.parametrize(
+    ("clients", "scheme", "omega", "message"),
+    [
+        (0, "iid", 1.0, r"clients must be between 1 and the records to share \(500\), got 0"),
+        (501, "iid", 1.0, r"clients must be between 1 and .* got 501"),
+        (5, "natural", 1.0, "partition must be one of iid, dirichlet, got 'natural'"),
+        (5, "dirichlet", 0.0, r"dirichlet must be in \(0, 1e\+06\], got 0.0"),
+    ],
+)
+def test_what_cannot_be_shared_names_field_range_and_value(
+    share, clients, scheme, omega, message
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        share(LABELS, POOL, clients, scheme, omega, stream(0, "x"))

@@ -1,0 +1,91 @@
+"""The batches of many clients side by side: ragged clients padded to one rectangle a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.update import StepRule
+
+Indices = NDArray[np.int64]
+
+# Bytes of gathered inputs in a chunk. More falls out of the cache; with less, Python's time shows.
+_CACHE = 2**21
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Clients that train together, the largest first.
+
+    Attributes:
+        records: Which examples each client holds.
+        rngs: From where each client's batches are drawn.
+    """
+
+    records: Sequence[Indices]
+    rngs: Sequence[np.random.Generator]
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
+        return len(self.records)
+
+
+class Engine(Protocol):
+    """A way to train a chunk of clients."""
+
+    def clients_at_once(self, size: int) -> int:
+        """Return how many clients of `size` examples make the fastest chunk."""
+        ...
+
+    def bytes_each(self, models: int, size: int) -> int:
+        """Return the memory that a client of a chunk takes, beside `x`, `y` and the result."""
+        ...
+
+    def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk) -> Tensor:
+        """Return trained minus start, (models, clients, dim), from a start of (models, dim)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of those clients that still have a batch in this pass: the first of the chunk.
+
+    Attributes:
+        index: Examples of the batches, then padding. # (active, width)
+        counts: How many of each row are the client's batch, descending. # (active,)
+    """
+
+    index: Indices
+    counts: Indices
+
+
+def width(rule: StepRule, size: int) -> int:
+    """Return the number of examples in the largest batch of a client with `size` examples."""
+    most = rule.weight(size)
+    return min(rule.batch_size or most, most)
+
+
+def clients_in_cache(batch_bytes: int) -> int:
+    """Return how many clients' batches fit into the cache together, at least one."""
+    return max(1, _CACHE // max(1, batch_bytes))
+
+
+def steps(rule: StepRule, chunk: Chunk) -> Iterator[Step]:
+    """Yield all steps of a chunk, drawn as the plain rule draws them for each client."""
+    lengths = np.array([rule.weight(len(own)) for own in chunk.records])
+    longest = int(lengths[0])
+    most = width(rule, len(chunk.records[0]))
+    index = np.empty((len(chunk), longest), dtype=np.int64)
+    for _ in range(rule.passes):
+        for row, own, length, rng in zip(index, chunk.records, lengths, chunk.rngs, strict=True):
+            row[:length] = own[rule.order(len(own), rng)]
+            row[length:] = row[0]  # one of the client's own, so that no other's NaN gets in
+        for first in range(0, longest, most):
+            active = int(np.searchsorted(-lengths, -first))  # those with lengths > first
+            counts = np.minimum(lengths[:active] - first, most)
+            yield Step(index[:active, first : first + most], counts)

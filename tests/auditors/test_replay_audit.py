@@ -1,0 +1,98 @@
+"""The likelihood-ratio audit of an app that it knows nothing about, by replaying its rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import FedAvg
+
+from auditors import Audited, Effort, LikelihoodRatio, ReplaySampler, canary_mod, tap_mod
+from clients import MaskMod
+from strategies import Chosen, FixedSize, Masked
+
+QUICK = Effort(fit=60, candidates=12, pilot=10, trials=25)
+
+
+@pytest.fixture
+def foreign(federation: Any) -> Any:
+    """Return the maker of federations whose clients draw batches of their own."""
+
+    class Foreign(federation):  # type: ignore[misc]
+        spread = 1.0
+        draws = np.random.default_rng(0)
+
+        def trained(self, client: int, arrays: Any) -> dict[str, np.ndarray]:
+            models = super().trained(client, arrays)
+            batch = self.draws.standard_normal((10, 12)) * self.spread
+            models["w"] = (models["w"] + batch).astype(np.float32)
+            models["b"] = models["b"] + self.draws.standard_normal(12) * self.spread
+            return models
+
+    return Foreign
+
+
+def run(of: Any, auditor: LikelihoodRatio, strategy: Any = None) -> Audited:
+    """Return an audited run of two rounds."""
+    inner = strategy or FedAvg(min_train_nodes=5, min_available_nodes=5, fraction_evaluate=0.0)
+    audited = Audited(inner, [auditor])
+    audited.start(of.grid, of.arrays(), num_rounds=2)
+    return audited
+
+
+def test_a_foreign_app_is_audited_by_replay(foreign: Any) -> None:
+    audited = run(foreign(5), LikelihoodRatio(ReplaySampler(), effort=QUICK))
+    assert audited.failures == []
+    kinds = {(f.quantity, f.kind) for f in audited.findings}
+    assert ("epsilon", "lower_bound") in kinds
+    assert ("verdict", "diagnostic") in kinds
+    (bound, *_) = [f for f in audited.findings if f.kind == "lower_bound"]
+    assert "game rerun" in bound.threat_model
+    assert bound.details["others"] == 4
+    assert bound.server_round == 1
+
+
+def test_replays_do_not_change_the_run(foreign: Any) -> None:
+    plain, audited = foreign(5), foreign(5)
+    for each in (plain, audited):
+        each.spread = 0.0  # deterministic clients: both runs agree up to the order of the sum
+    results = [
+        Audited(
+            FedAvg(min_train_nodes=5, min_available_nodes=5, fraction_evaluate=0.0), auditors
+        ).start(each.grid, each.arrays(), num_rounds=2)
+        for each, auditors in (
+            (plain, []),
+            (audited, [LikelihoodRatio(ReplaySampler(), effort=QUICK)]),
+        )
+    ]
+    first, second = (result.arrays.to_numpy_ndarrays() for result in results)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_deterministic_clients_are_named_and_the_training_goes_on(foreign: Any) -> None:
+    of = foreign(5)
+    of.spread = 0.0
+    audited = run(of, LikelihoodRatio(ReplaySampler(), effort=QUICK))
+    (failure,) = audited.failures
+    assert "gave the same update twice" in failure
+
+
+@pytest.mark.parametrize(("required", "simulated"), [(True, False), (True, True)])
+def test_masked_rounds_are_replayed_in_simulations_only(
+    foreign: Any, required: bool, simulated: bool
+) -> None:
+    mods = [MaskMod(required=required, allow_tap=True, seed=0), tap_mod, canary_mod]
+    of = foreign(5, mods=mods)
+    inner = FedAvg(min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
+    chosen = Chosen(inner, FixedSize(5), num_clients=5, seed=0)
+    masked = Masked(chosen, max_weight=50.0, clip_range=8.0, metrics={"train-loss": (0.0, 9.0)})
+    sampler = ReplaySampler(simulated=simulated)
+    audited = run(of, LikelihoodRatio(sampler, effort=QUICK), masked)
+    if simulated:
+        assert audited.failures == []
+        assert any(f.kind == "lower_bound" for f in audited.findings)
+    else:
+        (failure,) = audited.failures
+        assert "replays need plain updates" in failure
