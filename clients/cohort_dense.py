@@ -83,8 +83,10 @@ class Dense:
     scratch: threading.local = field(default_factory=threading.local, compare=False)
 
     def clients_at_once(self, size: int) -> int:
-        """Return as many as have their batches in the cache together."""
-        return clients_in_cache(width(self.rule, size) * self.layers[0].fan_in * self.itemsize)
+        """Return as many as have their batches and half their models in the cache together."""
+        # Measured: small batches want more than fit, and threads want more than one chunk.
+        numbers = width(self.rule, size) * self.layers[0].fan_in + self.layers[-1].stop // 2
+        return clients_in_cache(numbers * self.itemsize)
 
     def bytes_each(self, models: int, size: int) -> int:
         """Count the batch and its indices, three copies of the model, and the signals."""
