@@ -18,8 +18,11 @@ from auditors.base import Stream, UpdateSampler, Vector
 from auditors.challenge import Challenge, between, challenge
 from auditors.domain import within
 from auditors.rng import stream as numbers
+from auditors.span import Span, outside_span
 from auditors.sum_law import ROUNDING, DenseLaw, DualLaw, Floats, SumLaw
 
+# Up to this dimension the span of the others' updates is sampled.
+_MOST_SPANNED = 1000
 # Told which stage begins or goes on, and which share of it is done.
 Watch = Callable[[str, float], None]
 
@@ -54,8 +57,8 @@ class Duel:
         shift: How much more the first candidate adds than the second.
         modelled: Separation as the fit has it, in standard deviations.
         piloted: The same on the pilot draws, which have chosen the form.
-        support: Share of the pair's distance that lies in coordinates which the others never
-            moved; above 0 the pair is separated by these alone.
+        span: What of the pair's distance lies outside of all that the others' updates span; None
+            where that was not looked at, or noise covers everything.
         facts: About the fit: form, samples, dimension, shrinkage, condition number.
         pair: Which of the candidates.
         real: Pilot mean and deviation along the test for the update that was really sent.
@@ -65,7 +68,7 @@ class Duel:
     shift: float
     modelled: float
     piloted: float
-    support: float
+    span: Span | None
     facts: dict[str, Any]
     pair: tuple[int, int]
     real: tuple[Challenge, float, float] | None = None
@@ -133,12 +136,13 @@ def duel(
     reached = [_ratio(test.shift, std) for test, std in zip(tests, spread, strict=False)]
     best = int(np.argmax(reached))
     test = tests[best]
+    span = sums.span(test, (*stream, "span")) if noise_std == 0 else None
     return Duel(
         scores=sums.along([test], effort.trials, (*stream, "test"), added)[:, 0],
         shift=test.shift,
         modelled=test.modelled,
         piloted=reached[best],
-        support=_support(test, sampler.free),
+        span=span,
         facts=_facts(test.law, len(others)),
         pair=test.pair,
         real=(real[0], float(pilot[:, -1].mean()), float(spread[-1])) if real else None,
@@ -153,6 +157,7 @@ class _Sums:
     ) -> None:
         self.sampler = sampler
         self._model, self._others, self._watch = model, others, watch
+        self._rows: NDArray[np.float32] | None = None  # samples that span all there is
 
     def laws(self, updates: int, stream: Stream, noise_std: float) -> list[SumLaw]:
         """Return models of the sum, in the forms that so many sampled updates allow."""
@@ -166,6 +171,7 @@ class _Sums:
                 return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
             rows = self._spread(max(each, 3), stream)
             law = DualLaw.fit(rows, free=free, noise_std=noise_std)
+            self._rows = rows if law.is_saturated else None
             return [law, law.leading(len(rows) // 4)]
         except ValueError as error:
             if "move at least one coordinate" in str(error):
@@ -179,7 +185,8 @@ class _Sums:
         dependent; that changes the covariance of the sum by a factor, which tests do not feel.
         """
         chunks = self.sampler.sample(self._model, self._others, draws, stream)
-        drawn = np.concatenate(list(self._watched("fit", chunks, draws)), dtype=np.float32)
+        watched = self._watched(str(stream[-1]), chunks, draws)
+        drawn = np.concatenate(list(watched), dtype=np.float32)
         mean = drawn.mean(axis=0, dtype=np.float64)
         drawn -= mean.astype(np.float32)
         for client, centre in enumerate(mean):  # what rounding has left of a constant is none
@@ -188,6 +195,32 @@ class _Sums:
         rows = drawn.reshape(-1, drawn.shape[-1])
         rows *= np.float32(math.sqrt((len(rows) - 1) / (draws - 1)))
         return rows
+
+    def span(self, test: Challenge, stream: Stream) -> Span | None:
+        """Return what of a pair's distance the others' updates never reach.
+
+        Without samples that span everything there is, the only coordinates that count are those
+        which never move. Large models would take too many samples to say more.
+        """
+        gap, rows = test.first - test.second, self._rows
+        if isinstance(test.law, DenseLaw) and test.law.kept.size <= _MOST_SPANNED:
+            rows = self._spread(3 + 2 * test.law.kept.size // len(self._others), stream)
+        if rows is not None:
+            return outside_span(gap, rows, affine=False)
+        free = np.arange(gap.size) if self.sampler.free is None else self.sampler.free
+        idle = np.setdiff1d(free, test.law.kept)
+        length, left = float(np.linalg.norm(gap)), float(np.linalg.norm(gap[idle]))
+        return Span(
+            dim=free.size,
+            samples=test.law.samples,
+            rank=test.law.kept.size,
+            complete=False,
+            norm=length,
+            residual_norm=left,
+            idle_columns=idle.size,
+            idle_norm=left,
+            noise=1e-5 * length,
+        )
 
     def along(
         self, tests: Sequence[Challenge], draws: int, stream: Stream, noise_std: float
@@ -217,15 +250,6 @@ def _against(really: Vector, rows: Floats, law: SumLaw) -> Challenge:
     distances = np.diagonal(gram)[1:] - 2 * gram[0, 1:]
     index = int(distances.argmax())
     return between(really, rows[index], law, (-1, index))
-
-
-def _support(test: Challenge, free: NDArray[np.int64] | None) -> float:
-    """Return the share of the pair's distance outside all that the others ever moved."""
-    gap = np.abs(test.first - test.second)
-    outside = gap if free is None else gap[free]
-    kept = float(np.linalg.norm(gap[test.law.kept]))
-    whole = float(np.linalg.norm(outside))
-    return 0.0 if whole == 0 else math.sqrt(max(1 - (kept / whole) ** 2, 0.0))
 
 
 def _ratio(shift: float, std: float) -> float:

@@ -107,12 +107,11 @@ class Judge:
             rule = f"normality of the test statistic over trials, p = {p:.2g}"
             quantity = "Anderson-Darling statistic"
             found.append(self._diagnostic(quantity, statistic, rule, {"p_value": p}))
-        if played.support > 1e-6:
-            rule = (
-                f"{played.support:.2%} of the pair's distance lies in coordinates that the others "
-                "never moved: these alone separate the two worlds, which the test leaves out"
-            )
-            found.append(self._diagnostic("separation by support", played.support, rule, {}))
+        if played.span is not None and played.span.separated:
+            rule = f"{played.span.words}; the test leaves this out"
+            details = {"idle_columns": played.span.idle_columns, "rank": played.span.rank}
+            quantity = "separation by support"
+            found.append(self._diagnostic(quantity, played.span.share, rule, details))
         return found
 
     def verdict(self, played: Duel, seen: Vector | None) -> list[Finding]:

@@ -194,6 +194,11 @@ class DualLaw:
             inside=1 / spread,
         )
 
+    @property
+    def is_saturated(self) -> bool:
+        """Whether the samples have stopped to add directions."""
+        return len(self.mix) < 0.9 * self.samples
+
     def leading(self, rank: int) -> DualLaw:
         """Return the model of so many leading directions, blind to all outside them."""
         rank = min(max(rank, 1), len(self.mix))

@@ -116,8 +116,33 @@ def test_a_coordinate_that_only_the_target_moves_is_separation_by_support(
 
     played = play(Lopsided(np.eye(DIM)))
     assert played.facts["dimension"] == DIM - 1
-    assert 0.01 < played.support < 1
-    assert play(gaussian_sampler(np.eye(DIM))).support == 0.0
+    assert played.span.separated
+    assert 0.01 < played.span.share < 1
+    assert not play(gaussian_sampler(np.eye(DIM))).span.separated
+
+
+@pytest.mark.parametrize(("rank", "separated"), [(4, True), (9, True), (30, False)])
+def test_a_pair_beyond_what_the_others_span_is_separated_by_support(
+    gaussian_sampler, rank: int, separated: bool
+) -> None:
+    """The others move in a few directions, the target in all; no coordinate is idle."""
+    mixed = np.linalg.qr(stream(2, "mixed").standard_normal((30, 30)))[0]
+
+    class Narrow(gaussian_sampler):
+        def sample(self, model, clients, draws, path, *, project=None):
+            for chunk in super().sample(model, clients, draws, path):
+                chunk = chunk.copy()
+                for place, client in enumerate(clients):
+                    if client != 0:
+                        chunk[:, place] = (chunk[:, place] @ mixed[:, :rank]) @ mixed[:, :rank].T
+                yield chunk if project is None else chunk @ project
+
+    for fit in (400, 40):  # the dense form and the dual one
+        effort = Effort(fit=fit, candidates=20, pilot=20, trials=40)
+        span = play(Narrow(np.eye(30)), effort=effort).span
+        assert span.separated == separated
+        noisy = play(Narrow(np.eye(30)), effort=effort, noise_std=0.1)
+        assert noisy.span is None
 
 
 def test_others_that_never_change_are_said_to_hide_nothing(gaussian_sampler) -> None:
