@@ -115,10 +115,10 @@ class DenseLaw:
         return np.asarray(white.T @ white)
 
     def solve(self, vector: Floats) -> Vector:
-        """Return Σ⁻¹ vector, zero outside `kept`."""
-        out = np.zeros(vector.size)
-        scaled = vector[self.kept] / self.std
-        out[self.kept] = cho_solve((self.factor, True), scaled) / self.std
+        """Return Σ⁻¹ vector, zero outside `kept`; of every row if there are several."""
+        out = np.zeros(vector.shape)
+        scaled = (vector[..., self.kept] / self.std).T
+        out[..., self.kept] = cho_solve((self.factor, True), scaled).T / self.std
         return out
 
 

@@ -144,7 +144,7 @@ def _attack(setting: Setting, game: Game) -> dict[str, Any]:
     for own, moments in zip(rows, fits, strict=True):
         law = DenseLaw.fit(moments, free=sampler.free)
         centred = own - own.mean(axis=0)
-        solved.append(np.stack([law.solve(row) for row in centred]).astype(np.float32))
+        solved.append(law.solve(centred).astype(np.float32))
         squares += centred @ solved[-1].T / setting.models
         facts.append((law.shrinkage, law.condition, law.kept.size))
     first, second = farthest(squares)

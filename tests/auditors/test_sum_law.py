@@ -97,6 +97,11 @@ def test_redundant_and_still_coordinates_are_left_out() -> None:
         assert law.solve(np.ones(DIM))[[4, DIM - 2, DIM - 1]].tolist() == [0.0, 0.0, 0.0]
 
 
+def test_many_vectors_are_solved_at_once() -> None:
+    law, vectors = dense(draws(60)), draws(4, seed=2)
+    np.testing.assert_allclose(law.solve(vectors), [law.solve(v) for v in vectors], rtol=1e-9)
+
+
 def test_noise_moves_every_coordinate() -> None:
     rows = draws(60)
     rows[:, 4] = 0.0
