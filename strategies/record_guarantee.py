@@ -16,7 +16,6 @@ from scipy.special import logsumexp
 
 from auditors.base import Adjacency, Bound, Finding, Observer, Unit
 from auditors.gaussian import epsilon_gaussian
-from strategies.accounting import Release, amplified
 from strategies.rdp import (
     Contribution,
     Conversion,
@@ -105,6 +104,8 @@ def guarantee(
         conversion: From Rényi DP to ε at δ.
         is_subspace: Whether floors of sampling alone are meant in a subspace (Theorem 3).
     """
+    if is_subspace and any(one.mechanism != "sampling" for one in rounds):
+        raise ValueError("is_subspace must be False unless all rounds rely on sampling alone")
     curve = composed(rounds)
     limit = min(one.limit for one in rounds)
     value = epsilon_of(curve, delta, limit=limit, conversion=conversion)
@@ -219,6 +220,8 @@ def minibatch_epsilon(
     if rounds == 1:
         room = min(delta / share, 1 - 2**-53)
         found.append(_diluted(float(epsilon_gaussian(room, known)), share))
+    from strategies.accounting import Release, amplified  # which may offer our names
+
     release = Release(
         noise_std=math.sqrt(users * floor),
         sensitivity=clip / batch,
