@@ -44,9 +44,8 @@ def line_figure(panels: Sequence[Panel], *, width: float = 5.2, height: float = 
             axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
             for line in panel.lines:
                 # A curve may be a single point, which a line would not show.
-                marker = "o" if len(line.x) < 3 else None
-                look = {"color": f"C{line.color}", "label": line.label, "lw": 1.4, "ms": 4}
-                axes.plot(line.x, line.y, line.style, marker=marker, **look)
+                (drawn,) = axes.plot(line.x, line.y, line.style, label=line.label, lw=1.4, ms=4)
+                drawn.set(color=f"C{line.color}", marker="o" if len(line.x) < 3 else "")
             axes.set_xscale("log" if panel.log_x else "linear")
             axes.set_yscale("log" if panel.log_y else "linear")
             if panel.y_limits:
