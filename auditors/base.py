@@ -183,6 +183,7 @@ class RoundView:
         facts: What the server's wrappers know.
         truth: Simulation only: client index to its plain update. May label, never score.
         instructed: Client index to the canary it was told to play, of those that answered.
+        truth_weights: Simulation only: client index to the weight that it stated beside it.
     """
 
     server_round: int
@@ -192,6 +193,7 @@ class RoundView:
     facts: RoundFacts
     truth: Mapping[int, Vector] = field(default_factory=dict)
     instructed: Mapping[int, Canary] = field(default_factory=dict)
+    truth_weights: Mapping[int, float] = field(default_factory=dict)
 
 
 class Auditor(ABC):
@@ -324,4 +326,11 @@ class UpdateSampler(Protocol):
 
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> UpdateSampler:
         """Return a sampler whose other clients never hold what `client` held in these draws."""
+        ...
+
+    def beside(self, client: int) -> UpdateSampler | None:
+        """Return a sampler whose other clients never hold what `client` really holds.
+
+        None if that is not known: the sum that was really released is then not judged.
+        """
         ...

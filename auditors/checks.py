@@ -210,5 +210,6 @@ def _view(server_round: int, orders: Mapping[int, Canary]) -> RoundView:
         released=sent + mean,
         facts=RoundFacts(aggregate=mean, num_clients=CLIENTS, total_weight=float(CLIENTS)),
         truth={c: u.copy() for c, u in updates.items()},
+        truth_weights=dict.fromkeys(updates, 1.0),
         instructed=orders,
     )

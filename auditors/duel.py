@@ -19,7 +19,7 @@ from auditors.challenge import Challenge, between, challenge
 from auditors.domain import within
 from auditors.rng import stream as numbers
 from auditors.span import Span, outside_span
-from auditors.sum_law import ROUNDING, DenseLaw, DualLaw, Floats, SumLaw
+from auditors.sum_law import ROUNDING, DenseLaw, DualLaw, Floats, NothingMovesError, SumLaw
 
 # Up to this dimension the span of the others' updates is sampled.
 _MOST_SPANNED = 1000
@@ -128,14 +128,21 @@ def duel(
     drawn = (*stream, "candidates")
     rows = np.concatenate(list(sampler.sample(model, [target], effort.candidates, drawn)))[:, 0]
     tests = [challenge(rows, law) for law in laws]
-    # The others never hold the records behind a candidate: their law is the same in both worlds.
     sums.sampler = sampler.apart(target, drawn, sorted({i for t in tests for i in t.pair}))
-    real = [] if really is None else [_against(really, rows, laws[0])]
-    pilot = sums.along([*tests, *real], effort.pilot, (*stream, "pilot"), added)
+    pilot = sums.along(tests, effort.pilot, (*stream, "pilot"), added)
     spread = pilot.std(axis=0, ddof=1)
-    reached = [_ratio(test.shift, std) for test, std in zip(tests, spread, strict=False)]
+    reached = [_ratio(test.shift, std) for test, std in zip(tests, spread, strict=True)]
     best = int(np.argmax(reached))
     test = tests[best]
+    real = None
+    if really is not None and (beside := sampler.beside(target)) is not None:
+        # In the run the others hold what the target does not, and so in this pilot.
+        sums.sampler = beside
+        truth = _against(really, rows, laws[0])
+        scores = sums.along([truth], effort.pilot, (*stream, "verdict"), added)[:, 0]
+        real = (truth, float(scores.mean()), float(scores.std(ddof=1)))
+    # The others never hold the records behind the pair: their law is the same in both worlds.
+    sums.sampler = sampler.apart(target, drawn, sorted(test.pair))
     span = sums.span(test, (*stream, "span")) if noise_std == 0 else None
     return Duel(
         scores=sums.along([test], effort.trials, (*stream, "test"), added)[:, 0],
@@ -145,7 +152,7 @@ def duel(
         span=span,
         facts=_facts(test.law, len(others)),
         pair=test.pair,
-        real=(real[0], float(pilot[:, -1].mean()), float(spread[-1])) if real else None,
+        real=real,
     )
 
 
@@ -163,26 +170,27 @@ class _Sums:
         """Return models of the sum, in the forms that so many sampled updates allow."""
         free = self.sampler.free
         dim = self._model.size if free is None else free.size
-        each = -(-updates // len(self._others))  # draws that give every other client a turn
+        each = max(-(-updates // len(self._others)), 3)  # so that every client has its turns
         try:
             if updates >= 2 * dim:
-                draws = each if self.sampler.game == "rerun" else updates
+                draws = (
+                    each if self.sampler.game == "rerun" else max(updates, 3 * len(self._others))
+                )
                 moments = self.sampler.moments(self._model, self._others, draws, stream)
                 return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
-            rows = self._spread(max(each, 3), stream)
-            law = DualLaw.fit(rows, free=free, noise_std=noise_std)
+            rows = self._spread(each, stream)
+            freedom = len(rows) - len(self._others)
+            law = DualLaw.fit(rows, free=free, noise_std=noise_std, freedom=freedom)
             self._rows = rows if law.is_saturated else None
             return [law, law.leading(len(rows) // 4)]
-        except ValueError as error:
-            if "move at least one coordinate" in str(error):
-                raise ConstantSumError(_CONSTANT) from None
-            raise
+        except NothingMovesError:
+            raise ConstantSumError(_CONSTANT) from None
 
     def _spread(self, draws: int, stream: Stream) -> NDArray[np.float32]:
-        """Return rows whose covariance is that of the sum, up to a factor, from single updates.
+        """Return rows whose covariance is that of the sum, from single updates.
 
         Each client's draws are centred by their own mean. Deals of one data set make clients
-        dependent; that changes the covariance of the sum by a factor, which tests do not feel.
+        dependent; that is modelled by one factor for all coordinates.
         """
         chunks = self.sampler.sample(self._model, self._others, draws, stream)
         watched = self._watched(str(stream[-1]), chunks, draws)
@@ -192,8 +200,14 @@ class _Sums:
         for client, centre in enumerate(mean):  # what rounding has left of a constant is none
             still = np.abs(drawn[:, client]).max(axis=0) <= ROUNDING * np.abs(centre)
             drawn[:, client, still] = 0.0
+        factor = 1.0
+        if self.sampler.game == "partition":
+            independent = np.einsum("ijk,ijk->k", drawn, drawn, dtype=np.float64)
+            moves = independent > 0
+            together = (drawn.sum(axis=1, dtype=np.float64) ** 2).sum(axis=0)
+            factor = float((together[moves] / independent[moves]).mean()) if moves.any() else 1.0
         rows = drawn.reshape(-1, drawn.shape[-1])
-        rows *= np.float32(math.sqrt((len(rows) - 1) / (draws - 1)))
+        rows *= np.float32(math.sqrt(factor * (len(rows) - 1) / (draws - 1)))
         return rows
 
     def span(self, test: Challenge, stream: Stream) -> Span | None:

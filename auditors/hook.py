@@ -186,7 +186,8 @@ class Audited(Strategy):
                 wire.add_record(message, wire.CANARY, wire.canary_record(orders[client]))
                 wire.add_left_out(message, layout.left_out)
             if self._panel.wants_truth:
-                keep = ConfigRecord({"action": "keep", "round": server_round})
+                key = weight_key(self.strategy)
+                keep = ConfigRecord({"action": "keep", "round": server_round, "weight-key": key})
                 wire.add_record(message, wire.TAP, keep)
         by_client = {clients[m.metadata.dst_node_id]: m for m in messages}
         key = weight_key(self.strategy)
@@ -210,13 +211,15 @@ class Audited(Strategy):
         }
         updates = Updates(layout, opened.sent, contents, weight_key(self.strategy))
         arrays, metrics = self._inner_aggregate_train(server_round + self._offset, replies)
+        truth, weights = self._truth(opened, layout)
         view = RoundView(
             server_round=opened.server_round,
             sent=opened.sent,
             replies=updates,
             released=opened.sent if arrays is None else layout.flatten(arrays),
             facts=merged_facts(self.strategy, updates, released=arrays is not None),
-            truth=self._truth(opened, layout),
+            truth=truth,
+            truth_weights=weights,
             instructed=self._obeyed(opened, updates),
         )
         findings = self._panel.observe(view)
@@ -242,10 +245,12 @@ class Audited(Strategy):
             )
         return obeyed
 
-    def _truth(self, opened: _Open, layout: Layout) -> Mapping[int, Vector]:
-        """Return the plain updates that the clients kept, if an auditor wants them."""
+    def _truth(
+        self, opened: _Open, layout: Layout
+    ) -> tuple[Mapping[int, Vector], Mapping[int, float]]:
+        """Return the plain updates and weights that clients kept, if an auditor wants them."""
         if not self._panel.wants_truth:
-            return {}
+            return {}, {}
         return collect_truth(
             opened.grid,
             opened.clients,

@@ -118,12 +118,15 @@ class _Case:
     variance: float
     loss: Callable[[int, float], LossLaw]
     alone: Callable[[int], float]  # delta of d entries if n = 1, the same for all epsilons
+    alone_backward: Callable[[int, Floats], Floats]
     symmetric: bool
 
     def bounds(self, n: int, d: int, epsilons: Floats) -> tuple[Floats, float]:
         """Return (direction, lower or upper, epsilon), and the infinite mass."""
         if n == 1:
-            return np.full((2, 2, epsilons.size), self.alone(d)), self.alone(d)
+            forward = np.full((2, epsilons.size), self.alone(d))
+            backward = np.broadcast_to(self.alone_backward(d, epsilons), forward.shape)
+            return np.array([forward, backward]), self.alone(d)
         law = self.loss(n, _MARGIN + float(epsilons[-1]))
         cells, spread = loss_cells(law, d, _FINE)
         forward = deltas(cells, d, epsilons, spread)
@@ -141,10 +144,16 @@ _CASES = {
         variance=1.0,
         loss=partial(gamma_loss, width=4.0),
         alone=lambda d: -math.expm1(-4.0 * d),
+        alone_backward=lambda d, epsilons: -np.expm1(np.minimum(epsilons - 4.0 * d, 0.0)),
         symmetric=False,
     ),
     "uniform": _Case(
-        width=1.0, variance=1 / 12, loss=irwin_hall_loss, alone=lambda _: 1.0, symmetric=True
+        width=1.0,
+        variance=1 / 12,
+        loss=irwin_hall_loss,
+        alone=lambda _: 1.0,
+        alone_backward=lambda _, epsilons: np.ones(epsilons.size),
+        symmetric=True,
     ),
 }
 

@@ -100,11 +100,10 @@ class LikelihoodRatio(Auditor):
         if target is None or len(honest) < 2:
             _log.warning("round %d: no client to audit among %s", view.server_round, honest)
             return ()
-        sampler = self.sampler(view) if callable(self.sampler) else self.sampler
+        sampler = self._sampler(view)
         others = [c for c in honest if c != target]
         judge = self._judge.of_round(view.server_round, sampler.game, target, len(others))
         mass = (view.facts.divisor or view.facts.total_weight) / sampler.scale
-        each = view.facts.total_weight / max(view.facts.num_clients, 1) / sampler.scale
         try:
             played = duel(
                 sampler,
@@ -115,11 +114,11 @@ class LikelihoodRatio(Auditor):
                 stream=("likelihood-ratio", self.seed, view.server_round),
                 noise_std=self._noise_on_sum(view, mass, sampler.scale),
                 rounding_std=_rounding_on_sum(view, sampler.scale),
-                really=view.truth[target] * each if target in view.truth else None,
+                really=_contribution(view, target, sampler.scale),
                 watch=self._watch,
             )
         except ConstantSumError as error:
-            return [judge.constant(str(error))]
+            return [judge.constant(str(error), is_rounded=bool(view.facts.quantum))]
         self._played.append(
             {
                 "round": view.server_round,
@@ -130,7 +129,7 @@ class LikelihoodRatio(Auditor):
                 "scores": played.scores,
             }
         )
-        seen = self._seen(view, mass, each)
+        seen = self._seen(view, mass, sampler.scale)
         return [*judge.claims(played, self.confidence), *judge.verdict(played, seen)]
 
     def report(self) -> Sequence[Finding]:
@@ -150,6 +149,21 @@ class LikelihoodRatio(Auditor):
             {**p, "scores": np.asarray(p["scores"], dtype=np.float64)} for p in state["played"]
         ]
 
+    def _sampler(self, view: RoundView) -> UpdateSampler:
+        """Return the round's sampler, or raise if it does not fit the mechanism."""
+        sampler = self.sampler(view) if callable(self.sampler) else self.sampler
+        if getattr(sampler, "has_noise", False):
+            raise ValueError(
+                "sampler must leave the clients' noise out, which the trials add: in candidates it "
+                "would be frozen and hide nothing; got one that adds it"
+            )
+        if view.facts.divisor is not None and sampler.scale != 1:
+            raise ValueError(
+                "sampler must weigh all clients 1 where sums are divided by a fixed number "
+                f"(weighted=False), got a scale of {sampler.scale:g}"
+            )
+        return sampler
+
     def _is_due(self, server_round: int) -> bool:
         return (server_round - 1) % self.every == 0 if self.every else server_round == 1
 
@@ -167,17 +181,35 @@ class LikelihoodRatio(Auditor):
             return (view.facts.noise_std or 0.0) * mass
         return (view.facts.share_std or 0.0) * math.sqrt(view.facts.num_clients) / scale
 
-    def _seen(self, view: RoundView, mass: float, each: float) -> Vector | None:
+    def _seen(self, view: RoundView, mass: float, scale: float) -> Vector | None:
         """Return the sum that the observer saw, without what canary seats have put in."""
         facts = view.facts
         mean = facts.noised if self.observer == "outsider" else facts.aggregate
         if mean is None and self.observer == "outsider":
             mean = facts.aggregate
-        if mean is None or not set(view.instructed) <= set(view.truth):
+        if mean is None:
             return None
         if mean is facts.aggregate:
             mass *= facts.total_weight / (facts.divisor or facts.total_weight)
-        return mean * mass - each * sum(view.truth[c] for c in sorted(view.instructed))
+        seen = mean * mass
+        for client in sorted(view.instructed):
+            own = _contribution(view, client, scale)
+            if own is None:
+                return None
+            seen = seen - own
+        return seen
+
+
+def _contribution(view: RoundView, client: int, scale: float) -> Vector | None:
+    """Return what a client has put into the sum before noise; None where that is not known."""
+    weight = view.truth_weights.get(client) if view.facts.divisor is None else 1.0
+    update = view.truth.get(client)
+    if update is None or weight is None:
+        return None
+    norm = float(np.linalg.norm(update))
+    # The tap is inside the mod that clips.
+    clipped = min(view.facts.clip_norm / norm, 1.0) if view.facts.clip_norm and norm > 0 else 1.0
+    return update * (clipped * weight / scale)
 
 
 def _rounding_on_sum(view: RoundView, scale: float) -> float:

@@ -139,9 +139,11 @@ class Judge:
         }
         return [self._diagnostic("verdict", ratio, rule, details)]
 
-    def constant(self, why: str) -> Finding:
+    def constant(self, why: str, *, is_rounded: bool) -> Finding:
         """Return that nothing hides the target."""
         rule = f"{why}: any two different updates of client {self.target} are told apart for sure"
+        if is_rounded:
+            rule += ", unless they differ by less than the sum is rounded"
         return self._diagnostic("separation by support", 1.0, rule, {})
 
     def of_run(
@@ -178,8 +180,9 @@ class Judge:
 
     def _assumption(self) -> str:
         return (
-            f"the adversary can simulate the others: {GAMES[self.game]}; the client's own "
-            "randomness is frozen in its two candidate updates"
+            f"the adversary knows the cohort and can simulate the others: {GAMES[self.game]}; the "
+            "client's own randomness is frozen in its two candidate updates; what canary seats "
+            "send is known; rounding of the sum is Gaussian of the average variance"
         )
 
     def _words(self) -> dict[str, Any]:
@@ -189,8 +192,9 @@ class Judge:
             "auditor": self.name,
             "quantity": "epsilon",
             "threat_model": (
-                f"{self.observer} who sees {sees}, knows two updates one of which a client has "
-                f"sent, and can simulate the others (game {self.game}: {GAMES[self.game]})"
+                f"{self.observer} who sees {sees}, knows who takes part and two updates one of "
+                f"which a client has sent, and can simulate the others (game {self.game}: "
+                f"{GAMES[self.game]})"
             ),
             "observer": self.observer,
             "adjacency": "replace",

@@ -61,7 +61,9 @@ def tap_mod(message: Message, context: Context, call_next: Call) -> Message:
         return Message(_collect(context, server_round), reply_to=message)
     reply = call_next(message, context)
     if not reply.has_error():
-        context.state[wire.TAP] = ConfigRecord({"round": server_round})
+        key = str(order.get("weight-key", wire.WEIGHT))
+        weight = wire.weight(reply.content, key)
+        context.state[wire.TAP] = ConfigRecord({"round": server_round, "weight": weight})
         # A record of its own: in one process the server may change the one in the reply.
         context.state[f"{wire.TAP}.arrays"] = ArrayRecord(dict(wire.arrays(reply.content)))
     return reply
@@ -76,4 +78,4 @@ def _collect(context: Context, server_round: int) -> RecordDict:
     assert isinstance(record, ArrayRecord)
     del context.state[wire.TAP]
     del context.state[f"{wire.TAP}.arrays"]
-    return RecordDict({"arrays": record})
+    return RecordDict({"arrays": record, wire.TAP: kept})

@@ -167,6 +167,10 @@ class ReplaySampler:
         """Return this sampler: other clients hold data of their own anyway."""
         return self
 
+    def beside(self, client: int) -> ReplaySampler:
+        """Return this sampler, for the same reason."""
+        return self
+
     def _step(self, dim: int, clients: int) -> int:
         most = self._chunk or _MOST_BYTES // (8 * dim)
         return max(1, most // max(clients, 1))
@@ -198,16 +202,22 @@ class ReplaySampler:
 
     def _check_random(self, updates: Mapping[int, Vector], number: int) -> None:
         """Raise if another replay of a client has given the same update."""
+        repeated = []
         for client, update in updates.items():
             digest = hashlib.sha256(update.tobytes()).digest()
             last = self._last.get(client)
             if last is not None and last[0] != number and last[1] == digest:
-                raise ReplayError(
-                    f"client {client} gave the same update twice: it has no randomness of its own "
-                    "or seeds it by the round, so replays cannot show the law of its updates; let "
-                    "the client app mix auditors.wire.replay(message.content) into its seed"
-                )
+                repeated.append(client)
             self._last[client] = (number, digest)
+        # One constant client among others, with a single record perhaps, hides nobody but harms
+        # nothing.
+        if repeated and len(repeated) == len(updates):
+            raise ReplayError(
+                f"client {repeated[0]} gave the same update twice, and so did all that were asked: "
+                "they have no randomness of their own (full batches, a single record), or seed it "
+                "by the round, so replays cannot show the law of their updates; in the second case "
+                "let the client app mix auditors.wire.replay(message.content) into its seed"
+            )
 
 
 def _order(message: Message) -> _Order:

@@ -26,6 +26,10 @@ Matrix = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
+class NothingMovesError(ValueError):
+    """The samples are all the same."""
+
+
 class SumLaw(Protocol):
     """Gaussian model of the others' sum."""
 
@@ -150,6 +154,7 @@ class DualLaw:
         free: Indices | None = None,
         noise_std: float = 0.0,
         shrinkage: float | None = None,
+        freedom: int | None = None,
     ) -> DualLaw:
         """Return the model of the rows of `sums`, (samples, dim).
 
@@ -158,6 +163,8 @@ class DualLaw:
             free: Coordinates to consider; None for all.
             noise_std: Standard deviation of noise that is added to every coordinate of the sum.
             shrinkage: In [0, 1]; None lets Ledoit and Wolf decide.
+            freedom: Degrees of freedom of the samples, where they are fewer than one less than
+                the samples; they decide about the shrinkage.
         """
         count = len(sums)
         if count < 3:
@@ -175,7 +182,8 @@ class DualLaw:
             products = (white @ white.T).astype(np.float64)
             square = float((products**2).sum()) / (count - 1) ** 2
             quartic = float((np.diagonal(products) ** 2).sum())
-            shrinkage = _intensity(square, ratio, count, quartic)
+            free_count = count if freedom is None else freedom + 1
+            shrinkage = _intensity(square, ratio, free_count, quartic * free_count / count)
         shrinkage = min(max(shrinkage, _LEAST), 1.0)
         rest = np.sqrt(1 - (1 - shrinkage) * ratio)  # √D in units of std
         white /= rest.astype(np.float32)
@@ -248,7 +256,7 @@ def _moving(variance: Vector, free: Indices | None) -> Indices:
     """Return the coordinates that the samples move at all."""
     kept = np.flatnonzero(variance > 0) if free is None else free[variance[free] > 0]
     if not kept.size:
-        raise ValueError("samples must move at least one coordinate, got none that moves")
+        raise NothingMovesError("samples must move at least one coordinate, got none that moves")
     return np.asarray(kept, dtype=np.int64)
 
 

@@ -102,16 +102,21 @@ def collect_truth(
     layout: Layout,
     sent: Vector,
     timeout: float,
-) -> dict[int, Vector]:
-    """Collect the plain updates that tapped clients kept, with messages of their own."""
+) -> tuple[dict[int, Vector], dict[int, float]]:
+    """Collect the plain updates that tapped clients kept, and their weights.
+
+    Messages of their own do that; nothing rides on the round's replies.
+    """
     order = ConfigRecord({"action": "collect", "round": server_round})
     messages = [
         Message(RecordDict({wire.TAP: order}), dst_node_id=node, message_type="train")
         for node in clients
     ]
     kept = {
-        clients[m.metadata.src_node_id]: wire.arrays(m.content)
+        clients[m.metadata.src_node_id]: m.content
         for m in grid.send_and_receive(messages, timeout=timeout)
         if m.has_content()
     }
-    return {c: layout.flatten(kept[c]) - sent for c in sorted(kept)}
+    updates = {c: layout.flatten(wire.arrays(kept[c])) - sent for c in sorted(kept)}
+    notes = {c: wire.config(kept[c], wire.TAP) for c in sorted(kept)}
+    return updates, {c: float(str(n["weight"])) for c, n in notes.items() if n is not None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,11 @@ Rows = NDArray[np.float64]
 
 class Finish(Protocol):
     """Changes updates as a client does before it sends them."""
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether it adds noise that is meant to hide the client."""
+        ...
 
     def __call__(self, updates: Rows, weights: Rows, rngs: Sequence[np.random.Generator]) -> Rows:
         """Return what enters the weighted mean; all randomness of row i comes from `rngs[i]`."""
@@ -37,6 +42,7 @@ class Clip:
     """
 
     norm: float
+    has_noise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         within("norm", self.norm, above=0.0)
@@ -56,6 +62,7 @@ class ClipAndNoise:
 
     norm: float
     std: float
+    has_noise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within("norm", self.norm, above=0.0)
@@ -79,6 +86,7 @@ class Rounded:
     """
 
     quantiser: Quantiser
+    has_noise: ClassVar[bool] = False
 
     def __call__(self, updates: Rows, weights: Rows, rngs: Sequence[np.random.Generator]) -> Rows:
         grid = replace(self.quantiser, metrics={})
@@ -99,6 +107,10 @@ class InTurn:
     """
 
     steps: tuple[Finish, ...]
+
+    @property
+    def has_noise(self) -> bool:
+        return any(step.has_noise for step in self.steps)
 
     def __call__(self, updates: Rows, weights: Rows, rngs: Sequence[np.random.Generator]) -> Rows:
         for step in self.steps:

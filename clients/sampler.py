@@ -38,6 +38,7 @@ class CohortSampler(Sampling):
             nothing.
         chunk: Most updates held at once; None takes what 32 MB hold, at most 1024.
         weighted: Whether the server weights clients by their examples; False for equal weights.
+        holdings: The records that each client really holds, where a round is to be judged.
 
     Example:
         sampler = CohortSampler(Cohort(module, rule), x, y, Kept(parts), seed=0)
@@ -55,6 +56,7 @@ class CohortSampler(Sampling):
         finish: Finish | None = None,
         chunk: int | None = None,
         weighted: bool = True,
+        holdings: Sequence[Indices] | None = None,
     ) -> None:
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk must be at least 1, got {chunk}")
@@ -62,7 +64,7 @@ class CohortSampler(Sampling):
             raise ValueError(f"y must have one label a record ({len(x)}), got {len(y)}")
         self._cohort, self._x, self._y = cohort, x, y
         self._source, self._seed, self._finish = source, seed, finish
-        self._weighted = weighted
+        self._weighted, self._holdings = weighted, holdings
         most = min(_MOST_BYTES // (4 * cohort.dim), _MOST_UPDATES)
         self._chunk = chunk or max(most, 1)
         self._scale = float(cohort.weights(source.usual()).mean()) if weighted else 1.0
@@ -97,6 +99,24 @@ class CohortSampler(Sampling):
         self._check((client,))
         hands = [self._hand((client,), draw, tuple(stream))[0][0] for draw in draws]
         return np.unique(np.concatenate(hands)) if hands else np.zeros(0, np.int64)
+
+    def beside(self, client: int) -> CohortSampler | None:
+        """Return a sampler whose other clients never hold what `client` really holds.
+
+        None if nobody has told what that is.
+        """
+        if self.game == "rerun":
+            return self
+        if self._holdings is None:
+            return None
+        other = copy.copy(self)
+        other._source = self._source.without(client, self._holdings[client])
+        return other
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether rows carry noise that the clients add to hide themselves."""
+        return self._finish is not None and self._finish.has_noise
 
     @property
     def data(self) -> tuple[Tensor, Tensor]:

@@ -130,16 +130,22 @@ class _Pool:
     pool: Indices
     num_clients: int
     absent: tuple[int, ...] = ()
+    size: float = 0.0  # of a share; 0 divides the pool evenly
 
     def __post_init__(self) -> None:
-        if not 1 <= self.shares <= len(self.pool):
-            allowed = f"between 1 and the records left ({len(self.pool)})"
-            raise ValueError(f"num_clients present must be {allowed}, got {self.shares}")
+        if not 1 <= self.num_clients <= max(len(self.pool), self.num_clients * bool(self.size)):
+            allowed = f"between 1 and the records ({len(self.pool)})"
+            raise ValueError(f"num_clients must be {allowed}, got {self.num_clients}")
+        if not self.size:
+            object.__setattr__(self, "size", len(self.pool) / self.num_clients)
+        if len(self.pool) < max(self.size, 1):
+            left = f"at least one client's share, {max(self.size, 1):g}"
+            raise ValueError(f"the records left must be {left}, got {len(self.pool)}")
 
     @property
     def shares(self) -> int:
-        """How many share the pool."""
-        return self.num_clients - len(self.absent)
+        """How many shares of the usual size the pool makes."""
+        return max(round(len(self.pool) / self.size), 1)
 
     def usual(self) -> Sequence[Indices]:
         return np.array_split(self.pool, self.shares)
@@ -153,10 +159,6 @@ class _Pool:
         if gone := sorted(set(clients) & set(self.absent)):
             raise ValueError(f"clients must be others than {list(self.absent)}, got {gone}")
 
-    def place(self, client: int) -> int:
-        """Return the client's place among those who are present."""
-        return client - sum(other < client for other in self.absent)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Dealt(_Pool):
@@ -167,6 +169,8 @@ class Dealt(_Pool):
         num_clients: How many share them.
         deal: Splits a pool among a number of clients; a pure function of its generator.
         absent: Clients that get nothing, since their records were taken out of the pool.
+        size: Records of a usual share. What is taken out of the pool makes fewer shares, not
+            smaller ones, unless more clients are asked for than there are shares.
     """
 
     deal: Deal
@@ -178,8 +182,11 @@ class Dealt(_Pool):
         deals: Callable[[], np.random.Generator],
         own: Sequence[np.random.Generator],
     ) -> list[Indices]:
-        parts = self.deal(self.pool, self.shares, deals())
-        return [parts[self.place(client)] for client in clients]
+        if not self.absent:
+            parts = self.deal(self.pool, self.shares, deals())
+            return [parts[client] for client in clients]
+        # Fewer shares than clients: those who are asked for take theirs in order.
+        return list(self.deal(self.pool, max(self.shares, len(clients)), deals())[: len(clients)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +198,7 @@ class Fresh(_Pool):
         num_clients: A client holds one of this many shares of them.
         draw: Takes one of a number of shares out of a pool; a pure function of its generator.
         absent: Clients that get nothing, since their records were taken out of the pool.
+        size: Records of a usual share, also of a pool that records were taken out of.
     """
 
     draw: Draw

@@ -76,6 +76,7 @@ def sampler_for(
         finish=finish,
         chunk=chunk,
         weighted=config.noise == "none",  # the accounting of noise knows no other weight than 1
+        holdings=[part.numpy() for part in task.parts],
     )
 
 
@@ -168,11 +169,24 @@ class RaySampler(Sampling):
 
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> RaySampler:
         """Return a sampler whose other clients never hold what `client` held in these draws."""
+        return self._around(self._sampler.apart(client, stream, draws))
+
+    def _around(self, sampler: CohortSampler) -> RaySampler:
         other = object.__new__(RaySampler)
         other.__dict__.update(self.__dict__)
         other._is_ours = False
-        other._take(self._sampler.apart(client, stream, draws))
+        other._take(sampler)
         return other
+
+    def beside(self, client: int) -> RaySampler | None:
+        """Return a sampler whose other clients never hold what `client` really holds."""
+        inner = self._sampler.beside(client)
+        return None if inner is None else self._around(inner)
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether rows carry noise that the clients add to hide themselves."""
+        return self._sampler.has_noise
 
     def close(self) -> None:
         """Stop Ray if this sampler has started it."""

@@ -68,7 +68,9 @@ class Setting:
 
 def audit(setting: Setting, game: Game, cells: Cells) -> dict[str, Any]:
     """Return what the audit of one game shows, for each size of the sum and each initial model."""
-    name = f"{setting.dataset}-{setting.partition}-{game}"
+    # Results of another size are not taken for these.
+    size = f"{setting.models}x{setting.fit}x{setting.candidates}x{setting.trials}"
+    name = f"{setting.dataset}-{setting.partition}-{game}-{size}"
     done: dict[str, Any] = cells.get(name, partial(_play, setting, game, cells, name))
     return done
 

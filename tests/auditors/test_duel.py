@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from auditors.bounds import epsilon_lower_bound
+from auditors.challenge import Challenge, challenge
 from auditors.duel import ConstantSumError, Duel, Effort, duel
 from auditors.gaussian import epsilon_gaussian
 from auditors.rng import stream
+from auditors.sum_law import DenseLaw
 
 DIM = 10
 SMALL = Effort(fit=400, candidates=30, pilot=60, trials=400)
@@ -55,19 +57,34 @@ def test_few_samples_flatter_the_fit_and_not_the_trials(gaussian_sampler) -> Non
     assert played.modelled > 1.15 * played.separation
 
 
-def test_a_pair_that_does_not_differ_claims_something_no_more_often_than_allowed(
+def fitted(sampler, key: int) -> tuple[np.ndarray, np.ndarray, Challenge]:
+    """Return two sets of trials of equal worlds along one fitted direction, and the test."""
+    others, model = list(range(1, 4)), np.zeros(len(sampler.root))
+    moments = sampler.moments(model, others, 100, ("fit", key))
+    rows = np.concatenate(list(sampler.sample(model, [0], 10, ("candidates", key))))[:, 0]
+    test = challenge(rows, DenseLaw.fit(moments))
+    draws = [
+        np.concatenate(list(sampler.sums(model, others, 60, (name, key)))) for name in ("a", "b")
+    ]
+    return draws[0], draws[1], test
+
+
+def test_worlds_that_do_not_differ_are_told_apart_no_more_often_than_allowed(
     gaussian_sampler,
 ) -> None:
     # Nominal 5 % of 200 repetitions and three standard errors: 10 + 9.2.
-    sampler = gaussian_sampler(np.eye(3))
-    effort = Effort(fit=10, candidates=2, pilot=10, trials=60)
-    claims = 0
+    sampler = gaussian_sampler(stream(0, "root").standard_normal((30, 30)))
+    claims, chosen = 0, 0
     for key in range(200):
-        scores = play(sampler, key, effort, others=2).scores
-        fresh = play(sampler, 1000 + key, effort, others=2).scores
-        # Identical candidates: the same law in both worlds, independent trials in each.
-        claims += epsilon_lower_bound(scores, fresh, delta=1e-5).value > 0
+        first, second, test = fitted(sampler, key)
+        scores = first @ test.direction, second @ test.direction
+        claims += epsilon_lower_bound(*scores, delta=1e-5).value > 0
+        # The same with a direction that was chosen on the trials themselves claims too much.
+        gap = first.mean(axis=0) - second.mean(axis=0)
+        fooled = np.linalg.solve(np.cov(np.concatenate([first, second]).T), gap)
+        chosen += epsilon_lower_bound(first @ fooled, second @ fooled, delta=1e-5).value > 0
     assert claims <= 19
+    assert chosen > 40
 
 
 def test_bounds_stay_below_the_truth_and_come_near_it(gaussian_sampler) -> None:
@@ -97,7 +114,8 @@ def test_the_others_never_hold_what_is_behind_the_pair(gaussian_sampler) -> None
             return super().apart(client, path, draws)
 
     played = play(Watching(np.eye(DIM)))
-    assert held == [(0, ("t", 0, "candidates"), tuple(sorted(played.pair)))]
+    apart = (0, ("t", 0, "candidates"), tuple(sorted(played.pair)))
+    assert held == [apart, apart]  # in the pilot, and in the trials
 
 
 def test_a_coordinate_that_only_the_target_moves_is_separation_by_support(

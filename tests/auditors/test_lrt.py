@@ -26,7 +26,13 @@ def view_of(server_round: int = 1, *, update_of=None, clients: int = CLIENTS, **
     sent = np.zeros(DIM)
     known = {"aggregate": mean, "num_clients": clients, "total_weight": float(clients)}
     return RoundView(
-        server_round, sent, dict(truth), sent + mean, RoundFacts(**(known | facts)), truth
+        server_round,
+        sent,
+        dict(truth),
+        sent + mean,
+        RoundFacts(**(known | facts)),
+        truth,
+        truth_weights=dict.fromkeys(truth, 1.0),
     )
 
 

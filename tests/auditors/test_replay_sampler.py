@@ -154,11 +154,12 @@ def test_a_replay_trains_honestly_and_disturbs_nothing_that_the_round_has_kept(f
     assert np.linalg.norm(rows, axis=2).min() > 1  # a canary that is out would be zero
     assert {c: (id(m), list(m.content)) for c, m in of.messages.items()} == before
     nodes = {client + 1: client for client in CLIENTS}
-    truth = collect_truth(
+    truth, weights = collect_truth(
         of.federation.grid, nodes, server_round=1, layout=of.layout, sent=of.sent, timeout=9
     )
     for update in truth.values():
         np.testing.assert_allclose(update, 0, atol=1e-6)  # the round's own, not a replay's
+    assert weights == {client: 10.0 * (client + 1) for client in CLIENTS}
 
 
 def test_a_strategy_that_changes_its_record_later_does_not_change_the_replay(federation) -> None:

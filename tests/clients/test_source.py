@@ -84,15 +84,29 @@ def test_others_never_hold_what_was_taken_out_and_share_the_rest(kind: str) -> N
         rest.check([1, 2])
 
 
-def test_places_close_up_around_those_who_are_absent() -> None:
-    source = Dealt(pool=POOL, num_clients=5, deal=shuffled).without(1, POOL[:4])
-    source = source.without(3, POOL[4:8])
-    assert [source.place(client) for client in (0, 2, 4)] == [0, 1, 2]
-    assert sorted(np.concatenate(hand(source, [0, 2, 4]))) == list(POOL[8:])
+@pytest.mark.parametrize("taken", [12, 24])
+def test_those_who_are_present_keep_their_usual_share(taken: int) -> None:
+    """60 records for five clients: what is taken out makes fewer shares, not smaller ones."""
+    dealt = Dealt(pool=POOL, num_clients=5, deal=shuffled).without(1, POOL[:taken])
+    fresh = Fresh(pool=POOL, num_clients=5, draw=chosen).without(1, POOL[:taken])
+    for source in (dealt, fresh):
+        parts = hand(source, [0, 2, 4])
+        assert [len(part) for part in parts] == [12, 12, 12]
+        assert not set(np.concatenate(parts)) & set(POOL[:taken])
+    assert len(np.unique(np.concatenate(hand(dealt, [0, 2, 4])))) == 36
+
+
+def test_more_clients_than_shares_get_smaller_ones() -> None:
+    source = Dealt(pool=POOL, num_clients=5, deal=shuffled).without(1, POOL[:24])
+    parts = hand(source, [0, 2, 3, 4])
+    assert sorted(np.concatenate(parts)) == sorted(POOL[24:])
+    assert [len(part) for part in parts] == [9, 9, 9, 9]
 
 
 def test_a_pool_that_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"between 1 and the records left \(60\), got 61"):
+    with pytest.raises(ValueError, match=r"between 1 and the records \(60\), got 61"):
         Dealt(pool=POOL, num_clients=61, deal=shuffled)
-    with pytest.raises(ValueError, match=r"records left \(60\), got 0"):
+    with pytest.raises(ValueError, match=r"records \(60\), got 0"):
         Fresh(pool=POOL, num_clients=0, draw=chosen)
+    with pytest.raises(ValueError, match=r"the records left must be at least .* 30, got 10"):
+        Dealt(pool=POOL, num_clients=2, deal=shuffled).without(0, POOL[:50])

@@ -46,11 +46,12 @@ def test_the_attack_gets_weaker_with_independent_clients(played) -> None:
 
 
 def test_sums_of_one_data_set_vary_less_than_those_of_independent_clients(played) -> None:
-    # Of 19 others that share the data, n leave (19 - n) / 18 of the variance, and what batches add.
+    # With two candidates' records apart, n of 18 who share the rest have (18 - n) / 17 of the
+    # variance, and what batches add.
     for size in ("10", "18"):
-        expected = (19 - (int(size) - 1)) / 18
+        expected = (18 - (int(size) - 1)) / 17
         shared = played["partition"][size]["variance_ratio"]
-        assert expected - 0.1 < shared < expected + 0.3
+        assert expected - 0.12 < shared < expected + 0.3
         assert played["independent"][size]["variance_ratio"] == pytest.approx(1, abs=0.2)
 
 
@@ -67,9 +68,9 @@ def test_an_interrupted_experiment_computes_only_what_is_missing(tmp_path: Path)
     first = audit(SMALL, "independent", Cells(tmp_path, said.append))
     assert len(said) == 4
     for part in ("", "-trials-150"):
-        (tmp_path / f"synthetic-iid-independent{part}.json").unlink()
+        (tmp_path / f"synthetic-iid-independent-2x1500x60x300{part}.json").unlink()
     assert audit(SMALL, "independent", Cells(tmp_path, said.append)) == first
-    assert said[4:] == ["  synthetic-iid-independent-trials-150: done", f"{said[3]}"]
+    assert said[4:] == ["  synthetic-iid-independent-2x1500x60x300-trials-150: done", f"{said[3]}"]
 
 
 def test_the_page_has_a_line_for_each_game_and_size_and_a_figure(tmp_path: Path) -> None:
