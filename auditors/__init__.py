@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from auditors.duel import Effort
     from auditors.hook import Audited
     from auditors.lrt import LikelihoodRatio
+    from auditors.membership import Membership
     from auditors.mods import canary_mod, tap_mod
+    from auditors.mutual import MutualInformation
     from auditors.one_shot import OneShotCanaries
     from auditors.recorder import AggregateRecorder, replay
     from auditors.replay_sampler import ReplaySampler
@@ -29,6 +31,8 @@ __all__ = [
     "Effort",
     "Finding",
     "LikelihoodRatio",
+    "Membership",
+    "MutualInformation",
     "OneShotCanaries",
     "ReplaySampler",
     "RoundFacts",
@@ -45,6 +49,8 @@ _HOME = {
     "Audited": "hook",
     "Effort": "duel",
     "LikelihoodRatio": "lrt",
+    "Membership": "membership",
+    "MutualInformation": "mutual",
     "OneShotCanaries": "one_shot",
     "ReplaySampler": "replay_sampler",
     "canary_mod": "mods",

@@ -124,9 +124,9 @@ class _Case:
     def bounds(self, n: int, d: int, epsilons: Floats) -> tuple[Floats, float]:
         """Return (direction, lower or upper, epsilon), and the infinite mass."""
         if n == 1:
-            forward = np.full((2, epsilons.size), self.alone(d))
-            backward = np.broadcast_to(self.alone_backward(d, epsilons), forward.shape)
-            return np.array([forward, backward]), self.alone(d)
+            one = np.full(epsilons.size, self.alone(d))
+            other = self.alone_backward(d, epsilons)
+            return np.array([[one, one], [other, other]]), self.alone(d)
         law = self.loss(n, _MARGIN + float(epsilons[-1]))
         cells, spread = loss_cells(law, d, _FINE)
         forward = deltas(cells, d, epsilons, spread)

@@ -11,6 +11,7 @@ from auditors.base import Canary
 CANARY = "leakmeter.canary"
 TAP = "leakmeter.tap"
 NOISE = "leakmeter.noise"
+FILLED = "leakmeter.filled"
 MASK = "leakmeter.mask"
 LAYOUT = "leakmeter.layout"
 SUM = "leakmeter.sum"

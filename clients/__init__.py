@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clients.filling import FillMod, fill_mod
     from clients.mods import MaskMod, mask_mod
     from clients.noising import NoiseMod, noise_mod
     from clients.participant import Policy
@@ -16,14 +17,25 @@ if TYPE_CHECKING:
 
 _HOME = {
     "CohortSampler": "sampler",
+    "FillMod": "filling",
     "MaskMod": "mods",
     "NoiseMod": "noising",
     "Policy": "participant",
+    "fill_mod": "filling",
     "mask_mod": "mods",
     "noise_mod": "noising",
 }
 
-__all__ = ["CohortSampler", "MaskMod", "NoiseMod", "Policy", "mask_mod", "noise_mod"]
+__all__ = [
+    "CohortSampler",
+    "FillMod",
+    "MaskMod",
+    "NoiseMod",
+    "Policy",
+    "fill_mod",
+    "mask_mod",
+    "noise_mod",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Clipping and Gaussian noise on one flat update.
+"""Clipping and Gaussian noise on one flat update; `WaterFilling` is found here too.
 
 Float64 Gaussians are open to attacks on their lowest bits (Mironov 2012, On Significance of the
 Least Significant Bits for Differential Privacy); the guarantees here are about real numbers.
@@ -7,11 +7,26 @@ Least Significant Bits for Differential Privacy); the guarantees here are about 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import ndtri
 
 from auditors.base import Vector
+
+if TYPE_CHECKING:
+    from clients.water_filling import WaterFilling
+
+__all__ = ["WaterFilling", "clip", "gaussian"]
+
+
+def __getattr__(name: str) -> Any:
+    # On use: its module draws its Gaussians here.
+    if name == "WaterFilling":
+        from clients.water_filling import WaterFilling
+
+        return WaterFilling
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def clip(update: Vector, norm: float) -> Vector:

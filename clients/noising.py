@@ -68,6 +68,11 @@ class NoiseMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
+        if wire.FILLED in reply.content:
+            raise ValueError(
+                f"a reply must not carry {wire.FILLED!r} here: clipping would bend the law of an "
+                "update that was filled, and its guarantee is of another kind"
+            )
         start = layout.flatten(sent)
         update = layout.flatten(wire.arrays(reply.content)) - start
         bounded = clip(update, norm)

@@ -74,11 +74,12 @@ class WaterFilling:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        drawn = [self._draw_block(part, batch_size, rng) for part in self._parts(gradients)]
+        drawn = [self._draw_block(part, batch_size, rng) for part in self.parts(gradients)]
         whole = np.concatenate([gradient for gradient, _ in drawn])
         return Filled(whole, tuple(spectrum for _, spectrum in drawn))
 
-    def _parts(self, gradients: Gradients) -> Iterator[Gradients]:
+    def parts(self, gradients: Gradients) -> Iterator[Gradients]:
+        """Yield the gradients of each block."""
         if self.blocks == 1:
             yield gradients
             return

@@ -17,6 +17,7 @@ from auditors import (
     Auditor,
     Effort,
     LikelihoodRatio,
+    MutualInformation,
     OneShotCanaries,
     RoundView,
     canary_mod,
@@ -25,6 +26,8 @@ from auditors import (
 )
 from auditors.base import Game
 from auditors.duel import Watch
+from auditors.information import Information
+from auditors.mi import batch_entropy
 from auditors.rng import stream
 from clients import CohortSampler, MaskMod, NoiseMod, update
 from clients.identity import add_identity
@@ -165,6 +168,17 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
             seed=config.seed,
             watch=watch,
         ),
+        "mutual-information": lambda: MutualInformation(
+            partial(_sampler, config),
+            target=None if config.mi_target < 0 else config.mi_target,
+            every=config.mi_every,
+            draws=config.mi_draws,
+            rank=config.mi_rank or None,
+            observer="outsider" if config.noise == "central" else "server",
+            limit=partial(_batch_entropy, config),
+            seed=config.seed,
+            watch=watch,
+        ),
     }
     made = [makers[name]() for name in dict.fromkeys(config.auditor_names)]
     for auditor in made:
@@ -181,6 +195,14 @@ def _sampler(config: Config, view: RoundView) -> CohortSampler:
     rule, game = update_rule(config), cast(Game, config.game)
     task, threads = load_task(config), min(os.cpu_count() or 1, 4)
     return sampler_for(task, config, rule, game, finish=finish, threads=threads)
+
+
+def _batch_entropy(config: Config, client: int) -> Information | None:
+    """Return what a client's batch holds at most, where nothing else is random."""
+    if config.game != "rerun" or config.algorithm != "fedsgd":
+        return None
+    records = len(load_task(config).parts[client])
+    return batch_entropy(records, min(config.batch_size or records, records))
 
 
 def client_app(config_of: Callable[[Context], Config]) -> ClientApp:

@@ -45,7 +45,10 @@ class Config:
     synthetic_features: int = setting(20, "features of synthetic", group="task", low=1)
     synthetic_classes: int = setting(10, "classes of synthetic", group="task", low=2)
     model: str = setting(
-        "mlp", "linear classifier, or two hidden layers of 100", group="task", choices=MODELS
+        "mlp",
+        "linear classifier, the same with a ReLU, two hidden layers of 100, or convolutions",
+        group="task",
+        choices=MODELS,
     )
     partition: str = setting(
         "iid",
@@ -129,7 +132,7 @@ class Config:
         "refuse", "what happens before a run beyond it", group="privacy", choices=OVER_BUDGET
     )
     auditors: str = setting(
-        "one-shot,likelihood-ratio",
+        "one-shot,likelihood-ratio,mutual-information",
         f"who measures the leak, separated by commas: {', '.join(AUDITORS)}",
         group="audit",
         metavar="NAMES",
@@ -146,9 +149,9 @@ class Config:
     canary_repetitions: int = setting(1, "rounds in which each canary plays", group="audit", low=1)
     lrt_game: str = setting(
         "auto",
-        "what trials of likelihood-ratio draw anew: batches (rerun), who holds which records "
-        "(partition), or each client's records by itself (independent); auto takes the last, or "
-        "the first with the partition natural",
+        "what likelihood-ratio and mutual-information draw anew: batches (rerun), who holds which "
+        "records (partition), or each client's records by itself (independent); auto takes the "
+        "last, or the first with the partition natural",
         group="audit",
         choices=GAMES,
     )
@@ -159,12 +162,34 @@ class Config:
         -1, "client under attack by likelihood-ratio; -1 draws one", group="audit", low=-1
     )
     lrt_fit: int = setting(
-        300, "updates sampled for the law of the others' sum", group="audit", low=10
+        200, "updates sampled for the law of the others' sum", group="audit", low=10
     )
     lrt_candidates: int = setting(
-        60, "updates among which the worst pair is looked for", group="audit", low=2
+        50, "updates among which the worst pair is looked for", group="audit", low=2
     )
-    lrt_trials: int = setting(80, "sums on which likelihood-ratio is tested", group="audit", low=20)
+    lrt_trials: int = setting(60, "sums on which likelihood-ratio is tested", group="audit", low=20)
+    mi_every: int = setting(
+        1,
+        "rounds between two mutual-information audits; 0 for the first only",
+        group="audit",
+        low=0,
+    )
+    mi_target: int = setting(
+        -1,
+        "client that mutual-information looks at; -1 takes all of a round",
+        group="audit",
+        low=-1,
+    )
+    mi_draws: int = setting(
+        8, "draws of a round's clients for mutual-information", group="audit", low=4
+    )
+    mi_rank: int = setting(
+        8,
+        "directions of the sum that mutual-information looks along; 0 takes all coordinates, which "
+        "needs more draws than parameters",
+        group="audit",
+        low=0,
+    )
     delta: float = setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)
     seed: int = setting(
         0, "the same seed gives the same report", group="run", low=0, high=2**31 - 1
@@ -199,6 +224,10 @@ class Config:
             self._check_canaries()
         if "likelihood-ratio" in self.auditor_names:
             self._check_trials()
+        if "mutual-information" in self.auditor_names and self.mi_target >= self.clients:
+            raise out_of_range("mi-target", f"below clients = {self.clients}", self.mi_target)
+        if {"likelihood-ratio", "mutual-information"} & set(self.auditor_names):
+            self._check_game()
 
     def _check_noise(self) -> None:
         if self.noise != "none" and self.clip_norm == 0:
@@ -248,6 +277,8 @@ class Config:
             raise out_of_range("sample", "at least 2 for the auditor likelihood-ratio", self.sample)
         if self.lrt_target >= self.clients:
             raise out_of_range("lrt-target", f"below clients = {self.clients}", self.lrt_target)
+
+    def _check_game(self) -> None:
         if self.partition == "natural" and self.game != "rerun":
             allowed = "auto or rerun with the partition natural: the records of a person are given"
             raise out_of_range("lrt-game", allowed, self.lrt_game)
@@ -260,7 +291,7 @@ class Config:
 
     @property
     def game(self) -> str:
-        """Game of the likelihood-ratio audit."""
+        """Game of the audits that draw updates anew."""
         if self.lrt_game != "auto":
             return self.lrt_game
         return "rerun" if self.partition == "natural" else "independent"

@@ -1,4 +1,4 @@
-"""The data sets, each as plain arrays: digits, ADULT, MNIST and a synthetic Gaussian task.
+"""The data sets, each as plain arrays: digits, ADULT, image sets and a synthetic Gaussian task.
 
 ADULT: Becker and Kohavi (1996), UCI Machine Learning Repository; we keep the complete rows, as
 the 104-feature encoding in the literature does. Only numpy is imported here; scikit-learn and
@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditors.rng import stream
+from fl_app.cifar import load_cifar10
 from fl_app.dataset import FOLDER_VARIABLE, Dataset, Floats, Labels, Request, content, locate
 from fl_app.errors import ConfigError, out_of_range, unknown_name
-from fl_app.mnist import load_mnist
+from fl_app.mnist import load_emnist_digits, load_fashion_mnist, load_mnist
 from fl_app.names import DATASETS
 
 __all__ = ["FOLDER_VARIABLE", "Dataset", "load"]
@@ -37,8 +38,8 @@ def load(
 
     Args:
         name: One of `fl_app.names.DATASETS`.
-        data_dir: Folder with the files of ADULT or MNIST; LEAKMETER_DATA is tried after it.
-        download: Whether MNIST may be fetched into the first folder when it is in none.
+        data_dir: Folder with the files of ADULT or of images; LEAKMETER_DATA is tried after it.
+        download: Whether images may be fetched into the first folder when they are in none.
         seed: The run's seed. Only "synthetic" depends on it; all other splits are fixed.
         synthetic_examples: Training records of "synthetic"; a quarter as many are for testing.
         synthetic_features: Features of "synthetic".
@@ -146,5 +147,8 @@ _LOADERS: dict[str, Callable[[Request], Dataset]] = {
     "digits": _digits,
     "adult": _adult,
     "mnist": load_mnist,
+    "fashion-mnist": load_fashion_mnist,
+    "emnist-digits": load_emnist_digits,
+    "cifar10": load_cifar10,
     "synthetic": _synthetic,
 }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +18,8 @@ from numpy.typing import NDArray
 from fl_app.errors import ConfigError, out_of_range
 
 FOLDER_VARIABLE = "LEAKMETER_DATA"
+
+_log = logging.getLogger("flwr")
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -33,6 +38,7 @@ class Dataset:
         num_classes: Number of classes.
         users: The person behind each training record, (n,), where the data set knows.
         users_lack: Why `users` is None and what to do about it, if anything.
+        note: What a reader of results must know, such as that the files hold a part only.
     """
 
     name: str
@@ -43,6 +49,7 @@ class Dataset:
     num_classes: int
     users: NDArray[np.int64] | None = None
     users_lack: str = "it does not tell whom a record is from"
+    note: str = ""
 
     def __post_init__(self) -> None:
         for part, x, y in (
@@ -113,6 +120,58 @@ def locate(
         f"{name}: looked for {wanted} (plain or .gz); folders tried: {tried}. {how} Name the "
         f"folder with --data-dir or the environment variable {FOLDER_VARIABLE}."
     )
+
+
+def located_or_fetched(
+    name: str,
+    request: Request,
+    layouts: Sequence[str],
+    files: Sequence[str],
+    fetch: Callable[[Path], object],
+) -> list[Path]:
+    """Return the path of each file as `locate`, fetched first where that is needed and allowed.
+
+    `fetch` must leave the files under the folder that it is given, in one of the layouts.
+    """
+    how = "Allow the download (--download), or put the files there."
+    try:
+        return locate(name, request, layouts, files, how)
+    except ConfigError:
+        if not (request.download and request.folders):
+            raise
+    folder = request.folders[0]
+    try:
+        fetch(folder)
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"{name}: download into {folder} failed: {error}") from error
+    return locate(name, request, layouts, files, how)
+
+
+def note_on_size(name: str, sizes: tuple[int, int], published: tuple[int, int]) -> str:
+    """Return what to say where fewer records are there than published, and log it; "" if all are.
+
+    Raises:
+        ConfigError: If there are more than published: then it is another data set.
+    """
+    words = f"{published[0]:,} training and {published[1]:,} test records"
+    if any(size > most for size, most in zip(sizes, published, strict=True)):
+        raise out_of_range(name, f"at most {words}", sizes)
+    if sizes == published:
+        return ""
+    note = f"a subset: {sizes[0]:,} and {sizes[1]:,} of the {words}"
+    _log.warning("%s: %s", name, note)
+    return note
+
+
+def torchvision_datasets(name: str, module: str) -> Any:
+    """Return one of torchvision's modules of data sets, which the data set `name` needs."""
+    try:
+        return getattr(import_module("torchvision.datasets"), module)
+    except (ImportError, OSError, RuntimeError) as error:  # the last two: built for another torch
+        raise ConfigError(
+            f"{name} needs torchvision, which cannot be imported ({error}); install it with: "
+            "pip install torchvision (in the version that belongs to your torch)"
+        ) from error
 
 
 def content(path: Path) -> bytes:

@@ -1,9 +1,13 @@
-"""The models: a linear classifier, and an MLP with two hidden layers of 100.
+"""The models: linear classifier, single-layer perceptron, MLP, and an AlexNet-like CNN.
 
-Both as in Elkordy et al. (2023), "How Much Privacy Does Federated Learning with Secure Aggregation
-Guarantee?" (arXiv:2208.02304), Table 1. Weights start as torch's own `Linear` would draw them, but
-from the run's seed and never from the global generator. Importing this imports torch; the names
-alone are in `fl_app.names`.
+As in Elkordy et al. (2023), "How Much Privacy Does Federated Learning with Secure Aggregation
+Guarantee?" (arXiv:2208.02304), Table 1. The paper gives the CNN's size, 82,554 for CIFAR-10, and
+that it is made from AlexNet (Krizhevsky, Sutskever and Hinton 2012), no more; ours has AlexNet's
+order of layers and its overlapping pools in the one width of which the count comes out. AlexNet's
+dropout is left out: a client's update should be a function of its batches.
+
+Weights start as torch's own layers would draw them, but from the run's seed and never from the
+global generator. Importing this imports torch; the names alone are in `fl_app.names`.
 """
 
 from __future__ import annotations
@@ -19,16 +23,27 @@ from auditors.rng import derive
 from fl_app.errors import out_of_range, unknown_name
 from fl_app.names import MODELS
 
-# Widths of the hidden layers.
-_HIDDEN: dict[str, tuple[int, ...]] = {"linear": (), "mlp": (100, 100)}
+# Widths of the hidden layers after the flattening.
+_HIDDEN: dict[str, tuple[int, ...]] = {
+    "linear": (),
+    "slp": (),
+    "mlp": (100, 100),
+    "cnn": (80, 64),
+}
+# Channels of the CNN's convolutions, all 3×3 with a border of zeros, and which of them are pooled.
+_CHANNELS = (16, 32, 48, 48, 32)
+_POOLED = (0, 1, 4)
+_SMALLEST = 15  # what three pools leave a pixel of
 
 
 def build(name: str, input_shape: Sequence[int], num_classes: int, seed: int) -> nn.Module:
     """Return the model `name` for inputs (batch, *input_shape), with logits (batch, num_classes).
 
     Args:
-        name: One of `fl_app.names.MODELS`.
-        input_shape: Shape of one record; it is flattened.
+        name: One of `fl_app.names.MODELS`. The "slp" ends in a ReLU: its logits are not negative,
+            and a class whose logit is 0 has no gradient.
+        input_shape: Shape of one record. It is flattened, save by the CNN, which takes images
+            (channels, height, width) or (height, width).
         num_classes: Number of logits.
         seed: The run's seed; the same seed gives the same initial parameters.
 
@@ -38,10 +53,14 @@ def build(name: str, input_shape: Sequence[int], num_classes: int, seed: int) ->
     widths = _widths(name, input_shape, num_classes)
     # torch wants at most 64 bits; the sign bit stays clear.
     generator = torch.Generator().manual_seed(derive(seed, "model") % 2**63)
-    layers: list[nn.Module] = [nn.Flatten()]
+    layers = _convolutions(input_shape, generator) if name == "cnn" else []
+    layers.append(nn.Flatten())
     for fan_in, fan_out in pairwise(widths):
-        layers += [_linear(fan_in, fan_out, generator), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])  # no ReLU after the logits
+        # Made without memory, because a layer would otherwise draw from the global generator.
+        layers += [_drawn(nn.Linear(fan_in, fan_out, device="meta"), fan_in, generator), nn.ReLU()]
+    if name != "slp":
+        layers.pop()  # no ReLU after the logits
+    return nn.Sequential(*layers)
 
 
 def num_parameters(name: str, input_shape: Sequence[int], num_classes: int) -> int:
@@ -49,13 +68,18 @@ def num_parameters(name: str, input_shape: Sequence[int], num_classes: int) -> i
 
     >>> num_parameters("linear", (28, 28), 10), num_parameters("mlp", (28, 28), 10)
     (7850, 89610)
+    >>> num_parameters("slp", (3, 32, 32), 10), num_parameters("cnn", (3, 32, 32), 10)
+    (30730, 82554)
     """
     widths = _widths(name, input_shape, num_classes)
-    return sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(widths))
+    dense = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(widths))
+    if name != "cnn":
+        return dense
+    return dense + sum((9 * i + 1) * o for i, o in pairwise((_channels(input_shape), *_CHANNELS)))
 
 
 def _widths(name: str, input_shape: Sequence[int], num_classes: int) -> tuple[int, ...]:
-    """Return the layer widths from input to logits, after checking that there can be such."""
+    """Return the dense layers' widths up to the logits, after checking that there can be such."""
     if name not in MODELS:
         raise unknown_name("model", name, MODELS)
     if not input_shape or min(input_shape) < 1:
@@ -63,15 +87,48 @@ def _widths(name: str, input_shape: Sequence[int], num_classes: int) -> tuple[in
         raise out_of_range("input_shape", allowed, tuple(input_shape))
     if num_classes < 2:
         raise out_of_range("num_classes", f"at least 2 for the model {name}", num_classes)
-    return (math.prod(input_shape), *_HIDDEN[name], num_classes)
+    flat = _pooled(input_shape) if name == "cnn" else math.prod(input_shape)
+    return (flat, *_HIDDEN[name], num_classes)
 
 
-def _linear(fan_in: int, fan_out: int, generator: torch.Generator) -> nn.Linear:
-    """Return a layer initialised like `nn.Linear`, uniform on ±1/√fan_in, from `generator`."""
-    # Made without memory, because nn.Linear would otherwise draw from the global generator.
-    layer = nn.Linear(fan_in, fan_out, device="meta").to_empty(device="cpu")
+def _pooled(input_shape: Sequence[int]) -> int:
+    """Return how many numbers the CNN's last pool leaves of an image."""
+    sides = input_shape[-2:]
+    if len(input_shape) not in (2, 3) or min(sides) < _SMALLEST:
+        allowed = (
+            f"an image, (height, width) or (channels, height, width), of at least "
+            f"{_SMALLEST}×{_SMALLEST} for the model cnn"
+        )
+        raise out_of_range("input_shape", allowed, tuple(input_shape))
+    for _ in _POOLED:
+        sides = [(side - 3) // 2 + 1 for side in sides]
+    return _CHANNELS[-1] * math.prod(sides)
+
+
+def _channels(input_shape: Sequence[int]) -> int:
+    return input_shape[0] if len(input_shape) == 3 else 1
+
+
+def _convolutions(input_shape: Sequence[int], generator: torch.Generator) -> list[nn.Module]:
+    """Return the CNN's layers up to the last pool."""
+    layers: list[nn.Module] = []
+    if len(input_shape) == 2:
+        layers.append(nn.Unflatten(1, (1, input_shape[0])))  # grey images have no channel axis
+    for place, (fan_in, fan_out) in enumerate(pairwise((_channels(input_shape), *_CHANNELS))):
+        convolution = nn.Conv2d(fan_in, fan_out, 3, padding=1, device="meta")
+        layers += [_drawn(convolution, 9 * fan_in, generator), nn.ReLU()]
+        if place in _POOLED:
+            layers.append(nn.MaxPool2d(3, stride=2))
+    return layers
+
+
+def _drawn(
+    layer: nn.Linear | nn.Conv2d, fan_in: int, generator: torch.Generator
+) -> nn.Linear | nn.Conv2d:
+    """Return a layer initialised as torch does, uniform on ±1/√fan_in, from `generator`."""
+    layer = layer.to_empty(device="cpu")
     bound = 1 / math.sqrt(fan_in)
     with torch.no_grad():
-        for parameter in (layer.weight, layer.bias):
+        for parameter in layer.parameters():
             parameter.uniform_(-bound, bound, generator=generator)
     return layer

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-DATASETS: Final = ("digits", "adult", "mnist", "synthetic")
-MODELS: Final = ("linear", "mlp")
+DATASETS: Final = (
+    "digits",
+    "adult",
+    "mnist",
+    "fashion-mnist",
+    "emnist-digits",
+    "cifar10",
+    "synthetic",
+)
+MODELS: Final = ("linear", "slp", "mlp", "cnn")
 PARTITIONS: Final = ("iid", "dirichlet", "natural")
 ALGORITHMS: Final = ("fedavg", "fedsgd", "fedprox", "gd")
 SERVERS: Final = ("fedavg", "fedavgm")
-AUDITORS: Final = ("one-shot", "likelihood-ratio", "none")
+AUDITORS: Final = ("one-shot", "likelihood-ratio", "mutual-information", "none")
 GAMES: Final = ("auto", "rerun", "partition", "independent")
 ENGINES: Final = ("inline", "ray")
 SWITCH: Final = ("on", "off")

@@ -1,6 +1,7 @@
 """What runs on the server: choice of clients, secure sums, noise and its accounting."""
 
 from strategies.chosen import Chosen
+from strategies.filled import Filled
 from strategies.grid import PatientGrid
 from strategies.masked import Masked
 from strategies.mechanism import AdaptiveClip, Central, Distributed, FixedClip, Local
@@ -13,6 +14,7 @@ __all__ = [
     "Chosen",
     "Distributed",
     "EachOnce",
+    "Filled",
     "FixedClip",
     "FixedSize",
     "Local",

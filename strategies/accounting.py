@@ -5,6 +5,9 @@ Conventions (a mistake halves epsilon): `noise_std` is the standard deviation on
 noise multiplier is never kept. Adding, removing or zeroing a client moves the sum by the
 sensitivity, replacing it by twice that. dp-accounting's PLD knows the factor two under its
 REPLACE_ONE, its RDP accountant does not.
+
+All this is about whole clients. Prices of a single record under sampled gradients are offered here
+as well (`water_filling_epsilon` and its like); they are computed in `strategies.record_guarantee`.
 """
 
 from __future__ import annotations
@@ -17,6 +20,26 @@ from typing import Literal, get_args
 
 from auditors.base import Adjacency, Bound
 from auditors.gaussian import epsilon_gaussian
+from strategies.record_guarantee import (
+    full_gradient_epsilon,
+    gaussian_sampling_epsilon,
+    minibatch_epsilon,
+    theorem_two_epsilon,
+    water_filling_epsilon,
+)
+
+__all__ = [
+    "Release",
+    "Sampling",
+    "amplified",
+    "full_gradient_epsilon",
+    "gaussian_sampling_epsilon",
+    "minibatch_epsilon",
+    "multiplier_with_bit",
+    "theorem_two_epsilon",
+    "unamplified",
+    "water_filling_epsilon",
+]
 
 Sampling = Literal["none", "poisson", "fixed"]
 

@@ -284,7 +284,7 @@ class Masked(Wrapper):
             **mean.metrics,
         }
         # At equal weights the mean errs by at most the grid that each client rounds its update to.
-        about = ConfigRecord({"step": mean.quantum})
+        about = ConfigRecord({"step": mean.quantum, "saturated": mean.saturated})
         return [
             Message(
                 RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics), wire.SUM: about}),

@@ -217,7 +217,9 @@ def epsilon_of(
     return max(min(float(found.fun), float(values[best])), 0.0)
 
 
-def calibrated_floor(price: Callable[..., float], target: float, **setting: float) -> float:
+def calibrated_floor(
+    price: Callable[..., float], target: float, *, tol: float = 1e-12, **setting: float
+) -> float:
     """Return the smallest floor σ² at which a price of the setting is at most `target`.
 
     >>> from strategies.record_guarantee import water_filling_epsilon
@@ -229,6 +231,7 @@ def calibrated_floor(price: Callable[..., float], target: float, **setting: floa
     Args:
         price: Function with a keyword `floor` that returns ε, falling in the floor.
         target: Largest ε that is allowed.
+        tol: By which share the floor may be larger than needed.
         setting: The price's other keywords.
     """
     if not 0 < target < math.inf:
@@ -246,7 +249,7 @@ def calibrated_floor(price: Callable[..., float], target: float, **setting: floa
         low, high = low - 2, min(low, high)
         if low < -600:
             return math.exp(high)
-    while high - low > 1e-12:
+    while high - low > tol:
         middle = (low + high) / 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
     return math.exp(high)

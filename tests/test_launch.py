@@ -135,7 +135,7 @@ def test_a_mistake_fails_flowers_launch_and_says_why(
 ) -> None:
     printed, status = flwr_run(flower, out=str(tmp_path / "run"), dataset="cifar")
     assert status == "finished:failed", printed
-    assert "dataset must be one of digits, adult, mnist, synthetic, got 'cifar'" in printed
+    assert "dataset must be one of digits, adult, mnist, fashion-mnist" in printed
     assert not (tmp_path / "run").exists()
 
 

@@ -26,4 +26,36 @@ EXPERIMENTS: Final = {
         "ldp_curves",
         "Ngo et al. 2024, Fig. 1: optimal LDP curves of a secure sum without noise",
     ),
+    "dlg-users": (
+        "dlg_users",
+        "Elkordy et al. 2023, Fig. 15: what gradient inversion brings back from a secure sum",
+    ),
+    "mi-users": (
+        "mi_users",
+        "Elkordy et al. 2023, Fig. 3 to 5: information in a secure sum over the number of users",
+    ),
+    "mi-batch": (
+        "mi_batch",
+        "Elkordy et al. 2023, Fig. 6 to 8: the same over the batch size",
+    ),
+    "mi-epochs": (
+        "mi_epochs",
+        "Elkordy et al. 2023, Fig. 11 and 12: the same over local epochs",
+    ),
+    "mi-rounds": (
+        "mi_rounds",
+        "Elkordy et al. 2023, Fig. 9: what all rounds together tell of a client's data",
+    ),
+    "mi-heterogeneity": (
+        "mi_heterogeneity",
+        "Elkordy et al. 2023, Fig. 13: information in a secure sum of unlike clients",
+    ),
+    "mi-dp": (
+        "mi_dp",
+        "Elkordy et al. 2023, Fig. 16: information in a sum with noise after it",
+    ),
+    "wfna-mnist": (
+        "wfna_mnist",
+        "Zhang and Psounis 2024, Fig. 4 and 5, Table 1: noised gradients at equal ε",
+    ),
 }

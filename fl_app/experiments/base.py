@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from auditors.base import plain
 from auditors.record import write_atomically
-from fl_app.experiments.plot import Panel, line_figure
+from fl_app.experiments.plot import Gallery, Panel, drawn
 
 Say = Callable[[str], None]
 
@@ -25,7 +25,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     notes: tuple[str, ...] = ()
-    figures: Mapping[str, tuple[Panel, ...]] = field(default_factory=dict)  # file name to panels
+    figures: Mapping[str, tuple[Panel, ...] | Gallery] = field(default_factory=dict)  # by file name
 
     def to_csv(self) -> str:
         """Return the table for programs."""
@@ -74,14 +74,14 @@ class Cells:
 
 
 def write_table(table: Table, folder: Path) -> None:
-    """Leave the table as CSV, JSON and Markdown, and its figures as SVG."""
+    """Leave the table as CSV, JSON and Markdown, and its figures as SVG or PNG."""
     folder.mkdir(parents=True, exist_ok=True)
     data = {"title": table.title, "columns": table.columns, "rows": table.rows}
     write_atomically(folder / "table.csv", table.to_csv())
     write_atomically(folder / "table.json", json.dumps(plain(data), indent=1) + "\n")
     write_atomically(folder / "table.md", table.to_markdown())
-    for name, panels in table.figures.items():
-        write_atomically(folder / name, line_figure(panels))
+    for name, figure in table.figures.items():
+        write_atomically(folder / name, drawn(figure))
 
 
 def _line(values: Sequence[Any]) -> str:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,58 @@ class Panel:
     log_x: bool = False
     log_y: bool = False
     y_limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """One row of a gallery: grey (count, height, width) or colour (count, 3, height, width)."""
+
+    label: str
+    pictures: NDArray[np.floating[Any]]  # from 0, black, to 1
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Rows of small pictures, one below the other."""
+
+    title: str
+    strips: tuple[Strip, ...]
+
+
+def drawn(figure: Sequence[Panel] | Gallery) -> str | bytes:
+    """Return a figure as its file should have it: lines as SVG, pictures as PNG."""
+    return picture_figure(figure) if isinstance(figure, Gallery) else line_figure(figure)
+
+
+def picture_figure(gallery: Gallery, *, height: float = 0.62) -> bytes:
+    """Return the pictures as PNG; the height of a row is in inches."""
+    from matplotlib.figure import Figure
+
+    rows = [_side_by_side(strip) for strip in gallery.strips]
+    widest = max(row.shape[1] / row.shape[0] for row in rows)
+    size = (height * widest + 2.6, 1.1 * height * len(rows) + 0.5)
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    figure.suptitle(gallery.title, fontsize="medium")
+    every = figure.subplots(len(rows), 1, squeeze=False)[:, 0]
+    for axes, strip, row in zip(every, gallery.strips, rows, strict=True):
+        axes.imshow(row, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.set_ylabel(strip.label, rotation=0, ha="right", va="center", fontsize="small")
+    image = io.BytesIO()
+    figure.savefig(image, format="png", metadata={"Software": None})  # no release, no date
+    return image.getvalue()
+
+
+def _side_by_side(strip: Strip) -> NDArray[np.floating[Any]]:
+    """Return a row's pictures in one, (height, width) or (height, width, 3), a gap after each."""
+    import numpy as np
+
+    gap = max(1, strip.pictures.shape[-1] // 14)
+    edges = [(0, 0)] * (strip.pictures.ndim - 1) + [(0, gap)]
+    framed = np.pad(strip.pictures, edges, constant_values=1.0)
+    colours_last = np.moveaxis(framed, 1, -1) if framed.ndim == 4 else framed
+    return np.concatenate(list(colours_last), axis=1)[:, :-gap]
 
 
 def line_figure(panels: Sequence[Panel], *, width: float = 5.2, height: float = 4.0) -> str:

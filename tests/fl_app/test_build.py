@@ -10,7 +10,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 
-from auditors import OneShotCanaries
+from auditors import MutualInformation, OneShotCanaries
 from auditors.chain import chain
 from clients import update
 from fl_app import build, inline
@@ -54,6 +54,34 @@ def test_auditors_are_made_by_name_once_each() -> None:
     assert (auditor.seats, auditor.canaries, auditor.repetitions) == (10, 20, 2)
     assert (auditor.delta, auditor.seed) == (1e-6, 0)
     assert build.auditors(Config(auditors="none"), 210) == []
+
+
+def test_mutual_information_takes_its_settings() -> None:
+    config = Config(auditors="mutual-information", mi_every=3, mi_target=4, mi_draws=9, mi_rank=5)
+    [auditor] = build.auditors(config, 210)
+    assert isinstance(auditor, MutualInformation)
+    assert (auditor.every, auditor.target, auditor.observer) == (3, 4, "server")
+    assert (auditor.look.draws, auditor.look.rank) == (9, 5)
+    noised = replace(config, mi_target=-1, mi_rank=0, noise="central", clip_norm=1.0)
+    [auditor] = build.auditors(noised, 210)
+    assert (auditor.target, auditor.look.rank, auditor.observer) == (None, None, "outsider")
+
+
+def test_the_batch_limits_what_is_told_only_where_nothing_else_is_random(
+    tiny_config: Config,
+) -> None:
+    rerun = replace(
+        tiny_config, algorithm="fedsgd", lrt_game="rerun", auditors="mutual-information"
+    )
+    [auditor] = build.auditors(rerun, 210)
+    assert isinstance(auditor, MutualInformation)
+    assert auditor.limit is not None
+    known = auditor.limit(0)  # 20 records, batches of 8
+    assert known is not None
+    assert known.nats == pytest.approx(np.log(125970))
+    for other in (replace(rerun, lrt_game="independent"), replace(rerun, algorithm="fedavg")):
+        [auditor] = build.auditors(other, 210)
+        assert auditor.limit(0) is None
 
 
 def test_a_model_too_small_for_canaries_is_the_users_mistake() -> None:

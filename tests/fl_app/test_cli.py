@@ -69,8 +69,8 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dataset", "cifar"], "dataset must be one of digits, adult, mnist, synthetic, got"),
-        (["--model", "cnn"], "model must be one of linear, mlp, got 'cnn'"),
+        (["--dataset", "cifar"], "dataset must be one of digits, adult, mnist, fashion-mnist"),
+        (["--model", "resnet"], "model must be one of linear, slp, mlp, cnn, got 'resnet'"),
         (["--algorithm", "sgd"], "algorithm must be one of fedavg, fedsgd, fedprox, gd, got 'sgd'"),
         (
             ["--partition", "shards"],
@@ -83,7 +83,8 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--server", "adam"], "server must be one of fedavg, fedavgm, got 'adam'"),
         (
             ["--auditors", "one-shot,mi"],
-            "auditors must be one of one-shot, likelihood-ratio, none, got 'mi'",
+            "auditors must be one of one-shot, likelihood-ratio, mutual-information, none, "
+            "got 'mi'",
         ),
         (["--engine", "local"], "engine must be one of inline, ray, got 'local'"),
         (["--rounds", "0"], "rounds must be at least 1, got 0"),

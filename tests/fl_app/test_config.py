@@ -72,13 +72,13 @@ def test_toml_holds_every_setting() -> None:
 @pytest.mark.parametrize(
     ("name", "known"),
     [
-        ("dataset", "digits, adult, mnist, synthetic"),
-        ("model", "linear, mlp"),
+        ("dataset", "digits, adult, mnist, fashion-mnist, emnist-digits, cifar10, synthetic"),
+        ("model", "linear, slp, mlp, cnn"),
         ("partition", "iid, dirichlet, natural"),
         ("algorithm", "fedavg, fedsgd"),
         ("server", "fedavg, fedavgm"),
         ("engine", "inline, ray"),
-        ("auditors", "one-shot, likelihood-ratio, none"),
+        ("auditors", "one-shot, likelihood-ratio, mutual-information, none"),
     ],
 )
 def test_an_unknown_name_lists_the_known_ones(name: str, known: str) -> None:
@@ -96,6 +96,9 @@ def test_an_unknown_name_lists_the_known_ones(name: str, known: str) -> None:
         ("synthetic-features", 0, "synthetic-features must be at least 1, got 0"),
         ("synthetic-classes", 1, "synthetic-classes must be at least 2, got 1"),
         ("dirichlet", 0.0, "dirichlet must be above 0, got 0.0"),
+        ("mi-draws", 3, "mi-draws must be at least 4, got 3"),
+        ("mi-rank", -1, "mi-rank must be at least 0, got -1"),
+        ("mi-target", 60, "mi-target must be below clients = 60, got 60"),
         ("clients", 0, "clients must be at least 1, got 0"),
         ("sample", -1, "sample must be at least 1, got -1"),
         ("rounds", 0, "rounds must be at least 1, got 0"),

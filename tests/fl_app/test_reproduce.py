@@ -121,7 +121,24 @@ def test_a_second_run_computes_nothing_and_writes_the_same(
     assert {path: path.read_bytes() for path in table1.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+# Experiments whose published size has not been run for good yet.
+WITHOUT_RESULTS = {
+    "secagg-lrt-mnist",
+    "wfna-mnist",
+    "mi-users",
+    "mi-batch",
+    "mi-epochs",
+    "mi-rounds",
+    "mi-heterogeneity",
+}
+
+
+def test_results_are_committed_of_all_other_experiments() -> None:
+    kept = {path.name for path in (ROOT / "docs" / "results").iterdir() if path.is_dir()}
+    assert kept == set(EXPERIMENTS) - WITHOUT_RESULTS
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in WITHOUT_RESULTS])
 def test_the_committed_tables_follow_from_the_committed_cells(name: str, tmp_path: Path) -> None:
     kept = ROOT / "docs" / "results" / name
     shutil.copytree(kept / "cells", tmp_path / "cells")

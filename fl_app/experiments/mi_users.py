@@ -1,0 +1,136 @@
+"""What the sum tells of a client, over the number of users, for three algorithms.
+
+Elkordy et al. (2023), arXiv:2208.02304, Fig. 3 to 5: linear model on MNIST, 50 users of 1,200
+images, batches of 32. Beside it what the server learns if some users collude (Corollary 2), and the
+neural estimate as the paper reads it off, on shuffled pairs and held out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from auditors.base import Game
+from auditors.mi import gaussian_information
+from fl_app.experiments import mi_page as page
+from fl_app.experiments.base import Cells, Table
+from fl_app.experiments.mi import NAMES, Setting, batch_bits, critics, look, over
+from fl_app.experiments.plot import Panel
+
+_GAMES: tuple[Game, ...] = ("independent", "rerun")
+
+
+@dataclass(frozen=True)
+class _Scale:
+    setting: Setting
+    users: tuple[int, ...]
+    critics: tuple[int, ...]  # users for which critics are trained
+    pairs: int  # that they are trained on
+    seeds: int
+    colluding: tuple[int, tuple[int, ...]]  # users, and how many of them collude
+
+
+_SCALES = {
+    "paper": _Scale(
+        Setting("mnist"), (2, 5, 10, 20, 50), (2, 5, 10, 20, 50), 1000, 3, (20, (5, 10, 15))
+    ),
+    "small": _Scale(
+        Setting("digits", clients=20, batch_size=8, draws=60, rank=8),
+        (2, 5, 10, 20),
+        (2,),
+        60,
+        2,
+        (20, (10, 15)),
+    ),
+}
+_COLUMNS = (
+    *("algorithm", "game", "users", "colluding", "bits", "mean over users", "Gaussian truth"),
+    *("all coordinates", "batch entropy", "paper's axis"),
+    *("MINE trained", "MINE shuffled", "MINE held out", "log₂ K"),
+)
+_NOTES = (
+    "All coordinates: the Gaussian truth for every coordinate that varies freely; what the "
+    "directions looked along are a sample of. MINE: the paper's estimator, on K pairs of whole "
+    "updates, read off on its training pairs as in the paper; the same where pairs are shuffled "
+    "and there is nothing to find; and the NWJ value on pairs that it has not seen. Nothing "
+    "distribution-free can show more than about log₂ K. Colluding users are taken off the sum.",
+)
+
+
+def seconds(scale: str) -> float:
+    """Return the processor time, measured for the small scale and estimated for the other."""
+    return {"paper": 600.0, "small": 14.0}[scale]
+
+
+def run(scale: str, cells: Cells) -> Table:
+    """Measure every algorithm in both games."""
+    what = _SCALES[scale]
+    rows: list[tuple[Any, ...]] = []
+    lines = []
+    for color, algorithm in enumerate(NAMES):
+        for game in _GAMES:
+            setting = over(what.setting, algorithm=algorithm, game=game)
+            found = [_cell(cells, setting, n) for n in what.users]
+            neural = [_neural(cells, what, setting, n) for n in what.users]
+            rows += map(partial(_row, setting), what.users, found, neural)
+            style = "o-" if game == "independent" else "x--"
+            label = f"{NAMES[algorithm]}, {game}"
+            lines.append(page.line(label, what.users, [f["bits"] for f in found], color, style))
+    truth = [f["gaussian"] for f in found]
+    lines.append(page.line("Gaussian truth", what.users, truth, len(NAMES), ":"))
+    users, counts = what.colluding
+    for count in counts:
+        setting = over(what.setting, algorithm="fedsgd")
+        rows.append(_row(setting, users, _cell(cells, setting, users, count), {}, count))
+    rank = what.setting.rank
+    return Table(
+        title=f"What a secure sum tells of an update: {what.setting.dataset}, linear model",
+        columns=_COLUMNS,
+        rows=tuple(rows),
+        notes=(page.NOTE.format(rank=rank) + page.PAPER + page.GAMES, *_NOTES),
+        figures={
+            "users.svg": (
+                Panel("Information in the sum", "users", "bits", tuple(lines), True, True),
+            )
+        },
+    )
+
+
+def _cell(cells: Cells, setting: Setting, users: int, colluding: int = 0) -> dict[str, Any]:
+    key = f"{setting.cell}-N{users}" + (f"-colluding{colluding}" if colluding else "")
+    return dict(cells.get(key, partial(look, setting, users, colluding=colluding)))
+
+
+def _neural(cells: Cells, what: _Scale, setting: Setting, users: int) -> dict[str, Any]:
+    """Return what critics find, where the paper's own procedure is measured."""
+    if setting.game != "rerun" or setting.algorithm != "fedsgd" or users not in what.critics:
+        return {}
+    work = partial(critics, setting, users, draws=what.pairs, count=what.seeds)
+    return dict(cells.get(f"{setting.key}-N{users}-mine-{what.pairs}x{what.seeds}", work))
+
+
+def _row(
+    setting: Setting,
+    users: int,
+    found: dict[str, Any],
+    neural: dict[str, Any],
+    colluding: int = 0,
+) -> tuple[Any, ...]:
+    limited = setting.game == "rerun" and setting.algorithm == "fedsgd"
+    whole = gaussian_information(found["free"], users - colluding).bits
+    return (
+        NAMES[setting.algorithm],
+        setting.game,
+        users,
+        colluding,
+        page.plus_minus(found),
+        page.number(found["mean"]),
+        page.number(found["gaussian"]),
+        page.number(whole) if setting.game == "independent" else "",
+        page.number(batch_bits(setting, found["records"])) if limited else "",
+        page.share(setting, found),
+        *(page.number(neural[name]) if neural else "" for name in ("trained", "shuffled")),
+        f"{neural['held_out']:.2f} ± {neural['held_out_error']:.2f}" if neural else "",
+        page.number(neural["log_draws"]) if neural else "",
+    )
