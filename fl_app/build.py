@@ -28,13 +28,17 @@ from auditors.base import Game
 from auditors.duel import Watch
 from auditors.information import Information
 from auditors.mi import batch_entropy
+from auditors.record_auditor import RecordLikelihoodRatio
 from auditors.rng import stream
-from clients import CohortSampler, MaskMod, NoiseMod, update
+from clients import CohortSampler, FillMod, MaskMod, NoiseMod, update
+from clients.filling import filled_record
+from clients.gaussian_sampling import GaussianSampling
 from clients.identity import add_identity
 from clients.mods import Call
 from clients.noising import CLIP_BIT
 from fl_app.config import Config
 from fl_app.errors import ConfigError
+from fl_app.filling import filled, filling_rule, record_case
 from fl_app.sampling import finish_for, sampler_for
 from fl_app.task import load_task
 from strategies import (
@@ -57,6 +61,8 @@ from strategies.mechanism import Clipping, Noise
 
 def update_rule(config: Config) -> update.UpdateRule:
     """Return what a client does with its data."""
+    if config.noise == "wfna":
+        return filling_rule(config)
     match config.algorithm:
         case "fedsgd":
             return update.FedSGD(config.batch_size, config.lr)
@@ -81,6 +87,9 @@ def server_strategy(config: Config) -> Strategy:
         inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
     inner.fraction_evaluate = 0.0  # the server evaluates; as an argument Flower warns of it
     chosen = Chosen(inner, _participation(config), num_clients=config.clients, seed=config.seed)
+    if config.noise == "wfna":
+        inside = filled(chosen, config)
+        return Masked(inside, threshold=_THRESHOLD, max_weight=1.0, clip_range=inside.clip_range)
     strategy = chosen if config.noise == "none" else _noised(chosen, config)
     if config.secagg == "off":
         return strategy
@@ -179,6 +188,12 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
             seed=config.seed,
             watch=watch,
         ),
+        "record-likelihood-ratio": lambda: RecordLikelihoodRatio(
+            partial(record_case, config),
+            every=config.lrt_every,
+            delta=config.delta,
+            seed=config.seed,
+        ),
     }
     made = [makers[name]() for name in dict.fromkeys(config.auditor_names)]
     for auditor in made:
@@ -218,10 +233,15 @@ def client_app(config_of: Callable[[Context], Config]) -> ClientApp:
 
     def noise(message: Message, context: Context, call_next: Call) -> Message:
         config = config_of(context)
-        mod = NoiseMod(required=config.noise != "none", allow_tap=True, seed=config.seed)
+        is_asked = config.noise not in ("none", "wfna")
+        mod = NoiseMod(required=is_asked, allow_tap=True, seed=config.seed)
         return mod(message, context, call_next)
 
-    @app.train(mods=[mask, noise, tap_mod, canary_mod])
+    def fill(message: Message, context: Context, call_next: Call) -> Message:
+        mod = FillMod(required=config_of(context).noise == "wfna", allow_tap=True)
+        return mod(message, context, call_next)
+
+    @app.train(mods=[mask, fill, noise, tap_mod, canary_mod])
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         config = config_of(context)
@@ -235,9 +255,12 @@ def client_app(config_of: Callable[[Context], Config]) -> ClientApp:
         replay = wire.replay(message.content)  # an auditor's, which is to draw new batches
         again = () if replay is None else ("replay", replay)
         rng = stream(config.seed, "train", int(str(order["server-round"])), client, *again)
-        done = update_rule(config)(net, *task.examples(client), rng)
+        rule = update_rule(config)
+        done = rule(net, *task.examples(client), rng)
         metrics = MetricRecord({"num-examples": done.num_examples, "train-loss": done.loss})
         reply = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
+        if isinstance(rule, GaussianSampling):
+            reply[wire.FILLED] = filled_record(rule, done.num_examples)
         return Message(reply, reply_to=message)
 
     return app

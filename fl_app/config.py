@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from fl_app.errors import ConfigError, out_of_range, unknown_name
+from fl_app.compatible import check_together
+from fl_app.errors import ConfigError
 from fl_app.field import check, kebab, read_toml, setting, typed
 from fl_app.names import (
     ALGORITHMS,
@@ -108,7 +109,22 @@ class Config:
         1.0, "noise on the sum in units of the clip norm", group="privacy", low=0
     )
     clip_norm: float = setting(
-        0.0, "norm that updates are clipped to; noise needs one", group="privacy", low=0
+        0.0,
+        "norm that updates, or with wfna each example's gradient, are clipped to; noise needs one",
+        group="privacy",
+        low=0,
+    )
+    wfna_floor: float = setting(
+        0.0,
+        "σ² of noise wfna: least variance of a client's gradient estimate in any direction",
+        group="privacy",
+        low=0,
+    )
+    wfna_blocks: int = setting(
+        1,
+        "parts of the parameters that wfna samples and fills by themselves; 1 adds the least noise",
+        group="privacy",
+        low=1,
     )
     clipping: str = setting(
         "fixed", "clip norm fixed, or following a quantile", group="privacy", choices=CLIPPINGS
@@ -206,82 +222,7 @@ class Config:
             value = typed(spec, getattr(self, spec.name))
             object.__setattr__(self, spec.name, value)  # a whole number where a float is due
             check(spec, value)
-        for name in self.auditor_names:
-            if name not in AUDITORS:
-                raise unknown_name("auditors", name, AUDITORS)
-        if self.cohort > self.clients:
-            wanted = f"{self.sample} + {self.seats} = {self.cohort}"
-            raise ConfigError(
-                f"sample + canary-seats must be at most clients = {self.clients}, got {wanted}"
-            )
-        if self.secagg == "on" and self.cohort < 3:
-            raise out_of_range("sample", "at least 3 clients a round with secagg", self.cohort)
-        self._check_noise()
-        self._check_participation()
-        if self.ray_address and self.engine != "ray":
-            raise out_of_range("ray-address", "empty unless engine is ray", self.ray_address)
-        if "one-shot" in self.auditor_names:
-            self._check_canaries()
-        if "likelihood-ratio" in self.auditor_names:
-            self._check_trials()
-        if "mutual-information" in self.auditor_names and self.mi_target >= self.clients:
-            raise out_of_range("mi-target", f"below clients = {self.clients}", self.mi_target)
-        if {"likelihood-ratio", "mutual-information"} & set(self.auditor_names):
-            self._check_game()
-
-    def _check_noise(self) -> None:
-        if self.noise != "none" and self.clip_norm == 0:
-            raise out_of_range("clip-norm", "above 0 with noise, or nothing bounds it", 0.0)
-        if self.noise in ("distributed", "local") and self.noise_multiplier == 0:
-            raise out_of_range("noise-multiplier", f"above 0 with noise {self.noise}", 0.0)
-        if self.noise == "distributed" and self.secagg == "off":
-            raise out_of_range("secagg", "on with noise distributed: single shares are weak", "off")
-        if self.clipping == "adaptive" and self.noise == "none":
-            raise out_of_range("noise", "central for adaptive clipping", self.noise)
-        if self.clipping == "adaptive" and self.noise != "central":
-            raise out_of_range("clipping", f"fixed with noise {self.noise}", self.clipping)
-        if self.clipping == "adaptive" and self.noise_multiplier >= self.cohort / 10:
-            # Noise on the clip bits is cohort / 20, and must be above half the multiplier.
-            allowed = f"below {self.cohort / 10:g} with adaptive clipping and {self.cohort} clients"
-            raise out_of_range("noise-multiplier", allowed, self.noise_multiplier)
-        if self.noise == "none" and self.clip_norm > 0:
-            raise out_of_range("clip-norm", "0 without noise: nothing would clip", self.clip_norm)
-        if self.noise == "none" and self.ledger:
-            raise out_of_range("ledger", "empty without noise, which spends any ε", self.ledger)
-        if self.budget and not self.ledger:
-            raise out_of_range("budget", "0 without a ledger to add it up", self.budget)
-
-    def _check_participation(self) -> None:
-        most = self.clients // self.cohort
-        if self.participation == "once" and self.rounds > most:
-            allowed = f"at most clients / (sample + canary-seats) = {most} with participation once"
-            raise out_of_range("rounds", allowed, self.rounds)
-
-    def _check_canaries(self) -> None:
-        slots = self.canary_seats * self.rounds
-        if self.canary_seats < 1:
-            raise out_of_range("canary-seats", "at least 1 for the auditor one-shot", 0)
-        if self.canary_repetitions > self.rounds:
-            allowed = f"at most rounds = {self.rounds}"
-            raise out_of_range("canary-repetitions", allowed, self.canary_repetitions)
-        canaries = self.canaries or slots // self.canary_repetitions
-        if canaries < 2 or canaries * self.canary_repetitions > slots:
-            allowed = (
-                f"from 2 to canary-seats x rounds / canary-repetitions = "
-                f"{slots // self.canary_repetitions}"
-            )
-            raise out_of_range("canaries", allowed, canaries)
-
-    def _check_trials(self) -> None:
-        if self.sample < 2:
-            raise out_of_range("sample", "at least 2 for the auditor likelihood-ratio", self.sample)
-        if self.lrt_target >= self.clients:
-            raise out_of_range("lrt-target", f"below clients = {self.clients}", self.lrt_target)
-
-    def _check_game(self) -> None:
-        if self.partition == "natural" and self.game != "rerun":
-            allowed = "auto or rerun with the partition natural: the records of a person are given"
-            raise out_of_range("lrt-game", allowed, self.lrt_game)
+        check_together(self)
 
     @property
     def auditor_names(self) -> tuple[str, ...]:

@@ -17,11 +17,17 @@ MODELS: Final = ("linear", "slp", "mlp", "cnn")
 PARTITIONS: Final = ("iid", "dirichlet", "natural")
 ALGORITHMS: Final = ("fedavg", "fedsgd", "fedprox", "gd")
 SERVERS: Final = ("fedavg", "fedavgm")
-AUDITORS: Final = ("one-shot", "likelihood-ratio", "mutual-information", "none")
+AUDITORS: Final = (
+    "one-shot",
+    "likelihood-ratio",
+    "mutual-information",
+    "record-likelihood-ratio",
+    "none",
+)
 GAMES: Final = ("auto", "rerun", "partition", "independent")
 ENGINES: Final = ("inline", "ray")
 SWITCH: Final = ("on", "off")
-NOISES: Final = ("none", "central", "distributed", "local")
+NOISES: Final = ("none", "central", "distributed", "local", "wfna")
 CLIPPINGS: Final = ("fixed", "adaptive")
 OVER_BUDGET: Final = ("refuse", "warn")
 PATTERNS: Final = ("fixed", "poisson", "once", "epochs")

@@ -109,7 +109,7 @@ def finish_for(
         quantiser: The grid of the secure sum; None leaves the rounding out.
     """
     steps: list[Finish] = []
-    if config.noise != "none":
+    if config.noise not in ("none", "wfna"):  # which clips gradients, in the rule itself
         norm = clip_norm or config.clip_norm
         steps.append(ClipAndNoise(norm, share_std) if share_std else Clip(norm))
     if quantiser is not None:

@@ -78,7 +78,7 @@ def test_toml_holds_every_setting() -> None:
         ("algorithm", "fedavg, fedsgd"),
         ("server", "fedavg, fedavgm"),
         ("engine", "inline, ray"),
-        ("auditors", "one-shot, likelihood-ratio, mutual-information, none"),
+        ("auditors", "one-shot, likelihood-ratio, mutual-information, record-likelihood-ratio"),
     ],
 )
 def test_an_unknown_name_lists_the_known_ones(name: str, known: str) -> None:

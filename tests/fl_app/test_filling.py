@@ -1,0 +1,99 @@
+"""`--noise wfna` in whole runs: masked, filled, accounted for and audited at its own unit."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.serverapp.strategy import FedAvg
+
+from fl_app.cli import main
+from fl_app.config import Config
+from fl_app.errors import ConfigError
+from fl_app.filling import filled, filling_rule
+
+SETTING: dict[str, Any] = {
+    "dataset": "synthetic",
+    "synthetic_examples": 240,
+    "synthetic_features": 40,
+    "synthetic_classes": 3,
+    "model": "linear",
+    "clients": 8,
+    "sample": 6,
+    "rounds": 2,
+    "algorithm": "fedsgd",
+    "batch_size": 4,
+    "noise": "wfna",
+    "wfna_floor": 0.02,
+    "clip_norm": 1.0,
+    "auditors": "record-likelihood-ratio,one-shot",
+    "canary_seats": 2,
+    "delta": 1e-3,
+    "lrt_every": 0,
+}
+
+
+def run(folder: Path, **changes: Any) -> dict[str, Any]:
+    path = folder / "in.toml"
+    path.write_text(Config(**{**SETTING, **changes}).to_toml())
+    assert main(["run", "--config", str(path), "--out", str(folder / "out")]) == 0
+    return json.loads((folder / "out" / "report.json").read_text())
+
+
+def test_a_run_guarantees_and_audits_a_record(tmp_path: Path) -> None:
+    report = run(tmp_path)
+    assert not report["failures"]
+    found = report["findings"]
+    [priced] = [f for f in found if f["auditor"] == "accountant"]
+    assert (priced["unit"], priced["observer"], priced["adjacency"]) == (
+        "record",
+        "server",
+        "replace",
+    )
+    assert priced["details"]["honest"] == [6, 6]  # canary seats carry no noise
+    bounds = [f for f in found if f["auditor"] == "record-likelihood-ratio"]
+    assert len(bounds) == 2  # of the first round, and of the run
+    for bound in bounds:
+        assert (bound["unit"], bound["adjacency"], bound["delta"]) == ("record", "replace", 1e-3)
+        assert bound["value"] <= priced["value"]
+    assert all(f["unit"] == "client" for f in found if f["auditor"] == "one-shot")
+    # No loss: it would carry no noise.
+    assert not any("train-loss" in r for r in report["rounds"])
+
+
+def test_blocks_and_local_steps_go_through_and_steps_are_not_covered(tmp_path: Path) -> None:
+    report = run(tmp_path, wfna_blocks=3, algorithm="fedavg", epochs=2, rounds=1, auditors="none")
+    [priced] = [f for f in report["findings"] if f["auditor"] == "accountant"]
+    assert priced["value"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"wfna_floor": 0.0}, "wfna-floor"),
+        ({"wfna_floor": -1.0}, "wfna-floor"),
+        ({"wfna_blocks": 0}, "wfna-blocks"),
+        ({"secagg": "off"}, "secagg"),
+        ({"algorithm": "gd"}, "algorithm"),
+        ({"batch_size": 0}, "batch-size"),
+        ({"clip_norm": 0.0}, "clip-norm"),
+        ({"ledger": "somewhere"}, "ledger"),
+        ({"clipping": "adaptive"}, "clipping"),
+        ({"noise": "central"}, "wfna-floor"),
+        ({"noise": "central", "wfna_floor": 0.0}, "noise"),
+    ],
+)
+def test_what_has_no_guarantee_is_refused(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        Config(**{**SETTING, **changes})
+
+
+def test_the_server_counts_on_what_the_clients_do() -> None:
+    config = Config(**SETTING)
+    rule, strategy = filling_rule(config), filled(FedAvg(), config)
+    assert rule.is_covered
+    room = rule.clip_norm + 10 * math.sqrt(max(0.02, rule.clip_norm**2 / rule.batch_size))
+    assert strategy.clip_range == pytest.approx(rule.lr * room)
