@@ -34,6 +34,10 @@ EXPERIMENTS: Final = {
         "mi_users",
         "Elkordy et al. 2023, Fig. 3 to 5: information in a secure sum over the number of users",
     ),
+    "mi-models": (
+        "mi_models",
+        "Elkordy et al. 2023, Fig. 3: information over data sets and models",
+    ),
     "mi-batch": (
         "mi_batch",
         "Elkordy et al. 2023, Fig. 6 to 8: the same over the batch size",

@@ -88,7 +88,8 @@ class Setting:
         """Names the draws: settings of one experiment that differ in what is drawn."""
         skew = "" if self.partition == "iid" else f"-dirichlet{self.dirichlet:g}"
         own = f"{self.algorithm}-B{self.batch_size}-E{self.epochs}"
-        return f"{self.dataset}{skew}-{own}-{self.game}"
+        net = "" if self.model == "linear" else f"-{self.model}"
+        return f"{self.dataset}{net}{skew}-{own}-{self.game}"
 
     @property
     def cell(self) -> str:

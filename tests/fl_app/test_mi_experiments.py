@@ -20,6 +20,7 @@ from fl_app.experiments import (
     mi_dp,
     mi_epochs,
     mi_heterogeneity,
+    mi_models,
     mi_page,
     mi_rounds,
     mi_users,
@@ -204,3 +205,14 @@ def test_runs_that_cannot_be_are_refused(wrong: dict[str, int], words: str) -> N
 def test_more_colluding_users_than_leave_the_target_hidden_are_refused() -> None:
     with pytest.raises(ValueError, match=r"colluding must be in \[0, users - 2 = 1\], got 2"):
         look(TINY, 3, colluding=2)
+
+
+def test_models_differ_by_their_directions_alone(tmp_path: Path) -> None:
+    table, cells = reproduced(mi_models, tmp_path)
+    assert [row[1] for row in table.rows] == ["linear"] * 2 + ["slp"] * 2 + ["mlp"] * 2
+    for name, found in cells.items():
+        users = int(name.rpartition("N")[2])
+        assert abs(found["bits"] - gaussian_information(8, users).bits) < 4 * found["error"]
+    # Free coordinates grow with the model, and with them what all of them would tell.
+    free = {row[1]: row[7] for row in table.rows}
+    assert free["linear"] < free["mlp"]

@@ -126,6 +126,7 @@ WITHOUT_RESULTS = {
     "secagg-lrt-mnist",
     "wfna-mnist",
     "mi-users",
+    "mi-models",
     "mi-batch",
     "mi-epochs",
     "mi-rounds",
