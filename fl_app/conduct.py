@@ -9,6 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from threadpoolctl import threadpool_limits
 
 from auditors import Audited, Finding
 from auditors.chain import chain
@@ -33,6 +34,9 @@ class Outcome:
 def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
     """Run or continue the run of `folder` to its report."""
     torch.set_num_threads(1)
+    # Flower's launches have imported numpy before us; on one thread sums have the same last bits
+    # in every launch.
+    threadpool_limits(limits=1)
     config = folder.config
     task = load_task(config)
     strategy = build.server_strategy(config)

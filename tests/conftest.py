@@ -6,18 +6,21 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pytest
-
-# Before anything imports flwr, ray or torch.
+# Before anything imports numpy, flwr, ray or torch: on one thread sums have the same last bits in
+# this process and in those that tests start.
 os.environ.update(
     {
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
     }
 )
+
+import numpy as np
+import pytest
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
