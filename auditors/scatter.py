@@ -55,8 +55,6 @@ class Scatter:
         mean = rows.mean(axis=0, dtype=np.float64)
         kind = np.float32 if self.mean.size >= _SINGLE_FROM else np.float64
         centred = (rows - mean.astype(rows.dtype)).astype(kind, copy=False)
-        # In the rows' own precision the mean is rounded; the little that is left is taken out.
-        centred -= centred.mean(axis=0, dtype=np.float64).astype(kind)
         spread = np.sqrt(np.einsum("ij,ij->j", centred, centred, dtype=np.float64) / len(rows))
         unit = np.where(spread > 0, spread, 1.0)
         centred /= unit.astype(kind)

@@ -232,9 +232,11 @@ class DualLaw:
     def solve(self, vector: Floats) -> Vector:
         """Return Σ⁻¹ vector, zero outside `kept`."""
         out = np.zeros(vector.size)
-        scaled = vector[self.kept] / self.root
+        # Single precision throughout, or numpy would make a double of all samples.
+        scaled = (vector[self.kept] / self.root).astype(np.float32)
         along = (self.inside - self.outside) * (self.mix @ (self.white @ scaled))
-        out[self.kept] = (self.outside * scaled + (along @ self.mix) @ self.white) / self.root
+        within = (along @ self.mix).astype(np.float32) @ self.white
+        out[self.kept] = (self.outside * scaled + within) / self.root
         return out
 
 

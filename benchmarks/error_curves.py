@@ -3,6 +3,8 @@
 Ours looks all counts up in one table of limits and takes every delta at once, at each of the
 10,000 distinct scores of 5,000 trials. The peer is a loop over 1,000 thresholds, each with two
 Clopper-Pearson limits and an epsilon for every delta. One thread.
+
+1.2 to 1.3 ms against 0.30 to 0.34 s: 250 to 262 times as fast. Two shared cores, 2026-11-16.
 """
 
 from __future__ import annotations

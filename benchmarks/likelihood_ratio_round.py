@@ -5,6 +5,8 @@ statistics of 5,000 trials with 89 others. d = 89,610: the dual form of 2,000 up
 candidates, and the trials. Updates are random numbers, since their training is another question,
 and trials are single draws of the sum: training projects where it trains. One thread; each size in
 a process of its own, for its peak of memory.
+
+d = 7,850: 33 s and 2.0 GB. d = 89,610: 26 s. Two shared cores, 2026-11-16.
 """
 
 from __future__ import annotations
