@@ -22,7 +22,7 @@ from clients.piece import Array, Job, Piece, Sampling
 from clients.source import Generators, Indices, Source
 
 # A piece holds at most this many updates, and at most so many bytes of them.
-_MOST_UPDATES, _MOST_BYTES = 1024, 2**25
+_MOST_UPDATES, _MOST_BYTES = 2048, 2**26
 
 
 class CohortSampler(Sampling):
@@ -36,7 +36,7 @@ class CohortSampler(Sampling):
         seed: The run's seed.
         finish: What a client does to its update before the sum (clip, noise, round); None for
             nothing.
-        chunk: Most updates held at once; None takes what 32 MB hold, at most 1024.
+        chunk: Most updates held at once; None takes what 64 MB hold, at most 2048.
         weighted: Whether the server weights clients by their examples; False for equal weights.
         holdings: The records that each client really holds, where a round is to be judged.
 
