@@ -17,22 +17,27 @@ before testing, that the sum distinguishes. It is not a statement about a typica
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from auditors.base import Auditor, Finding, RoundView, UpdateSampler, Vector
+from auditors.base import Auditor, Finding, RoundView, UpdateSampler
 from auditors.domain import within
 from auditors.duel import ConstantSumError, Duel, Effort, Watch, duel
 from auditors.lrt_findings import Judge
 from auditors.rng import stream
+from auditors.round_sum import (
+    SamplerOf,
+    contribution,
+    fitting_sampler,
+    is_due,
+    noise_on_sum,
+    rounding_on_sum,
+    seen_sum,
+)
 
 _log = logging.getLogger("flwr")
-
-# A mechanism's clipping may change from round to round, and the sampler with it.
-SamplerOf = Callable[[RoundView], UpdateSampler]
 
 
 class LikelihoodRatio(Auditor):
@@ -93,17 +98,16 @@ class LikelihoodRatio(Auditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due."""
-        if not self._is_due(view.server_round) or view.facts.abandoned:
+        if not is_due(view.server_round, self.every) or view.facts.abandoned:
             return ()
         honest = sorted(set(view.replies) - set(view.instructed))
         target = self._chosen(honest, view.server_round)
         if target is None or len(honest) < 2:
             _log.warning("round %d: no client to audit among %s", view.server_round, honest)
             return ()
-        sampler = self._sampler(view)
+        sampler = fitting_sampler(self.sampler, view)
         others = [c for c in honest if c != target]
         judge = self._judge.of_round(view.server_round, sampler.game, target, len(others))
-        mass = (view.facts.divisor or view.facts.total_weight) / sampler.scale
         try:
             played = duel(
                 sampler,
@@ -112,9 +116,9 @@ class LikelihoodRatio(Auditor):
                 others,
                 effort=self.effort,
                 stream=("likelihood-ratio", self.seed, view.server_round),
-                noise_std=self._noise_on_sum(view, mass, sampler.scale),
-                rounding_std=_rounding_on_sum(view, sampler.scale),
-                really=_contribution(view, target, sampler.scale),
+                noise_std=noise_on_sum(view.facts, self.observer, sampler.scale),
+                rounding_std=rounding_on_sum(view.facts, sampler.scale),
+                really=contribution(view, target, sampler.scale),
                 watch=self._watch,
             )
         except ConstantSumError as error:
@@ -129,7 +133,7 @@ class LikelihoodRatio(Auditor):
                 "scores": played.scores,
             }
         )
-        seen = self._seen(view, mass, sampler.scale)
+        seen = seen_sum(view, self.observer, sampler.scale)
         return [*judge.claims(played, self.confidence), *judge.verdict(played, seen)]
 
     def report(self) -> Sequence[Finding]:
@@ -149,24 +153,6 @@ class LikelihoodRatio(Auditor):
             {**p, "scores": np.asarray(p["scores"], dtype=np.float64)} for p in state["played"]
         ]
 
-    def _sampler(self, view: RoundView) -> UpdateSampler:
-        """Return the round's sampler, or raise if it does not fit the mechanism."""
-        sampler = self.sampler(view) if callable(self.sampler) else self.sampler
-        if getattr(sampler, "has_noise", False):
-            raise ValueError(
-                "sampler must leave the clients' noise out, which the trials add: in candidates it "
-                "would be frozen and hide nothing; got one that adds it"
-            )
-        if view.facts.divisor is not None and sampler.scale != 1:
-            raise ValueError(
-                "sampler must weigh all clients 1 where sums are divided by a fixed number "
-                f"(weighted=False), got a scale of {sampler.scale:g}"
-            )
-        return sampler
-
-    def _is_due(self, server_round: int) -> bool:
-        return (server_round - 1) % self.every == 0 if self.every else server_round == 1
-
     def _chosen(self, honest: Sequence[int], server_round: int) -> int | None:
         """Return the client under attack in this round."""
         if self.target is not None:
@@ -174,53 +160,6 @@ class LikelihoodRatio(Auditor):
         if not honest:
             return None
         return int(stream(self.seed, "likelihood-ratio", "target", server_round).choice(honest))
-
-    def _noise_on_sum(self, view: RoundView, mass: float, scale: float) -> float:
-        """Return the mechanism's noise on each coordinate of the sum that the observer sees."""
-        if self.observer == "outsider":
-            return (view.facts.noise_std or 0.0) * mass
-        return (view.facts.share_std or 0.0) * math.sqrt(view.facts.num_clients) / scale
-
-    def _seen(self, view: RoundView, mass: float, scale: float) -> Vector | None:
-        """Return the sum that the observer saw, without what canary seats have put in."""
-        facts = view.facts
-        mean = facts.noised if self.observer == "outsider" else facts.aggregate
-        if mean is None and self.observer == "outsider":
-            mean = facts.aggregate
-        if mean is None:
-            return None
-        if mean is facts.aggregate:
-            mass *= facts.total_weight / (facts.divisor or facts.total_weight)
-        seen = mean * mass
-        for client in sorted(view.instructed):
-            own = _contribution(view, client, scale)
-            if own is None:
-                return None
-            seen = seen - own
-        return seen
-
-
-def _contribution(view: RoundView, client: int, scale: float) -> Vector | None:
-    """Return what a client has put into the sum before noise; None where that is not known."""
-    weight = view.truth_weights.get(client) if view.facts.divisor is None else 1.0
-    update = view.truth.get(client)
-    if update is None or weight is None:
-        return None
-    norm = float(np.linalg.norm(update))
-    # The tap is inside the mod that clips.
-    clipped = min(view.facts.clip_norm / norm, 1.0) if view.facts.clip_norm and norm > 0 else 1.0
-    return update * (clipped * weight / scale)
-
-
-def _rounding_on_sum(view: RoundView, scale: float) -> float:
-    """Return the spread of the secure sum's rounding errors.
-
-    Each of n clients rounds to a grid of step s, up or down at random: n·s²/6 on average over
-    where its numbers lie between two points. The quantum is n·s over the total weight.
-    """
-    facts = view.facts
-    largest = (facts.quantum or 0.0) * facts.total_weight / scale
-    return largest / math.sqrt(6 * max(facts.num_clients, 1))
 
 
 __all__ = ["Duel", "Effort", "LikelihoodRatio"]

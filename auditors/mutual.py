@@ -29,10 +29,10 @@ from auditors.mutual_account import Account, Entry
 from auditors.mutual_findings import WHOLE, Words, alike, summed
 from auditors.rng import stream
 from auditors.round_information import ConstantUpdatesError, Look, Watch, measure
+from auditors.round_sum import SamplerOf, fitting_sampler, is_due, noise_on_sum
 
 _log = logging.getLogger("flwr")
 
-SamplerOf = Callable[[RoundView], UpdateSampler]
 # What a client's own randomness holds at most, by its number; None where that is not known.
 LimitOf = Callable[[int], Information | None]
 
@@ -117,12 +117,12 @@ class MutualInformation(Auditor):
         bound = self._bound(view.sent.size, len(hidden))
         unbounded = math.inf if self.cases else 0.0
         self._account.took_part(hidden, unbounded if bound is None else bound.nats)
-        if not self._is_due(view.server_round):
+        if not is_due(view.server_round, self.every):
             return ()
         if self.target is not None and self.target not in hidden:
             _log.warning("round %d: client %d took no part", view.server_round, self.target)
             return ()
-        sampler = self._sampler(view)
+        sampler = fitting_sampler(self.sampler, view)
         words = replace(
             self._words,
             server_round=view.server_round,
@@ -169,7 +169,9 @@ class MutualInformation(Auditor):
         dim = view.sent.size if sampler.free is None else sampler.free.size
         whole = gaussian_information(dim, len(hidden)).nats if len(hidden) > 1 else math.inf
         keep = partial(self._account.audited, view.server_round, alike=whole, game=sampler.game)
-        noise_std = self._noise_on_sum(view, sampler.scale, words.colluding)
+        noise_std = noise_on_sum(
+            view.facts, self.observer, sampler.scale, colluding=words.colluding
+        )
         if len(hidden) == 1 and noise_std == 0:
             keep({hidden[0]: (math.inf, 0.0)})
             alone = "a single update without noise is unknown in the sum: it is there in the clear"
@@ -193,24 +195,6 @@ class MutualInformation(Auditor):
         whose = hidden if words.target is None else [words.target]
         return words.round(found, dim, noise_std, self._limit(whose))
 
-    def _sampler(self, view: RoundView) -> UpdateSampler:
-        """Return the round's sampler, or raise if it does not fit the mechanism."""
-        sampler = self.sampler(view) if callable(self.sampler) else self.sampler
-        if getattr(sampler, "has_noise", False):
-            raise ValueError(
-                "sampler must leave the clients' noise out, which is added to the sum; got one "
-                "that adds it to the update, where it would pass for something to learn"
-            )
-        if view.facts.divisor is not None and sampler.scale != 1:
-            raise ValueError(
-                "sampler must weigh all clients 1 where sums are divided by a fixed number, got a "
-                f"scale of {sampler.scale:g}"
-            )
-        return sampler
-
-    def _is_due(self, server_round: int) -> bool:
-        return (server_round - 1) % self.every == 0 if self.every else server_round == 1
-
     def _chosen(self, hidden: Sequence[int], server_round: int) -> int | None:
         """Return the client whose update is at stake; None for all, if all can be looked at."""
         if self.target is not None:
@@ -218,15 +202,6 @@ class MutualInformation(Auditor):
         if self.look.rank is not None and "mine" not in self.look.estimators:
             return None
         return int(stream(self.seed, self.name, "target", server_round).choice(hidden))
-
-    def _noise_on_sum(self, view: RoundView, scale: float, colluding: int) -> float:
-        """Return the mechanism's noise on each coordinate of the sum that the observer sees."""
-        facts = view.facts
-        if self.observer == "outsider":
-            return (facts.noise_std or 0.0) * (facts.divisor or facts.total_weight) / scale
-        # Who colludes shows its own share of the noise as well.
-        shares = max(facts.num_clients - colluding, 0)
-        return (facts.share_std or 0.0) * math.sqrt(shares) / scale
 
     def _bound(self, dim: int, hidden: int) -> Information | None:
         """Return Theorem 1 for those whom the server does not know, as Corollary 2 has it."""

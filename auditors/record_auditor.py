@@ -16,6 +16,7 @@ from auditors.record_lrt import (
     audit_records,
     record_finding,
 )
+from auditors.round_sum import is_due
 
 
 class RecordLikelihoodRatio(Auditor):
@@ -63,7 +64,7 @@ class RecordLikelihoodRatio(Auditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit the round if it is due and there was a sum."""
-        if not self._is_due(view.server_round) or view.facts.abandoned is not None:
+        if not is_due(view.server_round, self._every) or view.facts.abandoned is not None:
             return ()
         found = self._audit(self._case_of(view), path=("round", view.server_round))
         shared = found.at(1 - (1 - self._confidence) / self._num_audits)
@@ -89,9 +90,6 @@ class RecordLikelihoodRatio(Auditor):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
         self._shared, self._num_audits = list(state["shared"]), int(state["num_audits"])
-
-    def _is_due(self, server_round: int) -> bool:
-        return (server_round - 1) % self._every == 0 if self._every else server_round == 1
 
 
 def _kept(found: RecordAudit) -> dict[str, Any]:
