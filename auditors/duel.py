@@ -21,8 +21,9 @@ from auditors.rng import stream as numbers
 from auditors.span import Span, outside_span
 from auditors.sum_law import ROUNDING, DenseLaw, DualLaw, Floats, NothingMovesError, SumLaw
 
-# Up to this dimension the span of the others' updates is sampled.
-_MOST_SPANNED = 1000
+# Up to this dimension the span of the others' updates is sampled, if the fit had so many updates
+# of each client: fewer could not tell what a sum never reaches.
+_MOST_SPANNED, _PER_CLIENT = 1000, 60
 # Told which stage begins or goes on, and which share of it is done.
 Watch = Callable[[str, float], None]
 
@@ -72,6 +73,11 @@ class Duel:
     facts: dict[str, Any]
     pair: tuple[int, int]
     real: tuple[Challenge, float, float] | None = None
+
+    @property
+    def span_samples(self) -> int:
+        """How many of the others' updates the span was seen of."""
+        return 0 if self.span is None else self.span.samples
 
     @property
     def separation(self) -> float:
@@ -217,8 +223,9 @@ class _Sums:
         which never move. Large models would take too many samples to say more.
         """
         gap, rows = test.first - test.second, self._rows
-        if isinstance(test.law, DenseLaw) and test.law.kept.size <= _MOST_SPANNED:
-            rows = self._spread(3 + 2 * test.law.kept.size // len(self._others), stream)
+        dim, enough = test.law.kept.size, _PER_CLIENT * len(self._others)
+        if isinstance(test.law, DenseLaw) and dim <= _MOST_SPANNED and test.law.samples >= enough:
+            rows = self._spread(max(3 + 2 * dim // len(self._others), _PER_CLIENT + 1), stream)
         if rows is not None:
             return outside_span(gap, rows, affine=False)
         free = np.arange(gap.size) if self.sampler.free is None else self.sampler.free

@@ -107,12 +107,20 @@ class Judge:
             rule = f"normality of the test statistic over trials, p = {p:.2g}"
             quantity = "Anderson-Darling statistic"
             found.append(self._diagnostic(quantity, statistic, rule, {"p_value": p}))
-        if played.span is not None and played.span.separated:
+        if played.span is not None and played.span.separated and self._is_sure(played):
             rule = f"{played.span.words}; the test leaves this out"
             details = {"idle_columns": played.span.idle_columns, "rank": played.span.rank}
             quantity = "separation by support"
             found.append(self._diagnostic(quantity, played.span.share, rule, details))
         return found
+
+    def _is_sure(self, played: Duel) -> bool:
+        """Whether enough updates were sampled to say that the others never reach a place.
+
+        What none of M updates reached, one update reaches with a chance of at most 3/M (95 %
+        confidence), and a sum of n with n times that; up to 5 % are let pass.
+        """
+        return 3 * self.num_others <= 0.05 * played.span_samples
 
     def verdict(self, played: Duel, seen: Vector | None) -> list[Finding]:
         """Return what the test says of the sum that was really released, if that can be known."""

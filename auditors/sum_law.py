@@ -143,6 +143,7 @@ class DualLaw:
     white: NDArray[np.float32]  # (samples, kept): centred samples in units of √D
     mix: Matrix  # (rank, samples)
     inside: Vector  # (rank,), ascending
+    freedom: int  # directions that the samples could have shown
     outside: float = 1.0
     form: str = "shrunk covariance"
 
@@ -200,12 +201,13 @@ class DualLaw:
             white=white,
             mix=(vectors[:, :rank] / np.sqrt(values[:rank])).T,
             inside=1 / spread,
+            freedom=count - 1 if freedom is None else freedom,
         )
 
     @property
     def is_saturated(self) -> bool:
         """Whether the samples have stopped to add directions."""
-        return len(self.mix) < 0.9 * self.samples
+        return len(self.mix) < 0.9 * self.freedom
 
     def leading(self, rank: int) -> DualLaw:
         """Return the model of so many leading directions, blind to all outside them."""

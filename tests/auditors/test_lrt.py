@@ -202,3 +202,23 @@ def test_wrong_arguments_are_named(gaussian_sampler) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             LikelihoodRatio(sampler, **wrong)
+
+
+@pytest.mark.parametrize(("fit", "is_said"), [(600, True), (120, False)])
+def test_separation_by_support_is_said_only_after_enough_samples(
+    gaussian_sampler, fit: int, is_said: bool
+) -> None:
+    """Of few updates that leave a coordinate alone nothing follows for a sum of five."""
+
+    class Lopsided(gaussian_sampler):
+        def sample(self, model, clients, draws, path, *, project=None):
+            for chunk in super().sample(model, clients, draws, path):
+                chunk = chunk.copy()
+                chunk[:, [c != 0 for c in clients], -1] = 0.0
+                yield chunk if project is None else chunk @ project
+
+    effort = Effort(fit=fit, candidates=20, pilot=30, trials=60)
+    auditor = LikelihoodRatio(Lopsided(np.eye(DIM)), target=0, effort=effort)
+    auditor.begin(DIM, 1)
+    found = auditor.observe(view_of())
+    assert bool(by_name(found, "separation by support")) == is_said
