@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +18,25 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """What was published beside what came out here.
+
+    Attributes:
+        source: Where it stands, such as "Andrew et al. 2024, Table 1".
+        what: What is compared, with its conditions.
+        paper: The published figure or claim.
+        ours: Ours, in the same words.
+        why: Why they differ; empty where they agree.
+    """
+
+    source: str
+    what: str
+    paper: str
+    ours: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Table:
     """Rows of an experiment, with what they mean."""
 
@@ -26,6 +45,7 @@ class Table:
     rows: tuple[tuple[Any, ...], ...]
     notes: tuple[str, ...] = ()
     figures: Mapping[str, tuple[Panel, ...] | Gallery] = field(default_factory=dict)  # by file name
+    comparisons: tuple[Comparison, ...] = ()
 
     def to_csv(self) -> str:
         """Return the table for programs."""
@@ -76,7 +96,12 @@ class Cells:
 def write_table(table: Table, folder: Path) -> None:
     """Leave the table as CSV, JSON and Markdown, and its figures as SVG or PNG."""
     folder.mkdir(parents=True, exist_ok=True)
-    data = {"title": table.title, "columns": table.columns, "rows": table.rows}
+    data = {
+        "title": table.title,
+        "columns": table.columns,
+        "rows": table.rows,
+        "comparisons": [asdict(row) for row in table.comparisons],
+    }
     write_atomically(folder / "table.csv", table.to_csv())
     write_atomically(folder / "table.json", json.dumps(plain(data), indent=1) + "\n")
     write_atomically(folder / "table.md", table.to_markdown())
