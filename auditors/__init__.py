@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from auditors.mods import canary_mod, tap_mod
     from auditors.mutual import MutualInformation
     from auditors.one_shot import OneShotCanaries
+    from auditors.plug_in import passive
     from auditors.recorder import AggregateRecorder, replay
     from auditors.replay_sampler import ReplaySampler
 
@@ -40,6 +41,7 @@ __all__ = [
     "UpdateSampler",
     "canary_mod",
     "check_auditor",
+    "passive",
     "replay",
     "tap_mod",
 ]
@@ -55,6 +57,7 @@ _HOME = {
     "ReplaySampler": "replay_sampler",
     "canary_mod": "mods",
     "check_auditor": "checks",
+    "passive": "plug_in",
     "replay": "recorder",
     "tap_mod": "mods",
 }

@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from auditors.limits import Project
+
 Vector = NDArray[np.float64]
 
 # How strong a number is. A weaker kind is never printed as a stronger one.
@@ -214,6 +216,13 @@ class Auditor(ABC):
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Called once before round 1 with the model's size and the planned rounds."""
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Return in words what cannot be done in this project; raise `UnableError` if nothing can.
+
+        Called before anybody trains: at the start, and again once round 1 has chosen its clients.
+        """
+        return ()
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Return which of the chosen clients play which canary this round."""

@@ -47,16 +47,28 @@ def band(null: Scores) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def histogram(inside: Scores, outside: Scores, dim: int) -> dict[str, Any]:
-    """Return counts of cosines in units of the null's std, 1/√dim, for the report."""
+def histogram(
+    inside: Scores, outside: Scores, dim: int, pool: Scores | None = None
+) -> dict[str, Any]:
+    """Return counts of cosines in units of the null's std, 1/√dim, for the report.
+
+    Args:
+        inside: Cosines of the canaries that took part.
+        outside: Those of the canaries that did not.
+        dim: Length of the vectors.
+        pool: Draws from the null, where it is not the normal law.
+    """
     scaled = [np.sqrt(dim) * inside, np.sqrt(dim) * outside]
     both = np.concatenate(scaled)
     edges = np.linspace(min(both.min(), -3.0), max(both.max(), 3.0), 31)
     counts = [np.histogram(s, edges)[0].tolist() for s in scaled]
+    null = None if pool is None else np.histogram(np.sqrt(dim) * pool, edges)[0] / pool.size
     return {
         "edges": edges.round(4).tolist(),
         "included": counts[0],
         "unobserved": counts[1],
+        "null": "N(0, 1)" if null is None else null.round(6).tolist(),
+        "fits": [[float(s.mean()), float(s.std())] if s.size else None for s in scaled],
         "unit": "null standard deviations, 1/sqrt(d)",
     }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,3 +29,17 @@ def chain(strategy: Strategy) -> Iterator[Strategy]:
     while isinstance(current, Strategy):
         yield current
         current = getattr(current, "strategy", None)
+
+
+def understood(strategy: Strategy, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a `start` without usual ones that nobody has asked for.
+
+    A strategy with a loop of its own may have left out what it does not use. A wrapper whose
+    `start` takes anything hands it on to the strategy that it holds.
+    """
+    usual = inspect.signature(Strategy.start).parameters
+    for held in chain(strategy):
+        taken = inspect.signature(held.start).parameters
+        if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+            return {k: v for k, v in arguments.items() if k in taken or v != usual[k].default}
+    return dict(arguments)

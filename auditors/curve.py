@@ -8,7 +8,9 @@ eq. 8. Ours differs: the limits hold for all thresholds together, so the best ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -93,6 +95,31 @@ class ErrorCurve:
         fresh = _frontier(self.fpr, self.fnr)
         some = fresh[np.unique(np.linspace(0, fresh.size - 1, most).round().astype(np.int64))]
         return {"fpr": self.fpr[some].tolist(), "fnr": self.fnr[some].tolist()}
+
+
+def drawn(
+    scores_in: Floats, scores_out: Floats, *, confidence: float, deltas: Sequence[float]
+) -> dict[str, Any]:
+    """Return what a report needs for its figures: proven epsilons, caps, limits, observed rates."""
+    curve = ErrorCurve.of(scores_in, scores_out, confidence=confidence)
+    return {
+        "deltas": list(deltas),
+        "epsilons": curve.epsilons(deltas).tolist(),
+        "caps": curve.caps(deltas).tolist(),
+        "tradeoff": curve.thinned(),
+        "balanced_error": curve.balanced(),
+        "observed": _observed(scores_in, scores_out),
+    }
+
+
+def _observed(scores_in: Floats, scores_out: Floats, most: int = 25) -> dict[str, list[float]]:
+    """Return some of the error rates as they were counted, without any confidence."""
+    thresholds = np.unique(np.concatenate([scores_in, scores_out]))
+    fpr = 1 - np.searchsorted(np.sort(scores_out), thresholds, side="left") / scores_out.size
+    fnr = np.searchsorted(np.sort(scores_in), thresholds, side="left") / scores_in.size
+    fresh = _frontier(fpr, fnr)
+    some = fresh[np.unique(np.linspace(0, fresh.size - 1, most).round().astype(np.int64))]
+    return {"fpr": fpr[some].tolist(), "fnr": fnr[some].tolist()}
 
 
 def _frontier(fpr: Floats, fnr: Floats) -> NDArray[np.intp]:

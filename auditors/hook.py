@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,38 +18,40 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from auditors import wire
-from auditors.base import Auditor, Canary, Finding, RoundView, Vector
-from auditors.chain import chain, replaced
+from auditors.base import Auditor, Finding, RoundView, Vector
+from auditors.chain import chain, replaced, understood
 from auditors.layout import Layout
+from auditors.limits import Project
+from auditors.opened import (
+    NO_CANARIES,
+    NO_TRUTH,
+    Numbers,
+    Opened,
+    ask_to_keep,
+    give_orders,
+    hides_updates,
+)
 from auditors.panel import Panel
 from auditors.record import RoundLine, RunRecord
-from auditors.view import Updates, collect_truth, merged_facts, weight_key
+from auditors.round_log import OnRound, RoundLog, scalars, with_findings
+from auditors.survey import survey, with_round
+from auditors.view import Updates, merged_facts, weight_key
 
 _log = logging.getLogger("flwr")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-@dataclass(frozen=True)
-class _Open:
-    """A round between its configuration and its aggregation."""
-
-    server_round: int
-    arrays: ArrayRecord
-    sent: Vector
-    clients: Mapping[int, int]  # node id -> client index
-    orders: Mapping[int, Canary]
-    grid: Grid
-    is_noised: bool  # by the clients themselves
-
-
 class Audited(Strategy):
     """Runs `strategy` as it is and shows every round to the auditors.
+
+    What an auditor cannot do in this project is logged before anybody trains.
 
     Args:
         strategy: Any Flower strategy, also one that wraps others. `Audited` must be outermost.
         auditors: What looks on. Their names must differ.
-        out: Folder for `rounds.jsonl` and `report.json`; nothing is written without it.
+        out: Folder for `rounds.jsonl` and `report.json`, `~` is your home; nothing is written
+            without it.
         config: What to note in the report about how the run was made.
         rounds_done: Rounds of an interrupted run that are already there; counted on from.
         on_round: Called with the line of each finished round and the model after it.
@@ -67,20 +69,22 @@ class Audited(Strategy):
         out: str | Path | None = None,
         config: Mapping[str, Any] | None = None,
         rounds_done: int = 0,
-        on_round: Callable[[RoundLine, ArrayRecord], None] | None = None,
+        on_round: OnRound | None = None,
     ) -> None:
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
         self.strategy = strategy
-        self.findings: list[Finding] = []
         self._panel = Panel(auditors)
-        self._record = RunRecord(Path(out), config or {}, rounds_done) if out else None
+        folder = Path(out).expanduser() if out else None
+        self._record = RunRecord(folder, config or {}, rounds_done) if folder else None
+        self._lines = RoundLog(self._record, on_round)
         self._offset = rounds_done
-        self._on_round = on_round
         self._layout: Layout | None = None
-        self._nodes: dict[int, int] = {}
-        self._open: _Open | None = None
-        self._pending: tuple[RoundLine, ArrayRecord] | None = None
+        self._project: Project | None = None
+        self._numbers = Numbers()
+        self._open: Opened | None = None
+        self._seen = 0
+        self._has_tap = True  # until nobody has answered for one
         self._timeout = 0.0
         # Taken before anything is replaced on the instance.
         self._inner_configure_train = strategy.configure_train
@@ -106,6 +110,11 @@ class Audited(Strategy):
         """Which auditors were left out, when and why."""
         return self._panel.failures
 
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings so far."""
+        return self._lines.findings
+
     def start(
         self,
         grid: Grid,
@@ -127,7 +136,9 @@ class Audited(Strategy):
         self._begin(initial_arrays, num_rounds)
         if evaluate_fn is not None:
             more["evaluate_fn"] = self._watch_evaluation(evaluate_fn)
-        _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
+        left = max(num_rounds - self._offset, 0)
+        usual = {"timeout": timeout, "train_config": train_config}
+        usual["evaluate_config"] = evaluate_config
         with replaced(
             self.strategy,
             configure_train=self._configure,
@@ -138,14 +149,12 @@ class Audited(Strategy):
             result = self.strategy.start(
                 grid=grid,
                 initial_arrays=initial_arrays,
-                num_rounds=max(num_rounds - self._offset, 0),
-                timeout=timeout,
-                train_config=train_config,
-                evaluate_config=evaluate_config,
+                num_rounds=left,
+                **understood(self.strategy, usual),
                 **more,
             )
-        self._flush()
-        self._finish()
+        self._lines.flush()
+        self._finish(was_seen=self._seen > 0 or left == 0)
         return result
 
     def state(self) -> dict[str, Any]:
@@ -161,104 +170,113 @@ class Audited(Strategy):
         self._panel.restore(state)
 
     def _begin(self, arrays: ArrayRecord, num_rounds: int) -> None:
-        """Fix the layout and wake the auditors, before anything is sent."""
-        self._open = self._pending = None  # of a start that was broken off
+        """Fix the layout, wake the auditors and let them say what they cannot do."""
+        self._open = None  # of a start that was broken off
+        self._lines.forget()
+        self._seen = 0
         self._layout = self._layout or Layout.of(arrays)
         self._layout.announce()
         self._panel.begin(self._layout.dim, num_rounds)
+        self._project = survey(self.strategy, self._layout.dim, num_rounds)
+        self._panel.consider(self._project)
+        _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
 
     def _configure(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Stand in for the inner `configure_train`: let it choose, then hand out orders."""
-        self._flush()
+        self._lines.flush()
+        self._open = None
+        server_round += self._offset
+        kept = ArrayRecord(dict(arrays))  # the inner strategy may change the record
+        messages = list(self._inner_configure_train(server_round, arrays, config, grid))
+        try:
+            self._open = self._ordered(server_round, kept, messages, grid)
+        except Exception as error:
+            self._panel.fail(f"round {server_round} could not be audited", error)
+        return messages
+
+    def _ordered(
+        self, server_round: int, arrays: ArrayRecord, messages: Sequence[Message], grid: Grid
+    ) -> Opened:
+        """Give the messages of a round their orders and keep what is needed to look at it."""
         layout = self._layout
         assert layout is not None
-        server_round += self._offset
-        sent = layout.flatten(arrays)  # before the inner strategy may change the record
-        messages = list(self._inner_configure_train(server_round, arrays, config, grid))
-        clients = self._clients([m.metadata.dst_node_id for m in messages], grid)
-        # Nobody takes part in a round that was given up before it began.
-        orders = self._panel.instruct(server_round, sorted(clients.values())) if clients else {}
-        for message in messages:
-            client = clients[message.metadata.dst_node_id]
-            if client in orders:
-                wire.add_record(message, wire.CANARY, wire.canary_record(orders[client]))
-                wire.add_left_out(message, layout.left_out)
-            if self._panel.wants_truth:
-                key = weight_key(self.strategy)
-                keep = ConfigRecord({"action": "keep", "round": server_round, "weight-key": key})
-                wire.add_record(message, wire.TAP, keep)
+        assert self._project is not None
+        sent, key = layout.flatten(arrays), weight_key(self.strategy)
+        nodes = [m.metadata.dst_node_id for m in messages]
+        clients = self._numbers.of(nodes, self.strategy, grid)
         by_client = {clients[m.metadata.dst_node_id]: m for m in messages}
-        key = weight_key(self.strategy)
+        # Nobody takes part in a round that was given up before it began.
+        orders = self._panel.instruct(server_round, sorted(by_client)) if clients else {}
+        self._consider_round(messages, len(orders))
+        give_orders(by_client, orders, layout, avoid_zero=bool(self._project.noised_by))
+        hidden = hides_updates(messages)
+        if hidden and self._panel.wants_truth and self._has_tap:
+            ask_to_keep(messages, server_round, key)
         self._panel.bind(server_round, grid, by_client, layout, sent, key)
         is_noised = any(wire.share_std(m.content) > 0 for m in messages)
-        self._open = _Open(server_round, arrays, sent, clients, orders, grid, is_noised)
-        return messages
+        return Opened(server_round, arrays, sent, clients, orders, grid, layout, hidden, is_noised)
+
+    def _consider_round(self, messages: Sequence[Message], seats: int) -> None:
+        """Let the auditors say what they cannot do, once it is known who takes part."""
+        if self._project is None or self._project.clients is not None or not messages:
+            return
+        self._project = with_round(self._project, messages, seats)
+        self._panel.consider(self._project)
 
     def _aggregate(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Stand in for the inner `aggregate_train`: let it aggregate, then look."""
-        opened, layout = self._open, self._layout
-        assert opened is not None
-        assert layout is not None
+        opened, self._open = self._open, None
+        server_round += self._offset
         replies = list(replies)
-        contents = {
-            opened.clients[m.metadata.src_node_id]: m.content
-            for m in replies
-            if m.has_content() and m.metadata.src_node_id in opened.clients
-        }
-        updates = Updates(layout, opened.sent, contents, weight_key(self.strategy))
-        arrays, metrics = self._inner_aggregate_train(server_round + self._offset, replies)
-        truth, weights = self._truth(opened, layout)
-        view = RoundView(
+        key = weight_key(self.strategy)
+        # Before the inner strategy may put other arrays into the replies.
+        updates = opened.updates(replies, key) if opened is not None else None
+        arrays, metrics = self._inner_aggregate_train(server_round, replies)
+        self._seen += 1
+        findings: list[Finding] = []
+        if opened is not None and updates is not None:
+            try:
+                findings = self._panel.observe(self._view(opened, updates, arrays))
+            except Exception as error:
+                self._panel.fail(f"round {server_round} could not be audited", error)
+        answered = sum(m.has_content() for m in replies) if updates is None else len(updates)
+        line = RoundLine(server_round, answered, scalars(metrics), tuple(findings))
+        after = arrays if arrays is not None else (opened.arrays if opened else None)
+        if after is not None:
+            self._lines.put(line, after)
+        return arrays, with_findings(metrics, findings)
+
+    def _view(self, opened: Opened, updates: Updates, arrays: ArrayRecord | None) -> RoundView:
+        """Return what the round shows, and note where instruments did not answer."""
+        obeyed, refused = opened.obeyed(updates)
+        self._panel.limit_seats(refused, NO_CANARIES)
+        truth, weights = self._truth(opened, updates)
+        return RoundView(
             server_round=opened.server_round,
             sent=opened.sent,
             replies=updates,
-            released=opened.sent if arrays is None else layout.flatten(arrays),
+            released=opened.sent if arrays is None else opened.layout.flatten(arrays),
             facts=merged_facts(self.strategy, updates, released=arrays is not None),
             truth=truth,
             truth_weights=weights,
-            instructed=self._obeyed(opened, updates),
+            instructed=obeyed,
         )
-        findings = self._panel.observe(view)
-        scalars = _scalars(metrics)
-        if findings:
-            said = {f"{f.auditor}.{f.quantity}": float(f.value) for f in findings}
-            metrics = MetricRecord({**(metrics or {}), **said})
-        line = RoundLine(opened.server_round, len(updates), scalars, tuple(findings))
-        self._pending = (line, opened.arrays if arrays is None else arrays)
-        self._open = None
-        return arrays, metrics
-
-    def _obeyed(self, opened: _Open, updates: Updates) -> dict[int, Canary]:
-        """Return the orders of the seats that answered, and did as told as far as one can see."""
-        answered = {c: o for c, o in opened.orders.items() if c in updates}
-        if opened.is_noised:
-            return answered
-        obeyed = {c: o for c, o in answered.items() if updates.carries(c, o)}
-        if len(obeyed) < len(answered):
-            _log.warning(
-                "%d of %d canary seats have sent something else: is canary_mod in the client app?",
-                *(len(answered) - len(obeyed), len(answered)),
-            )
-        return obeyed
 
     def _truth(
-        self, opened: _Open, layout: Layout
+        self, opened: Opened, updates: Updates
     ) -> tuple[Mapping[int, Vector], Mapping[int, float]]:
-        """Return the plain updates and weights that clients kept, if an auditor wants them."""
-        if not self._panel.wants_truth:
+        """Return the plain updates and weights, if an auditor wants them and they can be had."""
+        if not self._panel.wants_truth or (opened.hides_updates and not self._has_tap):
             return {}, {}
-        return collect_truth(
-            opened.grid,
-            opened.clients,
-            server_round=opened.server_round,
-            layout=layout,
-            sent=opened.sent,
-            timeout=self._timeout,
-        )
+        truth, weights = opened.truth(updates, self._timeout)
+        if updates and not truth:
+            self._has_tap = False  # a client app without one is not asked again
+            self._panel.limit_truth(NO_TRUTH)
+        return truth, weights
 
     def _configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -271,7 +289,7 @@ class Audited(Strategy):
     ) -> MetricRecord | None:
         """Stand in for the inner `aggregate_evaluate`: note what the clients measured."""
         metrics = self._inner_aggregate_evaluate(server_round + self._offset, replies)
-        self._note(metrics)
+        self._lines.note(metrics)
         return metrics
 
     def _watch_evaluation(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
@@ -279,50 +297,23 @@ class Audited(Strategy):
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             metrics = evaluate_fn(server_round + self._offset, arrays)
-            self._note(metrics)
-            self._flush()
+            self._lines.note(metrics)
+            self._lines.flush()
             return metrics
 
         return evaluate
 
-    def _clients(self, nodes: Sequence[int], grid: Grid) -> dict[int, int]:
-        """Return node id to client index, from the strategy that knows it or by first sight."""
-        for strategy in chain(self.strategy):
-            known: Mapping[int, int] | None = getattr(strategy, "client_of", None)
-            if known is not None:
-                return {node: known[node] for node in nodes}
-        for node in sorted({*grid.get_node_ids(), *nodes}):
-            self._nodes.setdefault(node, len(self._nodes))
-        return {node: self._nodes[node] for node in nodes}
-
-    def _note(self, metrics: MetricRecord | None) -> None:
-        """Add evaluation metrics to the line of the round that is not written yet."""
-        if self._pending is not None and metrics is not None:
-            line, arrays = self._pending
-            line = replace(line, metrics={**line.metrics, **_scalars(metrics)})
-            self._pending = (line, arrays)
-
-    def _flush(self) -> None:
-        """Write the line of the last round, once, and tell whoever listens."""
-        if self._pending is None:
-            return
-        line, arrays = self._pending
-        self._pending = None
-        self.findings += line.findings
-        if self._record is not None:
-            self._record.add(line)
-        if self._on_round is not None:
-            self._on_round(line, arrays)
-
-    def _finish(self) -> None:
+    def _finish(self, *, was_seen: bool) -> None:
         """Let every auditor report on the run and write the report."""
-        final = self._panel.report()
+        if not was_seen:
+            self._panel.fail("the run was not audited", RuntimeError(_UNSEEN))
+        final = self._panel.report() if was_seen else []
         for held in chain(self.strategy):  # what the mechanism itself can say, such as guarantees
             final += getattr(held, "findings", list)()
-        self.findings += final
+        self._lines.findings += final
         if self._record is not None:
-            path = self._record.finish(final, self.failures)
-            _log.info("Audit written to %s", path)
+            path = self._record.finish(final, self.failures).resolve()
+            _log.info("Audit written to %s; a page: leakmeter report %s", path, path.parent)
 
     def _refuse(self, *args: Any, **more: Any) -> NoReturn:
         """Refuse: only a wrapper around `Audited` would call one of these."""
@@ -339,8 +330,7 @@ _NOT_OUTERMOST = (
     "Audited must be outermost: write Audited(Wrapper(strategy), ...), "
     "not Wrapper(Audited(strategy, ...))"
 )
-
-
-def _scalars(metrics: MetricRecord | None) -> dict[str, float]:
-    """Return the metrics that are single numbers."""
-    return {k: float(v) for k, v in (metrics or {}).items() if isinstance(v, int | float)}
+_UNSEEN = (
+    "the strategy's start never called self.configure_train and self.aggregate_train, so no "
+    "auditor saw a round: let its loop call these two"
+)

@@ -25,6 +25,7 @@ import numpy as np
 from auditors.base import Auditor, Finding, RoundView, UpdateSampler
 from auditors.domain import within
 from auditors.duel import ConstantSumError, Duel, Effort, Watch, duel
+from auditors.limits import Project, check_noise_is_known, few_clients, sampler_limits
 from auditors.lrt_findings import Judge
 from auditors.rng import stream
 from auditors.round_sum import (
@@ -95,6 +96,15 @@ class LikelihoodRatio(Auditor):
         """Count the rounds that will be audited: they share the run's confidence."""
         self._played = []
         self._num_audits = -(-num_rounds // self.every) if self.every else 1
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say where updates cannot be drawn anew, or too few clients hide one another."""
+        check_noise_is_known(self.observer, project)
+        said = list(sampler_limits(self.sampler, project))
+        if few := few_clients(project, 2, "a sum hides a client among others only; not audited"):
+            return said + few
+        then = "its Gaussian approximation is poor for so few; the lower bound holds all the same"
+        return said + few_clients(project, 4, then)
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due."""

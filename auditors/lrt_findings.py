@@ -12,7 +12,7 @@ import numpy as np
 from auditors.base import Finding, Game, Observer, Vector
 from auditors.bounds import epsilon_lower_bound
 from auditors.canary_estimates import anderson_darling
-from auditors.curve import ErrorCurve
+from auditors.curve import drawn
 from auditors.duel import Duel
 from auditors.gaussian import delta_gaussian, epsilon_gaussian, tradeoff_gaussian
 
@@ -56,17 +56,12 @@ class Judge:
         """Return what the trials prove."""
         inside, outside = played.scores + played.shift, played.scores
         bound = epsilon_lower_bound(inside, outside, delta=self.delta, confidence=confidence)
-        curve = ErrorCurve.of(inside, outside, confidence=confidence)
         details = {
             "game": self.game,
             "target": self.target,
             "others": self.num_others,
             "pair": played.pair,
-            "deltas": DELTAS,
-            "epsilons": curve.epsilons(DELTAS),
-            "caps": curve.caps(DELTAS),
-            "tradeoff": curve.thinned(),
-            "balanced_error": curve.balanced(),
+            **drawn(inside, outside, confidence=confidence, deltas=DELTAS),
         }
         assumptions = (*bound.assumptions, self._assumption())
         return Finding.of(replace(bound, assumptions=assumptions), details=details, **self._words())
@@ -183,6 +178,9 @@ class Judge:
             "round": int(where["round"]),
             "rounds": [int(p["round"]) for p in played],
             "epsilons": [b.value for b in bounds],
+            "curve": drawn(
+                where["scores"] + where["shift"], where["scores"], confidence=shared, deltas=DELTAS
+            ),
         }
         return Finding.of(bound, details=details, **judge._words())
 

@@ -42,6 +42,8 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
             trained = layout.flatten(wire.arrays(reply.content)) - start
             norm = float(np.linalg.norm(trained))
         swap = norm * canary_vector(order.seed, order.id, layout.dim)
+    elif wire.avoids_zero(message.content):
+        swap[0] = np.spacing(np.abs(start[:1]).astype(layout.dtypes[0]) + 1)[0]
     return wire.replace_arrays(reply, layout.restore(start + swap, sent))
 
 

@@ -23,12 +23,14 @@ from typing import Any, Literal
 
 from auditors.base import Auditor, Finding, RoundView, UpdateSampler
 from auditors.domain import within
+from auditors.each_information import most_directions
 from auditors.information import NATS_PER_BIT, Information
+from auditors.limits import Project, check_noise_is_known, few_clients, sampler_limits
 from auditors.mi_bounds import Case, gaussian_information, round_bound
 from auditors.mutual_account import Account, Entry
 from auditors.mutual_findings import WHOLE, Words, alike, summed
 from auditors.rng import stream
-from auditors.round_information import ConstantUpdatesError, Look, Watch, measure
+from auditors.round_information import ConstantUpdatesError, Look, Watch, check_whole, measure
 from auditors.round_sum import SamplerOf, fitting_sampler, is_due, noise_on_sum
 
 _log = logging.getLogger("flwr")
@@ -107,6 +109,25 @@ class MutualInformation(Auditor):
     def begin(self, dim: int, num_rounds: int) -> None:
         """Start a new account."""
         self._account = Account()
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say where updates cannot be drawn anew, or draws and clients are too few."""
+        check_noise_is_known(self.observer, project)
+        said = list(sampler_limits(self.sampler, project))
+        if callable(self.sampler):
+            return said
+        if self.look.rank is None and "log-det" in self.look.estimators:
+            check_whole(self.sampler, project.dim, self.look.draws)
+        if few := few_clients(project, 2, "its update is the sum; nothing hides it"):
+            return said + few
+        most = self._most_directions(project)
+        if self.look.rank is None or most is None or most >= self.look.rank:
+            return said
+        return [
+            *said,
+            f"{self.look.draws} draws of {project.honest} honest clients allow {max(most, 0)} of "
+            f"{self.look.rank} directions: draws must be more for the others",
+        ]
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due; its bound counts in any case."""
@@ -202,6 +223,15 @@ class MutualInformation(Auditor):
         if self.look.rank is not None and "mine" not in self.look.estimators:
             return None
         return int(stream(self.seed, self.name, "target", server_round).choice(hidden))
+
+    def _most_directions(self, project: Project) -> int | None:
+        """Return along how many directions a round without noise can be looked; None if unknown."""
+        game = "partition" if callable(self.sampler) else self.sampler.game
+        if project.honest is None or game == "partition":
+            return None
+        if project.has_client_noise or self.observer == "outsider":  # noise allows any number
+            return None
+        return most_directions(self.look.draws, project.honest)
 
     def _bound(self, dim: int, hidden: int) -> Information | None:
         """Return Theorem 1 for those whom the server does not know, as Corollary 2 has it."""

@@ -30,6 +30,8 @@ from auditors.canary_estimates import (
     one_fit,
     two_fits,
 )
+from auditors.canary_limits import canary_limits
+from auditors.limits import Project, UnableError
 from auditors.rng import derive, stream
 from auditors.transcript import Transcript
 
@@ -104,7 +106,9 @@ class OneShotCanaries(Auditor):
     def begin(self, dim: int, num_rounds: int) -> None:
         """Plan which canary plays when; free of which node will serve it."""
         if dim < 100:
-            raise ValueError(f"the model must have at least 100 parameters for canaries, got {dim}")
+            raise UnableError(
+                f"the model must have at least 100 parameters for canaries, got {dim}"
+            )
         slots = self.seats * num_rounds
         k = slots // self.repetitions if self.canaries is None else self.canaries
         if k < 2 or k * self.repetitions > slots:
@@ -125,6 +129,10 @@ class OneShotCanaries(Auditor):
         self._played = np.zeros(k, dtype=np.int64)
         self._transcript = Transcript(self._canary_seed, self._ids, dim)
         self._interference = Interference()
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say where there are too few canaries, clients or parameters to see much."""
+        return canary_limits(project, canaries=self._k, seats=self.seats)
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
@@ -239,7 +247,7 @@ class OneShotCanaries(Auditor):
                 "largest cosines are Gaussian; they are skewed, so large values are extrapolated",
                 *self._world(),
             ),
-            details=histogram(inside, outside, self._dim),
+            details=histogram(inside, outside, self._dim, pool),
             **context,
         )
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from auditors.base import Finding, plain
 
 SCHEMA = "leakmeter-report/1"
+# Packages whose release a number may depend on.
+_PACKAGES = ("leakmeter", "flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,24 @@ class RunRecord:
         report = {
             "schema": SCHEMA,
             "config": self._config,
+            "versions": versions(),
             "rounds": rounds,
             "findings": of_rounds + [f.to_json() for f in findings],
             "failures": list(failures),
         }
         write_atomically(self._report, json.dumps(report, indent=1, allow_nan=False) + "\n")
         return self._report
+
+
+def versions() -> dict[str, str]:
+    """Return Python's release and those of the packages that are installed."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # a plug-in needs few of them
+            continue
+    return found
 
 
 def _line(values: Mapping[str, Any]) -> str:

@@ -21,9 +21,11 @@ import numpy as np
 
 from auditors.base import Bound, Finding
 from auditors.bounds import epsilon_lower_bound
+from auditors.curve import drawn
 from auditors.domain import within
 from auditors.record_law import Floats, GradientRows, Indices, PairLaw
 from auditors.rng import stream
+from auditors.spectrum import Spectrum
 
 # One draw of the sum for these rows as the client's records, less what the adversary knows of the
 # others. It must be what really runs, with a generator for its randomness.
@@ -35,6 +37,8 @@ THREAT = (
 )
 _BY_LAW = "trials follow the Gaussian law that the mechanism states, not its code"
 _BY_CODE = "trials are draws of the mechanism itself"
+# Where the curve of lower bounds is given.
+_DELTAS = tuple(float(d) for d in np.logspace(-6, math.log10(0.5), 20))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,12 +107,14 @@ class RecordAudit:
         record: The client's own, by row.
         other: What stood in its place.
         scores: Log-ratios of the trials with the own record, and with the other.
+        spectrum: Of the client's own sampling, and what its floor adds.
     """
 
     bound: Bound
     record: int
     other: int
     scores: tuple[Floats, Floats]
+    spectrum: Spectrum
 
     @property
     def means(self) -> tuple[float, float]:
@@ -125,8 +131,16 @@ class RecordAudit:
 
     @property
     def details(self) -> dict[str, Any]:
-        """Which pair it was, and how far apart its worlds are."""
-        return {"record": self.record, "other": self.other, "means": list(self.means)}
+        """Which pair it was, how far apart its worlds are, and the client's own randomness."""
+        confidence = self.bound.confidence
+        assert confidence is not None
+        return {
+            "record": self.record,
+            "other": self.other,
+            "means": list(self.means),
+            "curve": drawn(*self.scores, confidence=confidence, deltas=_DELTAS),
+            "spectrum": self.spectrum.drawn(),
+        }
 
     def finding(self, auditor: str, **context: Any) -> Finding:
         """Return it as a finding."""
@@ -182,7 +196,18 @@ def audit_records(
     words = f"exact log-ratio for the worst of {len(pilots)} pairs of records; {bound.rule}"
     source = _BY_LAW if case.draw is None else _BY_CODE
     bound = replace(bound, rule=words, assumptions=(*bound.assumptions, source))
-    return RecordAudit(bound, record, other, (own, others))
+    return RecordAudit(bound, record, other, (own, others), _spectrum(case, grams))
+
+
+def _spectrum(case: RecordCase, grams: Sequence[Floats]) -> Spectrum:
+    """Return the spectrum of the client's own sampling: blocks are sampled independently."""
+    own = slice(case.records)
+    found = [
+        Spectrum.of_gram(gram[own, own], block.dim, batch=case.batch).eigenvalues
+        for gram, block in zip(grams, case.blocks, strict=True)
+    ]
+    dim = sum(block.dim for block in case.blocks)
+    return Spectrum.of_eigenvalues(np.sort(np.concatenate(found)), dim, case.floor)
 
 
 @dataclass(frozen=True, eq=False)

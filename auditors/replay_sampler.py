@@ -7,18 +7,21 @@ the clients keep their data, and what they draw by themselves (batches, dropout,
 from __future__ import annotations
 
 import hashlib
+import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from auditors import wire
 from auditors.base import Game, Moments, Stream, Vector
 from auditors.layout import Layout
+from auditors.limits import Project, UnableError
 from auditors.rng import derive
 from auditors.sum_moments import Reruns
 
@@ -26,9 +29,15 @@ from auditors.sum_moments import Reruns
 # the round's own, and a mask belongs to one upload.
 _LEFT_OUT: Final = (wire.CANARY, wire.TAP, wire.MASK, wire.SUM)
 _MOST_BYTES = 2**26
+_SAID_EVERY = 30.0  # seconds between lines about a long replay
+_NOISE = (
+    "replays keep a client's own noise in its candidate updates, where it hides nothing: sample "
+    "with clients.CohortSampler where clients add noise"
+)
+_log = logging.getLogger("flwr")
 
 
-class ReplayError(RuntimeError):
+class ReplayError(UnableError):
     """A client cannot be replayed. The text says which, why, and what to do."""
 
 
@@ -90,6 +99,7 @@ class ReplaySampler:
         self._chunk = chunk
         self._round: _Round | None = None
         self._last: dict[int, tuple[int, bytes]] = {}  # client -> replay number, digest of update
+        self._trained, self._said = 0, 0.0
 
     def bind(
         self,
@@ -106,20 +116,26 @@ class ReplaySampler:
                 clients add noise.
         """
         masked = [c for c, m in messages.items() if wire.MASK in m.content]
-        if masked and not self._simulated:
-            raise ReplayError(
-                f"replays need plain updates, but clients {masked[:5]} are told to mask theirs: a "
-                "deployed client must never hand one out; in a simulation pass simulated=True, "
-                "or sample with clients.CohortSampler"
-            )
+        if masked:
+            self._refuse_masks(f"clients {masked[:5]}")
         if any(wire.share_std(message.content) > 0 for message in messages.values()):
-            raise ReplayError(
-                "replays keep a client's own noise in its candidate updates, where it hides "
-                "nothing: sample with clients.CohortSampler where clients add noise"
-            )
+            raise ReplayError(_NOISE)
         orders = {client: _order(message) for client, message in messages.items()}
         self._round = _Round(grid, orders, layout, sent, weight_key)
         self._last = {}
+        self._trained, self._said = 0, time.monotonic()
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say before anybody trains that a project's rounds cannot be replayed.
+
+        Raises:
+            ReplayError: For the reasons that `bind` has.
+        """
+        if project.is_masked:
+            self._refuse_masks("the clients")
+        if project.has_client_noise:
+            raise ReplayError(_NOISE)
+        return ()
 
     def sample(
         self,
@@ -171,6 +187,14 @@ class ReplaySampler:
         """Return this sampler, for the same reason."""
         return self
 
+    def _refuse_masks(self, who: str) -> None:
+        if not self._simulated:
+            raise ReplayError(
+                f"replays need plain updates, but {who} are told to mask theirs: a deployed client "
+                "must never hand one out; in a simulation pass simulated=True, or sample with "
+                "clients.CohortSampler"
+            )
+
     def _step(self, dim: int, clients: int) -> int:
         most = self._chunk or _MOST_BYTES // (8 * dim)
         return max(1, most // max(clients, 1))
@@ -195,10 +219,18 @@ class ReplaySampler:
             elif client is not None:
                 reasons[client] = reply.error.reason or f"error code {reply.error.code}"
         _check_complete(clients, contents, reasons)
+        self._say_progress(len(clients))
         updates = {c: _trained(c, contents[c], bound.layout) - model for c in clients}
         self._check_random(updates, number)
         weights = {c: wire.weight(contents[c], bound.weight_key) for c in clients}
         return np.stack([weights[client] * updates[client] for client in clients])
+
+    def _say_progress(self, trained: int) -> None:
+        """Say now and then that the run is alive: an audit may train more than the run itself."""
+        self._trained += trained
+        if (now := time.monotonic()) - self._said > _SAID_EVERY:
+            self._said = now
+            _log.info("replaying: %d trainings of this round so far", self._trained)
 
     def _check_random(self, updates: Mapping[int, Vector], number: int) -> None:
         """Raise if another replay of a client has given the same update."""
@@ -237,7 +269,7 @@ def _message(bound: _Round, order: _Order, model: Vector, number: int) -> Messag
     if not np.array_equal(model, bound.sent):
         key = wire.arrays_key(content)
         content[key] = bound.layout.restore(model, wire.arrays(content))
-    content[wire.REPLAY] = ConfigRecord({"number": number})
+    content[wire.REPLAY] = wire.replay_record(number)
     return Message(content, order.node, order.message_type, group_id=order.group_id)
 
 

@@ -17,6 +17,7 @@ from auditors.base import Game, Stream, UpdateSampler, Vector
 from auditors.domain import within
 from auditors.each_information import each_information, most_directions
 from auditors.information import Information
+from auditors.limits import UnableError
 from auditors.logdet import Subspace, joint_information, logdet_information, principal_subspace
 from auditors.rng import stream as numbers
 from auditors.sum_law import ROUNDING
@@ -118,7 +119,7 @@ def measure(
     one = clients[0] if target is None else target
     if look.rank is None:
         if "log-det" in look.estimators:
-            drawn.check_whole(look.draws)
+            check_whole(sampler, model.size, look.draws)
         x, y = drawn.pairs(one, look.draws, stream, noise_std)
         return _in_whole(x, y, one, sampler.game == "partition", look, seed)
     rank = _affordable(look.rank, look.draws, len(clients), sampler.game, noise_std)
@@ -193,6 +194,17 @@ def _neural(x: Floats, z: Floats, look: Look, seed: int) -> NeuralEstimate:
     return estimate(x, z, seed=seed, seeds=look.critics, nulls=look.critics)
 
 
+def check_whole(sampler: UpdateSampler, dim: int, draws: int) -> None:
+    """Raise unless so many draws are enough for determinants of all coordinates."""
+    dim = dim if sampler.free is None else sampler.free.size
+    needed = (2 if sampler.game == "partition" else 1) * dim
+    if draws <= needed:
+        raise UnableError(
+            f"draws must be above {needed} to look at all {dim} coordinates in the game "
+            f"{sampler.game}, got {draws}: take more, or give a rank"
+        )
+
+
 class _Draws:
     """Fresh updates of a round's clients."""
 
@@ -206,17 +218,6 @@ class _Draws:
     ) -> None:
         self._sampler, self._model, self._clients = sampler, model, list(clients)
         self._watch, self._rng = watch, rng
-
-    def check_whole(self, draws: int) -> None:
-        """Raise unless so many draws are enough for determinants of all coordinates."""
-        game, free = self._sampler.game, self._sampler.free
-        dim = self._model.size if free is None else free.size
-        needed = (2 if game == "partition" else 1) * dim
-        if draws <= needed:
-            raise ValueError(
-                f"draws must be above {needed} to look at all {dim} coordinates in the game "
-                f"{game}, got {draws}: take more, or give a rank"
-            )
 
     def pairs(
         self, target: int, draws: int, stream: Stream, noise_std: float

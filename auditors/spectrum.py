@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +103,16 @@ class Spectrum:
         return {
             name: Bound(value, "diagnostic", _RULE, sample_sizes=sizes, assumptions=_ASSUMED)
             for name, value in numbers.items()
+        }
+
+    def drawn(self) -> dict[str, Any]:
+        """Return what a report needs for its figure."""
+        return {
+            "dim": self.dim,
+            "floor": self.floor,
+            "curve": [list(point) for point in self.curve(25)],
+            "covered": self.num_covered,
+            "share_saved": self.share_saved,
         }
 
     def curve(self, points: int = 100) -> tuple[tuple[int, float, float], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -49,14 +50,19 @@ class Updates(Mapping[int, Vector]):
         return len(self._records)
 
     def carries(self, client: int, order: Canary) -> bool:
-        """Whether a reply holds the canary that was ordered; True where a mask hides it."""
+        """Whether a reply holds the canary that was ordered; True where a mask hides it.
+
+        A client's own noise may cover most of it: an honest update has a cosine of 6/√d or more
+        with a canary once in 10⁹ times.
+        """
         if not self._is_plain(self._records[client]):
             return True
         update = self[client]
         length = float(np.linalg.norm(update))
         if not order.included:
             return length <= 1e-5 * (1 + float(np.linalg.norm(self._sent)))
-        return float(update @ canary_vector(order.seed, order.id, update.size)) > 0.9 * length > 0
+        least = min(0.9, 6 / math.sqrt(update.size)) * length
+        return float(update @ canary_vector(order.seed, order.id, update.size)) > least > 0
 
     def mean(self) -> Vector | None:
         """Return the weighted mean update; None if the replies hold no plain updates."""

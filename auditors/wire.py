@@ -46,7 +46,7 @@ def weight(content: RecordDict, key: str = WEIGHT) -> float:
     return 1.0
 
 
-def add_record(message: Message, key: str, record: ConfigRecord) -> None:
+def add_record(message: Message, key: str, record: ConfigRecord | MetricRecord) -> None:
     """Give one outgoing message a record of its own.
 
     Flower's strategies share one RecordDict among all messages of a round, so the dictionary is
@@ -68,17 +68,27 @@ def config(content: RecordDict, key: str) -> ConfigRecord | None:
     return record if isinstance(record, ConfigRecord) else None
 
 
-def canary_record(canary: Canary) -> ConfigRecord:
-    """Return the order that tells a seat which canary to play."""
-    order = ConfigRecord({"id": canary.id, "seed": canary.seed, "included": canary.included})
+def canary_record(canary: Canary, *, avoid_zero: bool = False) -> MetricRecord:
+    """Return the order that tells a seat which canary to play.
+
+    It is a MetricRecord because Flower's clipping mods refuse messages with two ConfigRecords.
+
+    Args:
+        canary: Which, and whether it takes part.
+        avoid_zero: Whether a seat that sends nothing moves one parameter by a rounding step, since
+            Flower's clipping divides by the length of an update.
+    """
+    order = MetricRecord({"id": canary.id, "seed": canary.seed, "included": int(canary.included)})
     if canary.norm is not None:
         order["norm"] = float(canary.norm)
+    if avoid_zero:
+        order["avoid-zero"] = 1
     return order
 
 
 def canary(content: RecordDict) -> Canary | None:
     """Return the canary that a train message orders, if it orders one."""
-    order = config(content, CANARY)
+    order = _numbers(content, CANARY)
     if order is None:
         return None
     norm = order.get("norm")
@@ -88,6 +98,12 @@ def canary(content: RecordDict) -> Canary | None:
         included=bool(order["included"]),
         norm=float(norm) if isinstance(norm, int | float) else None,
     )
+
+
+def avoids_zero(content: RecordDict) -> bool:
+    """Whether a seat that sends nothing must not send exactly nothing."""
+    order = _numbers(content, CANARY)
+    return order is not None and "avoid-zero" in order
 
 
 def add_left_out(message: Message, names: Sequence[str]) -> None:
@@ -120,13 +136,23 @@ def share_std(content: RecordDict) -> float:
     return float(std) if isinstance(std, int | float) else 0.0
 
 
+def replay_record(number: int) -> MetricRecord:
+    """Return what marks a message as a replay; numbers for the same reason as canaries."""
+    return MetricRecord({"number": number})
+
+
 def replay(content: RecordDict) -> int | None:
     """Return which replay of its round a train message is; None for the round itself.
 
     A client app that seeds its batches by the round mixes this in, or all replays are equal.
     """
-    order = config(content, REPLAY)
+    order = _numbers(content, REPLAY)
     return None if order is None else int(str(order["number"]))
+
+
+def _numbers(content: RecordDict, key: str) -> MetricRecord | None:
+    record = content.get(key)
+    return record if isinstance(record, MetricRecord) else None
 
 
 def is_instrument(content: RecordDict) -> bool:

@@ -1,17 +1,17 @@
-"""Matrices of single examples' gradients: as factors of linear layers, or as they are.
+"""Matrices of single examples' gradients: as factors of layers, or as they are.
 
 G is the matrix whose rows are gradients over all parameters, in the order of `model.parameters()`.
 In a chain of linear layers the gradient of example j is δ_j a_jᵀ for a layer's weight and δ_j for
 its bias, so that G is known from a (the layer's inputs) and δ (the loss's slope at its outputs):
 Goodfellow 2015, Efficient Per-Example Gradient Computations (arXiv:1510.01799). Its Gram matrix is
-Σ_layers (a aᵀ + 1) ∘ (δ δᵀ).
+Σ_layers (a aᵀ + 1) ∘ (δ δᵀ). Convolutions are in `clients.convolution`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -57,13 +57,56 @@ class Gradients(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+class Part(Protocol):
+    """One layer's columns of G, known from what goes in and the loss's slope at what comes out."""
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """Number of the layer's parameters."""
+        ...
+
+    def squares(self) -> Floats:
+        """Return the squared norm of every row, (count,)."""
+        ...
+
+    def scaled(self, factors: Floats) -> Part:
+        """Return the part with every row times its factor."""
+        ...
+
+    def gram(self) -> Floats:
+        """Return this part's share of G Gᵀ."""
+        ...
+
+    def combined(self, weights: Floats) -> Floats:
+        """Return this part of Gᵀ w."""
+        ...
+
+    def products(self, vector: Floats) -> Floats:
+        """Return this part's share of G v, for its own piece of v."""
+        ...
+
+    def columns(self, start: int, stop: int) -> Floats:
+        """Return some columns of this part."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
 class Layer:
     """One linear layer's part of G: example j has δ_j a_jᵀ, and δ_j if there is a bias."""
 
     inputs: Floats  # a, (count, fan_in)
-    slopes: Floats  # δ after clipping, (count, fan_out)
+    slopes: Floats  # δ, (count, fan_out)
     has_bias: bool
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        return len(self.inputs)
 
     @property
     def num_weights(self) -> int:
@@ -75,6 +118,37 @@ class Layer:
         """Parameters."""
         return self.num_weights + int(self.has_bias * self.slopes.shape[1])
 
+    def squares(self) -> Floats:
+        """Return the squared norm of every row."""
+        inputs = np.einsum("ji,ji->j", self.inputs, self.inputs) + self.has_bias
+        return np.asarray(inputs * np.einsum("jo,jo->j", self.slopes, self.slopes))
+
+    def scaled(self, factors: Floats) -> Layer:
+        """Return the part with every row times its factor."""
+        return replace(self, slopes=self.slopes * factors[:, None])
+
+    def gram(self) -> Floats:
+        """Return (a aᵀ + 1) ∘ (δ δᵀ)."""
+        inner = self.inputs @ self.inputs.T
+        if self.has_bias:
+            inner += 1
+        inner *= self.slopes @ self.slopes.T
+        return np.asarray(inner)
+
+    def combined(self, weights: Floats) -> Floats:
+        """Return this part of Gᵀ w."""
+        slopes = self.slopes * weights[:, None]
+        weight = (slopes.T @ self.inputs).ravel()
+        return np.concatenate([weight, slopes.sum(axis=0)]) if self.has_bias else weight
+
+    def products(self, vector: Floats) -> Floats:
+        """Return this part's share of G v."""
+        weight = vector[: self.num_weights].reshape(self.slopes.shape[1], -1)
+        inner = self.inputs @ weight.T
+        if self.has_bias:
+            inner += vector[self.num_weights :]
+        return np.asarray(np.einsum("jo,jo->j", inner, self.slopes))
+
     def columns(self, start: int, stop: int) -> Floats:
         """Return columns of this layer's part."""
         cut, fan_in = self.num_weights, self.inputs.shape[1]
@@ -83,17 +157,58 @@ class Layer:
         return np.hstack([weight, self.slopes[:, max(start - cut, 0) : max(stop - cut, 0)]])
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """One layer's part of G as it is."""
+
+    matrix: Floats
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        return len(self.matrix)
+
+    @property
+    def dim(self) -> int:
+        """Parameters."""
+        return int(self.matrix.shape[1])
+
+    def squares(self) -> Floats:
+        """Return the squared norm of every row."""
+        return np.asarray(np.einsum("ji,ji->j", self.matrix, self.matrix))
+
+    def scaled(self, factors: Floats) -> Rows:
+        """Return the part with every row times its factor."""
+        return Rows(self.matrix * factors[:, None])
+
+    def gram(self) -> Floats:
+        """Return this part's share of G Gᵀ."""
+        return np.asarray(self.matrix @ self.matrix.T)
+
+    def combined(self, weights: Floats) -> Floats:
+        """Return this part of Gᵀ w."""
+        return np.asarray(weights @ self.matrix)
+
+    def products(self, vector: Floats) -> Floats:
+        """Return this part's share of G v."""
+        return np.asarray(self.matrix @ vector)
+
+    def columns(self, start: int, stop: int) -> Floats:
+        """Return some columns of this part."""
+        return self.matrix[:, start:stop]
+
+
 @dataclass(frozen=True)
 class FactoredGradients:
-    """G of a chain of linear layers; never formed."""
+    """G of a chain of layers, layer by layer; never formed as a whole."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[Part, ...]
     loss: float
 
     @property
     def count(self) -> int:
         """Number of examples."""
-        return len(self.layers[0].inputs)
+        return self.layers[0].count
 
     @property
     def dim(self) -> int:
@@ -104,33 +219,18 @@ class FactoredGradients:
         """Return G Gᵀ."""
         total = np.zeros((self.count, self.count))
         for layer in self.layers:
-            inner = layer.inputs @ layer.inputs.T
-            if layer.has_bias:
-                inner += 1
-            inner *= layer.slopes @ layer.slopes.T
-            total += inner
+            total += layer.gram()
         return total
 
     def combined(self, weights: Floats) -> Floats:
         """Return Gᵀ w."""
-        parts = []
-        for layer in self.layers:
-            slopes = layer.slopes * weights[:, None]
-            parts.append((slopes.T @ layer.inputs).ravel())
-            if layer.has_bias:
-                parts.append(slopes.sum(axis=0))
-        return np.concatenate(parts)
+        return np.concatenate([layer.combined(weights) for layer in self.layers])
 
     def products(self, vector: Floats) -> Floats:
         """Return G v."""
         total = np.zeros(self.count)
         for layer, (start, stop) in zip(self.layers, self._spans(), strict=True):
-            part = vector[start:stop]
-            weight = part[: layer.num_weights].reshape(layer.slopes.shape[1], -1)
-            inner = layer.inputs @ weight.T
-            if layer.has_bias:
-                inner += part[layer.num_weights :]
-            total += np.einsum("jo,jo->j", inner, layer.slopes)
+            total += layer.products(vector[start:stop])
         return total
 
     def columns(self, start: int, stop: int) -> Floats:

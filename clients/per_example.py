@@ -1,8 +1,8 @@
 """Gradients of single examples, each clipped by its joint norm.
 
-Chains of linear layers take one pass forward and one back for all examples; the gradients stay
-factored (`clients.gradient_matrix`). Other models go through `torch.func.vmap`, some examples at a
-time, into a matrix.
+Chains of linear layers and convolutions take one pass forward and one back for all examples; the
+gradients stay factored (`clients.gradient_matrix`, `clients.convolution`). Other models go through
+`torch.func.vmap`, some examples at a time, into a matrix.
 """
 
 from __future__ import annotations
@@ -15,11 +15,20 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
-from clients.gradient_matrix import DenseGradients, FactoredGradients, Floats, Gradients, Layer
+from clients.convolution import can_factor, convolution_part
+from clients.gradient_matrix import (
+    DenseGradients,
+    FactoredGradients,
+    Floats,
+    Gradients,
+    Layer,
+    Part,
+)
 
 CHUNK = 64  # examples that one call of vmap takes
-# These act on each number by itself, and have no parameters.
-_PLAIN = (nn.Flatten, nn.Identity, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU)
+# These act on each example by itself, and have no parameters.
+_SHAPES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.MaxPool2d, nn.AvgPool2d)
+_PLAIN = (*_SHAPES, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU)
 
 
 def per_example_gradients(
@@ -59,44 +68,46 @@ def _refuse_mixing(model: nn.Module) -> None:
 
 
 def _chain(model: nn.Module) -> Sequence[nn.Module] | None:
-    """Return the layers of a plain chain of linear layers, or None if the model is another."""
+    """Return the layers of a plain chain whose gradients have factors, or None if it is another."""
     layers = list(model) if type(model) is nn.Sequential else [model]
-    linear = [layer for layer in layers if type(layer) is nn.Linear]
-    known = all(type(layer) in (nn.Linear, *_PLAIN) and _keeps(layer) for layer in layers)
+    trained = [layer for layer in layers if type(layer) is nn.Linear or can_factor(layer)]
+    known = all(layer in trained or (type(layer) in _PLAIN and _keeps(layer)) for layer in layers)
     # A layer or weight that is used twice adds up its gradients, which has no factors.
-    parameters = [p for layer in linear for p in layer.parameters()]
+    parameters = [p for layer in trained for p in layer.parameters()]
     is_once = len({id(p) for p in parameters}) == len(parameters)
-    return layers if known and linear and is_once else None
+    return layers if known and trained and is_once else None
 
 
 def _keeps(layer: nn.Module) -> bool:
     """Whether a layer leaves its input alone, and the first axis to the examples."""
-    return not getattr(layer, "inplace", False) and getattr(layer, "start_dim", 1) == 1
+    axis = getattr(layer, "dim", getattr(layer, "start_dim", 1))
+    return not getattr(layer, "inplace", False) and axis == 1
 
 
 def _by_factors(
     layers: Sequence[nn.Module], x: Tensor, y: Tensor, clip_norm: float
 ) -> FactoredGradients | None:
     """Return the factors from one pass forward and one back; None if an input has more axes."""
-    inputs, outputs, biases = [], [], []
+    seen: list[tuple[nn.Linear | nn.Conv2d, Tensor, Tensor]] = []
     for layer in layers:
         before, x = x, layer(x)
-        if isinstance(layer, nn.Linear):
-            if before.ndim != 2:
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            if before.ndim != (2 if isinstance(layer, nn.Linear) else 4):
                 return None
-            inputs.append(_double(before))
-            outputs.append(x)
-            biases.append(layer.bias is not None)
+            seen.append((layer, before, x))
     losses = cross_entropy(x, y, reduction="none")
-    slopes = [_double(s) for s in torch.autograd.grad(losses.sum(), outputs)]
-    squares = np.zeros(len(y))
-    for a, s, has_bias in zip(inputs, slopes, biases, strict=True):
-        squares += (np.einsum("ji,ji->j", a, a) + has_bias) * np.einsum("jo,jo->j", s, s)
-    scale = _shrink(np.sqrt(squares), clip_norm)[:, None]
-    made = tuple(
-        Layer(a, s * scale, has_bias) for a, s, has_bias in zip(inputs, slopes, biases, strict=True)
-    )
+    slopes = torch.autograd.grad(losses.sum(), [after for _, _, after in seen])
+    parts = [_part(layer, a, s) for (layer, a, _), s in zip(seen, slopes, strict=True)]
+    norms = np.sqrt(np.sum([part.squares() for part in parts], axis=0))
+    scale = _shrink(norms, clip_norm)
+    made = tuple(part.scaled(scale) for part in parts)
     return FactoredGradients(made, float(losses.detach().mean()))
+
+
+def _part(layer: nn.Linear | nn.Conv2d, inputs: Tensor, slopes: Tensor) -> Part:
+    if isinstance(layer, nn.Conv2d):
+        return convolution_part(layer, inputs, slopes)
+    return Layer(_double(inputs), _double(slopes), layer.bias is not None)
 
 
 def _by_vmap(

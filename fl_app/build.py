@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
+import platform
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -30,6 +30,7 @@ from auditors.information import Information
 from auditors.mi import batch_entropy
 from auditors.record_auditor import RecordLikelihoodRatio
 from auditors.rng import stream
+from auditors.round_sum import SamplerOf
 from clients import CohortSampler, FillMod, MaskMod, NoiseMod, update
 from clients.filling import filled_record
 from clients.gaussian_sampling import GaussianSampling
@@ -37,10 +38,12 @@ from clients.identity import add_identity
 from clients.mods import Call
 from clients.noising import CLIP_BIT
 from fl_app.config import Config
+from fl_app.deployed import is_deployed, noise_seed
 from fl_app.errors import ConfigError
-from fl_app.filling import filled, filling_rule, record_case
+from fl_app.filling import beside_records, filled, filling_rule, record_case
+from fl_app.ray_sampler import WhereRayRuns, threads
 from fl_app.sampling import finish_for, sampler_for
-from fl_app.task import load_task
+from fl_app.task import Task, load_task
 from strategies import (
     AdaptiveClip,
     Central,
@@ -56,6 +59,7 @@ from strategies import (
     Poisson,
     ShuffledEpochs,
 )
+from strategies.grid import UNUSABLE
 from strategies.mechanism import Clipping, Noise
 
 
@@ -142,7 +146,7 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
         clipping=clipping,
         expected_clients=float(config.cohort),
         delta=config.delta,
-        seed=config.seed,
+        seed=noise_seed(config),
     )
 
 
@@ -154,6 +158,8 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
         dim: Number of parameters of the model.
         watch: Told which stage of a long audit is how far.
     """
+    in_process = partial(_sampler, config)
+    sampler_of: SamplerOf = WhereRayRuns(in_process) if config.engine == "ray" else in_process
     makers: dict[str, Callable[[], Auditor]] = {
         "one-shot": lambda: OneShotCanaries(
             seats=config.canary_seats,
@@ -163,7 +169,7 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
             seed=config.seed,
         ),
         "likelihood-ratio": lambda: LikelihoodRatio(
-            partial(_sampler, config),
+            sampler_of,
             target=None if config.lrt_target < 0 else config.lrt_target,
             every=config.lrt_every,
             effort=Effort(
@@ -178,7 +184,7 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
             watch=watch,
         ),
         "mutual-information": lambda: MutualInformation(
-            partial(_sampler, config),
+            sampler_of,
             target=None if config.mi_target < 0 else config.mi_target,
             every=config.mi_every,
             draws=config.mi_draws,
@@ -196,6 +202,8 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
         ),
     }
     made = [makers[name]() for name in dict.fromkeys(config.auditor_names)]
+    if config.noise == "wfna":
+        made = beside_records(made)
     for auditor in made:
         try:
             auditor.begin(dim, config.rounds)
@@ -208,8 +216,7 @@ def _sampler(config: Config, view: RoundView) -> CohortSampler:
     """Return what draws updates as the clients of this round compute and clip them."""
     finish = finish_for(config, clip_norm=view.facts.clip_norm)
     rule, game = update_rule(config), cast(Game, config.game)
-    task, threads = load_task(config), min(os.cpu_count() or 1, 4)
-    return sampler_for(task, config, rule, game, finish=finish, threads=threads)
+    return sampler_for(load_task(config), config, rule, game, finish=finish, threads=threads())
 
 
 def _batch_entropy(config: Config, client: int) -> Information | None:
@@ -220,25 +227,35 @@ def _batch_entropy(config: Config, client: int) -> Information | None:
     return batch_entropy(records, min(config.batch_size or records, records))
 
 
+def _task_here(config: Config) -> Task:
+    """Return the task, or say which machine lacks its data."""
+    try:
+        return load_task(config)
+    except ConfigError as error:
+        raise ConfigError(f"{UNUSABLE}: node {platform.node()}, data-dir: {error}") from None
+
+
 def client_app(config_of: Callable[[Context], Config]) -> ClientApp:
     """Return the client's app; `config_of` finds the configuration in the context or knows it."""
     app = ClientApp()
     add_identity(app)
+    allow_tap = not is_deployed()  # in a simulation auditors may see plain updates
 
     def mask(message: Message, context: Context, call_next: Call) -> Message:
         config = config_of(context)
-        # This app is a simulation: the run's own configuration decides, and rounding is seeded.
-        mod = MaskMod(required=config.secagg == "on", allow_tap=True, seed=config.seed)
+        # The run's own configuration decides.
+        seed = noise_seed(config)
+        mod = MaskMod(required=config.secagg == "on", allow_tap=allow_tap, seed=seed)
         return mod(message, context, call_next)
 
     def noise(message: Message, context: Context, call_next: Call) -> Message:
         config = config_of(context)
         is_asked = config.noise not in ("none", "wfna")
-        mod = NoiseMod(required=is_asked, allow_tap=True, seed=config.seed)
+        mod = NoiseMod(required=is_asked, allow_tap=allow_tap, seed=noise_seed(config))
         return mod(message, context, call_next)
 
     def fill(message: Message, context: Context, call_next: Call) -> Message:
-        mod = FillMod(required=config_of(context).noise == "wfna", allow_tap=True)
+        mod = FillMod(required=config_of(context).noise == "wfna", allow_tap=allow_tap)
         return mod(message, context, call_next)
 
     @app.train(mods=[mask, fill, noise, tap_mod, canary_mod])
@@ -249,7 +266,7 @@ def client_app(config_of: Callable[[Context], Config]) -> ClientApp:
         arrays, order = message.content["arrays"], message.content["config"]
         assert isinstance(arrays, ArrayRecord)
         assert isinstance(order, ConfigRecord)
-        task = load_task(config)
+        task = _task_here(config)
         net = task.new_model()
         net.load_state_dict(arrays.to_torch_state_dict())
         replay = wire.replay(message.content)  # an auditor's, which is to draw new batches

@@ -41,6 +41,8 @@ examples:
       the same again with another seed
   %(prog)s --resume runs/demo
       go on with a run that was interrupted
+  %(prog)s report runs/demo runs/other
+      one page about both runs, side by side
   %(prog)s reproduce --list
       published tables and figures that can be run again, each by its name
 """
@@ -63,6 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from fl_app.reproduce import main as reproduce
 
             return reproduce(arguments[1:])
+        if arguments[:1] == ["report"]:
+            from fl_app.report.command import main as report
+
+            return report(arguments[1:], _program())
         return _run(_parser().parse_args(arguments))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -164,6 +170,9 @@ def _conduct(folder: RunFolder, progress: Any, launch: Any) -> int:
         progress.stop()
         progress.say(f"the run died; {go_on}")
         raise
+    from fl_app.report import leave_page
+
     progress.summary(outcome.findings, outcome.failures)
+    has_page = leave_page(folder.path, progress.say)
     progress.say(f"report: {folder.path / 'report.json'}")
-    return 1 if outcome.failures else 0
+    return 1 if outcome.failures or not has_page else 0

@@ -3,64 +3,113 @@
 from __future__ import annotations
 
 import logging
-import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fl_app import build
+from fl_app import build, cluster
 from fl_app.conduct import Outcome, conduct
+from fl_app.config import Config
 from fl_app.folder import RunFolder
 from fl_app.inline import run_inline
 from fl_app.progress import Progress
+from strategies.grid import InterruptibleGrid
 
 
 def launch(folder: RunFolder, progress: Progress) -> Outcome:
     """Run the folder's configuration in its engine and return what came of it."""
+    config = folder.config
     outcomes: list[Outcome] = []
+    server = _Server()
     server_app = ServerApp()
 
     @server_app.main()
     def main(grid: Grid, _: Context) -> None:
-        outcomes.append(conduct(folder, grid, progress))
+        own = grid if config.engine == "inline" else server.enter(grid)
+        outcomes.append(conduct(folder, own, progress))
 
-    config = folder.config
     client_app = build.client_app(lambda _: config)
     if config.engine == "inline":
         run_inline(server_app, client_app, config.clients)
     else:
-        _run_ray(server_app, client_app, config.clients, config.ray_address)
+        with server.stopped_at_last():
+            _run_ray(server_app, client_app, config)
     if not outcomes:
         raise RuntimeError("the simulation ended before the run did")
     return outcomes[0]
 
 
-def _run_ray(server_app: ServerApp, client_app: object, num_nodes: int, address: str) -> None:
+class _Server:
+    """The thread in which Flower's simulation runs the server's app.
+
+    Flower leaves it waiting for replies when the main thread is interrupted.
+    """
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def enter(self, grid: Grid) -> Grid:
+        """Remember the thread that calls, and return the grid that it is to use."""
+        self._thread = threading.current_thread()
+        return InterruptibleGrid(grid, self._stop)
+
+    @contextmanager
+    def stopped_at_last(self) -> Iterator[None]:
+        """End the thread, however the block ends: then the folder is no longer written to."""
+        try:
+            yield
+        finally:
+            self._stop.set()
+            if self._thread is not None:
+                self._thread.join()
+
+
+def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
     """Run both apps in Flower's simulation; the one place that knows this deprecated call."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change
+    cluster.prepare()
     from flwr.simulation import run_simulation
 
-    # Without an address Ray would look for a cluster that was left behind, and hang if it is dead.
-    address = address or os.environ.get("RAY_ADDRESS", "local")
-    init_args: dict[str, object] = {"address": address}
-    if address == "local":
-        init_args["include_dashboard"] = False
+    from fl_app.pool import use_steady_pool
+
+    use_steady_pool()
     backend = {
-        "init_args": {**init_args, "logging_level": logging.ERROR, "log_to_driver": False},
+        "init_args": {
+            "address": "local",
+            "include_dashboard": False,
+            "logging_level": logging.ERROR,
+            "log_to_driver": False,
+        },
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
     log = logging.getLogger("flwr")
     log.addFilter(_concerns_users)
     try:
+        _join(config)
         run_simulation(
             server_app=server_app,
             client_app=client_app,  # type: ignore[arg-type]
-            num_supernodes=num_nodes,
+            num_supernodes=config.clients,
             backend_config=backend,  # type: ignore[arg-type]
         )
     finally:
         log.removeFilter(_concerns_users)
+
+
+def _join(config: Config) -> None:
+    """Join the cluster, if there is one; Flower then uses it in place of one of its own."""
+    address = cluster.address_of(config.ray_address)
+    if cluster.is_local(address):
+        return
+    cluster.join(address)
+    try:
+        cluster.check_nodes(config)
+    except BaseException:
+        cluster.leave()
+        raise
 
 
 def _concerns_users(record: logging.LogRecord) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 from flwr.serverapp.strategy import Strategy
 from torch.nn.utils import vector_to_parameters
 
-from auditors.base import RoundView
+from auditors.base import Auditor, RoundView
+from auditors.not_covered import NotCovered
 from auditors.record_law import Floats, Indices
 from auditors.record_lrt import RecordCase
 from auditors.rng import stream
@@ -22,6 +24,7 @@ from fl_app.config import Config
 from fl_app.task import load_task
 from strategies import Filled
 
+_OF_UPDATES = ("likelihood-ratio", "mutual-information")
 _CANDIDATES = 20  # records of others that may stand in a record's place
 # Beyond so many records or numbers a draw of the mechanism takes too long to be tried a thousand
 # times; its law is drawn from instead, and the finding says so.
@@ -53,6 +56,14 @@ def filled(strategy: Strategy, config: Config) -> Filled:
         colluders=config.seats,  # a seat's canary carries no noise
         delta=config.delta,
     )
+
+
+def beside_records(auditors: Sequence[Auditor]) -> list[Auditor]:
+    """Return auditors whose findings about clients say that the guarantee is for records only.
+
+    Samplers draw updates with all the noise of water filling in them; canaries carry none.
+    """
+    return [NotCovered(one, is_frozen=one.name in _OF_UPDATES) for one in auditors]
 
 
 def record_case(config: Config, view: RoundView) -> RecordCase:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from textwrap import fill
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 from auditors.base import Finding
 from auditors.record import RoundLine
@@ -17,6 +19,36 @@ from fl_app.config import Config
 from fl_app.partition import Sizes
 
 _WIDTH = 80  # of an ordinary terminal
+
+
+class _Pace(ProgressColumn):
+    """How fast rounds go and how long the rest will take, from the first whole round on.
+
+    rich's own column forgets after 30 seconds, and a round may take minutes.
+    """
+
+    def render(self, task: Task) -> Text:
+        done, took = task.fields["done"], task.fields["took"]
+        return Text(pace(done, took, (task.elapsed or 0.0) - took, int(task.remaining or 0)))
+
+
+def pace(done: int, took: float, since: float, left: int) -> str:
+    """Return speed and remaining time in words; nothing while they are not known.
+
+    Args:
+        done: Rounds since the start.
+        took: Seconds that they took.
+        since: Seconds since the last of them.
+        left: Rounds to come.
+
+    >>> pace(0, 0.0, 5.0, 30), pace(4, 1.0, 0.0, 40), pace(3, 60.0, 5.0, 12)
+    ('', '4 rounds/s, 0:00:10 left', '20 s a round, 0:03:55 left')
+    """
+    if not done or took <= 0:
+        return ""
+    speed = done / took
+    words = f"{speed:.2g} rounds/s" if speed >= 1 else f"{1 / speed:.3g} s a round"
+    return f"{words}, {timedelta(seconds=max(round(left / speed - since), 0))} left"
 
 
 class Progress:
@@ -46,12 +78,12 @@ class Progress:
                 TextColumn("rounds"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TimeRemainingColumn(),
+                _Pace(),
                 TextColumn("{task.fields[audit]}"),
                 console=self._console,
             )
             self._task = self._bar.add_task(
-                "rounds", total=config.rounds, completed=rounds_done, audit=""
+                "rounds", total=config.rounds, completed=rounds_done, audit="", done=0, took=0.0
             )
             self._bar.start()
         self._total = config.rounds
@@ -63,7 +95,9 @@ class Progress:
         findings = "".join(f"  {name} {brief(f)}" for name, f in reversed(first.items()))
         self.say(f"round {line.server_round:>3}/{self._total}{accuracy}{findings}")
         if self._bar is not None:
-            self._bar.update(self._task, completed=line.server_round, audit="")
+            [task] = self._bar.tasks
+            more = {"done": task.fields["done"] + 1, "took": task.elapsed or 0.0, "audit": ""}
+            self._bar.update(self._task, completed=line.server_round, **more)
 
     def audit(self, stage: str, share: float) -> None:
         """Show how far a long audit of the round is."""

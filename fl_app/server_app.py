@@ -9,10 +9,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_app.conduct import conduct
+from fl_app.deployed import check_deployed
 from fl_app.errors import out_of_range
 from fl_app.folder import RunFolder, default_path
 from fl_app.preflight import preflight
 from fl_app.progress import Progress
+from fl_app.report import leave_page
 from fl_app.settings import OUT, RESUME, from_context
 
 app = ServerApp()
@@ -24,11 +26,13 @@ def main(grid: Grid, context: Context) -> None:
     # Flower runs the app in a folder of its own, so every path must be absolute.
     if resume := str(context.run_config.get(RESUME, "")):
         folder = RunFolder.open(_absolute(resume, RESUME))
+        check_deployed(folder.config)
         preflight(folder.config, folder.path)
     else:
         config = from_context(context)
         if config.ledger:
             _absolute(config.ledger, "ledger")
+        check_deployed(config)
         preflight(config)
         out = str(context.run_config.get(OUT, ""))
         path = _absolute(out, OUT) if out else default_path(config, _home())
@@ -37,6 +41,7 @@ def main(grid: Grid, context: Context) -> None:
     progress.say(f"run folder: {folder.path}")
     outcome = conduct(folder, grid, progress)
     progress.summary(outcome.findings, outcome.failures)
+    leave_page(folder.path, progress.say)
 
 
 def _absolute(path: str, name: str) -> Path:

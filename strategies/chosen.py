@@ -19,6 +19,9 @@ from strategies.wrapper import Wrapper
 
 _log = logging.getLogger("flwr")
 
+# Nodes are there before their workers are, which take minutes to start on a busy machine.
+_ANSWER = 10
+
 
 class Chosen(Wrapper):
     """Picks the cohort of each round and keeps messages and replies in the order of clients.
@@ -131,7 +134,13 @@ class Chosen(Wrapper):
                 )
             time.sleep(0.05)
         ask = [Message(RecordDict(), dst_node_id=n, message_type=IDENTITY) for n in sorted(nodes)]
-        for reply in grid.send_and_receive(ask, timeout=self._patience):
+        replies = list(grid.send_and_receive(ask, timeout=_ANSWER * self._patience))
+        if len(replies) < len(nodes):  # a slow start; to number them otherwise changes the run
+            raise TimeoutError(
+                f"patience: {len(replies)} of {len(nodes)} nodes have said which client they are "
+                f"within {_ANSWER * self._patience:.0f} s; give them more time"
+            )
+        for reply in replies:
             client = identity_of(reply)
             if client is not None:
                 self._client_of[reply.metadata.src_node_id] = client

@@ -1,8 +1,10 @@
-"""Grids that stand before Flower's: one shows a part of the nodes, one asks twice."""
+"""Grids before Flower's: one shows a part of the nodes, one asks twice, one can be stopped."""
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +15,14 @@ _log = logging.getLogger("flwr")
 
 # Flower's error code for an exception inside the client app: asking again would not help.
 CLIENT_APP_RAISED = 2
+# How a client app says that not the client but the machine that it runs on is at fault.
+UNUSABLE = "this machine cannot run the client"
+# What Python says where something cannot be imported, in whatever Ray and Flower wrap it.
+_IMPORT_FAILED = ("ModuleNotFoundError", "ImportError", "No module named")
+
+
+class UnusableNodeError(RuntimeError):
+    """A machine cannot import the client app or find its data, so the run would go on without."""
 
 
 class GridWrapper(Grid):
@@ -72,11 +82,39 @@ class PartialGrid(GridWrapper):
         return list(self._nodes)
 
 
+class InterruptibleGrid(GridWrapper):
+    """Ends the thread that waits for replies once `stop` is set.
+
+    For Flower's simulation, whose server would wait for replies that nobody is left to give.
+    """
+
+    def __init__(self, grid: Grid, stop: threading.Event) -> None:
+        super().__init__(grid)
+        self._stop = stop
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Return the replies that have come when all have, or when time is up."""
+        missing = set(self.grid.push_messages(messages))
+        replies: list[Message] = []
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            come = list(self.grid.pull_messages(missing))
+            missing -= {reply.metadata.reply_to_message_id for reply in come}
+            replies += come
+            if not missing or (deadline is not None and time.monotonic() > deadline):
+                return replies
+            if self._stop.wait(0.1):
+                raise SystemExit("interrupted")  # no Exception, which strategies might handle
+
+
 class PatientGrid(GridWrapper):
     """Sends a message once more when its failure was not the client app's own.
 
     A worker that dies takes its message with it; the client's state is untouched then, so the
-    second try gives what the first would have given.
+    second try gives what the first would have given. A machine that cannot import the client app
+    fails the run: its clients would be missing in every round, and the result another.
     """
 
     def send_and_receive(
@@ -85,7 +123,7 @@ class PatientGrid(GridWrapper):
         """Return the replies, those of the second try in place of the failed ones."""
         sent = list(messages)
         contents = {m.metadata.dst_node_id: m for m in sent}
-        replies = list(self.grid.send_and_receive(sent, timeout=timeout))
+        replies = self._received(sent, timeout)
         if raised := [r.error.reason for r in replies if _app_raised(r)]:
             _log.warning("%d client app(s) failed, the first with %s", len(raised), raised[0])
         # An expired message is answered by the SuperLink, so the source is no help: match ids.
@@ -109,7 +147,28 @@ class PatientGrid(GridWrapper):
             for node in sorted(failed)
         ]
         kept = [r for r in replies if asked(r) not in failed]
-        return kept + list(self.grid.send_and_receive(again, timeout=timeout))
+        return kept + self._received(again, timeout)
+
+    def _received(self, messages: list[Message], timeout: float | None) -> list[Message]:
+        """Return the replies, or raise if one says that a machine is of no use."""
+        replies = list(self.grid.send_and_receive(messages, timeout=timeout))
+        for reply in replies:
+            if _is_unusable(reply):
+                raise UnusableNodeError(f"a machine cannot run the client app: {_reason(reply)}")
+        return replies
+
+
+def _is_unusable(reply: Message) -> bool:
+    """Whether the machine that answers, or fails to, will never be able to."""
+    if not reply.has_error():
+        return False
+    if _app_raised(reply):
+        return UNUSABLE in _reason(reply)
+    return any(word in _reason(reply) for word in _IMPORT_FAILED)
+
+
+def _reason(reply: Message) -> str:
+    return reply.error.reason or "no reason given"
 
 
 def _app_raised(reply: Message) -> bool:

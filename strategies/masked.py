@@ -77,6 +77,8 @@ class Masked(Wrapper):
         result = strategy.start(grid, initial_arrays, num_rounds=20)
     """
 
+    hides_updates = True  # auditors look for it: replays of such a round would unmask clients
+
     def __init__(
         self,
         strategy: Strategy,

@@ -16,15 +16,19 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SETTINGS: dict[str, str | int] = {
+# Masking, canaries and all auditors are on by default; noise is not.
+SETTINGS: dict[str, str | int | float] = {
     "dataset": "synthetic",
     "synthetic-examples": 200,
     "model": "linear",
     "clients": 10,
     "sample": 4,
-    "canary-seats": 2,
+    "canary-seats": 4,  # enough that no auditor warns of too few
     "rounds": 3,
     "seed": 11,
+    "noise": "distributed",
+    "clip-norm": 0.5,
+    "noise-multiplier": 2.0,
 }
 ARGUMENTS = [word for name, value in SETTINGS.items() for word in (f"--{name}", str(value))]
 
@@ -101,7 +105,7 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         time.sleep(0.2)
 
 
-def flwr_run(flower: dict[str, str], **settings: str | int) -> tuple[str, str]:
+def flwr_run(flower: dict[str, str], **settings: str | int | float) -> tuple[str, str]:
     """Launch the app with Flower and return what it printed and the status of the run."""
     flwr = str(Path(sys.executable).parent / "flwr")
     pairs = {name.replace("_", "-"): value for name, value in settings.items()}
@@ -125,7 +129,11 @@ def test_flowers_launch_leaves_the_same_findings(
     assert status == "finished:completed", printed
     assert f"run folder: {out}" in printed
     launched = report(out)
+    assert launched["failures"] == []
     assert launched["findings"] == inline["findings"]
+    assert {"one-shot", "likelihood-ratio", "mutual-information", "secure-sum"} <= {
+        finding["auditor"] for finding in launched["findings"]
+    }
     assert launched["rounds"] == inline["rounds"]
     assert launched["config"] == {**inline["config"], "engine": "ray"}
 
@@ -146,6 +154,29 @@ def test_the_script_runs_flowers_simulation(inline: dict[str, Any], tmp_path: Pa
     assert done.stdout.splitlines()[-1] == f"report: {out / 'report.json'}"
     assert report(out)["findings"] == inline["findings"]
     assert done.stderr == ""
+
+
+def test_an_interrupted_simulation_can_be_resumed(inline: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = subprocess.Popen(
+        [sys.executable, "run_sim.py", *ARGUMENTS, "--engine", "ray", "--out", str(out)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Where these tests were started in the background, interrupts would be ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while not (out / "checkpoint.npz").exists():
+        assert run.poll() is None
+        time.sleep(0.02)
+    run.send_signal(signal.SIGINT)
+    printed, _ = run.communicate(timeout=120)
+    assert run.returncode == 130
+    assert f"interrupted; go on with: python run_sim.py --resume {out}" in printed
+    assert not (out / "report.json").exists()
+    done = call("run_sim.py", "--resume", str(out))
+    assert done.returncode == 0, done.stderr
+    assert report(out)["findings"] == inline["findings"]
 
 
 def test_the_console_script_does_the_same_from_any_folder(

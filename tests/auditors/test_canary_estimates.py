@@ -84,3 +84,14 @@ def test_a_histogram_counts_everyone() -> None:
     found = histogram(np.array([0.5, 0.9]), np.array([-0.2, 0.0, 0.1]), 100)
     assert (sum(found["included"]), sum(found["unobserved"])) == (2, 3)
     assert (found["edges"][0], found["edges"][-1]) == (-3.0, 9.0)
+
+
+def test_a_histogram_says_what_the_null_and_the_fits_are() -> None:
+    scores = np.array([0.5, 0.9]), np.array([-0.2, 0.0, 0.2])
+    found = histogram(*scores, 100)
+    assert found["null"] == "N(0, 1)"
+    assert found["fits"][0] == pytest.approx([7.0, 2.0])
+    assert found["fits"][1][0] == pytest.approx(0.0)
+    drawn = histogram(*scores, 100, np.array([0.0, 0.05, 0.5, 0.6]))["null"]
+    assert (len(drawn), sum(drawn)) == (30, 1.0)
+    assert histogram(np.array([]), scores[1], 100)["fits"][0] is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from auditors.bounds import Bonferroni, SimultaneousBand, epsilon_lower_bound
-from auditors.curve import ErrorCurve
+from auditors.curve import ErrorCurve, drawn
 from auditors.rng import stream
 
 DELTAS = [0.0, 1e-6, 1e-3, 0.1, 0.5]
@@ -58,3 +58,18 @@ def test_wrong_arguments_are_named() -> None:
         ErrorCurve.of([1.0], [0.0], confidence=1.0)
     with pytest.raises(ValueError, match=r"deltas must be in \[0, 1\), got 1"):
         ErrorCurve.of([1.0], [0.0]).epsilons([0.5, 1.0])
+
+
+@given(SCORES, SCORES)
+@settings(max_examples=40, deadline=None)
+def test_what_was_counted_stays_below_the_limits_that_are_drawn(ins, outs) -> None:
+    found = drawn(np.array(ins), np.array(outs), confidence=0.95, deltas=DELTAS)
+    assert found["epsilons"] == ErrorCurve.of(ins, outs).epsilons(DELTAS).tolist()
+    counted = list(zip(found["observed"]["fpr"], found["observed"]["fnr"], strict=True))
+    assert 1 <= len(counted) <= 25
+    for fpr, fnr in counted:
+        thresholds = sorted({*ins, *outs})
+        rates = [(np.mean(np.array(outs) >= t), np.mean(np.array(ins) < t)) for t in thresholds]
+        assert (fpr, fnr) in [pytest.approx(rate) for rate in rates]
+    for fpr, fnr in zip(found["tradeoff"]["fpr"], found["tradeoff"]["fnr"], strict=True):
+        assert any(fpr >= a and fnr >= b for a, b in counted)

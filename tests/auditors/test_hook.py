@@ -530,7 +530,7 @@ def test_the_report_is_complete(federation: Any, tmp_path: Path) -> None:
     audited = Audited(chosen(), [OneShotCanaries(seats=3)], out=tmp_path, config={"seed": 1})
     audited.start(fed.grid, fed.arrays(), 4)
     report = json.loads((tmp_path / "report.json").read_text())
-    assert set(report) == {"schema", "config", "rounds", "findings", "failures"}
+    assert {"schema", "config", "rounds", "findings", "failures"} <= set(report)
     assert [r["server_round"] for r in report["rounds"]] == [1, 2, 3, 4]
     of_rounds = [f["server_round"] for f in report["findings"]]
     assert of_rounds[:4] == [1, 2, 3, 4]

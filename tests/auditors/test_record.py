@@ -7,10 +7,18 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from auditors import Finding
-from auditors.record import SCHEMA, RoundLine, RunRecord, read_rounds, write_atomically
+from auditors.record import (
+    SCHEMA,
+    RoundLine,
+    RunRecord,
+    read_rounds,
+    versions,
+    write_atomically,
+)
 
 
 def finding(server_round: int | None = None, value: float = 1.0) -> Finding:
@@ -141,3 +149,14 @@ def test_a_write_that_fails_leaves_the_old_file(
     write_atomically(path, b"new")
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_report_says_which_releases_made_it(tmp_path: Path) -> None:
+    report = strict(RunRecord(tmp_path, {}).finish([], []).read_text())
+    assert report["versions"]["numpy"] == np.__version__
+    assert report["versions"]["python"].startswith("3.")
+
+
+def test_packages_that_are_not_there_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("auditors.record._PACKAGES", ("numpy", "no-such-package"))
+    assert set(versions()) == {"python", "numpy"}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from auditors.rng import stream
+from clients import convolution
 from clients.gradient_matrix import DenseGradients, FactoredGradients
 from clients.per_example import per_example_gradients
 
@@ -28,6 +29,14 @@ def tied() -> nn.Module:
     return nn.Sequential(nn.Flatten(), first, nn.Tanh(), second)
 
 
+def tied_convolutions() -> nn.Module:
+    """Return two convolutions with one weight."""
+    first, second = (nn.Conv2d(1, 1, 3, padding=1) for _ in range(2))
+    second.weight = first.weight
+    shape = nn.Unflatten(1, (1, 3, 4))
+    return nn.Sequential(shape, first, nn.ReLU(), second, nn.Flatten(), nn.Linear(12, 3))
+
+
 FACTORED = {
     "bare linear layer": lambda: nn.Linear(12, 3),
     "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 3)),
@@ -36,18 +45,39 @@ FACTORED = {
         nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 4, bias=False), nn.GELU(),
         nn.Linear(4, 3),
     ),
-}  # fmt: skip
-DENSE = {
     "convolution": lambda: nn.Sequential(
         nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)
     ),
+    "two convolutions with a pool": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 2, 3)), nn.Conv2d(2, 3, (2, 3), padding=(1, 2), bias=False), nn.Tanh(),
+        nn.MaxPool2d(2, stride=1), nn.Conv2d(3, 2, 2, stride=2, padding=1), nn.Flatten(),
+        nn.Linear(12, 3),
+    ),
+    "holes in the kernel": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 4, 3)), nn.Conv2d(1, 3, (2, 3), padding=1, dilation=(3, 1)),
+        nn.AvgPool2d((2, 1)), nn.Flatten(), nn.Linear(9, 3),
+    ),
+}  # fmt: skip
+DENSE = {
+    "channels apart": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 2, 3)), nn.Conv2d(2, 4, 2, groups=2), nn.Flatten(), nn.Linear(8, 3)
+    ),
+    "a mirror around the image": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 1, 2, padding=1, padding_mode="reflect"),
+        nn.Flatten(), nn.Linear(20, 3),
+    ),
+    "padding in words": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 1, 3, padding="same"), nn.Flatten(),
+        nn.Linear(12, 3),
+    ),
+    "one weight for two convolutions": tied_convolutions,
     "in place": lambda: nn.Sequential(nn.Linear(12, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)),
     "a layer used twice": twice,
     "a weight used twice": tied,
     "more axes": lambda: nn.Sequential(
         nn.Unflatten(1, (3, 4)), nn.Linear(4, 2), nn.Flatten(), nn.Linear(6, 3)
     ),
-}
+}  # fmt: skip
 MODELS = FACTORED | DENSE
 
 
@@ -95,8 +125,29 @@ def test_every_view_of_the_gradients_equals_that_of_a_loop(name: str, clip_norm:
     assert found.loss == pytest.approx(float(cross_entropy(model(x), y).detach()))
 
 
-def test_any_columns_can_be_had_alone() -> None:
-    found = per_example_gradients(made("mlp"), *examples(), 1.0)
+@pytest.mark.parametrize("clip_norm", [float("inf"), 1.5])
+@pytest.mark.parametrize("name", [name for name in FACTORED if "convolution" in name])
+def test_rows_of_a_convolution_that_do_not_fit_are_had_from_its_factors(
+    name: str, clip_norm: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution, "_ROOM", 0)
+    monkeypatch.setattr(convolution, "_CHUNK", 3)
+    model, (x, y) = made(name), examples()
+    truth = looped(model, x, y, clip_norm)
+    found = per_example_gradients(model, x, y, clip_norm)
+    assert isinstance(found, FactoredGradients)
+    assert any(isinstance(layer, convolution.Convolution) for layer in found.layers)
+    rng = stream(0, "vectors")
+    weights, vector = rng.standard_normal(found.count), rng.standard_normal(found.dim)
+    assert found.columns(2, found.dim) == pytest.approx(truth[:, 2:], rel=1e-9, abs=1e-12)
+    assert found.gram() == pytest.approx(truth @ truth.T, rel=1e-9, abs=1e-12)
+    assert found.combined(weights) == pytest.approx(weights @ truth, rel=1e-9, abs=1e-12)
+    assert found.products(vector) == pytest.approx(truth @ vector, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mlp", "two convolutions with a pool"])
+def test_any_columns_can_be_had_alone(name: str) -> None:
+    found = per_example_gradients(made(name), *examples(), 1.0)
     whole = found.columns(0, found.dim)
     for start in range(found.dim):
         for stop in range(start, found.dim + 1, 7):

@@ -265,7 +265,7 @@ def test_help_and_mistakes_import_nothing_heavy() -> None:
         "    assert end.code == 0\n"
         "print(sorted(name for name in sys.modules if '.' not in name))"
     )
-    for arguments in (["--help"], ["--dataset", "cifar"]):
+    for arguments in (["--help"], ["--dataset", "cifar"], ["report", "--help"], ["report"]):
         done = run("-c", code, *arguments)
         assert done.returncode == 0, done.stderr
         modules = set(json.loads(done.stdout.splitlines()[-1].replace("'", '"')))
@@ -314,10 +314,11 @@ def test_help_shows_examples_that_can_be_copied(
     assert printed.startswith(f"usage: {program} [--config FILE] ")
     assert f"\n  {program} --resume runs/demo\n" in printed
     assert f"\n  {program} reproduce --list\n" in printed
+    assert f"\n  {program} report runs/demo runs/other\n" in printed
 
 
 def test_a_whole_run_leaves_its_folder(finished: Path) -> None:
-    names = {"config.toml", "rounds.jsonl", "report.json", "checkpoint.npz"}
+    names = {"config.toml", "rounds.jsonl", "report.json", "report.html", "checkpoint.npz"}
     assert {path.name for path in finished.iterdir()} == names
     lines = [json.loads(line) for line in (finished / "rounds.jsonl").read_text().splitlines()]
     assert [line["server_round"] for line in lines] == [1, 2, 3, 4]
@@ -385,13 +386,15 @@ def test_every_round_and_every_finding_is_shown_in_plain_lines(
     assert report.parent.parent == Path.cwd() / "runs"
     assert report.parent.name.endswith("-synthetic-linear")
     assert report.exists()
+    assert lines[-2] == f"page: {report.with_name('report.html')}"
+    assert report.with_name("report.html").exists()
 
 
 def test_flowers_own_log_is_shown_only_when_asked_for(
     tiny: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main([*tiny, "--out", "quiet"]) == 0
-    assert caplog.text == ""
+    assert "Starting FedAvg strategy" not in caplog.text
     assert main([*tiny, "--verbose", "--out", "loud"]) == 0
     assert "Starting FedAvg strategy" in caplog.text
     assert main([*tiny, "--out", "quiet-again"]) == 0

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
+from auditors.limits import LIMIT
+from auditors.not_covered import WORDS
 from fl_app.cli import main
 from fl_app.config import Config
 from fl_app.errors import ConfigError
@@ -40,7 +42,8 @@ def run(folder: Path, **changes: Any) -> dict[str, Any]:
     path = folder / "in.toml"
     path.write_text(Config(**{**SETTING, **changes}).to_toml())
     assert main(["run", "--config", str(path), "--out", str(folder / "out")]) == 0
-    return json.loads((folder / "out" / "report.json").read_text())
+    report: dict[str, Any] = json.loads((folder / "out" / "report.json").read_text())
+    return report
 
 
 def test_a_run_guarantees_and_audits_a_record(tmp_path: Path) -> None:
@@ -68,6 +71,39 @@ def test_blocks_and_local_steps_go_through_and_steps_are_not_covered(tmp_path: P
     report = run(tmp_path, wfna_blocks=3, algorithm="fedavg", epochs=2, rounds=1, auditors="none")
     [priced] = [f for f in report["findings"] if f["auditor"] == "accountant"]
     assert priced["value"] == "inf"
+
+
+def test_findings_about_clients_say_that_the_guarantee_does_not_cover_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = "likelihood-ratio,record-likelihood-ratio,one-shot"
+    few = {"lrt_fit": 150, "lrt_candidates": 20, "lrt_trials": 40}
+    report = run(tmp_path, auditors=names, rounds=1, **few)
+    assert not report["failures"]
+    found = [f for f in report["findings"] if f["quantity"] != LIMIT]  # which claims nothing
+    of_clients = [f for f in found if f["auditor"] in ("likelihood-ratio", "one-shot")]
+    of_records = [f for f in found if f["unit"] == "record"]
+    assert {f["auditor"] for f in of_clients} == {"likelihood-ratio", "one-shot"}
+    assert {f["auditor"] for f in of_records} == {"accountant", "record-likelihood-ratio"}
+    assert all(f["unit"] == "client" for f in of_clients)
+    assert all(f["threat_model"].endswith(WORDS) for f in of_clients)
+    assert not any(WORDS in f["threat_model"] for f in of_records)
+    # The two updates that are told apart carry the noise of their own client.
+    frozen = [f for f in of_clients if any("drawn once" in text for text in f["assumptions"])]
+    assert {f["auditor"] for f in frozen} == {"likelihood-ratio"}
+    # What is proved of clients may be above the guarantee, and says that it contradicts nothing.
+    proved = [f for f in of_clients if f["kind"] == "lower_bound" and f["server_round"] is None]
+    assert {f["auditor"] for f in proved} >= {"likelihood-ratio"}
+    assert all("does not contradict" in " ".join(f["assumptions"]) for f in proved)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count(WORDS) >= 2  # the summary has a block for each adversary
+
+
+def test_other_noise_leaves_findings_as_they_are(tmp_path: Path) -> None:
+    report = run(
+        tmp_path, noise="central", wfna_floor=0.0, auditors="one-shot", rounds=1, algorithm="fedavg"
+    )
+    assert not any(WORDS in f["threat_model"] for f in report["findings"])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from auditors import Finding
 from auditors.record import RoundLine
 from fl_app.config import Config
 from fl_app.partition import Sizes
-from fl_app.progress import Progress, brief
+from fl_app.progress import Progress, brief, pace
 
 
 def finding(**changed: Any) -> Finding:
@@ -89,6 +89,38 @@ def test_a_terminal_shows_a_bar_and_the_same_lines() -> None:
     assert "2/2" in text
     assert "━" in text
     assert "round   2/2  accuracy 0.500  one-shot ε ≈ 1.23 at δ = 1e-05" in text
+
+
+def test_a_terminal_shows_the_pace_and_the_time_left() -> None:
+    file, now = io.StringIO(), [0.0]
+    console = Console(file=file, force_terminal=True, width=150, get_time=lambda: now[0])
+    progress = Progress(console)
+    progress.begin(Config(rounds=40), 17_610, Sizes(23, 24.0, 24), 10)
+    assert " left" not in file.getvalue()  # nothing is known yet
+    for server_round in (11, 12):
+        now[0] += 100.0  # longer than rich remembers by itself
+        progress.round(RoundLine(server_round, 40, {}, ()))
+        progress.audit("fit", 0.5)
+    progress.stop()
+    assert "12/40" in file.getvalue()
+    assert "100 s a round, 0:46:40 left" in file.getvalue()
+    assert "audit: fit 50%" in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("done", "took", "since", "left", "words"),
+    [
+        (0, 0.0, 9.0, 30, ""),
+        (1, 0.0, 0.0, 30, ""),
+        (10, 2.5, 0.0, 20, "4 rounds/s, 0:00:05 left"),
+        (2, 60.0, 10.0, 3, "30 s a round, 0:01:20 left"),
+        (2, 60.0, 500.0, 3, "30 s a round, 0:00:00 left"),
+    ],
+)
+def test_the_pace_is_that_of_whole_rounds(
+    done: int, took: float, since: float, left: int, words: str
+) -> None:
+    assert pace(done, took, since, left) == words
 
 
 def test_a_resumed_run_says_where_it_goes_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from clients.sampler import CohortSampler
 from fl_app.build import update_rule
 from fl_app.config import Config
 from fl_app.errors import ConfigError
-from fl_app.sampling import RaySampler, finish_for, sampler_for
+from fl_app.ray_sampler import RaySampler, WhereRayRuns, threads
+from fl_app.sampling import finish_for, sampler_for
 from fl_app.task import load_task
 
 DIM = 210
@@ -83,11 +85,17 @@ def test_a_finish_is_what_the_runs_clients_do(tiny_config: Config) -> None:
 # Ray.
 
 
+class DiedError(Exception):
+    """As Ray's, where a worker has died."""
+
+
 class StandIn(SimpleNamespace):
     """What of Ray the sampler uses, at once and in this process; values go through pickle."""
 
     def __init__(self) -> None:
         super().__init__(running=False, started=[], stopped=0, under_way=0, most=0)
+        self.exceptions = SimpleNamespace(RayActorError=DiedError)
+        self.put_away, self.deaths = 0, 0  # values put; pieces whose worker dies next
 
     def is_initialized(self) -> bool:
         return self.running
@@ -100,17 +108,18 @@ class StandIn(SimpleNamespace):
         self.running = False
         self.stopped += 1
 
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": 3.0}
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "NodeID": "one", "Resources": {"CPU": 3.0}}]
 
     def put(self, value: Any) -> bytes:
+        self.put_away += 1
         return pickle.dumps(value)
 
     def remote(self, **_: Any) -> Any:
         def opened(value: Any) -> Any:
             return pickle.loads(value) if isinstance(value, bytes) else value
 
-        def wrapped(work: Any) -> Any:
+        def submitting(work: Any) -> Any:
             def submit(*given: Any) -> bytes:
                 self.under_way += 1
                 self.most = max(self.most, self.under_way)
@@ -118,10 +127,23 @@ class StandIn(SimpleNamespace):
 
             return SimpleNamespace(remote=submit)
 
+        def wrapped(kind: Any) -> Any:
+            def start(*given: Any) -> Any:
+                worker = kind(*map(opened, given))
+                calls = {name: submitting(getattr(worker, name)) for name in ("rows", "moments")}
+                return SimpleNamespace(**calls)
+
+            actor = SimpleNamespace(remote=start)
+            actor.options = lambda **_: actor
+            return actor
+
         return wrapped
 
     def get(self, value: bytes) -> Any:
         self.under_way -= 1
+        if self.deaths:
+            self.deaths -= 1
+            raise DiedError("the node has died")
         return pickle.loads(value)
 
     def cancel(self, _: bytes) -> None:
@@ -192,6 +214,49 @@ def test_a_call_that_is_broken_off_leaves_nothing_under_way(tiny_config, stand_i
     assert stand_in.under_way == 2  # of three workers, one is done
     chunks.close()
     assert stand_in.under_way == 0
+
+
+def test_a_piece_lost_with_its_worker_is_drawn_again(tiny_config, stand_in) -> None:
+    of, model = made(tiny_config, "partition", chunk=8), start(tiny_config)
+    spread = RaySampler(of, workers=2)
+    before = list(spread._workers)
+    stand_in.deaths = 1
+    for one, other in zip(everything(of, model), everything(spread, model), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert spread._workers[0] is not before[0]
+    assert spread._workers[1] is before[1]
+
+
+def test_a_piece_that_takes_every_worker_with_it_is_given_up(tiny_config, stand_in) -> None:
+    spread = RaySampler(made(tiny_config, "rerun"), workers=2)
+    stand_in.deaths = 4
+    with pytest.raises(DiedError):
+        list(spread.sample(start(tiny_config), [0], 1, ("a",)))
+    assert stand_in.deaths == 0
+
+
+def test_ray_that_was_ended_is_an_interrupt_and_no_failure_of_an_auditor(
+    tiny_config, stand_in
+) -> None:
+    spread = RaySampler(made(tiny_config, "rerun"), workers=2)
+    stand_in.running, stand_in.deaths = False, 1
+    with pytest.raises(SystemExit):
+        list(spread.sample(start(tiny_config), [0], 1, ("a",)))
+
+
+def test_rounds_are_sampled_where_ray_runs_and_the_data_travel_once(tiny_config, stand_in) -> None:
+    sampler_of = WhereRayRuns(lambda _: made(tiny_config, "rerun"))
+    view: Any = None
+    assert isinstance(sampler_of(view), CohortSampler)
+    assert threads() == min(os.cpu_count() or 1, 4)
+    stand_in.init()
+    first = sampler_of(view)
+    assert isinstance(first, RaySampler)
+    assert threads() == 1
+    put = stand_in.put_away
+    second = sampler_of(view)
+    assert stand_in.put_away == put + 1  # the sampler itself, without its data
+    assert second._workers is first._workers
 
 
 def test_workers_must_be_at_least_one(tiny_config: Config, stand_in: StandIn) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fl_app.cli import main
-from fl_app.experiments.wfna_mnist import _SCALES, _floor
-from fl_app.experiments.wfna_page import RANKED, published, ranking
+from fl_app.experiments.wfna_mnist import _SCALES
+from fl_app.experiments.wfna_page import RANKED, compared, ranking
+from fl_app.experiments.wfna_training import floor_of
 from strategies.accounting import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
@@ -61,23 +62,25 @@ def test_floors_are_the_least_that_keep_epsilon() -> None:
         ("GSGD isotropic", gaussian_sampling_epsilon, with_batch),
         ("GD-DP", full_gradient_epsilon, {**setting, **rest}),
     ):
-        floor = _floor(SMALL, name, 1.0)
+        floor = floor_of(SMALL, name, 1.0)
         assert price(floor=floor, **options) <= 1.0 < price(floor=0.99 * floor, **options)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", SGD_FLOORS)
 def test_the_floors_of_secret_batches_are_what_the_accountant_says(epsilon: float) -> None:
-    assert _floor(SMALL, "SGD-DP", epsilon) == pytest.approx(SGD_FLOORS[epsilon], rel=2e-3)
+    assert floor_of(SMALL, "SGD-DP", epsilon) == pytest.approx(SGD_FLOORS[epsilon], rel=2e-3)
 
 
-def test_the_table_of_the_paper_has_the_corrected_values() -> None:
-    text = "\n".join(published())
-    for value in ("12.658122", "1.221943", "0.175118", "9.952976", "0.989187", "0.154290"):
-        assert value in text
-    assert "0.322680" in text  # row 3
-    assert "0.863769" in text  # tight conversion
-    assert "not a theorem" in text
+def test_comparisons_say_our_order_and_time_whatever_they_are() -> None:
+    runs = {"SGD-DP": (0.3, 0.1), "GSGD-DP": (0.2, 2.0), "GSGD isotropic": (0.9, 9.0)}
+    runs["GD-DP"] = (0.4, 0.5)
+    got = {(n, 1.0): [{"accuracy": a, "seconds": s}] for n, (a, s) in runs.items()}
+    order, times = compared(got, "linear model", "fewer rounds")
+    assert order.ours == "GD-DP 0.4000 > SGD-DP 0.3000 > GSGD-DP 0.2000"
+    assert order.paper.startswith("GD-DP > GSGD-DP > SGD-DP")
+    assert order.why == "fewer rounds"
+    assert times.ours == "SGD-DP 100 ms, GSGD-DP 2000 ms, GD-DP 500 ms"
 
 
 def test_the_order_is_said_whatever_it_is() -> None:

@@ -123,6 +123,19 @@ def test_nodes_that_never_come_are_a_timeout_that_says_how_many_are_missing(
     assert not trainers(fed)
 
 
+def test_nodes_that_are_slow_to_answer_are_not_numbered_otherwise(federation: Any) -> None:
+    class Slow(GridWrapper):
+        def send_and_receive(
+            self, messages: Iterable[Message], *, timeout: float | None = None
+        ) -> Iterable[Message]:
+            return list(self.grid.send_and_receive(messages))[:-1]
+
+    fed = federation(6)
+    with pytest.raises(TimeoutError, match="5 of 6 nodes have said which client they are"):
+        chosen(patience=0.1).start(Slow(fed.grid), fed.arrays(), 1)
+    assert not trainers(fed)
+
+
 def test_partition_ids_that_leave_a_gap_are_refused(federation: Any) -> None:
     class WithoutFirst(GridWrapper):
         def get_node_ids(self) -> Iterable[int]:

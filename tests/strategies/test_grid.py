@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,7 +10,13 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from strategies.grid import PartialGrid, PatientGrid
+from strategies.grid import (
+    UNUSABLE,
+    InterruptibleGrid,
+    PartialGrid,
+    PatientGrid,
+    UnusableNodeError,
+)
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -20,8 +27,8 @@ Fate = Callable[[int, int], int | None]  # node and attempt to an error code, No
 class Scripted(Grid):
     """Answers each message by a script; as in Flower, ids are given when messages are pushed."""
 
-    def __init__(self, fate: Fate, *, from_superlink: bool = False) -> None:
-        self.fate, self.from_superlink = fate, from_superlink
+    def __init__(self, fate: Fate, *, from_superlink: bool = False, reason: str = "") -> None:
+        self.fate, self.from_superlink, self.reason = fate, from_superlink, reason
         self.sent: list[Message] = []
         self.attempts: dict[int, int] = {}
 
@@ -38,10 +45,14 @@ class Scripted(Grid):
         return [11, 12, 13]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
+        self.waiting = list(self.send_and_receive(messages))
+        return [m.metadata.reply_to_message_id for m in self.waiting]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
+        """One at a time, as replies come in."""
+        come, self.waiting = self.waiting[:1], self.waiting[1:]
+        assert {m.metadata.reply_to_message_id for m in come} <= set(message_ids)
+        return come
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -56,7 +67,7 @@ class Scripted(Grid):
             if code is None:
                 replies.append(Message(message.content, reply_to=message))
                 continue
-            replies.append(Message(Error(code, f"code {code}"), reply_to=message))
+            replies.append(Message(Error(code, self.reason or f"code {code}"), reply_to=message))
             if self.from_superlink:
                 replies[-1].metadata.__dict__["_src_node_id"] = SUPERLINK
         return replies
@@ -133,6 +144,46 @@ def test_replies_are_kept_also_where_the_grid_gives_no_ids() -> None:
     grid = Nameless(lambda node, attempt: 3 if (node, attempt) == (12, 1) else None)
     replies = list(PatientGrid(grid).send_and_receive(messages()))
     assert sorted(r.metadata.src_node_id for r in replies) == [11, 12, 13]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (0, "<class 'ray.exceptions.RaySystemError'>:<'No module named 'fl_app''>"),
+        (1, "ModuleNotFoundError: torch"),
+        (2, f"{UNUSABLE}: node seven, data-dir: mnist: looked for files"),
+    ],
+)
+def test_a_machine_that_can_never_run_the_app_fails_the_run(code: int, reason: str) -> None:
+    grid = Scripted(lambda node, _: code if node == 12 else None, reason=reason)
+    with pytest.raises(UnusableNodeError) as raised:
+        PatientGrid(grid).send_and_receive(messages())
+    assert reason in str(raised.value)
+
+
+def test_an_import_that_fails_inside_the_app_is_the_clients_own_affair() -> None:
+    grid = Scripted(lambda node, _: 2 if node == 12 else None, reason="No module named 'mine'")
+    replies = list(PatientGrid(grid).send_and_receive(messages()))
+    assert sum(r.has_error() for r in replies) == 1
+
+
+def test_an_interruptible_grid_waits_until_all_have_answered() -> None:
+    grid = InterruptibleGrid(Scripted(lambda *_: None), threading.Event())
+    replies = list(grid.send_and_receive(messages()))
+    assert [r.metadata.src_node_id for r in replies] == [11, 12, 13]
+
+
+def test_an_interruptible_grid_returns_what_has_come_when_time_is_up() -> None:
+    grid = InterruptibleGrid(Scripted(lambda *_: None), threading.Event())
+    assert len(list(grid.send_and_receive(messages(), timeout=0.0))) == 1
+
+
+def test_an_interruptible_grid_ends_the_thread_and_no_strategy_can_handle_it() -> None:
+    stop = threading.Event()
+    stop.set()
+    grid = InterruptibleGrid(Scripted(lambda *_: None), stop)
+    with pytest.raises(SystemExit):
+        grid.send_and_receive(messages())
 
 
 def test_a_partial_grid_shows_its_nodes_and_hands_the_rest_on() -> None:

@@ -1,0 +1,39 @@
+"""What is different where clients are real machines: nobody can look at their updates or data."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from fl_app.config import Config
+from fl_app.errors import out_of_range
+
+# Flower starts these for a SuperLink's runs and a SuperNode's clients, and never in a simulation.
+_PROGRAMS = ("flwr-serverapp", "flwr-clientapp")
+_POSSIBLE = ("one-shot",)
+
+
+def is_deployed() -> bool:
+    """Whether this process is one end of a deployment."""
+    return Path(sys.argv[0]).stem in _PROGRAMS
+
+
+def noise_seed(config: Config) -> int | None:
+    """Return what names noise and rounding: the run's seed, or nothing that anybody knows."""
+    return None if is_deployed() else config.seed
+
+
+def check_deployed(config: Config) -> None:
+    """Raise if this is a deployment and the run needs what only a simulation has."""
+    if not is_deployed():
+        return
+    if config.noise == "wfna":
+        allowed = "another in a deployment: this one is drawn from the run's seed"
+        raise out_of_range("noise", allowed, config.noise)
+    for name in config.auditor_names:
+        if name not in _POSSIBLE:
+            allowed = (
+                f"{' or '.join(_POSSIBLE)} or none in a deployment: others draw the clients' data "
+                "anew, which the server does not hold"
+            )
+            raise out_of_range("auditors", allowed, name)

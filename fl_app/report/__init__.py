@@ -1,0 +1,33 @@
+"""The page about a run: verdicts in words, every finding in a table, figures, how to repeat it.
+
+`leave_page` is what a run calls at its end, `command.main` is the command line. Nothing here is
+imported before it is needed, and nothing needs Flower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+NAME = "report.html"
+
+
+def leave_page(folder: Path, say: Callable[[str], None]) -> bool:
+    """Write the page of a finished run into its folder and say where it is.
+
+    A page that cannot be made must not cost the run: its numbers are on disk already.
+
+    Returns:
+        Whether there is a page.
+    """
+    from auditors.record import write_atomically
+    from fl_app.report.page import page
+    from fl_app.report.reading import read_runs
+
+    try:
+        write_atomically(folder / NAME, page(read_runs([folder])))
+    except Exception as error:
+        say(f"no page was made, {type(error).__name__}: {error}; all numbers are in report.json")
+        return False
+    say(f"page: {folder / NAME}")
+    return True

@@ -1,0 +1,72 @@
+"""The same numbers as CSV: findings, rounds, and the points of all figures."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from auditors.base import Finding, plain
+from fl_app.report.page import figures
+from fl_app.report.reading import Run
+
+_FIELDS = [spec.name for spec in fields(Finding) if spec.name not in ("details", "null_band")]
+
+
+def write_csv(runs: Sequence[Run], folder: Path) -> list[Path]:
+    """Write `findings.csv`, `rounds.csv` and `curves.csv` into a folder, made if missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics = sorted({name for run in runs for one in run.rounds for name in one.metrics})
+    written: dict[str, list[list[Any]]] = {
+        "findings.csv": [["run", *_FIELDS, "null_low", "null_high"], *_findings(runs)],
+        "rounds.csv": [
+            ["run", "server_round", "num_clients", *metrics],
+            *(
+                [
+                    run.name,
+                    one.server_round,
+                    one.num_clients,
+                    *(one.metrics.get(m) for m in metrics),
+                ]
+                for run in runs
+                for one in run.rounds
+            ),
+        ],
+        "curves.csv": [
+            ["figure", "line", "x_label", "y_label", "x", "y", "low", "high"],
+            *_curves(runs),
+        ],
+    }
+    for name, rows in written.items():
+        with (folder / name).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([_cell(value) for value in row] for row in rows)
+    return [folder / name for name in written]
+
+
+def _findings(runs: Sequence[Run]) -> list[list[Any]]:
+    rows = []
+    for run in runs:
+        for f in run.findings:
+            band = f.null_band or (None, None)
+            rows.append([run.name, *(getattr(f, name) for name in _FIELDS), *band])
+    return rows
+
+
+def _curves(runs: Sequence[Run]) -> list[list[Any]]:
+    return [
+        [figure.chart.title, line, figure.chart.x.label, figure.chart.y.label, *rest]
+        for figure in figures(runs)
+        for line, *rest in figure.rows()
+    ]
+
+
+def _cell(value: Any) -> Any:
+    """Return what one cell holds: lists and objects as JSON, numbers with all digits."""
+    if value is None:
+        return ""
+    if isinstance(value, tuple | list | dict):
+        return json.dumps(plain(value), ensure_ascii=False)
+    return repr(value) if isinstance(value, float) else value

@@ -1,0 +1,51 @@
+"""HTML from Python calls: text is escaped unless it is markup already."""
+
+from __future__ import annotations
+
+from html import escape
+
+_VOID = {"meta", "img", "br"}
+
+
+class Markup(str):
+    """Text that is HTML already, and may stand in a page as it is."""
+
+    __slots__ = ()
+
+
+Content = str | Markup | None
+Attribute = str | int | float | bool | None
+
+
+def tag(name: str, /, *content: Content, **attributes: Attribute) -> Markup:
+    """Return an element; None in the content or as an attribute is left out.
+
+    Attributes are written with underscores for hyphens; one underscore at the end is dropped, as
+    in `class_`. True writes the name alone.
+
+    >>> tag("td", "a < b", class_="x", data_value=1)
+    '<td class="x" data-value="1">a &lt; b</td>'
+    """
+    written = "".join(_attribute(key, value) for key, value in attributes.items())
+    if name in _VOID:
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{joined(*content)}</{name}>")
+
+
+def joined(*content: Content) -> Markup:
+    """Return pieces one after the other."""
+    return Markup("".join(_escaped(piece) for piece in content if piece is not None))
+
+
+def _escaped(piece: str) -> str:
+    return str(piece) if isinstance(piece, Markup) else escape(piece, quote=True)
+
+
+def _attribute(key: str, value: Attribute) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.removesuffix("_").replace("_", "-")
+    if value is True:
+        return f" {name}"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f' {name}="{escape(text, quote=True)}"'
