@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -70,16 +71,19 @@ class Experiment(Protocol):
         """Compute all cells at `scale` ("paper" or "small") and return the table."""
         ...
 
-    def seconds(self, scale: str) -> float:
-        """Return about how long that takes on a core of its own."""
-        ...
-
 
 class Cells:
-    """Results kept one by one, so that an interrupted experiment goes on where it stopped."""
+    """Results kept one by one, so that an interrupted experiment goes on where it stopped.
 
-    def __init__(self, folder: Path, say: Say) -> None:
-        self.folder, self._say = folder, say
+    Args:
+        folder: Where they are kept.
+        say: Told of every cell that was computed.
+        before: Called once, before the first cell that has to be computed; it may refuse.
+    """
+
+    def __init__(self, folder: Path, say: Say, before: Callable[[], None] | None = None) -> None:
+        self.folder, self._say, self._before = folder, say, before
+        self._start = time.monotonic()
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, key: str, compute: Callable[[], Any]) -> Any:
@@ -87,9 +91,12 @@ class Cells:
         path = self.folder / f"{key}.json"
         if path.exists():
             return json.loads(path.read_text())
+        if self._before:
+            self._before()
+            self._before = None
         value = plain(compute())
         write_atomically(path, json.dumps(value, indent=1) + "\n")
-        self._say(f"  {key}: done")
+        self._say(f"  {key}: done after {time.monotonic() - self._start:.0f} s")
         return value
 
 

@@ -8,19 +8,19 @@ directions; the paper's neural estimate stands beside them where it is asked for
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from auditors.base import Game, Vector
+from auditors.base import Game, UpdateSampler, Vector
 from auditors.information import NATS_PER_BIT
 from auditors.mi import batch_entropy, gaussian_information
 from auditors.round_information import Look, Measured, measure
+from fl_app.experiments import spread
 
 if TYPE_CHECKING:
-    from clients.sampler import CohortSampler
     from clients.update import UpdateRule
     from fl_app.config import Config
     from fl_app.task import Task
@@ -46,8 +46,8 @@ class Setting:
         epochs: Local passes; FedSGD takes one step.
         lr: Step length.
         mu: How strongly FedProx holds a client near the model sent.
-        partition: "iid" or "dirichlet".
-        dirichlet: Concentration of the latter.
+        partition: "iid", "dirichlet", or "natural" for a person's records each.
+        dirichlet: Concentration of the second.
         game: What is drawn anew; see `auditors.base.Game`.
         draws: Joint draws of the clients.
         rank: Directions that are looked along.
@@ -62,7 +62,7 @@ class Setting:
     epochs: int = 1
     lr: float = 0.1
     mu: float = 0.1
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet", "natural"] = "iid"
     dirichlet: float = 1.0
     game: Game = "independent"
     draws: int = 180
@@ -86,10 +86,10 @@ class Setting:
     @property
     def key(self) -> str:
         """Names the draws: settings of one experiment that differ in what is drawn."""
-        skew = "" if self.partition == "iid" else f"-dirichlet{self.dirichlet:g}"
+        kinds = {"iid": "", "dirichlet": f"-dirichlet{self.dirichlet:g}", "natural": "-natural"}
         own = f"{self.algorithm}-B{self.batch_size}-E{self.epochs}"
         net = "" if self.model == "linear" else f"-{self.model}"
-        return f"{self.dataset}{net}{skew}-{own}-{self.game}"
+        return f"{self.dataset}{net}{kinds[self.partition]}-{own}-{self.game}"
 
     @property
     def cell(self) -> str:
@@ -130,19 +130,24 @@ def initial_model(task: Task) -> Vector:
     return np.asarray(flat.detach().double().numpy())
 
 
-def sampler_of(setting: Setting) -> tuple[CohortSampler, Vector]:
+def sampler_of(setting: Setting) -> tuple[UpdateSampler, Vector]:
     """Return what draws updates, and the model that they start from."""
     from fl_app.sampling import sampler_for
 
     task = task_of(setting)
     sampler = sampler_for(
-        task, config_of(setting), setting.rule, setting.game, threads=min(os.cpu_count() or 1, 8)
+        task, config_of(setting), setting.rule, setting.game, threads=spread.threads()
     )
-    return sampler, initial_model(task)
+    return spread.spread(sampler), initial_model(task)
 
 
 def look(
-    setting: Setting, users: int, *, colluding: int = 0, noise_std: float = 0.0
+    setting: Setting,
+    users: int,
+    *,
+    colluding: int = 0,
+    noise_std: float = 0.0,
+    others: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Return what the sum of so many users tells of one of them, and of all on average.
 
@@ -151,10 +156,14 @@ def look(
         users: Users in the sum, the target among them.
         colluding: Of these, users that show the server their update.
         noise_std: Noise on each coordinate of the users' mean update, after the sum.
+        others: Who is in the sum beside the target; None takes the first users.
     """
     if not 0 <= colluding <= users - 2:
         raise ValueError(f"colluding must be in [0, users - 2 = {users - 2}], got {colluding}")
-    hidden = [TARGET, *range(1 + colluding, users)]
+    others = range(1, users) if others is None else others
+    if len(others) != users - 1 or TARGET in others:
+        raise ValueError(f"others must be {users - 1} users but the target, got {list(others)}")
+    hidden = [TARGET, *others[colluding:]]
     found = _measured(
         setting, hidden, Look(draws=setting.draws, rank=setting.rank), noise_std=noise_std * users
     )

@@ -97,6 +97,14 @@ def accumulated(setting: Setting, run: Run) -> list[dict[str, Any]]:
     ]
 
 
+def accuracies(setting: Setting, run: Run, plays: int) -> list[list[float]]:
+    """Return the accuracy of the model after each round, (plays, rounds); nobody colludes."""
+    if run.colluding:
+        raise ValueError(f"colluding must be 0 where accuracy is measured, got {run.colluding}")
+    federation = _Federation(setting, run)
+    return [federation.accuracies(("accuracy", m)) for m in range(plays)]
+
+
 def _information(first: Floats, second: Floats) -> dict[str, float]:
     """Return I(D; A) of pairs of runs that share D, in bits."""
     seen = first.reshape(len(first), -1)
@@ -139,7 +147,7 @@ class _Federation:
         from clients.cohort import Cohort
 
         task = task_of(setting)
-        self._run, self._setting = run, setting
+        self._task, self._run, self._setting = task, run, setting
         self._cohort = Cohort(task.new_model(), setting.rule)
         self._x = torch.from_numpy(task.dataset.train_x)
         self._y = torch.from_numpy(task.dataset.train_y)
@@ -164,6 +172,21 @@ class _Federation:
                 np.stack([d.project(a[None])[0] for a, d in zip(seen, directions, strict=True)])
             )
         return looks[0], looks[1]
+
+    def accuracies(self, names: Sequence[str | int]) -> list[float]:
+        """Return the accuracy after each round of one run, on the test records."""
+        import torch
+        from torch.nn.utils import vector_to_parameters
+
+        net, data = self._task.new_model(), self._task.dataset
+        x, y = torch.from_numpy(data.test_x), torch.from_numpy(data.test_y)
+        model, found = self._model, []
+        for total, cohort in zip(self._play(names, names), self._cohorts, strict=True):
+            model = model + total / len(cohort)
+            vector_to_parameters(torch.from_numpy(model).float(), net.parameters())
+            with torch.no_grad():
+                found.append(float((net(x).argmax(dim=1) == y).double().mean()))
+        return found
 
     def _play(self, own: Sequence[str | int], others: Sequence[str | int]) -> Iterator[Vector]:
         """Yield the sum of each round, less what colluding users added; names name randomness."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Table
+from fl_app.experiments.base import Cells, Comparison, Table
 from fl_app.experiments.mi import Setting, look, over
 from fl_app.experiments.plot import Panel
 
@@ -56,16 +56,12 @@ _NOTES = (
 )
 
 
-def seconds(scale: str) -> float:
-    """Return the processor time, measured for the small scale and estimated for the other."""
-    return {"paper": 450.0, "small": 6.0}[scale]
-
-
 def run(scale: str, cells: Cells) -> Table:
     """Measure every concentration."""
     what = _SCALES[scale]
     rows: list[tuple[Any, ...]] = []
     panels = []
+    told: dict[tuple[int, float], list[dict[str, Any]]] = {}
     for epochs in what.epochs:
         lines = []
         for color, concentration in enumerate(what.concentrations):
@@ -74,6 +70,7 @@ def run(scale: str, cells: Cells) -> Table:
                 dict(cells.get(f"{setting.cell}-N{n}", partial(look, setting, n)))
                 for n in what.users
             ]
+            told[epochs, concentration] = found
             rows += [
                 (epochs, page.number(concentration), n, *_figures(setting, f))
                 for n, f in zip(what.users, found, strict=True)
@@ -91,7 +88,42 @@ def run(scale: str, cells: Cells) -> Table:
         rows=tuple(rows),
         notes=(page.NOTE.format(rank=what.setting.rank) + page.PAPER + page.GAMES, *_NOTES),
         figures={"heterogeneity.svg": tuple(panels)},
+        comparisons=_comparisons(what, told) if scale == "paper" else (),
     )
+
+
+def _comparisons(
+    what: _Scale, told: dict[tuple[int, float], list[dict[str, Any]]]
+) -> tuple[Comparison, ...]:
+    def falls(name: str) -> int:
+        columns = [[float(f[name]) for f in found] for found in told.values()]
+        return sum(column == sorted(column, reverse=True) for column in columns)
+
+    rows = [
+        Comparison(
+            f"{page.SOURCE}Fig. 13",
+            f"information over N = {what.users[0]} to {what.users[-1]}, FedAvg, α = 1, 10, 100, ∞ "
+            "and E = 1, 5",
+            "falls with N for every α",
+            f"falls throughout in {falls('mean')} of {len(told)} cases on average over the users, "
+            f"and in {falls('largest')} for the most exposed user",
+            "MNIST and the linear model in place of CIFAR-10 and a CNN",
+        )
+    ]
+    for epochs in what.epochs:
+        skewed, even = (told[epochs, a][-1] for a in (what.concentrations[0], math.inf))
+        rows.append(
+            Comparison(
+                f"{page.SOURCE}Fig. 13",
+                f"the most and the least exposed of {what.users[-1]} users, E = {epochs}",
+                "one target; no spread over users is given",
+                f"α = 1: {page.number(skewed['largest'])} and {page.number(skewed['smallest'])} "
+                f"bits; α = ∞: {page.number(even['largest'])} and "
+                f"{page.number(even['smallest'])}",
+                "who differs from the others stands out: one target does not speak for all",
+            )
+        )
+    return tuple(rows)
 
 
 def _skewed(setting: Setting, concentration: float) -> Setting:

@@ -9,6 +9,12 @@ from typing import Any
 from fl_app.experiments.mi import Setting, paper_share
 from fl_app.experiments.plot import Line
 
+SOURCE = "Elkordy et al. 2023, "
+# Why bits here and in the paper's figures are not the same quantity.
+UNITS = (
+    "ours are bits of a Gaussian model along fixed directions, the paper's those that MINE reads "
+    "off whole updates, over an entropy that MINE has estimated too"
+)
 NOTE = (
     "Bits that the sum tells of one client's update, given the model, at the initial model: "
     "½ log₂|Σ| - ½ log₂|Σ without the client| along {rank} directions, which were fixed on other "

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Table
+from fl_app.experiments.base import Cells, Comparison, Table
 from fl_app.experiments.mi import IMAGE_BITS, NAMES, Algorithm, Setting, over
 from fl_app.experiments.mi_accumulated import Run, accumulated
 from fl_app.experiments.plot import Panel
@@ -56,19 +56,16 @@ _NOTES = (
 )
 
 
-def seconds(scale: str) -> float:
-    """Return the processor time, measured for the small scale and estimated for the other."""
-    return {"paper": 550.0, "small": 15.0}[scale]
-
-
 def run(scale: str, cells: Cells) -> Table:
     """Play all runs."""
     what = _SCALES[scale]
     rows: list[tuple[Any, ...]] = []
     lines = []
+    told: dict[str, list[dict[str, Any]]] = {}
     for color, (name, setting, played) in enumerate(_runs(what)):
         key = f"{setting.key}-{played.cell}"
         found = [dict(f) for f in cells.get(key, partial(accumulated, setting, played))]
+        told[name] = found
         rows += [_row(name, setting, played, f) for f in found]
         steps = [f["rounds"] for f in found]
         lines.append(page.line(name, steps, [f["bits"] for f in found], color))
@@ -84,7 +81,41 @@ def run(scale: str, cells: Cells) -> Table:
         rows=tuple(rows),
         notes=_NOTES,
         figures={"rounds.svg": (Panel("Accumulated", "rounds", "bits", tuple(lines)),)},
+        comparisons=_comparisons(what, told) if scale == "paper" else (),
     )
+
+
+def _comparisons(what: _Scale, told: dict[str, list[dict[str, Any]]]) -> tuple[Comparison, ...]:
+    rows = []
+    for algorithm in what.algorithms:
+        found = told[NAMES[algorithm]]
+        first, last = found[0], found[-1]
+        rows.append(
+            Comparison(
+                f"{page.SOURCE}Fig. 9",
+                f"what {last['rounds']} rounds tell of a client's data, {NAMES[algorithm]}, "
+                f"N = {what.run.users}, linear model on MNIST",
+                "grows in proportion to the rounds T",
+                f"{page.plus_minus(first)} bits after one round, {page.plus_minus(last)} after "
+                f"{last['rounds']}, where proportion would make it "
+                f"{page.number(last['rounds'] * float(first['bits']))} and Corollary 1 allows "
+                f"{page.number(last['corollary'])}",
+                "later rounds see the same records again; along few directions a round, and "
+                f"{page.UNITS}",
+            )
+        )
+    sampled = told["FedAvg, sampled"][-1]
+    rows.append(
+        Comparison(
+            f"{page.SOURCE}section 5.4",
+            f"the same with {what.cohort} of {what.run.users} users drawn each round, FedAvg",
+            "fewer rounds with the client, less told of it",
+            f"{page.plus_minus(sampled)} bits from {sampled['participations']} of "
+            f"{sampled['rounds']} rounds, against {page.plus_minus(told['FedAvg'][-1])} from all",
+            "two things pull: the client misses rounds, and those it is in hide it among fewer",
+        )
+    )
+    return tuple(rows)
 
 
 def _runs(what: _Scale) -> list[tuple[str, Setting, Run]]:

@@ -8,13 +8,13 @@ The noise is as large as the sum itself varies at the first value of the sweep.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Table
+from fl_app.experiments.base import Cells, Comparison, Table
 from fl_app.experiments.mi import (
     NAMES,
     Algorithm,
@@ -47,8 +47,19 @@ class Sweep:
     users: tuple[int, ...]
 
 
-def table(title: str, sweep: Sweep, cells: Cells, notes: Sequence[str]) -> Table:
-    """Measure all cells of the sweep and lay them out."""
+# What is told without and with noise for every value, by algorithm and users.
+Found = Mapping[tuple[Algorithm, int], Sequence[tuple[dict[str, Any], dict[str, Any]]]]
+
+
+def table(
+    title: str,
+    sweep: Sweep,
+    cells: Cells,
+    notes: Sequence[str],
+    compare: Callable[[Found], tuple[Comparison, ...]] | None = None,
+) -> Table:
+    """Measure all cells of the sweep and lay them out; `compare` sets them beside the paper's."""
+    everything: dict[tuple[Algorithm, int], list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     rows: list[tuple[Any, ...]] = []
     bare, noised, shares = [], [], []
     for color, algorithm in enumerate(sweep.algorithms):
@@ -57,7 +68,7 @@ def table(title: str, sweep: Sweep, cells: Cells, notes: Sequence[str]) -> Table
                 over(sweep.setting, algorithm=algorithm, **{sweep.field: value})
                 for value in sweep.values
             ]
-            found = _measured(cells, settings, users)
+            found = everything[algorithm, users] = _measured(cells, settings, users)
             rows += [
                 _row(setting, value, users, *cell)
                 for setting, value, cell in zip(settings, sweep.values, found, strict=True)
@@ -87,6 +98,7 @@ def table(title: str, sweep: Sweep, cells: Cells, notes: Sequence[str]) -> Table
         rows=tuple(rows),
         notes=(page.NOTE.format(rank=sweep.setting.rank) + page.PAPER.strip(), *notes, _NOTE),
         figures={f"{sweep.field.replace('_', '-')}.svg": panels},
+        comparisons=compare(everything) if compare else (),
     )
 
 

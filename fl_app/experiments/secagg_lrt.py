@@ -23,6 +23,7 @@ from auditors.challenge import farthest
 from auditors.curve import ErrorCurve
 from auditors.lrt_findings import DELTAS
 from auditors.sum_law import DenseLaw
+from fl_app.experiments import spread
 from fl_app.experiments.base import Cells
 
 Matrix = NDArray[np.float64]
@@ -123,14 +124,8 @@ def _sampler(setting: Setting, game: Game) -> tuple[Any, Matrix]:
     ]
     # One local epoch of batches of 64 at a rate of 0.01, as in the paper.
     rule = FedAvg(epochs=1, batch_size=64, lr=0.01)
-    sampler = sampler_for(task, config, rule, game, threads=_threads())
-    return sampler, torch.stack(starts).detach().double().numpy()
-
-
-def _threads() -> int:
-    import os
-
-    return min(os.cpu_count() or 1, 8)
+    sampler = sampler_for(task, config, rule, game, threads=spread.threads())
+    return spread.spread(sampler), torch.stack(starts).detach().double().numpy()
 
 
 def _attack(setting: Setting, game: Game) -> dict[str, Any]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from auditors.base import Game
-from fl_app.experiments.base import Cells, Table
+from fl_app.experiments.base import Cells, Comparison, Table
 from fl_app.experiments.plot import Line, Panel
 from fl_app.experiments.secagg_lrt import Setting, audit
 
 _GAMES: tuple[Game, ...] = ("partition", "independent")
+# What was found for each size of the sum, by the setting's name and the game.
+Found = Mapping[tuple[str, Game], Mapping[str, Mapping[str, Any]]]
 
 
 def table(
@@ -22,6 +24,7 @@ def table(
     *,
     paper: str,
     notes: tuple[str, ...],
+    compare: Callable[[Found], tuple[Comparison, ...]] | None = None,
 ) -> Table:
     """Play both games for every setting and lay the results out.
 
@@ -31,12 +34,14 @@ def table(
         cells: Where results are kept.
         paper: What the paper says of the errors.
         notes: What to say of this experiment in particular.
+        compare: Sets what was found beside what was published.
     """
+    everything: dict[tuple[str, Game], Mapping[str, Mapping[str, Any]]] = {}
     rows: list[tuple[Any, ...]] = []
     panels: list[Panel] = []
     for name, setting in settings.items():
         for game in _GAMES:
-            found = audit(setting, game, cells)
+            found = everything[name, game] = audit(setting, game, cells)
             rows += [_row(name, game, size, got, paper) for size, got in found.items()]
             panels += _panels(" ".join(filter(None, (game, name))), found)
     return Table(
@@ -49,7 +54,14 @@ def table(
         rows=tuple(row if any(settings) else row[1:] for row in rows),
         notes=(*notes, *_NOTES),
         figures={"curves.svg": tuple(panels)},
+        comparisons=compare(everything) if compare else (),
     )
+
+
+def over_sizes(found: Mapping[str, Mapping[str, Any]], name: str, digits: str = ".2g") -> str:
+    """Return the median over the initial models for every size of the sum, in words."""
+    values = (f"{float(np.median(got[name])):{digits}}" for got in found.values())
+    return ", ".join(values)
 
 
 _NOTES = (

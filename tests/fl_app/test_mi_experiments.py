@@ -16,6 +16,7 @@ from auditors import mine
 from auditors.mi import gaussian_information
 from auditors.rng import stream
 from fl_app.experiments import (
+    mi_accuracy,
     mi_batch,
     mi_dp,
     mi_epochs,
@@ -24,10 +25,11 @@ from fl_app.experiments import (
     mi_page,
     mi_rounds,
     mi_users,
+    mi_writers,
 )
 from fl_app.experiments.base import Cells, Table
 from fl_app.experiments.mi import NAMES, Setting, critics, look, over, paper_share
-from fl_app.experiments.mi_accumulated import Run, _information, accumulated
+from fl_app.experiments.mi_accumulated import Run, _information, accumulated, accuracies
 
 TINY = Setting("synthetic", clients=20, batch_size=8, draws=40, rank=5, synthetic_examples=600)
 
@@ -125,6 +127,13 @@ def test_noise_after_the_sum_hides_the_more_the_larger_it_is(tmp_path: Path) -> 
     # Where noise drowns the sum, a client's share of it falls as 1/N².
     assert grid[0, 0] / grid[0, 2] == pytest.approx(100, rel=0.15)
     assert "clipping the aggregate to 1 changes nothing" in table.notes[-1]
+    # And it costs accuracy, whoever takes part.
+    for users in (2, 5, 20):
+        drowned, _, clear = (
+            np.mean(cells[f"digits-fedsgd-B8-E1-independent-N{users}-eps{e}-accuracy-30x1"])
+            for e in ("10", "500", "inf")
+        )
+        assert clear > 0.5 > drowned
 
 
 @pytest.mark.parametrize("rounds", [1, 4])
@@ -209,10 +218,65 @@ def test_more_colluding_users_than_leave_the_target_hidden_are_refused() -> None
 
 def test_models_differ_by_their_directions_alone(tmp_path: Path) -> None:
     table, cells = reproduced(mi_models, tmp_path)
-    assert [row[1] for row in table.rows] == ["linear"] * 2 + ["slp"] * 2 + ["mlp"] * 2
+    models = ["linear", "slp", "mlp", "slp", "mlp"]
+    assert [row[2] for row in table.rows] == [model for model in models for _ in range(2)]
+    assert [row[0] for row in table.rows] == ["FedSGD"] * 6 + ["FedAvg"] * 4
     for name, found in cells.items():
         users = int(name.rpartition("N")[2])
         assert abs(found["bits"] - gaussian_information(8, users).bits) < 4 * found["error"]
     # Free coordinates grow with the model, and with them what all of them would tell.
-    free = {row[1]: row[7] for row in table.rows}
+    free = {row[2]: row[8] for row in table.rows}
     assert free["linear"] < free["mlp"]
+
+
+def test_a_slow_algorithm_needs_more_rounds_and_a_bound_counts_them(tmp_path: Path) -> None:
+    table, cells = reproduced(mi_accuracy, tmp_path)
+    what = mi_accuracy._SCALES["small"]
+    assert [row[0] for row in table.rows] == ["FedSGD"] * 8 + ["FedAvg"] * 3
+    reached: dict[str, tuple[Any, ...]] = {}
+    for row in table.rows:
+        if float(row[2]) >= what.target:
+            reached.setdefault(row[0], row)
+    slow, fast = reached["FedSGD"], reached["FedAvg"]
+    assert slow[1] > fast[1]
+    each = gaussian_information(what.run.rank, what.run.users).bits
+    assert (float(slow[4]), float(fast[4])) == pytest.approx(
+        (slow[1] * each, fast[1] * each), rel=0.01
+    )
+    assert len(cells) == 4
+
+
+def test_accuracy_is_that_of_the_model_after_each_round() -> None:
+    run = Run(users=3, rounds=6, pairs=40, rank=2)
+    setting = over(TINY, algorithm="fedavg", lr=0.5)
+    (found,) = accuracies(setting, run, 1)
+    assert len(found) == 6
+    assert found[-1] > found[0] + 0.2
+    assert accuracies(setting, run, 1) == [found]
+    with pytest.raises(ValueError, match=r"colluding must be 0 .*, got 1"):
+        accuracies(setting, replace(run, colluding=1), 1)
+
+
+def test_noise_ends_learning() -> None:
+    calm, drowned = (mi_dp.accuracies(over(TINY, lr=0.5), 3, std, 30, 1)[0] for std in (0.0, 5.0))
+    assert calm > 0.5 > 0.3 > drowned
+
+
+def test_a_writer_is_hidden_by_more_writers(tmp_path: Path) -> None:
+    table, cells = reproduced(mi_writers, tmp_path)
+    assert [row[1] for row in table.rows] == [2, 5, 20]
+    means = [float(row[3]) for row in table.rows]
+    assert means == sorted(means, reverse=True)
+    assert len({cell["records"] for cell in cells.values()}) == 1  # always the same target
+    two, other = (mi_writers.others(5, 40, i) for i in (0, 1))
+    assert two != other
+    assert 0 not in two
+    assert len(set(two)) == 4
+
+
+def test_others_are_as_many_as_the_sum_says_and_not_the_target() -> None:
+    assert look(TINY, 3, others=[1, 2]) == look(TINY, 3)
+    assert look(TINY, 3, others=[5, 9]) != look(TINY, 3)
+    for wrong in ([1], [0, 1]):
+        with pytest.raises(ValueError, match=r"others must be 2 users but the target, got"):
+            look(TINY, 3, others=wrong)

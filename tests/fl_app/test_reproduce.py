@@ -19,8 +19,8 @@ from fl_app.cli import main
 from fl_app.config import Config
 from fl_app.data import FOLDER_VARIABLE
 from fl_app.errors import ConfigError
-from fl_app.experiments import EXPERIMENTS, dp_fedavg_writers, one_shot_table1
-from fl_app.experiments.base import Cells, Table, write_table
+from fl_app.experiments import EXPERIMENTS, dp_fedavg_writers, duration, one_shot_table1
+from fl_app.names import DATASETS
 
 ROOT = Path(__file__).parents[2]
 REAL = os.environ.get(FOLDER_VARIABLE)
@@ -43,9 +43,14 @@ def table1(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    head, *lines, _ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["name", "small", "paper", "data", "what"]
     assert [line.split()[0] for line in lines] == list(EXPERIMENTS)
-    assert all(len(line.split()) > 4 for line in lines)
+    for line, entry in zip(lines, EXPERIMENTS.values(), strict=True):
+        assert line.endswith(entry.what)
+        assert f"{duration(entry.small)}  " in line
+        assert f"{duration(entry.paper)}  " in line
+        assert all(name in line for name in entry.data)
 
 
 def test_the_list_comes_at_once() -> None:
@@ -64,9 +69,11 @@ def test_the_list_comes_at_once() -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_listed_experiment_runs_at_both_scales_and_says_for_how_long(name: str) -> None:
-    module = import_module(f"fl_app.experiments.{EXPERIMENTS[name][0]}")
+    entry = EXPERIMENTS[name]
+    module = import_module(f"fl_app.experiments.{entry.module}")
     assert set(module._SCALES) == {"paper", "small"}
-    assert 0 < module.seconds("small") < module.seconds("paper")
+    assert 0 < entry.seconds("small") <= entry.seconds("paper")
+    assert set(entry.data) | set(entry.small_data) <= {*DATASETS, "writers"}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +83,12 @@ def test_every_listed_experiment_runs_at_both_scales_and_says_for_how_long(name:
         (["table-9"], f"name must be one of {', '.join(EXPERIMENTS)}, got 'table-9'"),
         (["one-shot-table1", "--scale", "huge"], "scale must be one of paper, small, got 'huge'"),
         (["one-shot-table1", "--scle", "small"], "unrecognized arguments: --scle"),
+        (["one-shot-table1", "--engine", "gpu"], "engine must be one of inline, ray, got 'gpu'"),
+        (
+            ["one-shot-table1", "--ray-address", "here:1"],
+            "ray-address needs the engine ray, got 'inline'",
+        ),
+        (["--results", "nowhere"], "results must be a folder of results, got 'nowhere'"),
     ],
 )
 def test_a_mistake_is_one_line_with_code_2_and_leaves_nothing(
@@ -124,12 +137,10 @@ def test_a_second_run_computes_nothing_and_writes_the_same(
 # Experiments whose published size has not been run for good yet.
 WITHOUT_RESULTS = {
     "secagg-lrt-mnist",
-    "mi-users",
     "mi-models",
-    "mi-batch",
-    "mi-epochs",
     "mi-rounds",
     "mi-heterogeneity",
+    "wfna-mnist-cnn",
 }
 
 
@@ -148,30 +159,13 @@ def test_the_committed_tables_follow_from_the_committed_cells(name: str, tmp_pat
     assert len(list((tmp_path / "cells").iterdir())) == len(list((kept / "cells").iterdir()))
 
 
-def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    asked: list[str] = []
-    said: list[str] = []
-
-    def get(key: str, *, dies: bool = False) -> Any:
-        def compute() -> float:
-            asked.append(key)
-            if dies:
-                raise KeyboardInterrupt
-            return float("inf")
-
-        return Cells(tmp_path / "cells", said.append).get(key, compute)
-
-    assert get("a") == "inf"
-    with pytest.raises(KeyboardInterrupt):
-        get("b", dies=True)
-    assert get("a") == get("b") == "inf"
-    assert asked == ["a", "b", "b"]
-    assert said == ["  a: done", "  b: done"]
-
-
-def test_an_infinite_number_leaves_readable_json(tmp_path: Path) -> None:
-    write_table(Table("t", ("ε",), ((float("inf"),),)), tmp_path)
-    assert json.loads((tmp_path / "table.json").read_text())["rows"] == [["inf"]]
+def test_what_ray_cannot_spread_goes_on_in_this_process(
+    table1: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = ["reproduce", "one-shot-table1", "--engine", "ray", "--out", str(table1)]
+    assert main(again) == 0
+    assert "one-shot-table1 has nothing to spread over Ray" in capsys.readouterr().out
+    assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
 
 
 # Mean and std of the known-std estimate at d = 10,000 and k = 100 over many simulations.

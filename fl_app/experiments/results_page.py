@@ -1,0 +1,170 @@
+"""The page of all results: what was published beside what came out, from the kept tables alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from auditors.record import write_atomically
+from fl_app.errors import ConfigError, unknown_name
+from fl_app.experiments import EXPERIMENTS, duration
+from fl_app.experiments.published import PAPERS, Paper, items_of
+
+_PAGE = "RESULTS.md"
+_INTRO = """# Results
+
+Published tables and figures, run again at their own size, beside what was published. Every line
+follows from the data in `{folder}/NAME/`: `table.csv`, `table.json`, `table.md`, and in `cells/`
+what was computed. `reproduce NAME --scale paper --out {folder}/NAME` makes a table from its cells
+again without computing anything. This page is written by `python run_sim.py reproduce --results`,
+and a test keeps it so.
+
+Seeds stand in the code, and nothing was tuned to a published number; where a case, a target or
+what is compared was chosen after a first look, the table's notes say so. Times are those of one
+processor core. Where a paper gives a plot without numbers, its claim is put into words. ε ≥ is a
+lower bound with its confidence, ε ≈ an estimate, bits are those of a model
+([what a number means](../README.md#what-a-number-means)).
+"""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The kept results of an experiment, as far as the page needs them."""
+
+    name: str
+    title: str
+    comparisons: tuple[Mapping[str, str], ...]
+    figures: tuple[str, ...]
+
+    def of(self, paper: Paper) -> list[Mapping[str, str]]:
+        """Return what is compared with one paper, in the order of its tables and figures."""
+        own = [row for row in self.comparisons if row["source"].startswith(paper.key)]
+        return sorted(own, key=lambda row: _place(paper, row["source"]))
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page beside a folder of results and return where it is."""
+    page = folder.parent / _PAGE
+    write_atomically(page, results_page(kept_results(folder), folder.name))
+    return page
+
+
+def kept_results(folder: Path) -> list[Kept]:
+    """Return the results in a folder, one in each of its folders.
+
+    Raises:
+        ConfigError: There is no such folder, or it holds something else.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"results must be a folder of results, got {str(folder)!r}")
+    return [_kept(path) for path in sorted(folder.iterdir()) if path.is_dir()]
+
+
+def _kept(path: Path) -> Kept:
+    if path.name not in EXPERIMENTS:
+        raise unknown_name(f"folders of {path.parent}", path.name, EXPERIMENTS)
+    if not (path / "table.json").is_file():
+        raise ConfigError(f"{path} has no table.json: run `reproduce {path.name} --out {path}`")
+    data = json.loads((path / "table.json").read_text(encoding="utf-8"))
+    figures = sorted(file.name for file in path.iterdir() if file.suffix in (".svg", ".png"))
+    return Kept(path.name, data["title"], tuple(data["comparisons"]), tuple(figures))
+
+
+def results_page(results: Sequence[Kept], folder: str) -> str:
+    """Return the page; links go to `folder` beside it."""
+    shown: set[str] = set()
+    parts = [_INTRO.format(folder=folder), _index(results)]
+    parts += [_section(paper, results, folder, shown) for paper in PAPERS]
+    rest = [kept for kept in results if kept.name not in shown]
+    if rest:
+        parts.append("## Ours\n")
+        parts += ["\n".join(_block(kept.name, kept, [], folder)) for kept in rest]
+    return "\n".join(parts)
+
+
+def covering(paper: Paper, item: str, results: Sequence[Kept]) -> list[str]:
+    """Return the experiments that are compared with a table or figure."""
+    return [
+        kept.name
+        for kept in results
+        if any(item in items_of(row["source"]) for row in kept.of(paper))
+    ]
+
+
+def _index(results: Sequence[Kept]) -> str:
+    """Return every table and figure with where to find it on the page."""
+    lines = ["| paper | | what | run again by |", "|---|---|---|---|"]
+    for paper in PAPERS:
+        for item, what in paper.items.items():
+            names = covering(paper, item, results)
+            links = ", ".join(
+                f"[{name}](#{_slug(_heading(name, paper, results))})" for name in names
+            )
+            lines.append(_line([paper.key, item, what, links or "no results kept yet"]))
+    return "\n".join([*lines, ""])
+
+
+def _section(paper: Paper, results: Sequence[Kept], folder: str, shown: set[str]) -> str:
+    where = f" ({paper.where})" if paper.where else ""
+    lines = [f"## {paper.key}", "", f"*{paper.title}*{where}.", ""]
+    if paper.instead:
+        lines += [paper.instead, ""]
+    own = [kept for kept in results if kept.of(paper)]
+    for kept in sorted(own, key=lambda kept: _place(paper, kept.of(paper)[0]["source"])):
+        lines += _block(_heading(kept.name, paper, results), kept, kept.of(paper), folder)
+        shown.add(kept.name)
+    if paper.left_out:
+        lines += ["Not run again:", ""]
+        lines += [f"- {item}: {why}." for item, why in paper.left_out.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _block(heading: str, kept: Kept, rows: Sequence[Mapping[str, str]], folder: str) -> list[str]:
+    """Return an experiment: its command, its time, its comparisons and its figures."""
+    own = f"{folder}/{kept.name}"
+    links = [f"[table]({own}/table.md)", f"[CSV]({own}/table.csv)", f"[data]({own}/cells)"]
+    links += [f"[{name}]({own}/{name})" for name in kept.figures if name.endswith(".png")]
+    lines = [f"### {heading}", "", f"{kept.title}.", ""]
+    lines += [f"`python run_sim.py reproduce {kept.name} --scale paper`"]
+    lines[-1] += f", about {duration(EXPERIMENTS[kept.name].paper)}: {', '.join(links)}."
+    if rows:
+        lines += [
+            "",
+            "| published | what | paper | ours | why they differ |",
+            "|---|---|---|---|---|",
+        ]
+        for row in rows:
+            where = row["source"].partition(", ")[2]
+            why = row["why"] or "they agree"
+            lines.append(_line([where, row["what"], row["paper"], row["ours"], why]))
+    for name in kept.figures:
+        if name.endswith(".svg"):
+            lines += ["", f"![{kept.title}]({own}/{name})"]
+    return [*lines, ""]
+
+
+def _heading(name: str, paper: Paper, results: Sequence[Kept]) -> str:
+    """Return the heading of an experiment: with the paper's name where it is not its first."""
+    kept = next(kept for kept in results if kept.name == name)
+    first = next(paper for paper in PAPERS if kept.of(paper))
+    return name if paper == first else f"{name}, {paper.key}"
+
+
+def _slug(heading: str) -> str:
+    """Return what a heading's link is called."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _place(paper: Paper, source: str) -> tuple[int, str]:
+    """Return where a source stands in its paper; what is no table or figure comes last."""
+    order = list(paper.items)
+    places = [order.index(item) for item in items_of(source) if item in order]
+    return min(places, default=len(order)), source
+
+
+def _line(values: Sequence[str]) -> str:
+    return "| " + " | ".join(value.replace("|", "\\|") for value in values) + " |"
