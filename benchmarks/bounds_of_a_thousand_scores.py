@@ -2,24 +2,20 @@
 
 The peer is the usual way to the first of them: `scipy.stats.beta.ppf` of both error counts at
 all distinct scores, in one call, with the band's level given, so that the answer is the same.
-A first call has to find that level; later ones remember it.
+A first call has to find that level; later ones remember it. CPU time of one thread.
 
-Yes. The peer takes 10.8 times as long as a later call and 0.2 times as long as a first one, which
-also finds the level. Median (least to most) of 15 interleaved repetitions, ms: band 0.37 (0.30 to
-0.55), first call 19.6 (18.8 to 31.4), known null 0.36 (0.32 to 0.62), Gaussian family 1.99 (1.86
-to 4.04); fixed 0.17 (0.15 to 0.45); pilot, first call 10.0 (9.4 to 18.1); Bonferroni 1.28 (1.20 to
-2.09); one run 2.02 (1.87 to 3.07), f-DP 4.88 (4.65 to 7.49); peer 3.95 (3.76 to 4.95). With the
-other core busy, finding the level alone took up to 37. Two shared cores, 2026-11-16.
+Yes, on 2026-11-16, two shared cores: 0.17 to 4.9 ms a bound, 10 and 20 ms for a first call; with
+the other core busy, finding the level alone took up to 37.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
 from auditors import band
@@ -33,81 +29,107 @@ from auditors.bounds import (
     one_run_gaussian_epsilon,
 )
 from auditors.rng import stream
+from benchmarks.measure import Row, Scale, Timer, alone, interleave, paired, timer
+from benchmarks.script import main
 
-NUM_SCORES, NUM_REPETITIONS, DELTA = 1000, 15, 1e-6
-LEVEL = band.band_level(NUM_SCORES, 0.025)
-RNG = stream(0, "benchmark")
-INS, OUTS = RNG.normal(2, 1, NUM_SCORES), RNG.normal(0, 1, NUM_SCORES)
-
-
-def forget() -> None:
-    """Empty the caches, as at the first call of a process."""
-    band.band_level.cache_clear()
-    band.limit_table.cache_clear()
+REPETITIONS, DELTA, LIMIT = 15, 1e-6, 50e-3
+PEER = "scipy's quantiles"
+Floats = NDArray[np.float64]
+Call = Callable[[], float]
 
 
-def cold(call: Callable[[], float]) -> Callable[[], float]:
-    """Return `call` as if nothing had been computed before."""
+@dataclass(frozen=True)
+class Scores:
+    """Scores of those who took part and of those who did not, and all that is asked of them."""
 
-    def first() -> float:
-        forget()
+    ins: Floats
+    outs: Floats
+
+    @property
+    def guesses(self) -> int:
+        """Of one run: a quarter of all."""
+        return len(self.ins) // 2
+
+    def plain(self, level: float) -> float:
+        """Return the simultaneous band's bound from scipy's quantiles."""
+        count, at = len(self.ins), np.concatenate([self.ins, self.outs])
+        passed = count - np.searchsorted(np.sort(self.outs), at)
+        missed = np.searchsorted(np.sort(self.ins), at)
+        fpr, fnr = (
+            np.nan_to_num(beta.ppf(1 - level, k + 1, count - k), nan=1.0) for k in (passed, missed)
+        )
+        with np.errstate(divide="ignore"):
+            hits, rejections = (np.log(np.maximum(0, 1 - DELTA - rate)) for rate in (fnr, fpr))
+        return float(max((hits - np.log(fpr)).max(), (rejections - np.log(fnr)).max()))
+
+    def bound(self, **options: object) -> Call:
+        """Return a call for the bound with these options."""
+        return lambda: (
+            epsilon_lower_bound(self.ins, self.outs, delta=DELTA, **options).value  # type: ignore[arg-type]
+        )
+
+    def calls(self) -> dict[str, Call]:
+        """Return one call a bound."""
+        ranked = guess_by_rank(self.ins, self.outs, self.guesses)
+        size = (2 * len(self.ins), self.guesses, ranked, DELTA)
+        return {
+            "band": self.bound(),
+            "band, known null": lambda: (
+                epsilon_lower_bound(self.ins, null_logsf=norm.logsf, delta=DELTA).value
+            ),
+            "band, Gaussian family": self.bound(family="gaussian"),
+            "fixed threshold": self.bound(rule=Fixed(2.0)),
+            "Bonferroni": self.bound(rule=Bonferroni()),
+            "one run": lambda: one_run_epsilon(*size).value,
+            "one run, f-DP": lambda: one_run_gaussian_epsilon(*size).value,
+            "band, first call": first(self.bound()),
+            "pilot, first call": first(self.bound(rule=PilotSplit())),
+        }
+
+
+def first(call: Call) -> Call:
+    """Return `call` as the first of a process: nothing has been computed before."""
+
+    def forgetful() -> float:
+        band.band_level.cache_clear()
+        band.limit_table.cache_clear()
         return call()
 
-    return first
+    return forgetful
 
 
-def plain() -> float:
-    """Return the simultaneous band's bound from scipy's quantiles."""
-    at = np.concatenate([INS, OUTS])
-    passed = NUM_SCORES - np.searchsorted(np.sort(OUTS), at)
-    missed = np.searchsorted(np.sort(INS), at)
-    fpr, fnr = (beta.ppf(1 - LEVEL, k + 1, NUM_SCORES - k) for k in (passed, missed))
-    fpr, fnr = np.nan_to_num(fpr, nan=1.0), np.nan_to_num(fnr, nan=1.0)
-    with np.errstate(divide="ignore"):
-        hits, rejections = (np.log(np.maximum(0, 1 - DELTA - rate)) for rate in (fnr, fpr))
-    return float(max((hits - np.log(fpr)).max(), (rejections - np.log(fnr)).max()))
+def measure(scale: Scale) -> Iterator[Row]:
+    """Yield a row a bound, the band beside the peer's."""
+    count, repetitions = (100, 2) if scale == "quick" else (1000, REPETITIONS)
+    rng = stream(0, "benchmark")
+    scores = Scores(rng.normal(2, 1, count), rng.normal(0, 1, count))
+    level, calls = band.band_level(count, 0.025), scores.calls()
+    assert math.isclose(calls["band"](), scores.plain(level), rel_tol=1e-9)
+    # First calls forget, so the others go before them, and once more before they are timed.
+    warm = {name: warmed(call) for name, call in calls.items() if "first" not in name}
+    cold = {name: timer(calls[name]) for name in calls if "first" in name}
+    plain = timer(lambda: scores.plain(level))
+    times = interleave({**warm, PEER: plain, **cold}, repetitions)
+    found = {name: f"epsilon {call():.2f}" for name, call in calls.items()}
+    for name in ("band", "band, first call"):
+        yield paired(name, times[name], times[PEER], peer=PEER, note=found[name])
+    for name in calls:
+        if name not in ("band", "band, first call"):
+            yield alone(name, times[name], note=found[name])
+    slowest = [max(each) for each in zip(*(times[name] for name in calls), strict=True)]
+    yield alone("the slowest of them", slowest, target=LIMIT)
 
 
-def bound(**kwargs: object) -> Callable[[], float]:
-    """Return a call for the bound with these options."""
-    return lambda: epsilon_lower_bound(INS, OUTS, delta=DELTA, **kwargs).value  # type: ignore[arg-type]
+def warmed(call: Call) -> Timer:
+    """Return a timer of `call` right after another."""
+    timed = timer(call)
 
+    def second() -> float:
+        call()
+        return timed()
 
-CALLS: dict[str, Callable[[], float]] = {
-    "band": bound(),
-    "band, first call": cold(bound()),
-    "band, known null": lambda: epsilon_lower_bound(INS, null_logsf=norm.logsf, delta=DELTA).value,
-    "band, Gaussian family": bound(family="gaussian"),
-    "fixed": bound(rule=Fixed(2.0)),
-    "pilot, first call": cold(bound(rule=PilotSplit())),
-    "Bonferroni": bound(rule=Bonferroni()),
-    "one run": lambda: one_run_epsilon(2000, 500, guess_by_rank(INS, OUTS, 500), DELTA).value,
-    "one run, f-DP": lambda: (
-        one_run_gaussian_epsilon(2000, 500, guess_by_rank(INS, OUTS, 500), DELTA).value
-    ),
-    "plain": plain,
-}
-
-
-def main() -> None:
-    """Time all in turns and print the ratio first."""
-    assert math.isclose(CALLS["band"](), plain(), rel_tol=1e-9)
-    times: dict[str, list[float]] = {name: [] for name in CALLS}
-    values = {}
-    for _ in range(NUM_REPETITIONS):
-        for name, call in CALLS.items():
-            if not name.endswith("first call"):
-                call()
-            start = time.perf_counter()
-            values[name] = call()
-            times[name].append(1e3 * (time.perf_counter() - start))
-    medians = {name: statistics.median(t) for name, t in times.items()}
-    print(f"plain / ours (first call): {medians['plain'] / medians['band, first call']:.1f}")
-    print(f"plain / ours (later calls): {medians['plain'] / medians['band']:.1f}")
-    for name, t in times.items():
-        spread = f"{min(t):.2f} to {max(t):.2f}"
-        print(f"{name}: {medians[name]:.2f} ms ({spread}), epsilon {values[name]:.2f}")
+    return second
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__)

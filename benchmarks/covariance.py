@@ -1,35 +1,35 @@
-"""How long does the covariance of 25,000 updates of 7,850 parameters take, streamed?
+"""How long does the covariance of thousands of updates of 7,850 parameters take, streamed?
 
 Ours takes the rows in chunks of 2,048 and never holds them all; products are in single precision,
 of rows in units of their own deviations, and added up in double. The peer is `numpy.cov` on all
-rows at once, in double precision. One thread.
-
-1.7 to 1.9 times as fast with chunks of 1,000 (25 against 45 s of a core, single products at 83
-GFLOP/s are 19 of them); 2.0 with chunks of 2,048 (22 against 44 s). Two shared cores, 2026-11-16.
+rows at once, in double precision. One thread. A likelihood-ratio round at full size has 25,000
+rows; three chunks are measured here, and the long scale takes all.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from auditors.rng import stream
 from auditors.scatter import Scatter
+from benchmarks.measure import Row, Scale, compare, timer
+from benchmarks.memory import grown
+from benchmarks.script import main
 
-ROWS, DIM, CHUNK, REPETITIONS = 25_000, 7_850, 2_048, 3
-
-
-def seconds(call: Callable[[], object]) -> float:
-    """Return how long a call takes the processor: others share the cores."""
-    start = time.process_time()
-    call()
-    return time.process_time() - start
+CHUNK, TARGET = 2_048, 2.0
+SIZES = {"quick": (300, 200, 2), "full": (3 * CHUNK, 7_850, 5), "long": (25_000, 7_850, 5)}
 
 
-def streamed(rows: np.ndarray) -> np.ndarray:
+def drawn(rows: int, dim: int) -> NDArray[np.float32]:
+    """Return updates."""
+    return stream(0, "benchmark", rows).standard_normal((rows, dim), dtype=np.float32)
+
+
+def streamed(rows: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the covariance from chunks."""
     scatter = Scatter(rows.shape[1])
     for first in range(0, len(rows), CHUNK):
@@ -37,19 +37,32 @@ def streamed(rows: np.ndarray) -> np.ndarray:
     return scatter.moments().covariance
 
 
-def main(rows: int = ROWS, dim: int = DIM, repetitions: int = REPETITIONS) -> None:
-    """Time both in turn."""
-    rng = stream(0, "benchmark")
-    data = rng.standard_normal((rows, dim), dtype=np.float32)
-    ours, peer = [], []
-    for _ in range(repetitions):
-        ours.append(seconds(lambda: streamed(data)))
-        peer.append(seconds(lambda: np.cov(data.astype(np.float64), rowvar=False)))
-    ratio = statistics.median(peer) / statistics.median(ours)
-    print(f"numpy.cov / ours: {ratio:.1f}")
-    print(f"ours: {statistics.median(ours):.1f} s ({min(ours):.1f} to {max(ours):.1f})")
-    print(f"numpy.cov: {statistics.median(peer):.1f} s ({min(peer):.1f} to {max(peer):.1f})")
+def held(rows: int, dim: int) -> None:
+    """Take rows that are made chunk by chunk, as an auditor does."""
+    scatter = Scatter(dim)
+    for first in range(0, rows, CHUNK):
+        scatter.add(drawn(min(CHUNK, rows - first), dim))
+    scatter.moments()
+
+
+def measure(scale: Scale) -> Iterator[Row]:
+    """Yield the row of one size."""
+    rows, dim, repetitions = SIZES[scale]
+    data = drawn(rows, dim)
+    small = data[:, :50]
+    assert np.allclose(streamed(small), np.cov(small.astype(np.float64), rowvar=False), atol=1e-5)
+    yield compare(
+        f"{rows:,} rows, d = {dim:,}",
+        timer(lambda: streamed(data)),
+        timer(lambda: np.cov(data.astype(np.float64), rowvar=False)),
+        peer="numpy.cov",
+        repetitions=repetitions,
+        warm_up=False,
+        memory=grown(partial(held, dim=dim), 2, min(rows, 2 * CHUNK))[0],
+        target=TARGET,
+        note="memory: streamed, with its chunk",
+    )
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__)

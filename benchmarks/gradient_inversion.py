@@ -2,29 +2,33 @@
 
 iDLG from the mean gradient of N clients with 32 digits each, at an untrained model, as in
 Elkordy et al. 2023 (arXiv:2208.02304), Figure 15; PSNR of the target client's digits. MNIST is
-read from the folder that LEAKMETER_DATA names.
-
-Linear model, L-BFGS, 200 steps: 0.1 to 0.2 s a restart; 13.2 dB at N = 1, then 12.3, 11.9, 11.7
-and 11.7 at N = 2, 5, 10, 20. MLP, Adam with a smoothness prior, 300 steps: 1.2 to 1.5 s; 14.8,
-13.0, 12.7, 12.5, 12.5 dB. The mean digit, which knows nothing of the target, has 12.1 dB: beyond
-a few clients nothing of the target's own comes back. Processor time on two busy cores, by the
-clock up to four times as much, 2026-11-16.
+read from the folder that LEAKMETER_DATA names. Linear model: L-BFGS, 200 steps; MLP: Adam with a
+smoothness prior, 300 steps. There is no peer: the mean digit, which knows nothing of the target,
+is what a search has to beat. Beyond a few clients nothing of the target's own comes back.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from auditors.inversion import Attack, invert, psnr
-from fl_app.data import load
+from auditors.inversion import Attack, Reconstruction, invert, psnr
+from benchmarks.measure import Row, Scale, Skipped, alone, seconds
+from benchmarks.mnist import SHAPE, digits
+from benchmarks.script import main
+from fl_app.errors import ConfigError
 from fl_app.model import build
 
-BATCH, USERS, SHAPE = 32, (1, 2, 5, 10, 20), (1, 28, 28)
+BATCH = 32
+ATTACKS = {
+    "linear": Attack(steps=200),
+    "mlp": Attack(steps=300, optimizer="adam", rate=0.02, smoothness=1e-2),
+}
 
 
 def gradient(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> NDArray[np.float32]:
@@ -34,36 +38,37 @@ def gradient(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> NDArray[np.f
     return np.concatenate([slope.reshape(-1).numpy() for slope in slopes])
 
 
-def main() -> None:
-    """Attack each model at each number of clients and print seconds and PSNR."""
-    torch.set_num_threads(1)
-    mnist = load("mnist")
-    x = torch.from_numpy(np.asarray(mnist.train_x[: BATCH * max(USERS)], dtype=np.float32))
-    x, y = x.reshape(-1, *SHAPE), torch.from_numpy(np.asarray(mnist.train_y[: len(x)]))
-    digits = x[:BATCH].numpy()
-    grey = np.broadcast_to(x.mean(0).numpy(), digits.shape)
-    print(
-        f"mean digit {psnr(digits, grey).mean():.1f} dB, black {psnr(digits, 0 * grey).mean():.1f}"
-    )
-    for name, attack in (
-        ("linear", Attack(steps=200)),
-        ("mlp", Attack(steps=300, optimizer="adam", rate=0.02, smoothness=1e-2)),
-    ):
-        model = build(name, SHAPE, 10, seed=0)
-        for users in USERS:
-            size = BATCH * users
-            observed = gradient(model, x[:size], y[:size].long())
-            start, busy = time.perf_counter(), time.process_time()
-            found = invert(model, observed, shape=SHAPE, batch=BATCH, seed=0, attack=attack)
-            busy, start = time.process_time() - busy, time.perf_counter() - start
-            reached = psnr(digits, found.images)
-            print(
-                f"{name}, N = {users}: {busy:.1f} s a restart ({start:.1f} s by the clock), "
-                f"PSNR {reached.mean():.1f} dB ({reached.min():.1f} to {reached.max():.1f}), "
-                f"mismatch {found.mismatch:.1e}",
-                flush=True,
-            )
+def measure(scale: Scale) -> Iterator[Row | Skipped]:
+    """Yield a row a model and number of clients."""
+    sizes, repetitions = ((1,), 1) if scale == "quick" else ((1, 2, 5, 20), 5)
+    try:
+        x, y = digits(BATCH * max(sizes))
+    except ConfigError as error:
+        yield Skipped("digits of MNIST", str(error))
+        return
+    target = x[:BATCH].numpy()
+    grey = np.broadcast_to(x.mean(0).numpy(), target.shape)
+    for name, attack in ATTACKS.items():
+        steps = replace(attack, steps=20) if scale == "quick" else attack
+        for users in sizes:
+            yield searched(name, steps, users, x, y, repetitions, psnr(target, grey).mean())
+
+
+def searched(
+    name: str, attack: Attack, users: int, x: torch.Tensor, y: torch.Tensor, times: int, mean: float
+) -> Row:
+    """Return the row of one search."""
+    model, size = build(name, SHAPE, 10, seed=0), BATCH * users
+    observed, found = gradient(model, x[:size], y[:size]), list[Reconstruction]()
+
+    def search() -> None:
+        found.append(invert(model, observed, shape=SHAPE, batch=BATCH, seed=0, attack=attack))
+
+    spent = [seconds(search) for _ in range(times)]
+    reached = psnr(x[:BATCH].numpy(), found[-1].images)
+    note = f"PSNR {reached.mean():.1f} dB ({reached.min():.1f} to {reached.max():.1f}); "
+    return alone(f"{name}, N = {users}", spent, note=f"{note}the mean digit has {mean:.1f} dB")
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__)

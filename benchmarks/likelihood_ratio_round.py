@@ -1,76 +1,116 @@
 """How long does the mathematics of one likelihood-ratio round take, and how much memory?
 
 d = 7,850: covariance of 25,000 updates, its factor, the worst pair among 1,000 candidates and the
-statistics of 5,000 trials with 89 others. d = 89,610: the dual form of 2,000 updates, 1,000
-candidates, and the trials. Updates are random numbers, since their training is another question,
-and trials are single draws of the sum: training projects where it trains. One thread; each size in
-a process of its own, for its peak of memory.
-
-d = 7,850: 31 s and 1.9 GB. d = 89,610: 23 s and 1.8 GB. Two shared cores, 2026-11-16.
+statistics of 5,000 trials with 89 others; 30 s are asked for. d = 89,610: the dual form of 2,000
+updates, 1,000 candidates, and the trials. Updates are random numbers, since their training is
+another question, and trials are single draws of the sum: training projects where it trains. One
+thread; three and two repetitions, since one takes half a minute. Memory is of one round in a
+process of its own, the random numbers it takes up included.
 """
 
 from __future__ import annotations
 
-import resource
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from auditors.challenge import challenge
 from auditors.rng import stream
 from auditors.scatter import Scatter
 from auditors.sum_law import DenseLaw, DualLaw, SumLaw
+from benchmarks.measure import Row, Scale, alone
+from benchmarks.memory import grown
+from benchmarks.script import main
 
-FIT, TRIALS, CHUNK = 25_000, 5_000, 2_048
+CHUNK, PART = 2_048, 250
 
 
-def drawn(dim: int, count: int, seed: int) -> np.ndarray:
+@dataclass(frozen=True)
+class Size:
+    """One shape of a round."""
+
+    fit: int
+    candidates: int
+    trials: int
+    is_dual: bool
+    repetitions: int
+    target: float | None = None
+
+
+SIZES = {
+    "quick": {
+        300: Size(1_000, 50, 250, False, 1),
+        2_000: Size(100, 50, 250, True, 1),
+    },
+    "full": {
+        7_850: Size(25_000, 1_000, 5_000, False, 3, 30.0),
+        89_610: Size(2_000, 1_000, 5_000, True, 2),
+    },
+}
+
+
+def drawn(dim: int, count: int, seed: int) -> NDArray[np.float32]:
     """Return updates; making them is not part of what is timed."""
     return stream(seed, "benchmark").standard_normal((count, dim), dtype=np.float32)
 
 
-def dense(dim: int) -> tuple[float, SumLaw]:
-    """Fit from 25,000 updates in chunks."""
-    scatter, spent = Scatter(dim), 0.0
-    for first in range(0, FIT, CHUNK):
-        rows = drawn(dim, min(CHUNK, FIT - first), first)
-        start = time.process_time()
-        scatter.add(rows)
-        spent += time.process_time() - start
-    start = time.process_time()
-    law = DenseLaw.fit(scatter.moments())
-    return spent + time.process_time() - start, law
+class Watch:
+    """Adds up the time of the processor inside its `with` blocks."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.process_time()
+
+    def __exit__(self, *_: object) -> None:
+        self.spent += time.process_time() - self._start
 
 
-def dual(dim: int) -> tuple[float, SumLaw]:
-    """Fit from 2,000 updates at once."""
-    rows = drawn(dim, 2_000, 0)
-    start = time.process_time()
-    law = DualLaw.fit(rows)
-    return time.process_time() - start, law  # which does not keep the rows
+def fitted(dim: int, size: Size, watch: Watch) -> SumLaw:
+    """Return the law of the others, from chunks or in its dual form."""
+    if size.is_dual:
+        rows = drawn(dim, size.fit, 0)
+        with watch:
+            return DualLaw.fit(rows)  # which does not keep the rows
+    scatter = Scatter(dim)
+    for first in range(0, size.fit, CHUNK):
+        rows = drawn(dim, min(CHUNK, size.fit - first), first)
+        with watch:
+            scatter.add(rows)
+    with watch:
+        return DenseLaw.fit(scatter.moments())
 
 
-def one(dim: int) -> None:
-    """Play one round and print time and memory."""
-    spent, law = dense(dim) if dim < 10_000 else dual(dim)
-    candidates = drawn(dim, 1_000, 99)
-    start = time.process_time()
-    test = challenge(candidates, law)
-    spent += time.process_time() - start
-    for first in range(0, TRIALS, 250):
-        rows = drawn(dim, 250, 100 + first)
-        start = time.process_time()
-        rows @ test.direction.astype(np.float32)
-        spent += time.process_time() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-    print(f"d = {dim:,}: {spent:.1f} s of one core, peak {peak:.2f} GB ({law.form})")
+def one(dim: int, size: Size) -> float:
+    """Play one round and return its seconds."""
+    watch = Watch()
+    law = fitted(dim, size, watch)
+    candidates = drawn(dim, size.candidates, 99)
+    with watch:
+        test = challenge(candidates, law)
+    for first in range(0, size.trials, PART):
+        rows = drawn(dim, PART, 100 + first)
+        with watch:
+            rows @ test.direction.astype(np.float32)
+    return watch.spent
+
+
+def measure(scale: Scale) -> Iterator[Row]:
+    """Yield a row a dimension."""
+    for dim, size in SIZES.get(scale, {}).items():
+        form = "dual form" if size.is_dual else "dense form"
+        yield alone(
+            f"d = {dim:,}, {form}, {size.fit:,} updates, {size.trials:,} trials",
+            [one(dim, size) for _ in range(size.repetitions)],
+            memory=grown(partial(one, size=size), 50, dim)[0],
+            target=size.target,
+        )
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        one(int(sys.argv[1]))
-    else:
-        for size in (7_850, 89_610):
-            subprocess.run([sys.executable, __file__, str(size)], check=True)
+    main(measure, __doc__)

@@ -6,16 +6,12 @@ with two threads, Flower's with two actors. Flower's clients are written as usua
 evaluation, and the first, in which the actors start, is left out. Ours is generators, updates and
 their mean, five times between any two of Flower's rounds, while its server waits. Wall time.
 
-14.5x (11.9 to 23.6 in 10 rounds): 153 ms a round (114 to 230), Flower's 2,485 ms (1,503 to 3,370).
-Earlier runs, when ours made a buffer anew for each chunk: 10.6x (8.4 to 16.0), 217 ms against 2,276
-ms; and 7.3x and 8.8x with ours timed only before and after Flower's whole simulation. All on two
-shared cores with a load of 3 to 9 by others, flwr 1.41.0, 2026-11-16: to be taken again on an idle
-machine. In a calmer moment ours took 84 ms with two threads and 133 ms with one.
+14.5 times (11.9 to 23.6 in 10 rounds): 153 ms a round, Flower's 2,485 ms, on two shared cores with
+a load of 3 to 9 by others, flwr 1.41.0, 2026-11-16. In a calmer moment ours took 84 ms.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import statistics
@@ -36,7 +32,7 @@ os.environ.update(
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
@@ -45,7 +41,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, TensorDataset
 
+from auditors import wire
 from auditors.rng import stream
+from benchmarks.measure import Row, Scale, paired
+from benchmarks.script import main
 from clients.cohort import Cohort
 from clients.update import FedAvg
 
@@ -81,13 +80,13 @@ def train(message: Message, client: int) -> Message:
     x, y = data()
     own = slice(client * SIZE, (client + 1) * SIZE)
     net = model()
-    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    net.load_state_dict(wire.arrays(message.content).to_torch_state_dict())
     optimiser = torch.optim.SGD(net.parameters(), lr=LR)
     for inputs, labels in DataLoader(TensorDataset(x[own], y[own]), BATCH, shuffle=True):
         optimiser.zero_grad()
-        cross_entropy(net(inputs), labels).backward()
+        cross_entropy(net(inputs), labels).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-    content = {
+    content: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {
         "arrays": ArrayRecord(net.state_dict()),
         "metrics": MetricRecord({"num-examples": SIZE}),
     }
@@ -104,12 +103,12 @@ def rounds_in_turn(rounds: int) -> list[tuple[float, float]]:
     @client_app.train()
     def answer(message: Message, context: Context) -> Message:
         # By its name, so that an actor imports this file once and keeps the data.
-        from round_of_a_hundred_clients import train
+        from benchmarks.round_of_a_hundred_clients import train
 
         return train(message, int(context.node_config["partition-id"]))
 
     @server_app.main()
-    def main(grid: Grid, _: Context) -> None:
+    def serve(grid: Grid, _: Context) -> None:
         strategy = FlowerFedAvg(min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
         strategy.fraction_evaluate = 0.0
 
@@ -136,21 +135,14 @@ def our_round() -> float:
     return time.perf_counter() - begin
 
 
-def main() -> None:
-    """Time both in turns and print the ratio first."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
-    arguments = parser.parse_args()
+def measure(scale: Scale) -> list[Row]:
+    """Return the row of all rounds."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    rows = [(slow / fast, fast, slow) for fast, slow in rounds_in_turn(arguments.rounds)]
-    ratios, fasts, slows = (sorted(column) for column in zip(*rows, strict=True))
-    print(
-        f"{statistics.median(ratios):.1f}x ({ratios[0]:.1f} to {ratios[-1]:.1f}, target {TARGET}x):"
-        f" {1e3 * statistics.median(fasts):.0f} ms a round ({1e3 * fasts[0]:.0f} to "
-        f"{1e3 * fasts[-1]:.0f}), Flower's {1e3 * statistics.median(slows):.0f} ms "
-        f"({1e3 * slows[0]:.0f} to {1e3 * slows[-1]:.0f})"
-    )
+    times = rounds_in_turn(2 if scale == "quick" else 10)
+    ours, theirs = zip(*times, strict=True)
+    name = f"{CLIENTS} clients, two cores"
+    return [paired(name, ours, theirs, peer="Flower on Ray", unit="wall s", target=TARGET)]
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__)

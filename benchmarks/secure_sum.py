@@ -1,67 +1,24 @@
-"""Whole secure rounds to be measured: ours twice, and Flower's own, with the same dropouts.
+"""Secure rounds to be measured: their shape, and a grid that calls client mods in this process.
 
-The scripts beside it ask the questions; this one only plays.
+The scripts that ask the questions are beside it; this one and its two sides only play.
 """
 
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-import numpy as np
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Error,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
-from flwr.client.mod.secure_aggregation.secaggplus_mod import secaggplus_mod
+from flwr.app import Array, Context, Error, Message
 from flwr.clientapp import ClientApp
-from flwr.common import (
-    Code,
-    FitIns,
-    FitRes,
-    Status,
-    ndarrays_to_parameters,
-    parameters_to_ndarrays,
-)
-from flwr.compat.common import recorddict_compat as compat
-from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
-from flwr.server.workflow.constant import Key as WorkflowKey
-from flwr.server.workflow.secure_aggregation import SecAggPlusWorkflow
-from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import Strategy
 
-from auditors import wire
-from clients import MaskMod
-from clients.graph import MAX_ABORT, MAX_EXPOSURE
-from clients.keys import Session
-from clients.mask_wire import (
-    get_by_number,
-    get_keys,
-    get_keys_of_peers,
-    get_participant,
-    put_by_number,
-    put_participant,
-)
-from clients.participant import Participant, Policy
-from clients.quantise import Quantiser
 from fl_app.inline import InlineGrid, run_inline
-from strategies import Masked
-from strategies.topology import Topology
-from strategies.unmasking import Cohort
 
 Call = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Call], Message]
+T = TypeVar("T")
 
 UPDATE = 0.25  # what every client adds to every coordinate
 WEIGHT = 50
@@ -142,196 +99,23 @@ def _bytes(value: Any) -> int:
     return 8
 
 
-class FirstReply(Strategy):
-    """Sends one model to all and takes the first reply: no work beside the secure sum's."""
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return one message a node."""
-        content = RecordDict({"arrays": arrays, "config": config})
-        return [Message(content, node, "train") for node in grid.get_node_ids()]
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return what all synthetic replies hold."""
-        return wire.arrays(next(iter(replies)).content), None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return nothing."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Return nothing."""
-
-    def summary(self) -> None:
-        """Say nothing."""
-
-
-def our_functions(case: Case) -> float:
-    """Return the CPU seconds of what `MaskMod` and `Masked` call, with their records."""
-    topology = Topology(
-        threshold=THRESHOLD, neighbours=case.neighbours, max_abort=1.0, max_exposure=1.0
-    )
-    policy, session = Policy(), Session(run=1, server_round=1)
-    update = np.full(case.dim, UPDATE)
-
-    _settle()
-    begin = time.process_time()
-    states, keys = {}, {}
-    for n in range(1, case.clients + 1):
-        client = Participant.announce(session, n)
-        states[n] = put_participant(client)
-        keys[n] = get_keys(ConfigRecord({"keys": client.public.to_bytes()}))
-    plan = topology.plan(case.clients)
-    cohort = Cohort(session, keys, plan.draw(sorted(keys)), plan.threshold)
-    boxes = {}
-    for n in keys:
-        peers = put_by_number("keys", {p: k.to_bytes() for p, k in cohort.peers(n).items()})
-        announced = get_keys_of_peers(ConfigRecord(peers))
-        client, for_peers = get_participant(states[n]).share(n, announced, plan.threshold, policy)
-        states[n] = put_participant(client)
-        boxes[n] = get_by_number(ConfigRecord(put_by_number("boxes", for_peers)), "boxes")
-    sharers = cohort.enough(boxes)
-    quantiser = Quantiser(clip_range=4.0, bits=32, max_clients=len(sharers), max_weight=1000.0)
-    uploads = {}
-    for n in sorted(sharers - case.dropped):
-        for_me = {p: boxes[p][n] for p in cohort.neighbourhood(n, sharers)}
-        order = ConfigRecord(put_by_number("boxes", for_me))
-        client = get_participant(states[n]).open(get_by_number(order, "boxes"), policy)
-        vector = quantiser.encode(update, WEIGHT, {}, np.random.default_rng())
-        client, uploads[n] = client.upload(vector, quantiser.ring)
-        states[n] = put_participant(client)
-    cohort.check(uploads, sharers)
-    revealed = {}
-    for n in uploads:
-        alive = [n, *cohort.neighbourhood(n, uploads)]
-        gone = cohort.neighbourhood(n, sharers & case.dropped)
-        client, shares = get_participant(states[n]).reveal(alive, gone)
-        states[n] = put_participant(client)
-        revealed[n] = get_by_number(ConfigRecord(put_by_number("shares", shares)), "shares")
-    total = cohort.total(uploads, sharers, revealed, quantiser.ring)
-    assert quantiser.implausible(total, len(uploads)) is None
-    mean = quantiser.decode(total)
-    seconds = time.process_time() - begin
-
-    assert np.abs(mean.mean - UPDATE).max() <= mean.quantum
-    return seconds
-
-
-def our_round(case: Case, count_bytes: bool = False) -> tuple[float, Direct]:
-    """Return the CPU seconds of one round of `Masked` and `MaskMod`, with all their records."""
-    start = np.zeros(case.dim, np.float32)
-    moved = ArrayRecord({"w": Array(start + np.float32(UPDATE))})
-    metrics = MetricRecord({"num-examples": WEIGHT})
-
-    def train(message: Message, context: Context) -> Message:
-        if context.node_id in case.dropped:
-            raise Dropout
-        return Message(RecordDict({"arrays": moved, "metrics": metrics}), reply_to=message)
-
-    # 14 neighbours are a shape to measure, no graph to trust: any risk is let pass.
-    limit = None if case.neighbours == "auto" else 1.0
-    strategy = Masked(
-        FirstReply(),
-        threshold=THRESHOLD,
-        neighbours=case.neighbours,
-        max_abort=limit or MAX_ABORT,
-        max_exposure=limit or MAX_EXPOSURE,
-    )
-    grid = Direct(MaskMod(), train, case.clients, count_bytes)
-    arrays = ArrayRecord({"w": Array(start)})
-
-    _settle()
-    begin = time.process_time()
-    messages = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
-    replies = grid.send_and_receive(messages)
-    model, _ = strategy.aggregate_train(1, replies)
-    seconds = time.process_time() - begin
-
-    assert model is not None, strategy.facts
-    assert strategy.facts["num_clients"] == case.clients - len(case.dropped)
-    assert np.abs(strategy.facts["aggregate"] - UPDATE).max() <= strategy.facts["quantum"]
-    return seconds, grid
-
-
-def flower_round(case: Case, count_bytes: bool = False) -> tuple[float, Direct]:
-    """Return the CPU seconds of one round of Flower's SecAgg+ mod and workflow."""
-    moved = ndarrays_to_parameters([np.full(case.dim, UPDATE, np.float32)])
-    answer = FitRes(Status(Code.OK, ""), moved, WEIGHT, {})
-
-    def train(message: Message, context: Context) -> Message:
-        if context.node_id in case.dropped:
-            raise Dropout
-        return Message(compat.fitres_to_recorddict(answer, True), reply_to=message)
-
-    def mod(message: Message, context: Context, call_next: Call) -> Message:
-        # Flower's mod takes entries out of a record that all messages of a stage share here.
-        message.content = RecordDict(
-            {
-                key: ConfigRecord(dict(r)) if isinstance(r, ConfigRecord) else r
-                for key, r in message.content.items()
-            }
-        )
-        return secaggplus_mod(message, context, call_next)
-
-    survivors: list[Any] = []
-
-    def aggregate(_: int, results: Any, __: Any) -> tuple[Any, dict[str, Any]]:
-        survivors.extend(results)
-        return results[0][1].parameters, {}
-
-    grid = Direct(mod, train, case.clients, count_bytes)
-    parameters = ndarrays_to_parameters([np.zeros(case.dim, np.float32)])
-    fit = [(SimpleNamespace(node_id=n), FitIns(parameters, {})) for n in grid.get_node_ids()]
-    state = RecordDict(
-        {
-            MAIN_CONFIGS_RECORD: ConfigRecord({WorkflowKey.CURRENT_ROUND: 1}),
-            MAIN_PARAMS_RECORD: compat.parameters_to_arrayrecord(parameters, True),
-        }
-    )
-    context: Any = SimpleNamespace(
-        state=state,
-        strategy=SimpleNamespace(configure_fit=lambda *_: fit, aggregate_fit=aggregate),
-        client_manager=SimpleNamespace(num_available=lambda: case.clients),
-        history=SimpleNamespace(add_metrics_distributed_fit=lambda **_: None),
-    )
-    shares = case.neighbours + 1 if isinstance(case.neighbours, int) else 1.0
-    workflow = SecAggPlusWorkflow(shares, THRESHOLD, max_weight=1000.0)
-    progress = WorkflowState()
-
-    _settle()
-    begin = time.process_time()
-    for stage in (
-        workflow.setup_stage,
-        workflow.share_keys_stage,
-        workflow.collect_masked_vectors_stage,
-        workflow.unmask_stage,
-    ):
-        assert stage(grid, context, progress), stage.__name__
-    seconds = time.process_time() - begin
-
-    assert len(survivors) == case.clients - len(case.dropped)
-    mean = compat.arrayrecord_to_parameters(state.array_records[MAIN_PARAMS_RECORD], True)
-    assert np.allclose(parameters_to_ndarrays(mean)[0], UPDATE, atol=1e-2)
-    return seconds, grid
-
-
-def _settle() -> None:
+def settle() -> None:
     """Leave what is there out of garbage collection: a pass over it takes a tenth of our round."""
     gc.collect()
     gc.freeze()
 
 
-def within_a_run(work: Callable[[], None]) -> None:
-    """Do the work where Flower lets messages be made."""
+def within_a_run(work: Callable[[], T]) -> T:
+    """Do the work where Flower lets messages be made, and return what comes of it."""
     server = ServerApp()
+    results: list[T] = []
 
     @server.main()
     def main(_: Grid, __: Context) -> None:
-        work()
+        results.append(work())
 
-    run_inline(server, ClientApp(), 1)
+    try:
+        run_inline(server, ClientApp(), 1)
+    finally:
+        gc.unfreeze()
+    return results[0]

@@ -3,99 +3,77 @@
 One client in ten has shared its secrets and does not upload; threshold 60 %. Flower's side is its
 own `secaggplus_mod` and the stages of its `SecAggPlusWorkflow`. Ours is measured twice: as the
 functions that `MaskMod` and `Masked` call, with the records they read and write; and as `MaskMod`
-and `Masked` themselves, with Flower's messages and the serialisation of the model around them. Two
-shared cores, load of others 1 to 6, flwr 1.41.0, 2026-11-16; median (smallest to largest):
+and `Masked` themselves, with Flower's messages and the serialisation of the model around them.
 
-    shape                             functions              with all messages      Flower
-    100 clients, d = 7,850, complete  221x, 2.0 CPU s        227x, 1.9 CPU s        441 CPU s
-    100 clients, d = 7,850, 14 peers  37x (28-43), 0.36 s    27x (25-31), 0.47 s    13.6 s
-    100 clients, d = 10^6, 14 peers   7.6x (7.6-7.9), 3.2 s  7.0x (6.9-7.6), 3.4 s  24.4 s
-    1,000 clients, d = 7,850, 74 peers                       13 to 17 s
-
-The rows with 14 peers are the last of three runs; the medians of the two before, on a busier
-machine and with more copying, were 32x and 30x (22x and 23x with messages) at d = 7,850, and 8.2x
-and 8.0x (6.4x and 6.7x) at 10^6. The complete shape was run once, for real: Flower's part takes
-minutes. About half of ours is key
-agreement there (20,000 times 40 µs) and with 14 peers; at 10^6 it is the masks' cipher and the
-rounding. Busy neighbours slow ours more than Flower's, which is plain Python within one cache.
-`--quick` takes shapes of a minute or two in all. Its complete graph has 30 clients, where the ratio
-was 84x: Flower's sharing is cubic in the cohort, so the ratio grows with it.
+Flower's sharing on a complete graph is cubic in the cohort and takes minutes for 100 clients, so
+the complete graph has 30 here, where the ratio is smaller; the long scale takes 100, once: 221
+times (2.0 against 441 CPU s; with messages 227 times), and the largest model with 100 clients.
+With 14 neighbours a client's cost does not depend on their number, and the largest model has 50.
+About half of ours is key agreement; at d = 10⁶ it is the masks' cipher and the rounding. Busy
+neighbours slow ours more than Flower's, which is plain Python within one cache. Two shared cores,
+flwr 1.41.0, 2026-11-16.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import statistics
-import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
 
-from secure_sum import Case, flower_round, our_functions, our_round, within_a_run
+from benchmarks.measure import Row, Scale, Timer, alone, interleave, paired
+from benchmarks.script import main
+from benchmarks.secure_sum import Case, within_a_run
+from benchmarks.secure_sum_flower import flower_round
+from benchmarks.secure_sum_ours import our_functions, our_round
 
-
-def compare(case: Case) -> None:
-    """Print ratios, CPU seconds and spread, all in turn: a busy machine slows all."""
-    our_round(Case(5, 10, None, 1))  # imports and caches
-    rows = []
-    for _ in range(case.repetitions):
-        # Flower's round is long enough to even out what others do on the machine; ours is not.
-        functions = [our_functions(case) for _ in range(3)]
-        whole = [our_round(case)[0] for _ in range(3)]
-        slow = flower_round(case)[0]
-        functions += [our_functions(case) for _ in range(2)]
-        whole += [our_round(case)[0] for _ in range(2)]
-        rows.append((statistics.median(functions), statistics.median(whole), slow))
-        _say("  functions {:.2f} s, with messages {:.2f} s, Flower {:.2f} s".format(*rows[-1]))
-    target = f", target {case.target:.0f}x" if case.target else ""
-    print(f"{case}:")
-    for column, name in enumerate(("the functions", "with all messages and the model's arrays")):
-        ratios = sorted(row[2] / row[column] for row in rows)
-        ours, slow = (statistics.median(row[c] for row in rows) for c in (column, 2))
-        print(
-            f"  {statistics.median(ratios):.1f}x ({ratios[0]:.1f} to {ratios[-1]:.1f}{target}), "
-            f"{name}: {ours:.2f} CPU s, Flower {slow:.2f} CPU s",
-            flush=True,
-        )
+FUNCTIONS, WHOLE, FLOWER = "the functions", "with all messages", "Flower"
+CASES = {
+    "quick": (Case(5, 500, None, 1), Case(12, 500, 6, 1)),
+    "full": (
+        Case(30, 7_850, None, 5),
+        Case(100, 7_850, 14, 5, 30),
+        Case(50, 1_000_000, 14, 5, 7),
+    ),
+    "long": (Case(100, 7_850, None, 1, 100), Case(100, 1_000_000, 14, 3, 7)),
+}
+ALONE = {"quick": Case(20, 500, "auto", 1), "full": Case(1_000, 7_850, "auto", 2, 60)}
 
 
-def alone(case: Case, limit: float) -> None:
-    """Print the CPU seconds of ours only."""
-    seconds = sorted(our_round(case)[0] for _ in range(case.repetitions))
-    print(
-        f"{case}: {statistics.median(seconds):.1f} CPU s "
-        f"({seconds[0]:.1f} to {seconds[-1]:.1f}, limit {limit:.0f})",
-        flush=True,
-    )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def main() -> None:
-    """Measure all shapes."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller shapes, once each")
-    parser.add_argument("--only", default="", help="part of a line to select shapes by")
-    arguments = parser.parse_args()
+def measure(scale: Scale) -> list[Row]:
+    """Return two rows a shape beside Flower, and the largest cohort alone."""
+    # After these imports: Flower sets its own level when it is imported.
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    quick = arguments.quick
-    cases: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
-        # Flower's sharing is cubic in the cohort: the ratio at 30 clients is below that at 100.
-        (compare, (Case(30, 7_850, None, 1) if quick else Case(100, 7_850, None, 1, 100),)),
-        (compare, (Case(100, 7_850, 14, 1 if quick else 5, 30),)),
-        (compare, (Case(100, 100_000, 14, 1) if quick else Case(100, 1_000_000, 14, 3, 7),)),
-        (alone, (Case(1_000, 7_850, "auto", 1), 60.0)),
-    ]
+    return within_a_run(lambda: list(rounds(scale)))
 
-    def work() -> None:
-        for measure, values in cases:
-            if arguments.only in f"{measure.__name__} {values[0]}":
-                measure(*values)
 
-    within_a_run(work)
+def rounds(scale: Scale) -> Iterator[Row]:
+    """Yield all rows, where Flower lets messages be made."""
+    our_round(Case(5, 10, None, 1))  # imports and caches
+    for case in CASES[scale]:
+        yield from compared(case)
+    if scale in ALONE:
+        case = ALONE[scale]
+        spent = [our_round(case)[0] for _ in range(case.repetitions)]
+        yield alone(f"{case}, {WHOLE}", spent, target=case.target)
+
+
+def compared(case: Case) -> Iterator[Row]:
+    """Yield both rows of ours."""
+    timers = {
+        FUNCTIONS: evened(lambda: our_functions(case)),
+        FLOWER: lambda: flower_round(case)[0],
+        WHOLE: evened(lambda: our_round(case)[0]),
+    }
+    times = interleave(timers, case.repetitions, warm_up=False)
+    for name in (FUNCTIONS, WHOLE):
+        target = case.target if name == FUNCTIONS else None
+        yield paired(f"{case}, {name}", times[name], times[FLOWER], peer=FLOWER, target=target)
+
+
+def evened(timed: Timer) -> Timer:
+    """Return the median of three: Flower's round is long enough to even out others' work."""
+    return lambda: statistics.median(timed() for _ in range(3))
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__)

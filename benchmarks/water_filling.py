@@ -7,79 +7,47 @@ covariance over the floor. All start from known gradients; the peers get `numpy.
 the paper says SVD, which takes longer. At dim = 89,610 (the MLP) the peer is Opacus, which stores
 every gradient; ours are factors, and their making is counted.
 
-Processor time, medians, one thread of two shared cores, 2026-11-16:
+Needs MNIST in the folder that LEAKMETER_DATA names, and `opacus` for its rows (`pip install -e
+".[bench]"`). dim × dim takes minutes and 2.5 GB, so it has one repetition.
 
-    dim 7,850    Gram matrix                       0.25 s, λ_min/σ² 1.000, 66 MB beside libraries
-                 ten blocks                        1.1 s (4.5x), λ_min/σ² 0.001
-                 dim × dim                         100 s (307x; 371x in another run)
-    dim 89,610   Gram matrix of 1,200 gradients    0.078 s; with a draw of the noise 0.33 s
-                 Opacus 1.6, gradients alone       1.05 s (13x), and their Gram matrix 3.1 s (40x)
-    gradients    linear                            116x a loop of single backward passes
-                 MLP                               197x
-                 convolutions, by vmap             11x
-
-Needs MNIST in the folder that LEAKMETER_DATA names, and `opacus` for its rows. `--full` adds
-dim × dim, which takes minutes and 2.5 GB.
+On two shared cores, 2026-11-16: dim × dim 307 times and 371 in another run (0.25 against 100 s),
+ten blocks 4.5 times, Opacus's gradients alone 13 times, with their Gram matrix 40; gradients 116
+times a loop of single backward passes for the linear model and 197 times for the MLP.
 """
 
 from __future__ import annotations
 
-import statistics
-import sys
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from auditors.rng import stream
+from benchmarks.filling_memory import whole
+from benchmarks.measure import Row, Scale, Skipped, alone, compare, timer
+from benchmarks.memory import grown
+from benchmarks.mnist import SHAPE, digits
+from benchmarks.script import main
 from clients.gradient_matrix import Floats, Gradients
 from clients.per_example import per_example_gradients
 from clients.water_filling import WaterFilling
-from fl_app.data import load
+from fl_app.errors import ConfigError
 from fl_app.model import build
 
-COUNT, BATCH, CLIP, FLOOR, REPETITIONS, BLOCKS = 1200, 32, 10.0, 1e-3, 5, 10
-SHAPE = (1, 28, 28)
+COUNT, BATCH, CLIP, FLOOR, BLOCKS = 1200, 32, 10.0, 1e-3, 10
+SMALL = (1, 8, 8)  # a corner of an image, for the quick scale
+OPACUS = "Opacus"
 
 
-def seconds(work: Callable[[], object], repetitions: int = REPETITIONS) -> list[float]:
-    """Return processor times: others share the cores."""
-    times = []
-    for _ in range(repetitions):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return times
-
-
-def show(name: str, times: Sequence[float], than: Sequence[float] | None = None) -> None:
-    """Print the median and, with a peer, how many times longer that takes."""
-    middle = statistics.median(times)
-    ratio = f"  {statistics.median(than) / middle:8.1f}x faster" if than else ""
-    print(f"{name:58} {middle:8.3f} s ({min(times):.3f} to {max(times):.3f}){ratio}", flush=True)
-
-
-def memory(field: str) -> float:
-    """Return VmRSS (now) or VmHWM (most so far) of this process in MB; Linux only."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(field))
-
-
-def peak_memory(x: NDArray[np.float32], y: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the memory of a new process before it takes one draw, and the most during it."""
-    linear = build("linear", SHAPE, 10, 0)
-    before = memory("VmRSS")
-    gradients = per_example_gradients(linear, torch.from_numpy(x), torch.from_numpy(y), CLIP)
+def one_draw(count: int) -> None:
+    """Take one draw from as many examples of noise, for its memory."""
+    x = torch.rand((count, *SHAPE), generator=torch.Generator().manual_seed(0))
+    y = torch.arange(count) % 10
+    gradients = per_example_gradients(build("linear", SHAPE, 10, 0), x, y, CLIP)
     WaterFilling(FLOOR).draw(gradients, BATCH, None)
-    return before, memory("VmHWM")
 
 
 def naive(gradients: Floats, rng: np.random.Generator, blocks: int = 1) -> Floats:
@@ -127,7 +95,7 @@ def our_ratio(gradients: Gradients) -> float:
 
     def root(v: Floats) -> Floats:
         inner = vectors @ (factor * (vectors.T @ gradients.products(v)))
-        return np.sqrt(FLOOR) * v - gradients.combined(inner)
+        return np.asarray(np.sqrt(FLOOR) * v - gradients.combined(inner))
 
     def times(v: Floats) -> Floats:
         sampled = gradients.combined(gradients.products(v.ravel())) / scale
@@ -157,14 +125,16 @@ def convolution() -> nn.Module:
 def opacus_gradients(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Floats] | None:
     """Return the peer that stores every gradient, or None if it is not installed."""
     try:
-        from opacus.grad_sample import GradSampleModule
+        from opacus.grad_sample import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+            GradSampleModule,
+        )
     except ImportError:
         return None
     wrapped = GradSampleModule(model, loss_reduction="sum")
 
     def work() -> Floats:
         wrapped.zero_grad()
-        cross_entropy(wrapped(x), y, reduction="sum").backward()
+        cross_entropy(wrapped(x), y, reduction="sum").backward()  # type: ignore[no-untyped-call]
         parts = [p.grad_sample.reshape(len(y), -1) for p in wrapped.parameters()]
         rows = torch.cat(parts, dim=1)
         rows *= (CLIP / rows.norm(dim=1).clamp(min=CLIP))[:, None]
@@ -173,53 +143,94 @@ def opacus_gradients(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Flo
     return work
 
 
-def main(is_full: bool) -> None:
-    """Print all rows."""
-    data = load("mnist")
-    x = torch.from_numpy(np.array(data.train_x[:COUNT], dtype=np.float32)).reshape(-1, *SHAPE)
-    y = torch.from_numpy(np.array(data.train_y[:COUNT], dtype=np.int64))
-    del data
-    filling = WaterFilling(FLOOR)
-    linear, mlp = (build(name, SHAPE, 10, 0) for name in ("linear", "mlp"))
-
-    gradients = per_example_gradients(linear, x, y, CLIP)
-    ours = seconds(lambda: filling.draw(gradients, BATCH, stream(0, "draw")))
-    dense = gradients.columns(0, gradients.dim)
-    blocks = seconds(lambda: naive(dense, stream(0, "draw"), BLOCKS), 3)
-    show("dim 7,850: Gram matrix", ours)
-    show("dim 7,850: ten blocks", blocks)
-    show("    ratio to ours", ours, blocks)
-    print(f"    λ_min/σ²: ours {our_ratio(gradients):.6f}, ten blocks {block_ratio(dense):.2g}")
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        before, most = pool.submit(peak_memory, x.numpy(), y.numpy()).result()
-    print(f"    memory of a process: {before:.0f} MB with its libraries, {most:.0f} MB with a draw")
-
-    factored = per_example_gradients(mlp, x, y, CLIP)
-    ours = seconds(lambda: per_example_gradients(mlp, x, y, CLIP).gram())
-    whole = seconds(lambda: filling.draw(per_example_gradients(mlp, x, y, CLIP), BATCH, None), 3)
-    show(f"dim {factored.dim:,}: Gram matrix from factors", ours)
-    show("    and a draw of the noise", whole)
-    peer = opacus_gradients(build("mlp", SHAPE, 10, 0), x, y)
-    if peer is not None:
-        stored = seconds(peer, 3)
-        show("    opacus: gradients alone", stored)
-        show("    ratio to ours", ours, stored)
-        with_gram = seconds(lambda: (rows := peer()) @ rows.T, 3)
-        show("    opacus: gradients and their Gram matrix", with_gram)
-        show("    ratio to ours", ours, with_gram)
-
+def measure(scale: Scale) -> Iterator[Row | Skipped]:
+    """Yield all rows; the quick scale takes corners of a few images."""
+    count = 40 if scale == "quick" else COUNT
+    try:
+        x, y = digits(count)
+    except ConfigError as error:
+        yield Skipped("digits of MNIST", str(error))
+        return
+    side = SMALL[-1] if scale == "quick" else SHAPE[-1]
+    part = x[:, :, :side, :side].contiguous()
+    yield from drawn(part, y)
+    most = grown(one_draw, 2, count)
+    note = "beside the libraries"
+    yield alone(f"memory of a draw, {count:,} examples", most, unit="MB", note=note)
+    for with_torch, note in ((False, "numpy and scipy"), (True, "with torch, most of it its own")):
+        case = f"memory of a whole process that draws, {count:,} examples, {note}"
+        target = None if with_torch else 500.0
+        yield alone(case, [whole(count, with_torch=with_torch)], unit="MB", target=target)
+    yield from factored(part, y)
     torch.manual_seed(0)
-    for name, model in {"linear": linear, "mlp": mlp, "convolution": convolution()}.items():
-        mine = seconds(lambda m=model: per_example_gradients(m, x, y, CLIP), 3)  # type: ignore[misc]
-        loop = seconds(lambda m=model: looped(m, x, y), 1)  # type: ignore[misc]
-        show(f"{name}: gradients of {COUNT} examples", mine)
-        show("    against a loop", mine, loop)
+    models = {name: build(name, tuple(part.shape[1:]), 10, 0) for name in ("linear", "mlp")}
+    for name, model in models.items():
+        yield looping(name, model, part, y)
+    yield looping("convolutions", convolution(), x, y)
 
-    if is_full:
-        ours = seconds(lambda: filling.draw(gradients, BATCH, stream(0, "draw")))
-        show("dim 7,850: against dim × dim", ours, seconds(lambda: naive(dense, stream(0, "d")), 1))
+
+def drawn(x: Tensor, y: Tensor) -> Iterator[Row]:
+    """Yield a draw beside the covariance of ten blocks, and beside that of the whole."""
+    gradients = per_example_gradients(build("linear", tuple(x.shape[1:]), 10, 0), x, y, CLIP)
+    dense = gradients.columns(0, gradients.dim)
+    case = f"a draw, {len(y):,} examples, d = {gradients.dim:,}"
+
+    def ours() -> None:
+        WaterFilling(FLOOR).draw(gradients, BATCH, stream(0, "draw"))
+
+    low = our_ratio(gradients), block_ratio(dense)
+    yield compare(
+        case,
+        timer(ours),
+        timer(lambda: naive(dense, stream(0, "draw"), BLOCKS)),
+        peer="ten blocks",
+        target=4.0,
+        note="λ_min/σ²: ours {:.6f}, ten blocks {:.2g}, which is unsound".format(*low),
+    )
+    yield compare(
+        case,
+        timer(ours),
+        timer(lambda: naive(dense, stream(0, "draw"))),
+        peer="dim × dim",
+        repetitions=1,
+        warm_up=False,
+        target=150.0,
+    )
+
+
+def factored(x: Tensor, y: Tensor) -> Iterator[Row | Skipped]:
+    """Yield the Gram matrix of an MLP's gradients from factors, beside Opacus."""
+    shape = tuple(x.shape[1:])
+    model = build("mlp", shape, 10, 0)
+    dim = per_example_gradients(model, x, y, CLIP).dim
+    case = f"Gram matrix of {len(y):,} gradients, d = {dim:,}"
+
+    def draw() -> None:
+        WaterFilling(FLOOR).draw(per_example_gradients(model, x, y, CLIP), BATCH, stream(0, "draw"))
+
+    peer = opacus_gradients(build("mlp", shape, 10, 0), x, y)
+    if peer is None:
+        yield Skipped(case, 'the peer is not installed: pip install -e ".[bench]"')
+        return
+    ours = timer(lambda: per_example_gradients(model, x, y, CLIP).gram())
+    yield compare(case, ours, timer(peer), peer=f"{OPACUS}, its gradients alone", target=8.0)
+    stored = timer(lambda: (rows := peer()) @ rows.T)
+    yield compare(case, ours, stored, peer=f"{OPACUS}, gradients and their Gram matrix")
+    yield compare(
+        f"the same and a draw, d = {dim:,}", timer(draw), stored, peer=f"{OPACUS}, without a draw"
+    )
+
+
+def looping(name: str, model: nn.Module, x: Tensor, y: Tensor) -> Row:
+    """Return the row of gradients beside a loop."""
+    return compare(
+        f"gradients of {len(y):,} examples, {name}",
+        timer(lambda: per_example_gradients(model, x, y, CLIP)),
+        timer(lambda: looped(model, x, y)),
+        peer="a loop of single backward passes",
+        target=5.0,
+    )
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main("--full" in sys.argv[1:])
+    main(measure, __doc__)

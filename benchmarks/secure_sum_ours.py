@@ -1,0 +1,154 @@
+"""Our side of a secure round: the functions alone, and whole, with all of Flower's messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from auditors import wire
+from benchmarks.secure_sum import (
+    THRESHOLD,
+    UPDATE,
+    WEIGHT,
+    Case,
+    Direct,
+    Dropout,
+    settle,
+)
+from clients import MaskMod
+from clients.graph import MAX_ABORT, MAX_EXPOSURE
+from clients.keys import Session
+from clients.mask_wire import (
+    get_by_number,
+    get_keys,
+    get_keys_of_peers,
+    get_participant,
+    put_by_number,
+    put_participant,
+)
+from clients.participant import Participant, Policy
+from clients.quantise import Quantiser
+from strategies import Masked
+from strategies.topology import Topology
+from strategies.unmasking import Cohort
+
+
+class FirstReply(Strategy):
+    """Sends one model to all and takes the first reply: no work beside the secure sum's."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return one message a node."""
+        content = RecordDict({"arrays": arrays, "config": config})
+        return [Message(content, node, "train") for node in grid.get_node_ids()]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return what all synthetic replies hold."""
+        return wire.arrays(next(iter(replies)).content), None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return nothing."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
+        """Return nothing."""
+
+    def summary(self) -> None:
+        """Say nothing."""
+
+
+def our_functions(case: Case) -> float:
+    """Return the CPU seconds of what `MaskMod` and `Masked` call, with their records."""
+    topology = Topology(
+        threshold=THRESHOLD, neighbours=case.neighbours, max_abort=1.0, max_exposure=1.0
+    )
+    policy, session = Policy(), Session(run=1, server_round=1)
+    update = np.full(case.dim, UPDATE)
+
+    settle()
+    begin = time.process_time()
+    states, keys = {}, {}
+    for n in range(1, case.clients + 1):
+        client = Participant.announce(session, n)
+        states[n] = put_participant(client)
+        keys[n] = get_keys(ConfigRecord({"keys": client.public.to_bytes()}))
+    plan = topology.plan(case.clients)
+    cohort = Cohort(session, keys, plan.draw(sorted(keys)), plan.threshold)
+    boxes = {}
+    for n in keys:
+        peers = put_by_number("keys", {p: k.to_bytes() for p, k in cohort.peers(n).items()})
+        announced = get_keys_of_peers(ConfigRecord(peers))
+        client, for_peers = get_participant(states[n]).share(n, announced, plan.threshold, policy)
+        states[n] = put_participant(client)
+        boxes[n] = get_by_number(ConfigRecord(put_by_number("boxes", for_peers)), "boxes")
+    sharers = cohort.enough(boxes)
+    quantiser = Quantiser(clip_range=4.0, bits=32, max_clients=len(sharers), max_weight=1000.0)
+    uploads = {}
+    for n in sorted(sharers - case.dropped):
+        for_me = {p: boxes[p][n] for p in cohort.neighbourhood(n, sharers)}
+        order = ConfigRecord(put_by_number("boxes", for_me))
+        client = get_participant(states[n]).open(get_by_number(order, "boxes"), policy)
+        vector = quantiser.encode(update, WEIGHT, {}, np.random.default_rng())
+        client, uploads[n] = client.upload(vector, quantiser.ring)
+        states[n] = put_participant(client)
+    cohort.check(uploads, sharers)
+    revealed = {}
+    for n in uploads:
+        alive = [n, *cohort.neighbourhood(n, uploads)]
+        gone = cohort.neighbourhood(n, sharers & case.dropped)
+        client, shares = get_participant(states[n]).reveal(alive, gone)
+        states[n] = put_participant(client)
+        revealed[n] = get_by_number(ConfigRecord(put_by_number("shares", shares)), "shares")
+    total = cohort.total(uploads, sharers, revealed, quantiser.ring)
+    assert quantiser.implausible(total, len(uploads)) is None
+    mean = quantiser.decode(total)
+    seconds = time.process_time() - begin
+
+    assert np.abs(mean.mean - UPDATE).max() <= mean.quantum
+    return seconds
+
+
+def our_round(case: Case, count_bytes: bool = False) -> tuple[float, Direct]:
+    """Return the CPU seconds of one round of `Masked` and `MaskMod`, with all their records."""
+    start = np.zeros(case.dim, np.float32)
+    moved = ArrayRecord({"w": Array(start + np.float32(UPDATE))})
+    metrics = MetricRecord({"num-examples": WEIGHT})
+
+    def train(message: Message, context: Context) -> Message:
+        if context.node_id in case.dropped:
+            raise Dropout
+        return Message(RecordDict({"arrays": moved, "metrics": metrics}), reply_to=message)
+
+    # 14 neighbours are a shape to measure, no graph to trust: any risk is let pass.
+    limit = None if case.neighbours == "auto" else 1.0
+    strategy = Masked(
+        FirstReply(),
+        threshold=THRESHOLD,
+        neighbours=case.neighbours,
+        max_abort=limit or MAX_ABORT,
+        max_exposure=limit or MAX_EXPOSURE,
+    )
+    grid = Direct(MaskMod(), train, case.clients, count_bytes)
+    arrays = ArrayRecord({"w": Array(start)})
+
+    settle()
+    begin = time.process_time()
+    messages = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+    replies = grid.send_and_receive(messages)
+    model, _ = strategy.aggregate_train(1, replies)
+    seconds = time.process_time() - begin
+
+    assert model is not None, strategy.facts
+    assert strategy.facts["num_clients"] == case.clients - len(case.dropped)
+    assert np.abs(strategy.facts["aggregate"] - UPDATE).max() <= strategy.facts["quantum"]
+    return seconds, grid
