@@ -1,0 +1,1 @@
+"""A small CNN with BatchNorm learns handwritten digits with FedAvg."""

@@ -1,0 +1,1 @@
+"""Logistic regression of handwritten digits with scikit-learn."""

@@ -1,0 +1,1 @@
+"""A strategy with a loop of its own: it keeps the best model and stops early."""

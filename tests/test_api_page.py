@@ -1,0 +1,24 @@
+"""The API reference says what the docstrings say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_reference_is_up_to_date() -> None:
+    done = subprocess.run([sys.executable, ROOT / "docs/make_api.py", "--check"], check=False)
+    assert done.returncode == 0, "run: python docs/make_api.py"
+
+
+def test_the_reference_holds_every_public_name() -> None:
+    import auditors
+    import clients
+    import strategies
+
+    entries = set((ROOT / "docs/api.md").read_text(encoding="utf-8").splitlines())
+    for name in (*auditors.__all__, *clients.__all__, *strategies.__all__):
+        assert f"### `{name}`" in entries

@@ -1,0 +1,154 @@
+"""Every code block in the pages runs, and every command line is one that our program takes."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from auditors import canary_mod, tap_mod
+from clients import MaskMod
+from fl_app import cli, reproduce
+from fl_app.config import Config, kebab
+from fl_app.errors import ConfigError
+from tests.docs_blocks import blocks, commands, our_arguments, spans
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("examples/**/*.md")])
+# Programs of others that pages may call; their arguments are not ours to check.
+OTHERS = {"pip", "pytest", "flwr", "flower-simulation", "flower-superlink", "flower-supernode"}
+OTHERS |= {"ray", "cd", "git", "ruff", "mypy", "lint-imports", "uv", "export", "python"}
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+def python_pages() -> list[Path]:
+    """Return the pages with Python in them."""
+    return [p for p in PAGES if any(b.language == "python" for b in blocks(p))]
+
+
+@pytest.mark.parametrize("page", python_pages(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_python_blocks_run_in_order(
+    page: Path, federation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`grid` and `initial_arrays` are there, as in a server app: six clients of a small model."""
+    monkeypatch.chdir(tmp_path)
+    of = federation(mods=[MaskMod(required=False, allow_tap=True, seed=0), tap_mod, canary_mod])
+    names: dict[str, Any] = {
+        "__name__": "page",
+        "grid": of.grid,
+        "initial_arrays": of.arrays(),
+    }
+    for block in blocks(page):
+        if block.language == "python" and block.not_run is None:
+            # As many lines before it as in the page, so that errors name the line.
+            exec(compile("\n" * block.line + block.text, str(page), "exec"), names)
+
+
+class Parsed(Exception):  # noqa: N818 - no error
+    """The command line was understood; nothing is run."""
+
+
+def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hand the arguments to the real command line, which stops before anything is done."""
+
+    def stop(*_: Any, **__: Any) -> Any:
+        raise Parsed
+
+    def check(parsed: Any) -> Any:
+        known = {kebab(name) for name in Config.__dataclass_fields__}
+        Config.from_mapping({k: v for k, v in vars(parsed).items() if k in known})
+        raise Parsed
+
+    monkeypatch.setattr(cli, "_run", check)
+    monkeypatch.setattr(reproduce, "_run", stop)
+    monkeypatch.setattr(reproduce, "_engine", lambda *_: nullcontext())
+    monkeypatch.setattr("fl_app.report.reading.read_runs", stop)
+    try:
+        assert cli.main(arguments) == 0, f"not understood: {arguments}"
+    except Parsed:
+        return
+    except SystemExit as done:  # --help
+        if done.code:
+            raise AssertionError(f"not understood: {arguments}") from done
+
+
+@each_page
+def test_commands_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for block in blocks(page):
+        if block.language not in ("bash", "sh") or block.not_run is not None:
+            continue
+        for words in commands(block.text):
+            arguments = our_arguments(words)
+            if arguments is None:
+                program = next(w for w in words if "=" not in w)
+                assert program in OTHERS, f"{page.name}:{block.line}: {program}"
+            else:
+                understood(arguments, monkeypatch)
+    for span in spans(page):
+        words = next(commands(span))
+        understood(our_arguments(words) or [], monkeypatch)
+
+
+def test_a_wrong_command_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises((AssertionError, ConfigError)):
+        understood(["--nonsense", "1"], monkeypatch)
+    with pytest.raises((AssertionError, ConfigError)):
+        understood(["--dataset", "cifar-11"], monkeypatch)
+    with pytest.raises((AssertionError, ConfigError)):
+        understood(["reproduce", "nonsense"], monkeypatch)
+
+
+def test_blocks_are_found_with_their_reasons(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A\n```python\na = 1\n```\n<!-- not run: needs a network -->\n```bash\npip x \\\n  y && "
+        "leakmeter report runs/x  # see\n```\n`python run_sim.py --seed 1` `leakmeter report DIR`\n"
+    )
+    first, second = blocks(page)
+    assert (first.language, first.text, first.line, first.not_run) == ("python", "a = 1\n", 2, None)
+    assert second.not_run == "needs a network"
+    assert list(commands(second.text)) == [
+        ["pip", "x", "y"],
+        ["leakmeter", "report", "runs/x"],
+    ]
+    assert our_arguments(["leakmeter", "report", "runs/x"]) == ["report", "runs/x"]
+    assert our_arguments(["pip", "x"]) is None
+    assert spans(page) == ["python run_sim.py --seed 1"]
+
+
+@each_page
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_plug_in_page_shows_the_examples_as_they_are() -> None:
+    shown = [b.text for b in blocks(ROOT / "docs/plug-in.md") if b.language == "diff"]
+    examples = sorted(path.parent for path in ROOT.glob("examples/*/before"))
+    assert len(shown) == len(examples)
+    for example, text in zip(examples, shown, strict=True):
+        expected = []
+        for name in ("pyproject.toml", "client_app.py", "server_app.py"):
+            inside = name if name.endswith("toml") else f"{example.name}/{name}"
+            old, new = ((example / w / inside).read_text() for w in ("before", "after"))
+            lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
+            expected += [f"# {inside}", *(x for x in list(lines)[2:] if x[:2] != "@@")]
+        assert text.splitlines() == expected
+
+
+def test_the_longest_example_of_an_auditor_has_at_most_sixty_lines() -> None:
+    [first, *_] = [b for b in blocks(ROOT / "docs/writing-an-auditor.md") if b.language == "python"]
+    assert "class Linkage(Auditor):" in first.text
+    assert len(first.text.splitlines()) <= 60
+
+
+def test_cheap_commands_run(capsys: Any) -> None:
+    assert cli.main(["reproduce", "--list"]) == 0
+    assert "secagg-lrt-adult" in capsys.readouterr().out

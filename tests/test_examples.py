@@ -1,0 +1,206 @@
+"""Foreign Flower apps: five changed lines, and an audit that says something."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.foreign_app import run_here, settings
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/before"))
+NAMES = [path.name for path in EXAMPLES]
+OURS = {"auditors", "clients", "strategies", "fl_app"}
+
+pytestmark = pytest.mark.usefixtures("flower_task")
+each = pytest.mark.parametrize("example", EXAMPLES, ids=NAMES)
+
+
+def files(folder: Path) -> dict[str, list[str]]:
+    """Return the lines of all files of an app that somebody wrote."""
+    return {
+        str(path.relative_to(folder)): path.read_text().splitlines()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in {".py", ".toml", ".md"}
+    }
+
+
+def changed_lines(before: list[str], after: list[str]) -> int:
+    """Count changed lines: where n lines take the place of m, the larger of both numbers."""
+    blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return sum(max(i2 - i1, j2 - j1) for tag, i1, i2, j1, j2 in blocks if tag != "equal")
+
+
+def test_the_count_of_changed_lines_counts() -> None:
+    assert changed_lines(list("abc"), list("abc")) == 0
+    assert changed_lines(list("abc"), list("axc")) == 1  # replaced
+    assert changed_lines(list("abc"), list("abxc")) == 1  # inserted
+    assert changed_lines(list("abc"), list("ac")) == 1  # taken out
+    assert changed_lines(list("abc"), list("xyzc")) == 3
+    assert changed_lines([], list("abcdef")) == 6  # a new file
+
+
+def test_there_are_three_kinds_of_foreign_apps() -> None:
+    assert len(EXAMPLES) >= 3
+    words = {path.name: str(files(path / "before")) for path in EXAMPLES}
+    assert "BatchNorm" in words["cnn_batchnorm"]
+    assert "sklearn.linear_model" in words["logistic_sklearn"]
+    assert "def start(" in words["own_loop"]
+
+
+@each
+def test_at_most_five_lines_change_and_only_the_plug_in_is_imported(example: Path) -> None:
+    before, after = files(example / "before"), files(example / "after")
+    changed = {
+        name: changed_lines(before.get(name, []), after.get(name, []))
+        for name in before.keys() | after.keys()
+    }
+    assert 1 <= sum(changed.values()) <= 5, changed
+    assert changed["README.md"] == 0
+    for name, lines in before.items():
+        assert not [x for x in lines if "auditors" in x or "leakmeter" in x], name
+    imported = {
+        line.split()[1].split(".")[0]
+        for name, lines in after.items()
+        if name.endswith(".py")
+        for line in lines
+        if line.startswith(("from ", "import "))
+    }
+    assert imported & OURS == {"auditors"}
+    client = after[f"{example.name}/client_app.py"]
+    assert sum("canary_mod" in line for line in client) == 2  # one import, one list of mods
+
+
+@each
+def test_before_runs_without_us(example: Path, capsys: Any) -> None:
+    grid = run_here(example / "before", **{"num-server-rounds": 2})
+    assert "accuracy" in capsys.readouterr().out
+    assert not any("leakmeter" in key for c in grid._contexts.values() for key in c.state)
+
+
+def audit(example: Path, home: Path, monkeypatch: Any, **changes: Any) -> dict[str, Any]:
+    """Run the changed app in this process and return its report."""
+    monkeypatch.setenv("HOME", str(home))
+    run_here(example / "after", run_id=7, **changes)
+    report: dict[str, Any] = json.loads((home / "audits" / "7" / "report.json").read_text())
+    return report
+
+
+def of(report: dict[str, Any], auditor: str, **fields: Any) -> list[dict[str, Any]]:
+    """Return the findings of an auditor with these fields."""
+    return [
+        finding
+        for finding in report["findings"]
+        if finding["auditor"] == auditor and all(finding[k] == v for k, v in fields.items())
+    ]
+
+
+def check_canaries_were_seen(report: dict[str, Any]) -> None:
+    """Without noise a canary is seen by everyone who sees all models."""
+    seen = [
+        f
+        for f in of(report, "one-shot", kind="lower_bound", server_round=None)
+        if "every round" in f["threat_model"]
+    ]
+    assert max(f["value"] for f in seen) > 1
+    for f in seen:
+        assert (f["observer"], f["unit"], f["adjacency"]) == ("outsider", "client", "zero-out")
+        assert (f["delta"], f["confidence"]) == (1e-5, 0.95)
+    estimates = of(report, "one-shot", kind="estimate", server_round=None)
+    assert all(low <= high for low, high in (f["null_band"] for f in estimates))
+
+
+def check_replays_were_judged(report: dict[str, Any]) -> None:
+    """The sum of a few clients tells two updates apart, as far as 60 trials can show it."""
+    [bound] = of(report, "likelihood-ratio", kind="lower_bound", server_round=None)
+    assert 0 < bound["value"] <= bound["cap"] == pytest.approx(2.15, abs=0.01)
+    [first] = of(report, "likelihood-ratio", kind="lower_bound", server_round=1)
+    assert "game rerun" in first["threat_model"]
+    assert of(report, "likelihood-ratio", quantity="verdict", server_round=1)
+    bits = of(report, "mutual-information", quantity="mutual information in bits", server_round=1)
+    assert [f["kind"] for f in bits] == ["approximation"]
+    assert 0 < bits[0]["value"] < 50
+
+
+@each
+def test_after_leaves_a_report_with_sense(
+    example: Path, tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    caplog.set_level("INFO", logger="flwr")  # another test may have made it quiet
+    report = audit(example, tmp_path, monkeypatch)
+    assert report["failures"] == []
+    assert not [f for f in report["findings"] if f["quantity"] == "limit"]  # all can be done
+    planned = settings(example / "after")["config"]["num-server-rounds"]
+    assert 6 <= len(report["rounds"]) <= planned
+    check_canaries_were_seen(report)
+    if example.name == "cnn_batchnorm":  # its clients evaluate, and learn beside the canaries
+        assert report["rounds"][-1]["accuracy"] > 0.6
+        assert report["rounds"][0]["metrics"].keys() >= {"train_loss", "eval_loss", "accuracy"}
+    else:
+        check_replays_were_judged(report)
+    folder = tmp_path / "audits" / "7"
+    assert f"leakmeter report {folder}" in caplog.text
+
+
+def test_clients_without_randomness_are_told_so_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    import numpy as np
+
+    [example] = [path for path in EXAMPLES if path.name == "own_loop"]
+    # The app's own shuffling, gone: every replay is then the same.
+    monkeypatch.setattr(np.random, "permutation", np.arange)
+    report = audit(example, tmp_path, monkeypatch, **{"num-server-rounds": 6})
+    assert [line.split(",")[0] for line in report["failures"]] == [
+        "likelihood-ratio",
+        "mutual-information",
+    ]
+    for line in report["failures"]:
+        assert "round 1: ReplayError: client" in line
+        assert "they have no randomness of their own" in line
+    assert of(report, "one-shot", kind="lower_bound")
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("which", ["before", "after"])
+def test_flowers_simulation_runs_them_too(which: str, tmp_path: Path) -> None:
+    example = ROOT / "examples" / "logistic_sklearn"
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "tests" / "foreign_app.py", example / which],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(example / which),
+            "RAY_ADDRESS": "local",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, _ = process.communicate(timeout=400)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        raise
+    assert process.returncode == 0, printed
+    assert "accuracy on clients: {1:" in printed, printed
+    found = list(tmp_path.glob("audits/*/report.json"))
+    assert len(found) == (which == "after"), printed
+    for path in found:
+        report = json.loads(path.read_text())
+        assert report["failures"] == []
+        check_canaries_were_seen(report)
+        check_replays_were_judged(report)
+        assert f"leakmeter report {path.parent}" in printed
+        assert all(math.isfinite(f["value"]) for f in of(report, "one-shot"))
