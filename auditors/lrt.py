@@ -90,11 +90,12 @@ class LikelihoodRatio(Auditor):
         self.seed, self._watch = seed, watch
         self._judge = Judge(self.name, observer, delta, seed)
         self._played: list[dict[str, Any]] = []
+        self._constant: dict[str, Any] | None = None  # the first round in which nothing hid anyone
         self._num_audits = 1
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited: they share the run's confidence."""
-        self._played = []
+        self._played, self._constant = [], None
         self._num_audits = -(-num_rounds // self.every) if self.every else 1
 
     def limits(self, project: Project) -> Sequence[str]:
@@ -132,7 +133,16 @@ class LikelihoodRatio(Auditor):
                 watch=self._watch,
             )
         except ConstantSumError as error:
-            return [judge.constant(str(error), is_rounded=bool(view.facts.quantum))]
+            is_rounded = bool(view.facts.quantum)
+            self._constant = self._constant or {
+                "round": view.server_round,
+                "game": sampler.game,
+                "target": target,
+                "others": len(others),
+                "why": str(error),
+                "is_rounded": is_rounded,
+            }
+            return [judge.constant(str(error), is_rounded=is_rounded)]
         self._played.append(
             {
                 "round": view.server_round,
@@ -147,21 +157,26 @@ class LikelihoodRatio(Auditor):
         return [*judge.claims(played, self.confidence), *judge.verdict(played, seen)]
 
     def report(self) -> Sequence[Finding]:
-        """Return the largest bound of the audited rounds, at a confidence that they share."""
+        """Return the largest bound of the audited rounds, at a confidence that they share.
+
+        Where nothing hid the target there is no bound, and what the first such round showed stands.
+        """
+        found = () if self._constant is None else (self._judge.constant_of_run(self._constant),)
         if not self._played:
-            return ()
+            return found
         shared = 1 - (1 - self.confidence) / max(self._num_audits, len(self._played))
-        return [self._judge.of_run(self._played, shared, self.confidence)]
+        return [self._judge.of_run(self._played, shared, self.confidence), *found]
 
     def state(self) -> dict[str, Any]:
-        """Return the scores of the audited rounds."""
-        return {"played": [dict(p) for p in self._played]}
+        """Return the scores of the audited rounds, and where there were none."""
+        return {"played": [dict(p) for p in self._played], "constant": self._constant}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
         self._played = [
             {**p, "scores": np.asarray(p["scores"], dtype=np.float64)} for p in state["played"]
         ]
+        self._constant = state.get("constant")
 
     def _chosen(self, honest: Sequence[int], server_round: int) -> int | None:
         """Return the client under attack in this round."""

@@ -149,6 +149,14 @@ class Judge:
             rule += ", unless they differ by less than the sum is rounded"
         return self._diagnostic("separation by support", 1.0, rule, {})
 
+    def constant_of_run(self, where: Mapping[str, Any]) -> Finding:
+        """Return for the run that nothing hid the target in one of its rounds."""
+        judge = replace(
+            self, game=where["game"], target=int(where["target"]), num_others=int(where["others"])
+        )
+        why = f"round {int(where['round'])}: {where['why']}"
+        return judge.constant(why, is_rounded=bool(where["is_rounded"]))
+
     def of_run(
         self, played: Sequence[Mapping[str, Any]], shared: float, confidence: float
     ) -> Finding:

@@ -6,6 +6,7 @@ plays a canary is one honest contributor fewer for everybody else in a secure su
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -16,6 +17,14 @@ from auditors.canary import canary_vector
 from auditors.layout import Layout
 
 Call = Callable[[Message, Context], Message]
+
+# Flower's programs for deployed clients are made of this, and its simulations never load it.
+_SUPERNODE = "flwr.supernode.cli"
+
+
+def is_supernode() -> bool:
+    """Whether this process runs the clients of a deployment."""
+    return _SUPERNODE in sys.modules
 
 
 def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
@@ -50,12 +59,15 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
 def tap_mod(message: Message, context: Context, call_next: Call) -> Message:
     """Keep the update in the client's own state until the auditor's server collects it.
 
-    Only where the node has a partition-id, as simulated nodes do: a deployed client must never
-    hand out a plain update beside a masked one. The copy does not ride on the train reply.
+    Only in simulations: a deployed client must never hand out a plain update beside a masked one.
+    Nodes of a deployment may have a partition-id too, so the process is looked at as well. The
+    copy does not ride on the train reply.
     """
     order = wire.config(message.content, wire.TAP)
     if order is None:
         return call_next(message, context)
+    if is_supernode():
+        raise ValueError("tap_mod works on simulated nodes only: this one is a SuperNode")
     if "partition-id" not in context.node_config:
         raise ValueError("tap_mod works on simulated nodes only: node_config lacks 'partition-id'")
     server_round = int(str(order["round"]))

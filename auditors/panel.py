@@ -11,6 +11,7 @@ from auditors.limits import LIMIT, THREAT_MODEL, Project, UnableError
 
 _log = logging.getLogger("flwr")
 _BEFORE = "before round 1"
+_SILENT = "it has found nothing to say about any round or the run, so nothing follows about leaks"
 
 
 class Panel:
@@ -29,6 +30,7 @@ class Panel:
         self.failures: list[str] = []
         self._limits: dict[tuple[str, str], Finding] = {}  # by auditor and words
         self._seats: dict[int, str] = {}  # client -> auditor that ordered its canary
+        self._spoke: set[str] = set()  # auditors that have found anything
         self._restored: Mapping[str, Any] = {}
 
     @property
@@ -103,7 +105,9 @@ class Panel:
         findings: list[Finding] = []
         for auditor in list(self.auditors):
             try:
-                findings += auditor.observe(view)
+                found = auditor.observe(view)
+                findings += found
+                self._spoke |= {auditor.name} if found else set()
             except Exception as error:
                 self._drop(auditor, f"round {view.server_round}", error)
         return findings
@@ -113,7 +117,10 @@ class Panel:
         findings: list[Finding] = []
         for auditor in list(self.auditors):
             try:
-                findings += auditor.report()
+                found = auditor.report()
+                findings += found
+                if not found and auditor.name not in self._spoke:
+                    self._limit(auditor, _SILENT)
             except Exception as error:
                 self._drop(auditor, "report", error)
         return [*findings, *self._limits.values()]
@@ -122,7 +129,8 @@ class Panel:
         """Return the auditors' states by name, and who has failed."""
         states = {a.name: a.state() for a in self.auditors}
         limits = [list(said) for said in self._limits]
-        return {"auditors": states, "failures": list(self.failures), "limits": limits}
+        said = {"failures": list(self.failures), "limits": limits, "spoke": sorted(self._spoke)}
+        return {"auditors": states, **said}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned; it reaches the auditors in `begin`."""
@@ -130,6 +138,7 @@ class Panel:
         # An auditor without a state had failed, and stays out.
         self.auditors = [a for a in self.auditors if a.name in self._restored]
         self.failures = list(state["failures"])
+        self._spoke = set(state.get("spoke", self._restored))
         for name, words in state.get("limits", ()):
             self._limits[name, words] = _limit_of(name, words)
 

@@ -38,7 +38,7 @@ from clients.identity import add_identity
 from clients.mods import Call
 from clients.noising import CLIP_BIT
 from fl_app.config import Config
-from fl_app.deployed import is_deployed, noise_seed
+from fl_app.deployed import cohort_seed, is_deployed, noise_seed
 from fl_app.errors import ConfigError
 from fl_app.filling import beside_records, filled, filling_rule, record_case
 from fl_app.ray_sampler import WhereRayRuns, threads
@@ -90,7 +90,8 @@ def server_strategy(config: Config) -> Strategy:
     else:
         inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
     inner.fraction_evaluate = 0.0  # the server evaluates; as an argument Flower warns of it
-    chosen = Chosen(inner, _participation(config), num_clients=config.clients, seed=config.seed)
+    seed = cohort_seed(config)
+    chosen = Chosen(inner, _participation(config), num_clients=config.clients, seed=seed)
     if config.noise == "wfna":
         inside = filled(chosen, config)
         return Masked(inside, threshold=_THRESHOLD, max_weight=1.0, clip_range=inside.clip_range)
@@ -239,23 +240,26 @@ def client_app(config_of: Callable[[Context], Config]) -> ClientApp:
     """Return the client's app; `config_of` finds the configuration in the context or knows it."""
     app = ClientApp()
     add_identity(app)
-    allow_tap = not is_deployed()  # in a simulation auditors may see plain updates
+
+    def allow_tap() -> bool:
+        # In a simulation auditors may see plain updates. Asked where the client runs.
+        return not is_deployed()
 
     def mask(message: Message, context: Context, call_next: Call) -> Message:
         config = config_of(context)
         # The run's own configuration decides.
         seed = noise_seed(config)
-        mod = MaskMod(required=config.secagg == "on", allow_tap=allow_tap, seed=seed)
+        mod = MaskMod(required=config.secagg == "on", allow_tap=allow_tap(), seed=seed)
         return mod(message, context, call_next)
 
     def noise(message: Message, context: Context, call_next: Call) -> Message:
         config = config_of(context)
         is_asked = config.noise not in ("none", "wfna")
-        mod = NoiseMod(required=is_asked, allow_tap=allow_tap, seed=noise_seed(config))
+        mod = NoiseMod(required=is_asked, allow_tap=allow_tap(), seed=noise_seed(config))
         return mod(message, context, call_next)
 
     def fill(message: Message, context: Context, call_next: Call) -> Message:
-        mod = FillMod(required=config_of(context).noise == "wfna", allow_tap=allow_tap)
+        mod = FillMod(required=config_of(context).noise == "wfna", allow_tap=allow_tap())
         return mod(message, context, call_next)
 
     @app.train(mods=[mask, fill, noise, tap_mod, canary_mod])

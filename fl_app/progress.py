@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import timedelta
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from textwrap import fill
 
 from rich.console import Console
@@ -173,13 +174,21 @@ def _value(finding: Finding) -> str:
     if finding.kind == "guarantee" and math.isinf(finding.value):
         return f"{_name(finding)} ≤ ∞, no guarantee"
     sign = {"guarantee": "≤", "lower_bound": "≥"}.get(finding.kind, "≈")
-    return f"{_name(finding)} {sign} {finding.value:.2f}"
+    return f"{_name(finding)} {sign} {_rounded(finding)}"
+
+
+def _rounded(finding: Finding) -> str:
+    """Return the value to two places, a bound never stronger than it is."""
+    mode = {"guarantee": ROUND_CEILING, "lower_bound": ROUND_FLOOR}.get(finding.kind)
+    if mode is None or not abs(finding.value) < 1e15:  # where there are no places to round
+        return f"{finding.value:.2f}"
+    return f"{Decimal(repr(float(finding.value))).quantize(Decimal('0.01'), mode):.2f}"
 
 
 def _terms(finding: Finding) -> list[str]:
     """Return what the number depends on."""
     delta = [] if finding.delta is None else [f"at δ = {finding.delta:g}"]
-    level = [] if finding.confidence is None else [f"{finding.confidence:.0%} confidence"]
+    level = [] if finding.confidence is None else [f"{100 * finding.confidence:.4g}% confidence"]
     return delta + level
 
 

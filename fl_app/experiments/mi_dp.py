@@ -1,10 +1,11 @@
 """What the sum tells of a client if the server adds noise to it before anybody sees it.
 
 Elkordy et al. (2023), arXiv:2208.02304, Fig. 16: linear model on MNIST, noise on the aggregate for
-ε from 5 to 5,000 at δ = 1/1,200 and a norm of at most C = 1. The paper's noise is the classical
+ε from 5 to 5,000 at δ = 1/1,200 and a norm of at most C = 1. The noise is the classical
 σ = C √(2 ln(1.25/δ)) / ε, which is short of the ε that it names where that is large; it is taken
-as a size of noise here, not as a guarantee. Beside it the accuracy of a model that is trained with
-this noise in every round, Fig. 16 (b).
+as a size of noise here, not as a guarantee. (The paper's text has ε under the root as well. At
+ε = 5,000 that would be 0.054 on each coordinate, too much for the accuracy of Fig. 16 (b).)
+Beside it the accuracy of a model that is trained with this noise in every round, Fig. 16 (b).
 """
 
 from __future__ import annotations
@@ -200,7 +201,8 @@ def _comparisons(what: _Scale, told: dict[float, list[dict[str, Any]]]) -> tuple
             "ε = 10: below 50 %; ε = 5,000: above 90 %",
             f"ε = 10: {accuracy(10.0)}; ε = 5,000: {accuracy(5000.0)}; "
             f"without noise {accuracy(math.inf)}",
-            "fewer users and fewer steps: the paper does not say how many rounds it trains",
+            "without noise too the model is no better after so many steps, and hardly depends on "
+            "the users; the paper does not say how many rounds it trains",
         ),
     )
 
@@ -216,5 +218,6 @@ def _note(norm: float, what: _Scale) -> str:
     return (
         f"Updates have norms up to {norm:.2g}, {clips}. Noise of a fixed size on the mean hides "
         "more in larger sums: there a client's part of the mean is smaller. Accuracy: after "
-        f"{what.rounds} rounds with this noise in each of them, mean of {what.plays} runs."
+        f"{what.rounds} rounds with this noise in each of them, mean of {what.plays} runs. Noise: "
+        "√(2 ln(1.25/δ)) / ε; the paper's text has ε under the root."
     )

@@ -33,7 +33,9 @@ def _sentences(verdict: Verdict, run: Run, others: Sequence[Verdict]) -> Iterato
             yield from _see_more(verdict, run)
             yield from _beside(verdict, run)
         case "model":
-            yield "More clients in a round leave less of each in the sum; noise leaves less still."
+            if _hides_among_many(verdict.lead):
+                yield "More clients in a round leave less of each in the sum."
+            yield "Noise on updates or on their sum leaves less of each in it."
         case "bounded":
             yield from _about_guarantee(verdict.lead, run)
         case "open":
@@ -47,12 +49,27 @@ def _against(verdict: Verdict, run: Run, others: Sequence[Verdict]) -> Iterator[
     lead = verdict.lead
     if lead.observer == "outsider" and "every round" in lead.threat_model:
         yield from _fewer_releases(lead, others)
-    if lead.unit == "record":
+    if lead.unit == "record" and _is_filled(lead, run):
         yield f"Raise the floor of the noise that clients fill up{_now(run, 'wfna-floor')}."
         yield "Fewer rounds, or more clients in each, also leave less of a record in the sums."
         return
     yield from _noise_for(lead, run)
-    yield f"More clients in a round{_now(run, 'sample')} leave less of each in the sum."
+    if _hides_among_many(lead):
+        yield f"More clients in a round{_now(run, 'sample')} leave less of each in the sum."
+
+
+def _is_filled(lead: Finding, run: Run) -> bool:
+    """Whether clients fill up their noise, so that there is a floor to raise."""
+    return run.settings.get("noise") == "wfna" or lead.auditor == "record-likelihood-ratio"
+
+
+def _hides_among_many(lead: Finding) -> bool:
+    """Whether more clients hide one another.
+
+    Where one known data set is dealt to all clients, the others' updates make up for each other,
+    and the more of the clients are in the sum, the less it moves without the target.
+    """
+    return "(game partition" not in lead.threat_model
 
 
 def _fewer_releases(lead: Finding, others: Sequence[Verdict]) -> Iterator[str]:
@@ -62,7 +79,7 @@ def _fewer_releases(lead: Finding, others: Sequence[Verdict]) -> Iterator[str]:
         same = (final.adjacency, final.unit, final.kind) == (lead.adjacency, lead.unit, lead.kind)
         if "final model" in final.threat_model and same and final.value < lead.value:
             yield (
-                "Do not release the model of every round: by the same method, the final model "
+                "Do not release the model of every round: in this audit the final model "
                 f"alone shows {number(final.value, 3, final.kind)} instead of "
                 f"{number(lead.value, 3, lead.kind)}."
             )

@@ -8,7 +8,7 @@ from typing import Any
 from fl_app.report.markup import Markup, joined, tag
 from fl_app.report.reading import Run
 from fl_app.report.verdict import Verdict, leads, stake, verdicts
-from fl_app.report.words import KINDS, SIGNS, capital, exact
+from fl_app.report.words import KINDS, SIGNS, capital, exact, terms
 
 _NONE = tag("span", "–", class_="none")
 
@@ -75,6 +75,7 @@ def _cell(verdict: Verdict | None) -> Markup:
         if f.quantity != "epsilon" and f.kind == "guarantee":
             sign = ""  # which side is safe depends on the quantity
         unit = "" if f.quantity == "epsilon" else f" {f.quantity}"
-        kind = tag("small", f"{KINDS[f.kind][0]}{', saturated' if f.saturated else ''}")
-        entries.append(tag("li", sign, exact(f.value, f.kind), unit, kind))
+        # Runs may have been given different δ and confidences: no number stands without its own.
+        about = f"{KINDS[f.kind][0]}{terms(f)}{', saturated' if f.saturated else ''}"
+        entries.append(tag("li", sign, exact(f.value, f.kind), unit, tag("small", about)))
     return tag("ul", *entries, class_="plain") if entries else _NONE

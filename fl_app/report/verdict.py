@@ -252,7 +252,7 @@ def _sure(findings: Sequence[Finding]) -> tuple[str, ...]:
                 f"{_leaning(f)}. {reach}".strip()
             )
     if any(f.kind == "estimate" for f in found):
-        sentences.append("Estimates carry no confidence; they lean on Gaussian fits.")
+        sentences.append("Estimates carry no confidence; what they lean on is in the table.")
     if any(f.kind == "approximation" for f in found):
         sentences.append("An approximation may be off on either side.")
     for f in found:

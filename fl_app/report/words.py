@@ -116,11 +116,14 @@ def slug(name: str) -> str:
 def covers(guarantee: Finding, measured: Finding) -> bool:
     """Whether an upper bound speaks of the adversary that was measured.
 
-    Observer, adjacency and unit must be the same, and a guarantee that counts on a hidden cohort
-    says nothing of an adversary who knows it.
+    Observer, adjacency and unit must be the same. A guarantee that counts on a hidden cohort says
+    nothing of an adversary who knows it, nor of canaries: these have a seat for certain, and
+    sampling amplifies the privacy only of those who take part by chance.
     """
     if guarantee.kind != "guarantee" or not (is_epsilon(guarantee) and is_epsilon(measured)):
         return False
     worlds = [(f.observer, f.adjacency, f.unit) for f in (guarantee, measured)]
     hidden = any("does not learn who took part" in a for a in guarantee.assumptions)
-    return worlds[0] == worlds[1] and not (hidden and "knows who" in measured.threat_model)
+    certain = any("a canary stands for a client that takes part" in a for a in measured.assumptions)
+    known = certain or "knows who" in measured.threat_model
+    return worlds[0] == worlds[1] and not (hidden and known)

@@ -15,6 +15,7 @@ from auditors import (
     Audited,
     Auditor,
     Effort,
+    Finding,
     LikelihoodRatio,
     MutualInformation,
     OneShotCanaries,
@@ -154,6 +155,25 @@ def test_it_is_said_before_anybody_trains(federation: Any, caplog: Any) -> None:
     assert "auditor likelihood-ratio is left out, before round 1: replays need" in caplog.text
     assert "Traceback" not in caplog.text
     assert caplog.text.index("is left out, before round 1") < caplog.text.index("[ROUND 1/2]")
+
+
+def test_an_auditor_that_never_finds_anything_is_named_in_the_report(federation: Any) -> None:
+    class Waiting(Auditor):
+        name = "waiting"
+        says: Any = ()
+
+        def observe(self, view: Any) -> Any:
+            return self.says
+
+    def found() -> list[Finding]:
+        audited = masked(federation(5, mods=[MaskMod(seed=0)]), [Waiting()])
+        return [f for f in audited.findings if f.auditor == "waiting"]
+
+    [said] = found()
+    assert (said.auditor, said.quantity, said.kind) == ("waiting", "limit", "diagnostic")
+    assert "nothing follows about leaks" in said.rule
+    Waiting.says = (said,)
+    assert found() == [said, said]  # one a round, and no limit: it has spoken
 
 
 def test_a_missing_tap_is_said_once_after_the_first_round(federation: Any, tmp_path: Path) -> None:

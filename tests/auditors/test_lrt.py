@@ -188,7 +188,15 @@ def test_others_that_never_change_give_a_finding_and_no_bound(gaussian_sampler) 
     (finding,) = auditor.observe(view_of())
     assert finding.quantity == "separation by support"
     assert finding.kind == "diagnostic"
-    assert auditor.report() == ()
+    # The page's verdicts are made of what is said of the run: the strongest leak must be there.
+    again = LikelihoodRatio(gaussian_sampler(np.eye(DIM), frozen=True), effort=QUICK)
+    again.begin(DIM, 1)
+    again.restore(auditor.state())
+    for reporting in (auditor, again):
+        (said,) = reporting.report()
+        assert (said.quantity, said.server_round) == ("separation by support", None)
+        assert said.rule.startswith("round 1: ")
+        assert said.rule.endswith("told apart for sure")
 
 
 def test_wrong_arguments_are_named(gaussian_sampler) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -169,6 +171,17 @@ def test_what_is_kept_is_collected_once() -> None:
     assert not node.state
     with pytest.raises(ValueError, match="nothing is kept for round 3"):
         tap_mod(tapped("collect", 3), node, fail)
+
+
+@pytest.mark.parametrize("action", ["keep", "collect"])
+def test_a_supernode_keeps_and_gives_nothing_whatever_its_configuration_says(
+    action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = context(**{"partition-id": 0, "num-partitions": 5})  # as Flower's guides start them
+    tap_mod(tapped("keep", 3), node, train)
+    monkeypatch.setitem(sys.modules, "flwr.supernode.cli", ModuleType("flwr.supernode.cli"))
+    with pytest.raises(ValueError, match="simulated nodes only: this one is a SuperNode"):
+        tap_mod(tapped(action, 3), node, train)
 
 
 def test_the_kept_update_does_not_ride_on_the_reply() -> None:

@@ -13,6 +13,8 @@ from auditors.rng import stream
 from fl_app.experiments import best_threshold
 from fl_app.experiments.base import Cells
 
+KEPT = Path(__file__).parents[2] / "docs" / "results" / "best-threshold"
+
 
 def test_best_thresholds_break_their_confidence_and_our_rules_keep_theirs(tmp_path: Path) -> None:
     table = best_threshold.run("small", Cells(tmp_path, lambda _: None))
@@ -26,6 +28,14 @@ def test_best_thresholds_break_their_confidence_and_our_rules_keep_theirs(tmp_pa
         assert cell["best threshold"]["median"] >= cell["band"]["median"]
     for law in ("no-leak-200x200", "Laplace-1-apart-200x200"):
         assert found[law]["best threshold, known null"]["exceeds"] > 0.5
+
+
+def test_the_kept_audits_show_it_for_both_published_rules() -> None:
+    cells = [json.loads(path.read_text()) for path in (KEPT / "cells").iterdir()]
+    most = 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
+    for rule, whose in best_threshold._RULES.items():
+        worst = max(cell[rule]["exceeds"] for cell in cells)
+        assert (worst > most) == (whose != "ours"), (rule, worst)
 
 
 def test_the_best_threshold_is_the_largest_of_all_fixed_ones() -> None:

@@ -50,7 +50,7 @@ def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:
     ("changed", "words"),
     [
         ({}, "ε ≈ 1.23 at δ = 1e-05"),
-        ({"kind": "guarantee"}, "ε ≤ 1.23 at δ = 1e-05"),
+        ({"kind": "guarantee"}, "ε ≤ 1.24 at δ = 1e-05"),
         ({"kind": "lower_bound", "confidence": 0.95}, "ε ≥ 1.23 at δ = 1e-05, 95% confidence"),
         ({"kind": "guarantee", "value": math.inf}, "ε ≤ ∞, no guarantee at δ = 1e-05"),
         ({"kind": "approximation", "delta": None}, "ε ≈ 1.23"),
@@ -67,6 +67,15 @@ def test_the_sign_before_a_number_says_how_strong_it_is(
     changed: dict[str, Any], words: str
 ) -> None:
     assert brief(finding(**changed)) == words
+
+
+def test_rounding_makes_no_bound_and_no_confidence_stronger() -> None:
+    lower = brief(finding(kind="lower_bound", value=0.629, confidence=0.9983))
+    assert "≥ 0.62 " in lower
+    assert "99.83% confidence" in lower  # and not 100%
+    assert "≤ 1.25 " in brief(finding(kind="guarantee", value=1.241))
+    assert "≥ 0.29 " in brief(finding(kind="lower_bound", value=0.29, confidence=0.95))
+    assert "≥ inf " in brief(finding(kind="lower_bound", value=math.inf, confidence=0.95))
 
 
 def test_elsewhere_than_in_a_terminal_there_are_plain_lines_only() -> None:

@@ -174,8 +174,24 @@ def test_advice_names_what_helps_against_this_observer() -> None:
     assert "Turn secure aggregation on" in server
     _, noised = one(bound(1.0), noise="central", noise_multiplier=0.5)
     assert "More noise (--noise-multiplier, now 0.5)" in noised
-    _, record = one(bound(1.0, unit="record", observer="server"), wfna_floor=0.1)
+    _, record = one(bound(1.0, unit="record", observer="server"), noise="wfna", wfna_floor=0.1)
     assert "Raise the floor of the noise that clients fill up (--wfna-floor, now 0.1)" in record
+
+
+def test_a_floor_is_raised_only_where_noise_is_filled_up() -> None:
+    _, said = one(bound(1.0, unit="record", auditor="membership"), noise="none", wfna_floor=0.0)
+    assert "floor" not in said
+    assert "--noise central" in said
+
+
+@pytest.mark.parametrize("kind", ["lower_bound", "approximation"])
+def test_more_clients_are_no_advice_where_one_data_set_is_dealt_to_all(kind: Any) -> None:
+    alone = "server who sees the sum (game {}: what is new)"
+    about = {"kind": kind, "observer": "server", "confidence": 0.95}
+    _, dealt = one(finding(threat_model=alone.format("partition"), **about))
+    _, drawn = one(finding(threat_model=alone.format("independent"), **about))
+    assert "More clients" not in dealt
+    assert "More clients in a round leave less of each in the sum." in drawn
 
 
 def test_settings_of_another_project_are_not_named() -> None:
@@ -207,6 +223,10 @@ def test_bounds_are_compared_with_guarantees_for_the_same_adversary_only() -> No
     hidden = guarantee(1.0, assumptions=("the observer does not learn who took part",))
     assert covers(hidden, lower)
     assert not covers(hidden, bound(2.0, threat_model="outsider who knows who takes part"))
+    # A canary has its seat for certain: no sampling hides whether it takes part.
+    seated = bound(2.0, assumptions=("a canary stands for a client that takes part in 1 round",))
+    assert covers(upper, seated)
+    assert contradictions(run(hidden, seated)) == []
     assert contradictions(run(guarantee(2.5), lower)) == []
     assert contradictions(run(guarantee(1.0, delta=1e-3), lower)) == []  # another promise
 

@@ -77,7 +77,10 @@ def test_comparisons_say_our_order_and_time_whatever_they_are() -> None:
     runs["GD-DP"] = (0.4, 0.5)
     got = {(n, 1.0): [{"accuracy": a, "seconds": s}] for n, (a, s) in runs.items()}
     order, times = compared(got, "linear model", "fewer rounds")
-    assert order.ours == "GD-DP 0.4000 > SGD-DP 0.3000 > GSGD-DP 0.2000"
+    assert order.ours == (
+        "GD-DP 0.4000 > SGD-DP 0.3000 > GSGD-DP 0.2000; isotropic noise in place of WF-NA 0.9000; "
+        "one run each"
+    )
     assert order.paper.startswith("GD-DP > GSGD-DP > SGD-DP")
     assert order.why == "fewer rounds"
     assert times.ours == "SGD-DP 100 ms, GSGD-DP 2000 ms, GD-DP 500 ms"
