@@ -131,7 +131,7 @@ class Progress:
         if adversaries:
             self.say("\nAll findings, with their assumptions, are in report.json.")
         for failure in failures:
-            self.say(f"an auditor failed and was left out: {failure}")
+            self.say(f"not audited as planned: {failure}")
 
 
 def block(findings: Sequence[Finding]) -> list[str]:

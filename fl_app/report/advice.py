@@ -90,7 +90,9 @@ def _noise_for(lead: Finding, run: Run) -> Iterator[str]:
     noise = run.settings.get("noise")
     inside = lead.observer != "outsider"
     if noise in ("distributed", "local") or (noise == "central" and not inside):
-        yield f"More noise{_now(run, 'noise-multiplier')} or fewer rounds{_now(run, 'rounds')}."
+        # A bound from the sum of one round, as the likelihood ratio's, is the same in fewer rounds.
+        fewer = "" if "sum of a round" in lead.threat_model else " or fewer rounds"
+        yield f"More noise{_now(run, 'noise-multiplier')}{fewer}."
     elif noise == "central":
         yield (
             "Noise that the server adds does not protect against the server: let the clients add "

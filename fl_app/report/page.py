@@ -166,9 +166,7 @@ def _lede(run: Run, *, many: bool) -> Markup:
             )
         )
     for failure in run.failures:
-        words_of = (
-            f"An auditor failed and was left out: {failure}. What it would have shown is missing."
-        )
+        words_of = f"Not audited as planned: {failure}. What it would have shown is missing."
         pieces.append(tag("p", words_of, class_="warn"))
     return joined(*pieces)
 

@@ -156,7 +156,7 @@ def test_the_summary_shows_what_the_run_says_with_its_adversary_and_its_null_ban
     assert "  ε ≈ 1.23 at δ = 1e-05 (one-shot: some fit; without a leak 0.01 to 0.50)\n" in text
     assert "not of the run" not in text
     assert "All findings, with their assumptions, are in report.json." in text
-    assert "an auditor failed and was left out: x, report: y" in text
+    assert "not audited as planned: x, report: y" in text
 
 
 def test_each_adversary_has_one_block_and_each_kind_its_sign() -> None:
