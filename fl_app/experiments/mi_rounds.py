@@ -50,9 +50,9 @@ _NOTES = (
     "the honest users of a round, in the same directions and with C₀ = 0, which only Gaussians "
     "have; expected: their mean T·K/N in place of the rounds, (16). The corollary counts what is "
     "told of updates, and with new batches in each round an update says less than itself of the "
-    "data behind it. In the paper the figure grows in proportion to T; here it grows less, since "
-    "the same data are seen again. FedSGD's sums say the less of a client's records the fewer of "
-    "them a batch takes.",
+    "data behind it. In the paper the figure grows in proportion to T; here it grows less, if at "
+    "all: the same data are seen again. FedSGD's sums say the less of a client's records the fewer "
+    "of them a batch takes.",
 )
 
 
@@ -97,9 +97,8 @@ def _comparisons(what: _Scale, told: dict[str, list[dict[str, Any]]]) -> tuple[C
                 f"N = {what.run.users}, linear model on MNIST",
                 "grows in proportion to the rounds T",
                 f"{page.plus_minus(first)} bits after one round, {page.plus_minus(last)} after "
-                f"{last['rounds']}, where proportion would make it "
-                f"{page.number(last['rounds'] * float(first['bits']))} and Corollary 1 allows "
-                f"{page.number(last['corollary'])}",
+                f"{last['rounds']}, where {_proportion(first, last['rounds'])} and Corollary 1 "
+                f"allows {page.number(last['corollary'])}",
                 "later rounds see the same records again; along few directions a round, and "
                 f"{page.UNITS}",
             )
@@ -116,6 +115,13 @@ def _comparisons(what: _Scale, told: dict[str, list[dict[str, Any]]]) -> tuple[C
         )
     )
     return tuple(rows)
+
+
+def _proportion(first: dict[str, Any], rounds: int) -> str:
+    """Say what growth in proportion would give, if one round tells anything that can be shown."""
+    if float(first["bits"]) < 2 * float(first["error"]):
+        return "one round alone cannot be told from none"
+    return f"proportion would make it {page.number(rounds * float(first['bits']))}"
 
 
 def _runs(what: _Scale) -> list[tuple[str, Setting, Run]]:

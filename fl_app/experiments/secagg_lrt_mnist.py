@@ -15,13 +15,14 @@ from fl_app.experiments.secagg_lrt_page import Found, over_sizes, table
 _PAPER = Setting("mnist", models=5, candidates=1000, trials=1000, block=100)
 _SMALL = Setting("mnist", models=1, fit=2000, candidates=60, trials=60, block=60)
 _SCALES = {
-    scale: {"even": setting, "ω = 1": replace(setting, partition="dirichlet")}
-    for scale, setting in {"paper": _PAPER, "small": _SMALL}.items()
+    scale: {"even": setting, "ω = 1": replace(setting, partition="dirichlet", models=models)}
+    for scale, setting, models in (("paper", _PAPER, 2), ("small", _SMALL, 1))
 }
 _NOTES = (
     "In the paper the errors are smaller than on ADULT, and smaller still with skewed labels "
     "(ω = 1). Trials are 1,000 where the paper has 5,000: the cap is lower, the separations do "
-    "not depend on it. A client here has 600 images, the paper's has 2,800. Labels are skewed by "
+    "not depend on it. Initial models are five, as in the paper, with even labels, and two "
+    "with skewed ones. A client here has 600 images, the paper's has 2,800. Labels are skewed by "
     "splitting each label among the clients by a Dirichlet draw of its own, so that sizes differ, "
     "and the sum weights clients by their images.",
 )

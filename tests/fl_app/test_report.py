@@ -343,7 +343,8 @@ def test_failures_are_shown_first(tmp_path: Path) -> None:
     record.finish([], ["one-shot, round 1: ValueError: made up"])
     assert main(["report", str(tmp_path / "run")]) == 0
     words = read(tmp_path / "run").words
-    assert words.index("as planned: one-shot, round 1: ValueError: made up") < words.index("Verdicts")
+    failed = words.index("as planned: one-shot, round 1: ValueError: made up")
+    assert failed < words.index("Verdicts")
 
 
 def test_pictures_of_a_run_or_an_experiment_are_embedded(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ RESULTS = ROOT / "docs" / "results"
 NOT_YET = {
     ("Ngo et al. 2024", "Fig. 3"),
     ("Ngo et al. 2024", "Fig. 4"),
-    ("Elkordy et al. 2023", "Fig. 9"),
     ("Elkordy et al. 2023", "Fig. 13"),
 }
 
