@@ -139,7 +139,6 @@ WITHOUT_RESULTS = {
     "secagg-lrt-mnist-skewed",
     "mi-models",
     "mi-heterogeneity",
-    "wfna-mnist-cnn",
 }
 
 
