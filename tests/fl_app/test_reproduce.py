@@ -138,7 +138,6 @@ def test_a_second_run_computes_nothing_and_writes_the_same(
 WITHOUT_RESULTS = {
     "secagg-lrt-mnist-skewed",
     "mi-models",
-    "mi-heterogeneity",
 }
 
 
