@@ -10,7 +10,7 @@ from fl_app.experiments.base import Cells, Comparison, Table
 from fl_app.experiments.secagg_lrt import Setting
 from fl_app.experiments.secagg_lrt_page import Found, over_sizes, table
 
-SCALES = {
+_SCALES = {
     "paper": Setting("mnist", models=5, candidates=1000, trials=1000, block=100),
     "small": Setting("mnist", models=1, fit=2000, candidates=60, trials=60, block=60),
 }
@@ -27,7 +27,7 @@ def run(scale: str, cells: Cells) -> Table:
     """Play both games."""
     return table(
         TITLE,
-        {"even": SCALES[scale]},
+        {"even": _SCALES[scale]},
         cells,
         paper="below ADULT's",
         notes=NOTES,

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.secagg_lrt_mnist import NOTES, SCALES, TITLE, compared
+from fl_app.experiments.secagg_lrt_mnist import _SCALES as _EVEN
+from fl_app.experiments.secagg_lrt_mnist import NOTES, TITLE, compared
 from fl_app.experiments.secagg_lrt_page import Found, table
 
 _LABELS = "ω = 1"
+_SCALES = {scale: replace(even, partition="dirichlet") for scale, even in _EVEN.items()}
 _NOTES = (
     *NOTES,
     "Labels are skewed by splitting each label among the clients by a Dirichlet draw of its own, "
@@ -25,7 +27,7 @@ def run(scale: str, cells: Cells) -> Table:
     """Play both games."""
     return table(
         TITLE,
-        {_LABELS: replace(SCALES[scale], partition="dirichlet")},
+        {_LABELS: _SCALES[scale]},
         cells,
         paper="below those with even labels",
         notes=_NOTES,
