@@ -16,6 +16,7 @@ from rich.text import Text
 
 from auditors.base import Finding
 from auditors.record import RoundLine
+from fl_app.adversaries import by_adversary, leading, unsaid_bounds
 from fl_app.config import Config
 from fl_app.partition import Sizes
 
@@ -115,11 +116,7 @@ class Progress:
         """Print what the run as a whole shows, a block for each adversary."""
         self.stop()
         of_the_run = [f for f in findings if f.server_round is None]
-        adversaries: dict[tuple[str, str | None, str], list[Finding]] = {}
-        observers = list(dict.fromkeys(f.observer for f in of_the_run))
-        # Guarantees stand next to what was measured for the same observer.
-        for f in sorted(of_the_run, key=lambda f: observers.index(f.observer)):
-            adversaries.setdefault((f.threat_model, f.adjacency, f.unit), []).append(f)
+        adversaries = by_adversary(of_the_run)
         if adversaries:
             self.say("\nWhat the whole run leaks, as far as the auditors can tell")
             self.say("(≈ estimate, ≥ lower bound with confidence, ≤ guarantee)")
@@ -135,21 +132,9 @@ class Progress:
 
 
 def block(findings: Sequence[Finding]) -> list[str]:
-    """Return what to say of one adversary: each estimate, each guarantee, one bound an auditor.
-
-    Of several lower bounds the one that the auditor lists first is shown, whatever it says: the
-    largest would have a lower confidence than each by itself.
-    """
-    lines, more = [], 0
-    bounded: set[str] = set()
-    for f in findings:
-        if f.kind == "diagnostic" or (f.kind == "lower_bound" and f.auditor in bounded):
-            more += f.kind == "lower_bound"
-            continue
-        if f.kind == "lower_bound":
-            bounded.add(f.auditor)
-        lines.append(f"{brief(f)} ({f.auditor}: {_method(f)})")
-    if more:
+    """Return what to say of one adversary."""
+    lines = [f"{brief(f)} ({f.auditor}: {_method(f)})" for f in leading(findings)]
+    if more := unsaid_bounds(findings):
         lines.append(f"and {more} more lower bound{'s' * (more > 1)}, by other methods")
     # Where there is no number, say why.
     return lines or list(dict.fromkeys(f"{f.auditor}: {f.rule}" for f in findings))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from auditors.base import Finding
+from fl_app.adversaries import by_adversary
 from fl_app.report.markup import Markup, joined, tag
 from fl_app.report.reading import Run
 from fl_app.report.scale import Scale, label
@@ -79,10 +80,7 @@ def contradictions(run: Run) -> list[str]:
 
 def _rows(run: Run) -> list[Finding]:
     """Return the numbers to show first, of each adversary."""
-    groups: dict[tuple[str, str | None, str], list[Finding]] = {}
-    for f in run.of_the_run:
-        if is_epsilon(f):
-            groups.setdefault((f.threat_model, f.adjacency, f.unit), []).append(f)
+    groups = by_adversary([f for f in run.of_the_run if is_epsilon(f)])
     return [f for group in groups.values() for f in leads(group)]
 
 

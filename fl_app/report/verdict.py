@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from auditors.base import Finding
+from fl_app.adversaries import Adversary, by_adversary, leading, unsaid_bounds
 from fl_app.report.reading import Run
 from fl_app.report.words import capital, claim, counted, is_epsilon, number, percent, terms
 
@@ -74,7 +75,7 @@ class Verdict:
         return rest.removesuffix(")") if found else None
 
     @property
-    def key(self) -> tuple[str, str | None, str]:
+    def key(self) -> Adversary:
         """What tells this adversary from others."""
         first = self.findings[0]
         return first.threat_model, first.adjacency, first.unit
@@ -92,30 +93,13 @@ def verdicts(run: Run) -> list[Verdict]:
         last = max(f.server_round or 0 for f in run.findings)
         found = tuple(f for f in run.findings if f.server_round == last)
     found = tuple(f for f in found if f not in run.limits)
-    observers = list(dict.fromkeys(f.observer for f in found))
-    groups: dict[tuple[str, str | None, str], list[Finding]] = {}
-    # Guarantees stand next to what was measured for the same observer.
-    for f in sorted(found, key=lambda f: observers.index(f.observer)):
-        groups.setdefault((f.threat_model, f.adjacency, f.unit), []).append(f)
-    made = [_verdict(tuple(group)) for group in groups.values()]
+    made = [_verdict(tuple(group)) for group in by_adversary(found).values()]
     return sorted(made, key=lambda v: list(BADGES).index(v.level))
 
 
 def leads(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the numbers to show first: each estimate and guarantee, one bound an auditor.
-
-    Of several lower bounds the one that the auditor lists first, whatever it says: the largest
-    would have a lower confidence than each by itself.
-    """
-    bounded: set[str] = set()
-    kept = []
-    for f in sorted(findings, key=lambda f: f.kind != "lower_bound"):
-        if f.kind == "diagnostic" or (f.kind == "lower_bound" and f.auditor in bounded):
-            continue
-        if f.kind == "lower_bound":
-            bounded.add(f.auditor)
-        kept.append(f)
-    return kept
+    """Return the numbers to show first, lower bounds before the rest."""
+    return leading(sorted(findings, key=lambda f: f.kind != "lower_bound"))
 
 
 def _verdict(findings: tuple[Finding, ...]) -> Verdict:
@@ -176,9 +160,7 @@ def _found(findings: Sequence[Finding]) -> tuple[str, ...]:
     for f in found:
         how = f" ({f.rule})" if alike.count(f.kind) > 1 else ""  # else two would look the same
         sentences.append(f"{capital(claim(f))}{terms(f)}{how}. {_meaning(f)}".strip())
-    count = [sum(f.kind == "lower_bound" for f in some) for some in (findings, found)]
-    extra = count[0] - count[1]
-    if extra:
+    if extra := unsaid_bounds(findings):
         sentences.append(
             f"{counted(extra, 'more lower bound')} by other methods: see the table. The largest of "
             "several has less confidence than each by itself."
