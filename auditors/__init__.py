@@ -6,22 +6,31 @@ Names are imported on first use, so that the pure mathematics (`auditors.gaussia
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from leakmeter._rooms import alias, lazy
 
 if TYPE_CHECKING:
-    from auditors.base import Auditor, Bound, Canary, Finding, RoundFacts, RoundView, UpdateSampler
-    from auditors.checks import check_auditor
-    from auditors.duel import Effort
-    from auditors.hook import Audited
-    from auditors.lrt import LikelihoodRatio
-    from auditors.membership import Membership
-    from auditors.mods import canary_mod, tap_mod
-    from auditors.mutual import MutualInformation
-    from auditors.one_shot import OneShotCanaries
-    from auditors.plug_in import passive
-    from auditors.recorder import AggregateRecorder, replay
-    from auditors.replay_sampler import ReplaySampler
+    from leakmeter.auditors.base import (
+        Auditor,
+        Bound,
+        Canary,
+        Finding,
+        RoundFacts,
+        RoundView,
+        UpdateSampler,
+    )
+    from leakmeter.auditors.checks import check_auditor
+    from leakmeter.auditors.duel import Effort
+    from leakmeter.auditors.hook import Audited
+    from leakmeter.auditors.lrt import LikelihoodRatio
+    from leakmeter.auditors.membership import Membership
+    from leakmeter.auditors.mods import canary_mod, tap_mod
+    from leakmeter.auditors.mutual import MutualInformation
+    from leakmeter.auditors.one_shot import OneShotCanaries
+    from leakmeter.auditors.plug_in import passive
+    from leakmeter.auditors.recorder import AggregateRecorder, replay
+    from leakmeter.auditors.replay_sampler import ReplaySampler
 
 __all__ = [
     "AggregateRecorder",
@@ -62,8 +71,7 @@ _HOME = {
     "tap_mod": "mods",
 }
 
+_HOME |= dict.fromkeys(set(__all__) - set(_HOME), "base")
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"auditors.{_HOME.get(name, 'base')}"), name)
+__getattr__ = lazy(__name__, _HOME)
+alias(__name__)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.limits import Project
+from leakmeter.auditors.limits import Project
 
 Vector = NDArray[np.float64]
 

@@ -25,12 +25,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri, ndtri_exp
 
-from auditors.band import MAX_EXACT, Floats, Limit
-from auditors.base import Bound
-from auditors.domain import within
-from auditors.gaussian import epsilon_gaussian
-from auditors.one_run import guess_by_rank, one_run_epsilon, one_run_gaussian_epsilon
-from auditors.rules import (
+from leakmeter.auditors.band import MAX_EXACT, Floats, Limit
+from leakmeter.auditors.base import Bound
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.one_run import guess_by_rank, one_run_epsilon, one_run_gaussian_epsilon
+from leakmeter.auditors.rules import (
     Bonferroni,
     Fixed,
     Limits,

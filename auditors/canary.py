@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.base import Vector
-from auditors.rng import stream
+from leakmeter.auditors.base import Vector
+from leakmeter.auditors.rng import stream
 
 
 def canary_vector(seed: int, canary: int, dim: int) -> Vector:

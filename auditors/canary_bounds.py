@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc, gammaln
 
-from auditors.base import Bound
-from auditors.bounds import (
+from leakmeter.auditors.base import Bound
+from leakmeter.auditors.bounds import (
     Bonferroni,
     epsilon_lower_bound,
     guess_by_rank,
     one_run_epsilon,
     one_run_gaussian_epsilon,
 )
-from auditors.rules import Limits
+from leakmeter.auditors.rules import Limits
 
 Scores = NDArray[np.float64]
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from auditors.base import Finding, Vector
-from auditors.gaussian import epsilon_between_gaussians
+from leakmeter.auditors.base import Finding, Vector
+from leakmeter.auditors.gaussian import epsilon_between_gaussians
 
 Scores = NDArray[np.float64]
 Std = Literal["known", "fitted"]

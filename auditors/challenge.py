@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from auditors.base import Vector
-from auditors.sum_law import Floats, Matrix, SumLaw
+from leakmeter.auditors.base import Vector
+from leakmeter.auditors.sum_law import Floats, Matrix, SumLaw
 
 
 @dataclass(frozen=True)

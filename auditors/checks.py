@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from auditors.base import Auditor, Canary, Finding, RoundFacts, RoundView, Vector, plain
-from auditors.canary import canary_vector
-from auditors.rng import stream
+from leakmeter.auditors.base import Auditor, Canary, Finding, RoundFacts, RoundView, Vector, plain
+from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.rng import stream
 
 Make = Callable[[], Auditor]
 Change = Callable[[RoundView], RoundView]

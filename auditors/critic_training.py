@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.critics import (
+from leakmeter.auditors.critics import (
     Critic,
     JointCritic,
     SeparableCritic,
@@ -26,7 +26,7 @@ from auditors.critics import (
     smile,
     split_table,
 )
-from auditors.domain import within
+from leakmeter.auditors.domain import within
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from auditors.band import Floats
-from auditors.bounds import proven_epsilons
-from auditors.domain import within
-from auditors.rules import Bonferroni, Limits, Scores, SimultaneousBand
+from leakmeter.auditors.band import Floats
+from leakmeter.auditors.bounds import proven_epsilons
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.rules import Bonferroni, Limits, Scores, SimultaneousBand
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.linalg.blas import dsyrk
 from scipy.special import polygamma, psi
 
-from auditors.base import Moments
+from leakmeter.auditors.base import Moments
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.floating[Any]]

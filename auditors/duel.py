@@ -14,12 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.base import Stream, UpdateSampler, Vector
-from auditors.challenge import Challenge, between, challenge
-from auditors.domain import within
-from auditors.rng import stream as numbers
-from auditors.span import Span, outside_span
-from auditors.sum_law import ROUNDING, DenseLaw, DualLaw, Floats, NothingMovesError, SumLaw
+from leakmeter.auditors.base import Stream, UpdateSampler, Vector
+from leakmeter.auditors.challenge import Challenge, between, challenge
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.rng import stream as numbers
+from leakmeter.auditors.span import Span, outside_span
+from leakmeter.auditors.sum_law import (
+    ROUNDING,
+    DenseLaw,
+    DualLaw,
+    Floats,
+    NothingMovesError,
+    SumLaw,
+)
 
 # Up to this dimension the span of the others' updates is sampled, if the fit had so many updates
 # of each client: fewer could not tell what a sum never reaches.

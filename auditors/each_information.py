@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.domain import within
-from auditors.information import Information
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.information import Information
 
 Floats = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ def each_information(rows: NDArray[np.floating[Any]], *, noise_std: float = 0.0)
         rows: Joint draws, (draws, clients, rank); clients are independent within a draw.
         noise_std: Noise on each coordinate of the sum.
 
-    >>> from auditors.rng import stream
+    >>> from leakmeter.auditors.rng import stream
     >>> found = each_information(stream(0, "doc").standard_normal((200, 10, 4)))
     >>> truth = 2 * np.log(10 / 9)
     >>> bool(abs(found.nats - truth).max() < 4 * found.std_error.max() < 0.1)

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cholesky, eigvalsh, solve_triangular
 from scipy.special import erfinv, ndtr, ndtri
 
-from auditors.domain import within
-from auditors.hockey_stick import (
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.hockey_stick import (
     LOG_SQRT_2PI,
     ULP,
     Floats,
@@ -27,8 +27,8 @@ from auditors.hockey_stick import (
     epsilon_both_ways,
     log_hockey_stick,
 )
-from auditors.ldp import LdpCurve as LdpCurve
-from auditors.ldp import ldp_curve as ldp_curve
+from leakmeter.auditors.ldp import LdpCurve as LdpCurve
+from leakmeter.auditors.ldp import ldp_curve as ldp_curve
 
 
 @overload

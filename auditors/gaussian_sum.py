@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.base import Vector
+from leakmeter.auditors.base import Vector
 
 
 def simulate_cosines(dim: int, canaries: int, sigma: float, rng: np.random.Generator) -> Vector:

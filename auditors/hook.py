@@ -17,12 +17,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from auditors import wire
-from auditors.base import Auditor, Finding, RoundView, Vector
-from auditors.chain import chain, replaced, understood
-from auditors.layout import Layout
-from auditors.limits import Project
-from auditors.opened import (
+from leakmeter.auditors import wire
+from leakmeter.auditors.base import Auditor, Finding, RoundView, Vector
+from leakmeter.auditors.chain import chain, replaced, understood
+from leakmeter.auditors.layout import Layout
+from leakmeter.auditors.limits import Project
+from leakmeter.auditors.opened import (
     NO_CANARIES,
     NO_TRUTH,
     Numbers,
@@ -31,11 +31,11 @@ from auditors.opened import (
     give_orders,
     hides_updates,
 )
-from auditors.panel import Panel
-from auditors.record import RoundLine, RunRecord
-from auditors.round_log import OnRound, RoundLog, scalars, with_findings
-from auditors.survey import survey, with_round
-from auditors.view import Updates, merged_facts, weight_key
+from leakmeter.auditors.panel import Panel
+from leakmeter.auditors.record import RoundLine, RunRecord
+from leakmeter.auditors.round_log import OnRound, RoundLog, scalars, with_findings
+from leakmeter.auditors.survey import survey, with_round
+from leakmeter.auditors.view import Updates, merged_facts, weight_key
 
 _log = logging.getLogger("flwr")
 

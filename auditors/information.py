@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from auditors.base import Bound, Kind
+from leakmeter.auditors.base import Bound, Kind
 
 NATS_PER_BIT = math.log(2)
 

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from auditors.domain import within
-from auditors.rng import stream
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.rng import stream
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

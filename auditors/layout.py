@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from auditors.base import Vector
+from leakmeter.auditors.base import Vector
 
 _log = logging.getLogger("flwr")
 

@@ -19,10 +19,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from auditors.domain import within
-from auditors.hockey_stick import log_hockey_stick
-from auditors.noise_law import LossLaw, gamma_loss, irwin_hall_loss, loss_cells
-from auditors.privacy_loss import deltas, infinite_mass
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.hockey_stick import log_hockey_stick
+from leakmeter.auditors.noise_law import LossLaw, gamma_loss, irwin_hall_loss, loss_cells
+from leakmeter.auditors.privacy_loss import deltas, infinite_mass
 
 Floats = NDArray[np.float64]
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from auditors.base import Moments
-from auditors.determinant import Draws, Floats, Rows, Sample, combine
-from auditors.domain import within
-from auditors.information import Information
+from leakmeter.auditors.base import Moments
+from leakmeter.auditors.determinant import Draws, Floats, Rows, Sample, combine
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.information import Information
 
 
 def logdet_information(sums_with: Draws, sums_without: Draws) -> Information:
@@ -43,7 +43,7 @@ def logdet_information(sums_with: Draws, sums_without: Draws) -> Information:
         rows or blocks the standard error is that of unrelated Gaussian draws. It is infinite if
         some coordinate moves with the target only, and 0 if nothing moves at all.
 
-    >>> from auditors.rng import stream
+    >>> from leakmeter.auditors.rng import stream
     >>> y = stream(0, "others").standard_normal((400, 3))
     >>> x = stream(0, "target").standard_normal((400, 3))
     >>> found = logdet_information(x + y, y)

@@ -22,13 +22,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from auditors.base import Auditor, Finding, RoundView, UpdateSampler
-from auditors.domain import within
-from auditors.duel import ConstantSumError, Duel, Effort, Watch, duel
-from auditors.limits import Project, check_noise_is_known, few_clients, sampler_limits
-from auditors.lrt_findings import Judge
-from auditors.rng import stream
-from auditors.round_sum import (
+from leakmeter.auditors.base import Auditor, Finding, RoundView, UpdateSampler
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.duel import ConstantSumError, Duel, Effort, Watch, duel
+from leakmeter.auditors.limits import Project, check_noise_is_known, few_clients, sampler_limits
+from leakmeter.auditors.lrt_findings import Judge
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.round_sum import (
     SamplerOf,
     contribution,
     fitting_sampler,

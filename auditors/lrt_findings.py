@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from auditors.base import Finding, Game, Observer, Vector
-from auditors.bounds import epsilon_lower_bound
-from auditors.canary_estimates import anderson_darling
-from auditors.curve import drawn
-from auditors.duel import Duel
-from auditors.gaussian import delta_gaussian, epsilon_gaussian, tradeoff_gaussian
+from leakmeter.auditors.base import Finding, Game, Observer, Vector
+from leakmeter.auditors.bounds import epsilon_lower_bound
+from leakmeter.auditors.canary_estimates import anderson_darling
+from leakmeter.auditors.curve import drawn
+from leakmeter.auditors.duel import Duel
+from leakmeter.auditors.gaussian import delta_gaussian, epsilon_gaussian, tradeoff_gaussian
 
 # Where the curve of lower bounds is given.
 DELTAS = tuple(float(d) for d in np.logspace(-6, math.log10(0.5), 20))

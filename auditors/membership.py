@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from auditors.base import Auditor, Bound, Finding, RoundView, Vector
-from auditors.bounds import Rule, SimultaneousBand, epsilon_lower_bound
-from auditors.domain import within
+from leakmeter.auditors.base import Auditor, Bound, Finding, RoundView, Vector
+from leakmeter.auditors.bounds import Rule, SimultaneousBand, epsilon_lower_bound
+from leakmeter.auditors.domain import within
 
 Floats = NDArray[np.float64]
 Spread = Literal["shared", "record"]

@@ -7,15 +7,15 @@ estimator of the paper is in `mine`.
 
 from __future__ import annotations
 
-from auditors.information import Information
-from auditors.logdet import (
+from leakmeter.auditors.information import Information
+from leakmeter.auditors.logdet import (
     Subspace,
     joint_information,
     logdet_information,
     principal_subspace,
     subspace_information,
 )
-from auditors.mi_bounds import (
+from leakmeter.auditors.mi_bounds import (
     IndependentWhitened,
     LogConcaveWhitened,
     accumulated,

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from scipy.special import gammaln
 
-from auditors.domain import within
-from auditors.information import Information
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.information import Information
 
 _IID = "the users' gradients are independent and alike given the model (Assumption 1)"
 

@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from auditors.critic_training import Outcome, Samples, Training, train
-from auditors.information import Information
-from auditors.rng import stream
+from leakmeter.auditors.critic_training import Outcome, Samples, Training, train
+from leakmeter.auditors.information import Information
+from leakmeter.auditors.rng import stream
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.floating[Any]]

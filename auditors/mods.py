@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from auditors import wire
-from auditors.canary import canary_vector
-from auditors.layout import Layout
+from leakmeter.auditors import wire
+from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.layout import Layout
 
 Call = Callable[[Message, Context], Message]
 

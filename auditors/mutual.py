@@ -21,17 +21,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from auditors.base import Auditor, Finding, RoundView, UpdateSampler
-from auditors.domain import within
-from auditors.each_information import most_directions
-from auditors.information import NATS_PER_BIT, Information
-from auditors.limits import Project, check_noise_is_known, few_clients, sampler_limits
-from auditors.mi_bounds import Case, gaussian_information, round_bound
-from auditors.mutual_account import Account, Entry
-from auditors.mutual_findings import WHOLE, Words, alike, summed
-from auditors.rng import stream
-from auditors.round_information import ConstantUpdatesError, Look, Watch, check_whole, measure
-from auditors.round_sum import SamplerOf, fitting_sampler, is_due, noise_on_sum
+from leakmeter.auditors.base import Auditor, Finding, RoundView, UpdateSampler
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.each_information import most_directions
+from leakmeter.auditors.information import NATS_PER_BIT, Information
+from leakmeter.auditors.limits import Project, check_noise_is_known, few_clients, sampler_limits
+from leakmeter.auditors.mi_bounds import Case, gaussian_information, round_bound
+from leakmeter.auditors.mutual_account import Account, Entry
+from leakmeter.auditors.mutual_findings import WHOLE, Words, alike, summed
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.round_information import (
+    ConstantUpdatesError,
+    Look,
+    Watch,
+    check_whole,
+    measure,
+)
+from leakmeter.auditors.round_sum import SamplerOf, fitting_sampler, is_due, noise_on_sum
 
 _log = logging.getLogger("flwr")
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from auditors.base import Game
+from leakmeter.auditors.base import Game
 
 
 @dataclass

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from auditors.base import Finding, Game, Observer
-from auditors.information import NATS_PER_BIT, Information
-from auditors.lrt_findings import GAMES
-from auditors.mi_bounds import gaussian_information
-from auditors.mutual_account import Entry
-from auditors.round_information import Measured
+from leakmeter.auditors.base import Finding, Game, Observer
+from leakmeter.auditors.information import NATS_PER_BIT, Information
+from leakmeter.auditors.lrt_findings import GAMES
+from leakmeter.auditors.mi_bounds import gaussian_information
+from leakmeter.auditors.mutual_account import Entry
+from leakmeter.auditors.round_information import Measured
 
 if TYPE_CHECKING:
-    from auditors.mine import NeuralEstimate, Spread
+    from leakmeter.auditors.mine import NeuralEstimate, Spread
 
 QUANTITY = "mutual information in bits"
 # Figures that are not of the directions looked along, or not of a model, have names of their own.

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 from scipy.special import gammainc, gammaincc, gammaln, lambertw
 
-from auditors.irwin_hall import IrwinHall
-from auditors.privacy_loss import LARGEST, NODES, Cells, Ends
+from leakmeter.auditors.irwin_hall import IrwinHall
+from leakmeter.auditors.privacy_loss import LARGEST, NODES, Cells, Ends
 
 Floats = NDArray[np.float64]
 

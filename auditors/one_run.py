@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.special import betainc, expit, gammaln, log_expit, ndtr, ndtri
 
-from auditors.base import Bound
-from auditors.domain import within
-from auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.base import Bound
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.gaussian import epsilon_gaussian
 
 _ASSUMPTIONS = (
     "each canary was in or out by its own fair coin, independent of all else",

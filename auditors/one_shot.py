@@ -17,10 +17,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.base import Adjacency, Auditor, Canary, Finding, RoundView
-from auditors.canary import schedule
-from auditors.canary_bounds import prove
-from auditors.canary_estimates import (
+from leakmeter.auditors.base import Adjacency, Auditor, Canary, Finding, RoundView
+from leakmeter.auditors.canary import schedule
+from leakmeter.auditors.canary_bounds import prove
+from leakmeter.auditors.canary_estimates import (
     Interference,
     Scores,
     Std,
@@ -30,10 +30,10 @@ from auditors.canary_estimates import (
     one_fit,
     two_fits,
 )
-from auditors.canary_limits import canary_limits
-from auditors.limits import Project, UnableError
-from auditors.rng import derive, stream
-from auditors.transcript import Transcript
+from leakmeter.auditors.canary_limits import canary_limits
+from leakmeter.auditors.limits import Project, UnableError
+from leakmeter.auditors.rng import derive, stream
+from leakmeter.auditors.transcript import Transcript
 
 _log = logging.getLogger("flwr")
 

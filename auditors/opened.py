@@ -10,11 +10,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from auditors import wire
-from auditors.base import Canary, Vector
-from auditors.chain import chain
-from auditors.layout import Layout
-from auditors.view import Updates, collect_truth
+from leakmeter.auditors import wire
+from leakmeter.auditors.base import Canary, Vector
+from leakmeter.auditors.chain import chain
+from leakmeter.auditors.layout import Layout
+from leakmeter.auditors.view import Updates, collect_truth
 
 _log = logging.getLogger("flwr")
 

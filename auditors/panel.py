@@ -6,8 +6,8 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from auditors.base import Auditor, Canary, Finding, RoundView
-from auditors.limits import LIMIT, THREAT_MODEL, Project, UnableError
+from leakmeter.auditors.base import Auditor, Canary, Finding, RoundView
+from leakmeter.auditors.limits import LIMIT, THREAT_MODEL, Project, UnableError
 
 _log = logging.getLogger("flwr")
 _BEFORE = "before round 1"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from auditors.base import Auditor
-from auditors.duel import Effort
-from auditors.lrt import LikelihoodRatio
-from auditors.mutual import MutualInformation
-from auditors.one_shot import OneShotCanaries
-from auditors.replay_sampler import ReplaySampler
+from leakmeter.auditors.base import Auditor
+from leakmeter.auditors.duel import Effort
+from leakmeter.auditors.lrt import LikelihoodRatio
+from leakmeter.auditors.mutual import MutualInformation
+from leakmeter.auditors.one_shot import OneShotCanaries
+from leakmeter.auditors.replay_sampler import ReplaySampler
 
 
 def passive(

@@ -7,16 +7,16 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from auditors.base import Auditor, Bound, Finding, RoundView, plain
-from auditors.domain import within
-from auditors.record_lrt import (
+from leakmeter.auditors.base import Auditor, Bound, Finding, RoundView, plain
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.record_lrt import (
     RecordAudit,
     RecordCase,
     RecordEffort,
     audit_records,
     record_finding,
 )
-from auditors.round_sum import is_due
+from leakmeter.auditors.round_sum import is_due
 
 
 class RecordLikelihoodRatio(Auditor):

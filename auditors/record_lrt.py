@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from auditors.base import Bound, Finding
-from auditors.bounds import epsilon_lower_bound
-from auditors.curve import drawn
-from auditors.domain import within
-from auditors.record_law import Floats, GradientRows, Indices, PairLaw
-from auditors.rng import stream
-from auditors.spectrum import Spectrum
+from leakmeter.auditors.base import Bound, Finding
+from leakmeter.auditors.bounds import epsilon_lower_bound
+from leakmeter.auditors.curve import drawn
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.record_law import Floats, GradientRows, Indices, PairLaw
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.spectrum import Spectrum
 
 # One draw of the sum for these rows as the client's records, less what the adversary knows of the
 # others. It must be what really runs, with a generator for its randomness.

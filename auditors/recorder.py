@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.base import Auditor, Canary, Finding, RoundFacts, RoundView, Vector
-from auditors.record import write_atomically
+from leakmeter.auditors.base import Auditor, Canary, Finding, RoundFacts, RoundView, Vector
+from leakmeter.auditors.record import write_atomically
 
 _VECTORS = ("aggregate", "noised")  # fields of RoundFacts that are vectors
 _KEPT = frozenset({"server_round", "sent", "released", "facts", "instructed"})

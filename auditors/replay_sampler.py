@@ -18,12 +18,12 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from auditors import wire
-from auditors.base import Game, Moments, Stream, Vector
-from auditors.layout import Layout
-from auditors.limits import Project, UnableError
-from auditors.rng import derive
-from auditors.sum_moments import Reruns
+from leakmeter.auditors import wire
+from leakmeter.auditors.base import Game, Moments, Stream, Vector
+from leakmeter.auditors.layout import Layout
+from leakmeter.auditors.limits import Project, UnableError
+from leakmeter.auditors.rng import derive
+from leakmeter.auditors.sum_moments import Reruns
 
 # Orders of a round that a replay leaves out: canaries are no honest training, the tap's copy is
 # the round's own, and a mask belongs to one upload.
@@ -32,7 +32,7 @@ _MOST_BYTES = 2**26
 _SAID_EVERY = 30.0  # seconds between lines about a long replay
 _NOISE = (
     "replays keep a client's own noise in its candidate updates, where it hides nothing: sample "
-    "with clients.CohortSampler where clients add noise"
+    "with leakmeter.clients.CohortSampler where clients add noise"
 )
 _log = logging.getLogger("flwr")
 
@@ -192,7 +192,7 @@ class ReplaySampler:
             raise ReplayError(
                 f"replays need plain updates, but {who} are told to mask theirs: a deployed client "
                 "must never hand one out; in a simulation pass simulated=True, or sample with "
-                "clients.CohortSampler"
+                "leakmeter.clients.CohortSampler"
             )
 
     def _step(self, dim: int, clients: int) -> int:

@@ -13,17 +13,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.base import Game, Stream, UpdateSampler, Vector
-from auditors.domain import within
-from auditors.each_information import each_information, most_directions
-from auditors.information import Information
-from auditors.limits import UnableError
-from auditors.logdet import Subspace, joint_information, logdet_information, principal_subspace
-from auditors.rng import stream as numbers
-from auditors.sum_law import ROUNDING
+from leakmeter.auditors.base import Game, Stream, UpdateSampler, Vector
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.each_information import each_information, most_directions
+from leakmeter.auditors.information import Information
+from leakmeter.auditors.limits import UnableError
+from leakmeter.auditors.logdet import (
+    Subspace,
+    joint_information,
+    logdet_information,
+    principal_subspace,
+)
+from leakmeter.auditors.rng import stream as numbers
+from leakmeter.auditors.sum_law import ROUNDING
 
 if TYPE_CHECKING:
-    from auditors.mine import NeuralEstimate
+    from leakmeter.auditors.mine import NeuralEstimate
 
 Floats = NDArray[np.float64]
 # Told which stage goes on, and which share of it is done.
@@ -189,7 +194,7 @@ def _dependent(rows: Floats, noise: Floats, place: int | None) -> tuple[Informat
 
 
 def _neural(x: Floats, z: Floats, look: Look, seed: int) -> NeuralEstimate:
-    from auditors.mine import estimate  # torch, and only for those who ask
+    from leakmeter.auditors.mine import estimate  # torch, and only for those who ask
 
     return estimate(x, z, seed=seed, seeds=look.critics, nulls=look.critics)
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from flwr.app import ArrayRecord, MetricRecord
 
-from auditors.base import Finding
-from auditors.record import RoundLine, RunRecord
+from leakmeter.auditors.base import Finding
+from leakmeter.auditors.record import RoundLine, RunRecord
 
 OnRound = Callable[[RoundLine, ArrayRecord], None]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from auditors.base import Observer, RoundFacts, RoundView, UpdateSampler, Vector
+from leakmeter.auditors.base import Observer, RoundFacts, RoundView, UpdateSampler, Vector
 
 # A mechanism's clipping may change from round to round, and the sampler with it.
 SamplerOf = Callable[[RoundView], UpdateSampler]

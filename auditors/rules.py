@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from auditors.band import (
+from leakmeter.auditors.band import (
     MAX_EXACT,
     Counts,
     Floats,
@@ -24,8 +24,8 @@ from auditors.band import (
     spread_counts,
     upper_limit,
 )
-from auditors.domain import within
-from auditors.rng import stream
+from leakmeter.auditors.domain import within
+from leakmeter.auditors.rng import stream
 
 # Maps thresholds t to ln P(score >= t) of a sample that was out.
 NullLogsf = Callable[[Floats], ArrayLike]

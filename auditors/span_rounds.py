@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.base import Bound, RoundView
-from auditors.span import Span, SpanTracker
+from leakmeter.auditors.base import Bound, RoundView
+from leakmeter.auditors.span import Span, SpanTracker
 
 _RULE = "share of a client's update outside of the span of the others' in the same round"
 _ASSUMED = (

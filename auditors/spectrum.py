@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.base import Bound
+from leakmeter.auditors.base import Bound
 
 Floats = NDArray[np.float64]
 

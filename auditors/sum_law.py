@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh, solve_triangular
 from scipy.linalg.lapack import dpocon
 
-from auditors.base import Moments, Vector
+from leakmeter.auditors.base import Moments, Vector
 
 Floats = NDArray[np.floating]
 Matrix = NDArray[np.float64]

@@ -15,8 +15,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.base import Game, Moments, Vector
-from auditors.scatter import Scatter
+from leakmeter.auditors.base import Game, Moments, Vector
+from leakmeter.auditors.scatter import Scatter
 
 # With fewer deals than this many times the dimension, deal sums alone make a poor covariance.
 DEALS_PER_DIMENSION = 5

@@ -8,9 +8,9 @@ from dataclasses import replace
 from flwr.app import Message
 from flwr.serverapp.strategy import Strategy
 
-from auditors import wire
-from auditors.chain import chain
-from auditors.limits import Project
+from leakmeter.auditors import wire
+from leakmeter.auditors.chain import chain
+from leakmeter.auditors.limits import Project
 
 # Flower's own wrappers all have this in their names; their noise is drawn inside them.
 _FLOWERS_NOISE = "DifferentialPrivacy"

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.base import Vector
-from auditors.canary import canary_products, null_maxima
-from auditors.canary_bounds import cosine_logsf, largest_cosine_log_p
+from leakmeter.auditors.base import Vector
+from leakmeter.auditors.canary import canary_products, null_maxima
+from leakmeter.auditors.canary_bounds import cosine_logsf, largest_cosine_log_p
 
 Scores = NDArray[np.float64]
 

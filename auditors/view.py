@@ -12,11 +12,11 @@ from flwr.app import Array, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from auditors import wire
-from auditors.base import Canary, RoundFacts, Vector
-from auditors.canary import canary_vector
-from auditors.chain import chain
-from auditors.layout import Layout
+from leakmeter.auditors import wire
+from leakmeter.auditors.base import Canary, RoundFacts, Vector
+from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.chain import chain
+from leakmeter.auditors.layout import Layout
 
 
 class Updates(Mapping[int, Vector]):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from auditors.base import Canary
+from leakmeter.auditors.base import Canary
 
 CANARY = "leakmeter.canary"
 TAP = "leakmeter.tap"

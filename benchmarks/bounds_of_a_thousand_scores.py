@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
-from auditors import band
-from auditors.bounds import (
+from benchmarks.measure import Row, Scale, Timer, alone, interleave, paired, timer
+from benchmarks.script import main
+from leakmeter.auditors import band
+from leakmeter.auditors.bounds import (
     Bonferroni,
     Fixed,
     PilotSplit,
@@ -28,9 +30,7 @@ from auditors.bounds import (
     one_run_epsilon,
     one_run_gaussian_epsilon,
 )
-from auditors.rng import stream
-from benchmarks.measure import Row, Scale, Timer, alone, interleave, paired, timer
-from benchmarks.script import main
+from leakmeter.auditors.rng import stream
 
 REPETITIONS, DELTA, LIMIT = 15, 1e-6, 50e-3
 PEER = "scipy's quantiles"

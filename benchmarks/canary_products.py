@@ -15,11 +15,11 @@ from functools import partial
 
 import numpy as np
 
-from auditors.canary import canary_products, canary_vector
-from auditors.rng import stream
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.memory import grown
 from benchmarks.script import main
+from leakmeter.auditors.canary import canary_products, canary_vector
+from leakmeter.auditors.rng import stream
 
 STORED = 50
 

@@ -17,10 +17,10 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from auditors.gaussian import epsilon_between_gaussians
-from auditors.rng import stream
 from benchmarks.measure import Row, Scale, interleave, paired, timer
 from benchmarks.script import main
+from leakmeter.auditors.gaussian import epsilon_between_gaussians
+from leakmeter.auditors.rng import stream
 
 FEW, DELTA, PEER = 20, 1e-6, "brentq, equal spreads"
 

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from auditors.curve import ErrorCurve
-from auditors.rng import stream
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.script import main
+from leakmeter.auditors.curve import ErrorCurve
+from leakmeter.auditors.rng import stream
 
 DELTAS = np.logspace(-6, math.log10(0.5), 20)
 Floats = NDArray[np.float64]

@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from auditors.inversion import Attack, Reconstruction, invert, psnr
 from benchmarks.measure import Row, Scale, Skipped, alone, seconds
 from benchmarks.mnist import SHAPE, digits
 from benchmarks.script import main
-from fl_app.errors import ConfigError
-from fl_app.model import build
+from leakmeter.auditors.inversion import Attack, Reconstruction, invert, psnr
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.model import build
 
 BATCH = 32
 ATTACKS = {

@@ -12,25 +12,25 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from auditors.canary import canary_products
-from auditors.canary_estimates import one_fit
-from auditors.gaussian_sum import simulate_cosines
-from auditors.rng import stream
-from auditors.scatter import Scatter
 from benchmarks.likelihood_ratio_round import Size, one
 from benchmarks.measure import seconds
 from benchmarks.secure_sum import Case
 from benchmarks.secure_sum_ours import our_functions
-from clients.cohort import Cohort
-from clients.gradient_matrix import DenseGradients
-from clients.sampler import CohortSampler
-from clients.source import Kept
-from clients.update import FedAvg
-from clients.water_filling import WaterFilling
-from fl_app.config import Config
-from fl_app.engine import launch
-from fl_app.folder import RunFolder
-from fl_app.progress import Progress
+from leakmeter.auditors.canary import canary_products
+from leakmeter.auditors.canary_estimates import one_fit
+from leakmeter.auditors.gaussian_sum import simulate_cosines
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.scatter import Scatter
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.gradient_matrix import DenseGradients
+from leakmeter.clients.sampler import CohortSampler
+from leakmeter.clients.source import Kept
+from leakmeter.clients.update import FedAvg
+from leakmeter.clients.water_filling import WaterFilling
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.engine import launch
+from leakmeter.fl_app.folder import RunFolder
+from leakmeter.fl_app.progress import Progress
 
 BATCH, DELTA = 32, 1e-6
 

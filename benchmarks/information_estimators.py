@@ -15,11 +15,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from auditors.mi import gaussian_information, joint_information, logdet_information
-from auditors.mine import NeuralEstimate, Rows, Training, estimate
-from auditors.rng import stream
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.script import main
+from leakmeter.auditors.mi import gaussian_information, joint_information, logdet_information
+from leakmeter.auditors.mine import NeuralEstimate, Rows, Training, estimate
+from leakmeter.auditors.rng import stream
 
 # Dimension and users, and which critics are trained there.
 TASKS: dict[tuple[int, int], tuple[str, ...]] = {

@@ -18,13 +18,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.challenge import challenge
-from auditors.rng import stream
-from auditors.scatter import Scatter
-from auditors.sum_law import DenseLaw, DualLaw, SumLaw
 from benchmarks.measure import Row, Scale, alone
 from benchmarks.memory import grown
 from benchmarks.script import main
+from leakmeter.auditors.challenge import challenge
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.scatter import Scatter
+from leakmeter.auditors.sum_law import DenseLaw, DualLaw, SumLaw
 
 CHUNK, PART = 2_048, 250
 

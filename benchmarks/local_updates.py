@@ -25,12 +25,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.data import DataLoader, TensorDataset
 
-from auditors.rng import stream
 from benchmarks.measure import Row, Scale, alone, compare, seconds, timer
 from benchmarks.memory import grown
 from benchmarks.script import main
-from clients.cohort import Cohort
-from clients.update import FedAvg, FullBatchGD
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.update import FedAvg, FullBatchGD
 
 EXAMPLES, LR, MEMORY = 20_000, 0.1, 8 * 2**20
 Indices = NDArray[np.int64]

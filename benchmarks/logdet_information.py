@@ -17,11 +17,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.information import Information
-from auditors.mi import gaussian_information, logdet_information
-from auditors.rng import stream
 from benchmarks.measure import Row, Scale, alone, compare, seconds, timer
 from benchmarks.script import main
+from leakmeter.auditors.information import Information
+from leakmeter.auditors.mi import gaussian_information, logdet_information
+from leakmeter.auditors.rng import stream
 
 USERS = 20
 Floats = NDArray[np.float32]

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from auditors.mine import Training, estimate
-from auditors.rng import stream
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.script import main
+from leakmeter.auditors.mine import Training, estimate
+from leakmeter.auditors.rng import stream
 
 PAIRS, FITTED, CRITICS = 1000, 600, 5
 PEER_STEPS = {300: 2, 7_850: 5, 89_610: 1}  # steps of the peer that are timed, by dimension

@@ -15,13 +15,13 @@ from functools import partial
 
 import numpy as np
 
-from auditors.canary_estimates import one_fit
-from auditors.gaussian import gaussian_sigma
-from auditors.gaussian_sum import simulate_cosines
-from auditors.rng import stream
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.memory import grown
 from benchmarks.script import main
+from leakmeter.auditors.canary_estimates import one_fit
+from leakmeter.auditors.gaussian import gaussian_sigma
+from leakmeter.auditors.gaussian_sum import simulate_cosines
+from leakmeter.auditors.rng import stream
 
 DELTA, TRUTH = 1e-6, 10.0
 

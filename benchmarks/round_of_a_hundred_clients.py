@@ -41,12 +41,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, TensorDataset
 
-from auditors import wire
-from auditors.rng import stream
 from benchmarks.measure import Row, Scale, paired
 from benchmarks.script import main
-from clients.cohort import Cohort
-from clients.update import FedAvg
+from leakmeter.auditors import wire
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.update import FedAvg
 
 CLIENTS, SIZE, BATCH, LR, TARGET = 100, 600, 64, 0.1, 9
 BACKEND: Any = {

@@ -10,7 +10,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from auditors import wire
 from benchmarks.secure_sum import (
     THRESHOLD,
     UPDATE,
@@ -20,10 +19,11 @@ from benchmarks.secure_sum import (
     Dropout,
     settle,
 )
-from clients import MaskMod
-from clients.graph import MAX_ABORT, MAX_EXPOSURE
-from clients.keys import Session
-from clients.mask_wire import (
+from leakmeter.auditors import wire
+from leakmeter.clients import MaskMod
+from leakmeter.clients.graph import MAX_ABORT, MAX_EXPOSURE
+from leakmeter.clients.keys import Session
+from leakmeter.clients.mask_wire import (
     get_by_number,
     get_keys,
     get_keys_of_peers,
@@ -31,11 +31,11 @@ from clients.mask_wire import (
     put_by_number,
     put_participant,
 )
-from clients.participant import Participant, Policy
-from clients.quantise import Quantiser
-from strategies import Masked
-from strategies.topology import Topology
-from strategies.unmasking import AbandonedError, Cohort
+from leakmeter.clients.participant import Participant, Policy
+from leakmeter.clients.quantise import Quantiser
+from leakmeter.strategies import Masked
+from leakmeter.strategies.topology import Topology
+from leakmeter.strategies.unmasking import AbandonedError, Cohort
 
 
 class FirstReply(Strategy):

@@ -25,17 +25,17 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from auditors.rng import stream
 from benchmarks.filling_memory import whole
 from benchmarks.measure import Row, Scale, Skipped, alone, compare, timer
 from benchmarks.memory import grown
 from benchmarks.mnist import SHAPE, digits
 from benchmarks.script import main
-from clients.gradient_matrix import Floats, Gradients
-from clients.per_example import per_example_gradients
-from clients.water_filling import WaterFilling
-from fl_app.errors import ConfigError
-from fl_app.model import build
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.gradient_matrix import Floats, Gradients
+from leakmeter.clients.per_example import per_example_gradients
+from leakmeter.clients.water_filling import WaterFilling
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.model import build
 
 COUNT, BATCH, CLIP, FLOOR, BLOCKS = 1200, 32, 10.0, 1e-3, 10
 SMALL = (1, 8, 8)  # a corner of an image, for the quick scale

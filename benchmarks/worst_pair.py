@@ -17,12 +17,12 @@ import numpy as np
 from scipy.linalg import cho_solve
 from scipy.spatial.distance import pdist
 
-from auditors.challenge import farthest
-from auditors.rng import stream
-from auditors.scatter import Scatter
-from auditors.sum_law import DenseLaw
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.script import main
+from leakmeter.auditors.challenge import farthest
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.scatter import Scatter
+from leakmeter.auditors.sum_law import DenseLaw
 
 FEW, CHUNK = 4, 2_000
 

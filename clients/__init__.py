@@ -5,15 +5,16 @@ Names are imported on first use, so that a mod can be had without torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from leakmeter._rooms import alias, lazy
 
 if TYPE_CHECKING:
-    from clients.filling import FillMod, fill_mod
-    from clients.mods import MaskMod, mask_mod
-    from clients.noising import NoiseMod, noise_mod
-    from clients.participant import Policy
-    from clients.sampler import CohortSampler
+    from leakmeter.clients.filling import FillMod, fill_mod
+    from leakmeter.clients.mods import MaskMod, mask_mod
+    from leakmeter.clients.noising import NoiseMod, noise_mod
+    from leakmeter.clients.participant import Policy
+    from leakmeter.clients.sampler import CohortSampler
 
 _HOME = {
     "CohortSampler": "sampler",
@@ -37,8 +38,5 @@ __all__ = [
     "noise_mod",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"clients.{_HOME[name]}"), name)
+__getattr__ = lazy(__name__, _HOME)
+alias(__name__)

@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients.cohort_batch import Chunk, Engine, Indices
-from clients.cohort_dense import Dense, layers_of
-from clients.cohort_module import Plain, functional
-from clients.update import UpdateRule, as_steps
+from leakmeter.clients.cohort_batch import Chunk, Engine, Indices
+from leakmeter.clients.cohort_dense import Dense, layers_of
+from leakmeter.clients.cohort_module import Plain, functional
+from leakmeter.clients.update import UpdateRule, as_steps
 
 
 class Cohort:
@@ -45,7 +45,7 @@ class Cohort:
             the rows of the output layer do in every update, and the last class's are left out.
             None if the module does not end in a `Linear` or the rule is unknown.
 
-    >>> from clients.update import FedAvg
+    >>> from leakmeter.clients.update import FedAvg
     >>> cohort = Cohort(nn.Linear(104, 2), FedAvg(epochs=1, batch_size=64, lr=0.1))
     >>> cohort.dim, len(cohort.free)
     (210, 105)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.update import StepRule
+from leakmeter.clients.update import StepRule
 
 Indices = NDArray[np.int64]
 

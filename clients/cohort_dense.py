@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clients.cohort_batch import Chunk, Step, clients_in_cache, steps, width
-from clients.update import StepRule
+from leakmeter.clients.cohort_batch import Chunk, Step, clients_in_cache, steps, width
+from leakmeter.clients.update import StepRule
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import unfold
 
-from clients.gradient_matrix import Floats, Part, Rows
+from leakmeter.clients.gradient_matrix import Floats, Part, Rows
 
 _CHUNK = 64  # examples whose patches are held at a time
 _ROOM = 2**26  # bytes of a layer's rows that are kept

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from auditors import wire
-from clients.water_filling import WaterFilling
+from leakmeter.auditors import wire
+from leakmeter.clients.water_filling import WaterFilling
 
 if TYPE_CHECKING:
-    from clients.gaussian_sampling import GaussianSampling
+    from leakmeter.clients.gaussian_sampling import GaussianSampling
 
 Call = Callable[[Message, Context], Message]
 

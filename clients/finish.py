@@ -13,9 +13,9 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.domain import within
-from clients.noise import clip, gaussian
-from clients.quantise import Quantiser
+from leakmeter.auditors.domain import within
+from leakmeter.clients.noise import clip, gaussian
+from leakmeter.clients.quantise import Quantiser
 
 Rows = NDArray[np.float64]
 

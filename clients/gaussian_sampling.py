@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from auditors.spectrum import Spectrum
-from clients.gradient_matrix import Floats
-from clients.noise import gaussian
-from clients.per_example import per_example_gradients
-from clients.update import Trained
-from clients.water_filling import WaterFilling, sampling_weights
+from leakmeter.auditors.spectrum import Spectrum
+from leakmeter.clients.gradient_matrix import Floats
+from leakmeter.clients.noise import gaussian
+from leakmeter.clients.per_example import per_example_gradients
+from leakmeter.clients.update import Trained
+from leakmeter.clients.water_filling import WaterFilling, sampling_weights
 
 Sampling = Literal["gaussian", "minibatch", "full"]
 

@@ -16,12 +16,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from auditors import wire
-from auditors.layout import Layout
-from clients.keys import ClientSecrets, KeyPair, Session
-from clients.masking import Ring, RingVector
-from clients.participant import Participant, PublicKeys, RefusedError, Step
-from clients.quantise import Quantiser
+from leakmeter.auditors import wire
+from leakmeter.auditors.layout import Layout
+from leakmeter.clients.keys import ClientSecrets, KeyPair, Session
+from leakmeter.clients.masking import Ring, RingVector
+from leakmeter.clients.participant import Participant, PublicKeys, RefusedError, Step
+from leakmeter.clients.quantise import Quantiser
 
 # Beside a client's own order: what all clients of the round are told alike.
 SUM = f"{wire.MASK}.sum"

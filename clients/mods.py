@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from auditors import wire
-from auditors.base import Vector
-from auditors.layout import Layout
-from auditors.rng import stream
-from clients.keys import Session
-from clients.mask_wire import (
+from leakmeter.auditors import wire
+from leakmeter.auditors.base import Vector
+from leakmeter.auditors.layout import Layout
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.keys import Session
+from leakmeter.clients.mask_wire import (
     SUM,
     get_by_number,
     get_int,
@@ -33,9 +33,9 @@ from clients.mask_wire import (
     put_participant,
     put_upload,
 )
-from clients.masking import RingVector
-from clients.participant import Participant, Policy, RefusedError
-from clients.quantise import Quantiser
+from leakmeter.clients.masking import RingVector
+from leakmeter.clients.participant import Participant, Policy, RefusedError
+from leakmeter.clients.quantise import Quantiser
 
 _log = logging.getLogger("flwr")
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtri
 
-from auditors.base import Vector
+from leakmeter.auditors.base import Vector
 
 if TYPE_CHECKING:
-    from clients.water_filling import WaterFilling
+    from leakmeter.clients.water_filling import WaterFilling
 
 __all__ = ["WaterFilling", "clip", "gaussian"]
 
@@ -23,7 +23,7 @@ __all__ = ["WaterFilling", "clip", "gaussian"]
 def __getattr__(name: str) -> Any:
     # On use: its module draws its Gaussians here.
     if name == "WaterFilling":
-        from clients.water_filling import WaterFilling
+        from leakmeter.clients.water_filling import WaterFilling
 
         return WaterFilling
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from auditors import wire
-from auditors.base import Vector
-from auditors.layout import Layout
-from auditors.rng import stream
-from clients.noise import clip, gaussian
+from leakmeter.auditors import wire
+from leakmeter.auditors.base import Vector
+from leakmeter.auditors.layout import Layout
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.noise import clip, gaussian
 
 Call = Callable[[Message, Context], Message]
 

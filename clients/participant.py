@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from clients.graph import check_threshold
-from clients.keys import (
+from leakmeter.clients.graph import check_threshold
+from leakmeter.clients.keys import (
     KEY_BYTES,
     ClientSecrets,
     Session,
@@ -29,8 +29,8 @@ from clients.keys import (
     self_mask_key,
     unseal,
 )
-from clients.masking import Ring, RingVector, mask
-from clients.sharing import SHARE_BYTES, split
+from leakmeter.clients.masking import Ring, RingVector, mask
+from leakmeter.clients.sharing import SHARE_BYTES, split
 
 Step = Literal["announced", "shared", "opened", "uploaded", "revealed"]
 _STAGE = "shares"

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
-from clients.convolution import can_factor, convolution_part
-from clients.gradient_matrix import (
+from leakmeter.clients.convolution import can_factor, convolution_part
+from leakmeter.clients.gradient_matrix import (
     DenseGradients,
     FactoredGradients,
     Floats,

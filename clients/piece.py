@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.base import Game, Moments, Stream
-from auditors.sum_moments import SumMoments, sum_moments
-from clients.source import Indices
+from leakmeter.auditors.base import Game, Moments, Stream
+from leakmeter.auditors.sum_moments import SumMoments, sum_moments
+from leakmeter.clients.source import Indices
 
 Array = NDArray[np.floating]
 

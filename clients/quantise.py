@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.masking import Ring, RingVector, mask_stream
+from leakmeter.clients.masking import Ring, RingVector, mask_stream
 
 Vector = NDArray[np.float64]
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from auditors.base import Game, Stream
-from clients.cohort import Cohort
-from clients.finish import Finish
-from clients.piece import Array, Job, Piece, Sampling
-from clients.source import Generators, Indices, Source
+from leakmeter.auditors.base import Game, Stream
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.finish import Finish
+from leakmeter.clients.piece import Array, Job, Piece, Sampling
+from leakmeter.clients.source import Generators, Indices, Source
 
 # A piece holds at most this many updates, and at most so many bytes of them.
 _MOST_UPDATES, _MOST_BYTES = 2048, 2**26

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
-from auditors.base import Game
-from auditors.rng import derive
+from leakmeter.auditors.base import Game
+from leakmeter.auditors.rng import derive
 
 Indices = NDArray[np.int64]
 # Splits a pool of records into so many parts, or takes one such part out of it.

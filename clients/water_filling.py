@@ -21,10 +21,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from auditors.spectrum import Spectrum
-from clients.gradient_matrix import DenseGradients, Floats, Gradients
-from clients.matrix_function import function_times
-from clients.noise import gaussian
+from leakmeter.auditors.spectrum import Spectrum
+from leakmeter.clients.gradient_matrix import DenseGradients, Floats, Gradients
+from leakmeter.clients.matrix_function import function_times
+from leakmeter.clients.noise import gaussian
 
 
 @dataclass(frozen=True)

@@ -16,23 +16,23 @@ from typing import Any
 
 PAGE = Path(__file__).with_name("api.md")
 # What others import: the front doors of the rooms, then modules with functions of their own.
-DOORS = ("auditors", "strategies", "clients")
+DOORS = ("leakmeter.auditors", "leakmeter.strategies", "leakmeter.clients")
 MODULES = (
-    "auditors.gaussian",
-    "auditors.bounds",
-    "auditors.one_run",
-    "auditors.ldp",
-    "auditors.span",
-    "auditors.mi",
-    "auditors.mi_bounds",
-    "auditors.mine",
-    "auditors.inversion",
-    "auditors.rng",
-    "strategies.accounting",
-    "strategies.ledger",
-    "strategies.participation",
-    "clients.update",
-    "clients.noise",
+    "leakmeter.auditors.gaussian",
+    "leakmeter.auditors.bounds",
+    "leakmeter.auditors.one_run",
+    "leakmeter.auditors.ldp",
+    "leakmeter.auditors.span",
+    "leakmeter.auditors.mi",
+    "leakmeter.auditors.mi_bounds",
+    "leakmeter.auditors.mine",
+    "leakmeter.auditors.inversion",
+    "leakmeter.auditors.rng",
+    "leakmeter.strategies.accounting",
+    "leakmeter.strategies.ledger",
+    "leakmeter.strategies.participation",
+    "leakmeter.clients.update",
+    "leakmeter.clients.noise",
 )
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Example):$")
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from flwr.serverapp.strategy import Strategy
 
-from auditors.base import Bound
-from auditors.chain import chain
-from fl_app.config import Config
-from fl_app.errors import ConfigError, out_of_range
-from strategies import Chosen, Noised
-from strategies.assurance import Assurance
-from strategies.ledger import Entry, Ledger, spent, spent_amplified
+from leakmeter.auditors.base import Bound
+from leakmeter.auditors.chain import chain
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.errors import ConfigError, out_of_range
+from leakmeter.strategies import Chosen, Noised
+from leakmeter.strategies.assurance import Assurance
+from leakmeter.strategies.ledger import Entry, Ledger, spent, spent_amplified
 
 _log = logging.getLogger("flwr")
 

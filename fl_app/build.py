@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
-from auditors import (
+from leakmeter.auditors import (
     Auditor,
     Effort,
     LikelihoodRatio,
@@ -24,27 +24,27 @@ from auditors import (
     tap_mod,
     wire,
 )
-from auditors.base import Game
-from auditors.duel import Watch
-from auditors.information import Information
-from auditors.mi import batch_entropy
-from auditors.record_auditor import RecordLikelihoodRatio
-from auditors.rng import stream
-from auditors.round_sum import SamplerOf
-from clients import CohortSampler, FillMod, MaskMod, NoiseMod, update
-from clients.filling import filled_record
-from clients.gaussian_sampling import GaussianSampling
-from clients.identity import add_identity
-from clients.mods import Call
-from clients.noising import CLIP_BIT
-from fl_app.config import Config
-from fl_app.deployed import cohort_seed, is_deployed, noise_seed
-from fl_app.errors import ConfigError
-from fl_app.filling import beside_records, filled, filling_rule, record_case
-from fl_app.ray_sampler import WhereRayRuns, threads
-from fl_app.sampling import finish_for, sampler_for
-from fl_app.task import Task, load_task
-from strategies import (
+from leakmeter.auditors.base import Game
+from leakmeter.auditors.duel import Watch
+from leakmeter.auditors.information import Information
+from leakmeter.auditors.mi import batch_entropy
+from leakmeter.auditors.record_auditor import RecordLikelihoodRatio
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.round_sum import SamplerOf
+from leakmeter.clients import CohortSampler, FillMod, MaskMod, NoiseMod, update
+from leakmeter.clients.filling import filled_record
+from leakmeter.clients.gaussian_sampling import GaussianSampling
+from leakmeter.clients.identity import add_identity
+from leakmeter.clients.mods import Call
+from leakmeter.clients.noising import CLIP_BIT
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.deployed import cohort_seed, is_deployed, noise_seed
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.filling import beside_records, filled, filling_rule, record_case
+from leakmeter.fl_app.ray_sampler import WhereRayRuns, threads
+from leakmeter.fl_app.sampling import finish_for, sampler_for
+from leakmeter.fl_app.task import Task, load_task
+from leakmeter.strategies import (
     AdaptiveClip,
     Central,
     Chosen,
@@ -59,8 +59,8 @@ from strategies import (
     Poisson,
     ShuffledEpochs,
 )
-from strategies.grid import UNUSABLE
-from strategies.mechanism import Clipping, Noise
+from leakmeter.strategies.grid import UNUSABLE
+from leakmeter.strategies.mechanism import Clipping, Noise
 
 
 def update_rule(config: Config) -> update.UpdateRule:

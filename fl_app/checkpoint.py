@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from auditors.record import write_atomically
-from fl_app.errors import ConfigError
+from leakmeter.auditors.record import write_atomically
+from leakmeter.fl_app.errors import ConfigError
 
 _ARRAY = "__array__"
 

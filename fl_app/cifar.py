@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.dataset import (
+from leakmeter.fl_app.dataset import (
     Dataset,
     Floats,
     Request,
@@ -24,7 +24,7 @@ from fl_app.dataset import (
     note_on_size,
     torchvision_datasets,
 )
-from fl_app.errors import ConfigError, out_of_range
+from leakmeter.fl_app.errors import ConfigError, out_of_range
 
 _LAYOUT = "cifar-10-batches-py"  # torchvision's
 _FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")

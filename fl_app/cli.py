@@ -12,12 +12,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_app.config import Config, kebab, read_toml
-from fl_app.errors import ConfigError
-from fl_app.parser import Parser
+from leakmeter.fl_app.config import Config, kebab, read_toml
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.parser import Parser
 
 if TYPE_CHECKING:
-    from fl_app.folder import RunFolder
+    from leakmeter.fl_app.folder import RunFolder
 
 _GROUPS = {
     "task": "what is learnt",
@@ -62,11 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = arguments[1:]
     try:
         if arguments[:1] == ["reproduce"]:
-            from fl_app.reproduce import main as reproduce
+            from leakmeter.fl_app.reproduce import main as reproduce
 
             return reproduce(arguments[1:])
         if arguments[:1] == ["report"]:
-            from fl_app.report.command import main as report
+            from leakmeter.fl_app.report.command import main as report
 
             return report(arguments[1:], _program())
         return _run(_parser().parse_args(arguments))
@@ -136,10 +136,10 @@ def _run(arguments: argparse.Namespace) -> int:
         # So that the run can be repeated and resumed from anywhere.
         absolute = {k: str(Path(v).expanduser().absolute()) for k, v in paths.items() if v}
         config = replace(config, **absolute)  # type: ignore[arg-type]
-    from fl_app.engine import launch
-    from fl_app.folder import RunFolder, default_path
-    from fl_app.preflight import preflight
-    from fl_app.progress import Progress
+    from leakmeter.fl_app.engine import launch
+    from leakmeter.fl_app.folder import RunFolder, default_path
+    from leakmeter.fl_app.preflight import preflight
+    from leakmeter.fl_app.progress import Progress
 
     # After these imports: Flower sets its own level when it is imported.
     logging.getLogger("flwr").setLevel(logging.INFO if arguments.verbose else logging.WARNING)
@@ -170,7 +170,7 @@ def _conduct(folder: RunFolder, progress: Any, launch: Any) -> int:
         progress.stop()
         progress.say(f"the run died; {go_on}")
         raise
-    from fl_app.report import leave_page
+    from leakmeter.fl_app.report import leave_page
 
     progress.summary(outcome.findings, outcome.failures)
     has_page = leave_page(folder.path, progress.say)

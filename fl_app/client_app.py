@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from fl_app.build import client_app
-from fl_app.settings import from_context
+from leakmeter.fl_app.build import client_app
+from leakmeter.fl_app.settings import from_context
 
 app = client_app(from_context)
 
 # Flower's simulation loads this file before it starts its workers; a deployment has neither.
 if "flwr.server.superlink.fleet.vce" in sys.modules:
-    from fl_app.pool import use_steady_pool
+    from leakmeter.fl_app.pool import use_steady_pool
 
     use_steady_pool()

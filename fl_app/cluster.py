@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from fl_app.config import Config
-from fl_app.errors import ConfigError
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.errors import ConfigError
 
-_PACKAGES = ("auditors", "clients", "strategies", "fl_app")
+_ROOMS = ("auditors", "clients", "strategies", "fl_app")
+# The rooms are copied one by one: a checkout has links to them in the package, a wheel has them.
+_NOT_SHIPPED = shutil.ignore_patterns("__pycache__", *_ROOMS)
 _LOCAL = "local"
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -56,14 +60,12 @@ def join(address: str, *, workers: int | None = None) -> bool:
         return False
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if is_local(address):
-        options |= {"include_dashboard": False, "num_cpus": workers}
-    else:
-        options["runtime_env"] = {
-            "py_modules": [str(_folder(name)) for name in _PACKAGES],
-            "excludes": ["__pycache__"],
-            "env_vars": _ONE_THREAD,
-        }
-    ray.init(address=address, **options)
+        ray.init(address=address, include_dashboard=False, num_cpus=workers, **options)
+        return True
+    with TemporaryDirectory() as folder:  # Ray has uploaded it when `init` returns
+        modules = [str(_collect(Path(folder)))]
+        options["runtime_env"] = {"py_modules": modules, "env_vars": _ONE_THREAD}
+        ray.init(address=address, **options)
     return True
 
 
@@ -74,7 +76,16 @@ def leave() -> None:
     ray.shutdown()
 
 
-def _folder(package: str) -> Path:
+def _collect(folder: Path) -> Path:
+    """Copy the whole package into `folder`, as a wheel has it, and return it there."""
+    package = folder / "leakmeter"
+    shutil.copytree(_home("leakmeter"), package, ignore=_NOT_SHIPPED)
+    for room in _ROOMS:
+        shutil.copytree(_home(f"leakmeter.{room}"), package / room, ignore=_NOT_SHIPPED)
+    return package
+
+
+def _home(package: str) -> Path:
     """Return where a package's files are."""
     found = importlib.import_module(package).__file__
     assert found is not None
@@ -111,9 +122,9 @@ def _checker() -> Callable[[Mapping[str, Any]], str]:
     # A function in a function travels by value: it arrives also where this file cannot be had.
     def check(settings: Mapping[str, Any]) -> str:
         try:
-            from fl_app import client_app  # noqa: F401
-            from fl_app.config import Config
-            from fl_app.task import load_task
+            from leakmeter.fl_app import client_app  # noqa: F401
+            from leakmeter.fl_app.config import Config
+            from leakmeter.fl_app.task import load_task
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return f"ray-address must be a cluster that can import the client app, got {reason}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fl_app.errors import ConfigError, out_of_range, unknown_name
-from fl_app.names import AUDITORS
+from leakmeter.fl_app.errors import ConfigError, out_of_range, unknown_name
+from leakmeter.fl_app.names import AUDITORS
 
 if TYPE_CHECKING:
-    from fl_app.config import Config
+    from leakmeter.fl_app.config import Config
 
 
 def check_together(config: Config) -> None:

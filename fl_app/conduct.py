@@ -11,16 +11,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
-from auditors import Audited, Finding
-from auditors.chain import chain
-from auditors.record import RoundLine
-from fl_app import build
-from fl_app.allowance import charge, statement
-from fl_app.folder import RunFolder
-from fl_app.progress import Progress
-from fl_app.task import load_task
-from strategies import Chosen, Masked, PatientGrid
-from strategies.state import check_resumable, restore_strategy, strategy_state
+from leakmeter.auditors import Audited, Finding
+from leakmeter.auditors.chain import chain
+from leakmeter.auditors.record import RoundLine
+from leakmeter.fl_app import build
+from leakmeter.fl_app.allowance import charge, statement
+from leakmeter.fl_app.folder import RunFolder
+from leakmeter.fl_app.progress import Progress
+from leakmeter.fl_app.task import load_task
+from leakmeter.strategies import Chosen, Masked, PatientGrid
+from leakmeter.strategies.state import check_resumable, restore_strategy, strategy_state
 
 
 @dataclass(frozen=True)

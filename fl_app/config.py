@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from fl_app.compatible import check_together
-from fl_app.errors import ConfigError
-from fl_app.field import check, kebab, read_toml, setting, typed
-from fl_app.names import (
+from leakmeter.fl_app.compatible import check_together
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.field import check, kebab, read_toml, setting, typed
+from leakmeter.fl_app.names import (
     ALGORITHMS,
     AUDITORS,
     CLIPPINGS,

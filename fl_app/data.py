@@ -14,12 +14,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.rng import stream
-from fl_app.cifar import load_cifar10
-from fl_app.dataset import FOLDER_VARIABLE, Dataset, Floats, Labels, Request, content, locate
-from fl_app.errors import ConfigError, out_of_range, unknown_name
-from fl_app.mnist import load_emnist_digits, load_fashion_mnist, load_mnist
-from fl_app.names import DATASETS
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.cifar import load_cifar10
+from leakmeter.fl_app.dataset import (
+    FOLDER_VARIABLE,
+    Dataset,
+    Floats,
+    Labels,
+    Request,
+    content,
+    locate,
+)
+from leakmeter.fl_app.errors import ConfigError, out_of_range, unknown_name
+from leakmeter.fl_app.mnist import load_emnist_digits, load_fashion_mnist, load_mnist
+from leakmeter.fl_app.names import DATASETS
 
 __all__ = ["FOLDER_VARIABLE", "Dataset", "load"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.errors import ConfigError, out_of_range
+from leakmeter.fl_app.errors import ConfigError, out_of_range
 
 FOLDER_VARIABLE = "LEAKMETER_DATA"
 

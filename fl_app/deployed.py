@@ -6,15 +6,15 @@ import secrets
 import sys
 from pathlib import Path
 
-from auditors.mods import is_supernode
-from fl_app.config import Config
-from fl_app.errors import out_of_range
+from leakmeter.auditors.mods import is_supernode
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.errors import out_of_range
 
 # Flower starts these for a SuperLink's runs and a SuperNode's clients, and never in a simulation.
 _PROGRAMS = ("flwr-serverapp", "flwr-clientapp")
 # One of these is loaded wherever clients are simulated: Flower's engine, in all of its workers as
 # well, or ours.
-_SIMULATORS = ("flwr.server.superlink.fleet.vce", "fl_app.inline")
+_SIMULATORS = ("flwr.server.superlink.fleet.vce", "leakmeter.fl_app.inline")
 _POSSIBLE = ("one-shot",)
 
 

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fl_app import build, cluster
-from fl_app.conduct import Outcome, conduct
-from fl_app.config import Config
-from fl_app.folder import RunFolder
-from fl_app.inline import run_inline
-from fl_app.progress import Progress
-from strategies.grid import InterruptibleGrid
+from leakmeter.fl_app import build, cluster
+from leakmeter.fl_app.conduct import Outcome, conduct
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.folder import RunFolder
+from leakmeter.fl_app.inline import run_inline
+from leakmeter.fl_app.progress import Progress
+from leakmeter.strategies.grid import InterruptibleGrid
 
 
 def launch(folder: RunFolder, progress: Progress) -> Outcome:
@@ -73,7 +73,7 @@ def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
     cluster.prepare()
     from flwr.simulation import run_simulation
 
-    from fl_app.pool import use_steady_pool
+    from leakmeter.fl_app.pool import use_steady_pool
 
     use_steady_pool()
     backend = {

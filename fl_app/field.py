@@ -8,7 +8,7 @@ from dataclasses import Field, field
 from pathlib import Path
 from typing import Any
 
-from fl_app.errors import ConfigError, out_of_range, unknown_name
+from leakmeter.fl_app.errors import ConfigError, out_of_range, unknown_name
 
 
 def setting(

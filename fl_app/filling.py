@@ -10,19 +10,19 @@ import torch
 from flwr.serverapp.strategy import Strategy
 from torch.nn.utils import vector_to_parameters
 
-from auditors.base import Auditor, RoundView
-from auditors.not_covered import NotCovered
-from auditors.record_law import Floats, Indices
-from auditors.record_lrt import RecordCase
-from auditors.rng import stream
-from clients.gaussian_sampling import GaussianSampling
-from clients.gradient_matrix import DenseGradients
-from clients.noise import gaussian
-from clients.per_example import per_example_gradients
-from clients.water_filling import WaterFilling
-from fl_app.config import Config
-from fl_app.task import load_task
-from strategies import Filled
+from leakmeter.auditors.base import Auditor, RoundView
+from leakmeter.auditors.not_covered import NotCovered
+from leakmeter.auditors.record_law import Floats, Indices
+from leakmeter.auditors.record_lrt import RecordCase
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.gaussian_sampling import GaussianSampling
+from leakmeter.clients.gradient_matrix import DenseGradients
+from leakmeter.clients.noise import gaussian
+from leakmeter.clients.per_example import per_example_gradients
+from leakmeter.clients.water_filling import WaterFilling
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.task import load_task
+from leakmeter.strategies import Filled
 
 _OF_UPDATES = ("likelihood-ratio", "mutual-information")
 _CANDIDATES = 20  # records of others that may stand in a record's place

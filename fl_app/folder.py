@@ -8,10 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from auditors.record import read_rounds
-from fl_app import checkpoint
-from fl_app.config import Config
-from fl_app.errors import ConfigError
+from leakmeter.auditors.record import read_rounds
+from leakmeter.fl_app import checkpoint
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.errors import ConfigError
 
 # Settings that say where a run finds things, not what it does.
 _MAY_CHANGE = ("data-dir", "download", "engine", "ray-address", "ledger", "budget", "over-budget")

@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from strategies.grid import CLIENT_APP_RAISED
+from leakmeter.strategies.grid import CLIENT_APP_RAISED
 
 _log = logging.getLogger("flwr")
 

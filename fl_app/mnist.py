@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.dataset import (
+from leakmeter.fl_app.dataset import (
     Dataset,
     Labels,
     Request,
@@ -26,7 +26,7 @@ from fl_app.dataset import (
     note_on_size,
     torchvision_datasets,
 )
-from fl_app.errors import ConfigError, out_of_range
+from leakmeter.fl_app.errors import ConfigError, out_of_range
 
 _WRITERS = "qmnist-train-labels-idx2-int"
 _WRITER_LAYOUTS = ("qmnist-writers", "QMNIST/raw")  # the second one is torchvision's

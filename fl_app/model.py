@@ -19,9 +19,9 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from auditors.rng import derive
-from fl_app.errors import out_of_range, unknown_name
-from fl_app.names import MODELS
+from leakmeter.auditors.rng import derive
+from leakmeter.fl_app.errors import out_of_range, unknown_name
+from leakmeter.fl_app.names import MODELS
 
 # Widths of the hidden layers after the flattening.
 _HIDDEN: dict[str, tuple[int, ...]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
-from fl_app.errors import ConfigError
+from leakmeter.fl_app.errors import ConfigError
 
 
 class Parser(argparse.ArgumentParser):

@@ -15,9 +15,9 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.rng import stream
-from fl_app.errors import ConfigError, out_of_range, unknown_name
-from fl_app.names import PARTITIONS
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.errors import ConfigError, out_of_range, unknown_name
+from leakmeter.fl_app.names import PARTITIONS
 
 Indices = NDArray[np.int64]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from fl_app import build
-from fl_app.allowance import check_allowance
-from fl_app.config import Config
-from fl_app.errors import out_of_range
-from fl_app.task import load_task
+from leakmeter.fl_app import build
+from leakmeter.fl_app.allowance import check_allowance
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.errors import out_of_range
+from leakmeter.fl_app.task import load_task
 
 
 def preflight(config: Config, folder: Path | None = None) -> None:

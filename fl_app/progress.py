@@ -14,11 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, T
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from auditors.base import Finding
-from auditors.record import RoundLine
-from fl_app.adversaries import by_adversary, leading, unsaid_bounds
-from fl_app.config import Config
-from fl_app.partition import Sizes
+from leakmeter.auditors.base import Finding
+from leakmeter.auditors.record import RoundLine
+from leakmeter.fl_app.adversaries import by_adversary, leading, unsaid_bounds
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.partition import Sizes
 
 _WIDTH = 80  # of an ordinary terminal
 

@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from auditors.base import Game, RoundView, Stream
-from auditors.sum_moments import SumMoments
-from clients.piece import Array, Job, Piece, Sampling
-from clients.sampler import CohortSampler
-from clients.source import Indices
-from fl_app import cluster
+from leakmeter.auditors.base import Game, RoundView, Stream
+from leakmeter.auditors.sum_moments import SumMoments
+from leakmeter.clients.piece import Array, Job, Piece, Sampling
+from leakmeter.clients.sampler import CohortSampler
+from leakmeter.clients.source import Indices
+from leakmeter.fl_app import cluster
 
 
 class RaySampler(Sampling):

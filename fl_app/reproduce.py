@@ -10,10 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from fl_app.errors import ConfigError, unknown_name
-from fl_app.experiments import EXPERIMENTS, SCALES, Entry, duration
-from fl_app.names import ENGINES
-from fl_app.parser import Parser
+from leakmeter.fl_app.errors import ConfigError, unknown_name
+from leakmeter.fl_app.experiments import EXPERIMENTS, SCALES, Entry, duration
+from leakmeter.fl_app.names import ENGINES
+from leakmeter.fl_app.parser import Parser
 
 _RESULTS = Path("docs") / "results"
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
         print(listing())
         return 0
     if arguments.results is not None:
-        from fl_app.experiments.results_page import write_page
+        from leakmeter.fl_app.experiments.results_page import write_page
 
         print(f"written to {write_page(Path(arguments.results))}")
         return 0
@@ -110,20 +110,20 @@ def _engine(name: str, engine: str, address: str) -> AbstractContextManager[None
     if not EXPERIMENTS[name].spreads:
         print(f"{name} has nothing to spread over Ray: it goes on in this process")
         return nullcontext()
-    from fl_app.experiments.spread import over_ray
+    from leakmeter.fl_app.experiments.spread import over_ray
 
     return over_ray(address)
 
 
 def _run(name: str, scale: str, folder: Path) -> int:
     """Compute what is missing and print the table."""
-    from fl_app.experiments.base import Cells, Experiment, write_table
+    from leakmeter.fl_app.experiments.base import Cells, Experiment, write_table
 
     entry = EXPERIMENTS[name]
     time = duration(entry.seconds(scale))
     print(f"{name}, scale {scale}: about {time} on a core of its own;")
     print(f"cells that are already in {folder} are kept", flush=True)
-    module = cast(Experiment, import_module(f"fl_app.experiments.{entry.module}"))
+    module = cast(Experiment, import_module(f"leakmeter.fl_app.experiments.{entry.module}"))
     # After this import: Flower sets its own level when it is imported.
     logging.getLogger("flwr").setLevel(logging.WARNING)
     cells = Cells(folder / "cells", partial(print, flush=True), partial(_require, entry, scale))
@@ -136,7 +136,7 @@ def _run(name: str, scale: str, folder: Path) -> int:
 
 def _require(entry: Entry, scale: str) -> None:
     """Raise what is wrong with the data before anything is computed from them."""
-    from fl_app import data
+    from leakmeter.fl_app import data
 
     for name in entry.needs(scale):
         if name == "writers":

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from auditors.base import Game
-from clients.cohort import Cohort
-from clients.finish import Clip, ClipAndNoise, Finish, InTurn, Rounded
-from clients.quantise import Quantiser
-from clients.sampler import CohortSampler
-from clients.source import Dealt, Fresh, Indices, Kept, Source
-from clients.update import UpdateRule
-from fl_app.config import Config
-from fl_app.errors import out_of_range
-from fl_app.partition import deal, draw
-from fl_app.task import Task
+from leakmeter.auditors.base import Game
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.finish import Clip, ClipAndNoise, Finish, InTurn, Rounded
+from leakmeter.clients.quantise import Quantiser
+from leakmeter.clients.sampler import CohortSampler
+from leakmeter.clients.source import Dealt, Fresh, Indices, Kept, Source
+from leakmeter.clients.update import UpdateRule
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.errors import out_of_range
+from leakmeter.fl_app.partition import deal, draw
+from leakmeter.fl_app.task import Task
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flwr.app import Context
 
-from fl_app.config import Config
+from leakmeter.fl_app.config import Config
 
 # Settings of the launch that are no part of what a run does.
 OUT, RESUME = "out", "resume"

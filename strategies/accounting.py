@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from auditors.base import Adjacency, Bound
-from auditors.gaussian import epsilon_gaussian
-from strategies.record_guarantee import (
+from leakmeter.auditors.base import Adjacency, Bound
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.strategies.record_guarantee import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     minibatch_epsilon,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from scipy.stats import binom
 
-from auditors.base import Adjacency, Bound, Finding, Observer
-from strategies.accounting import Release, amplified, unamplified
-from strategies.mechanism import Central, Distributed, Local, Noise
+from leakmeter.auditors.base import Adjacency, Bound, Finding, Observer
+from leakmeter.strategies.accounting import Release, amplified, unamplified
+from leakmeter.strategies.mechanism import Central, Distributed, Local, Noise
 
 _WORLDS: dict[Adjacency, str] = {
     "add-remove": "is a client there or not?",

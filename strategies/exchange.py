@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from auditors import wire
-from clients.keys import Session
-from clients.mask_wire import (
+from leakmeter.auditors import wire
+from leakmeter.clients.keys import Session
+from leakmeter.clients.mask_wire import (
     SUM,
     get_by_number,
     get_keys,
     get_upload,
     put_by_number,
 )
-from clients.masking import RingVector
-from clients.participant import PublicKeys
-from clients.quantise import Quantiser
-from strategies.unmasking import Cohort
+from leakmeter.clients.masking import RingVector
+from leakmeter.clients.participant import PublicKeys
+from leakmeter.clients.quantise import Quantiser
+from leakmeter.strategies.unmasking import Cohort
 
 _log = logging.getLogger("flwr")
 

@@ -19,17 +19,17 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from auditors import wire
-from auditors.base import Bound, Finding
-from auditors.chain import chain
-from auditors.view import weight_key
-from clients.quantise import NOISE_ROOM
-from strategies.masked import Masked
-from strategies.noised import Noised
-from strategies.noised_reply import rounding_step
-from strategies.rdp import Contribution, Round
-from strategies.record_guarantee import RecordGuarantee, guarantee
-from strategies.wrapper import Wrapper
+from leakmeter.auditors import wire
+from leakmeter.auditors.base import Bound, Finding
+from leakmeter.auditors.chain import chain
+from leakmeter.auditors.view import weight_key
+from leakmeter.clients.quantise import NOISE_ROOM
+from leakmeter.strategies.masked import Masked
+from leakmeter.strategies.noised import Noised
+from leakmeter.strategies.noised_reply import rounding_step
+from leakmeter.strategies.rdp import Contribution, Round
+from leakmeter.strategies.record_guarantee import RecordGuarantee, guarantee
+from leakmeter.strategies.wrapper import Wrapper
 
 _log = logging.getLogger("flwr")
 

@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from auditors.base import Adjacency, Bound
-from auditors.gaussian import epsilon_gaussian
-from auditors.record import write_atomically
-from strategies.accounting import Release, amplified
-from strategies.assurance import Assurance
-from strategies.mechanism import Central
+from leakmeter.auditors.base import Adjacency, Bound
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.record import write_atomically
+from leakmeter.strategies.accounting import Release, amplified
+from leakmeter.strategies.assurance import Assurance
+from leakmeter.strategies.mechanism import Central
 
 _FRESH = "every run has drawn its noise and its cohorts afresh"
 _SAME = "the same client may have taken part in every run, as often as anyone did"

@@ -17,19 +17,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from auditors import wire
-from auditors.base import Finding, Vector
-from auditors.chain import chain
-from auditors.layout import Layout
-from clients.graph import MAX_ABORT, MAX_EXPOSURE
-from clients.mask_wire import put_sum
-from clients.quantise import Quantiser, SecureMean
-from strategies.exchange import Exchange
-from strategies.mean_only import check_mean_only
-from strategies.tally import Tally
-from strategies.topology import Plan, Topology
-from strategies.unmasking import AbandonedError, Cohort
-from strategies.wrapper import Wrapper
+from leakmeter.auditors import wire
+from leakmeter.auditors.base import Finding, Vector
+from leakmeter.auditors.chain import chain
+from leakmeter.auditors.layout import Layout
+from leakmeter.clients.graph import MAX_ABORT, MAX_EXPOSURE
+from leakmeter.clients.mask_wire import put_sum
+from leakmeter.clients.quantise import Quantiser, SecureMean
+from leakmeter.strategies.exchange import Exchange
+from leakmeter.strategies.mean_only import check_mean_only
+from leakmeter.strategies.tally import Tally
+from leakmeter.strategies.topology import Plan, Topology
+from leakmeter.strategies.unmasking import AbandonedError, Cohort
+from leakmeter.strategies.wrapper import Wrapper
 
 _log = logging.getLogger("flwr")
 

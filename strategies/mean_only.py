@@ -5,7 +5,7 @@ from __future__ import annotations
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
-from auditors.chain import chain
+from leakmeter.auditors.chain import chain
 
 # By name, since not every release has all of them.
 _NEED_REPLIES = {

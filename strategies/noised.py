@@ -20,16 +20,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from auditors import wire
-from auditors.base import Finding, Vector
-from auditors.chain import chain
-from auditors.layout import Layout
-from auditors.rng import stream
-from auditors.view import weight_key
-from clients.noise import clip, gaussian
-from strategies.accounting import Release, multiplier_with_bit
-from strategies.masked import Masked
-from strategies.mechanism import (
+from leakmeter.auditors import wire
+from leakmeter.auditors.base import Finding, Vector
+from leakmeter.auditors.chain import chain
+from leakmeter.auditors.layout import Layout
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.view import weight_key
+from leakmeter.clients.noise import clip, gaussian
+from leakmeter.strategies.accounting import Release, multiplier_with_bit
+from leakmeter.strategies.masked import Masked
+from leakmeter.strategies.mechanism import (
     AdaptiveClip,
     Central,
     Clipping,
@@ -38,9 +38,15 @@ from strategies.mechanism import (
     Local,
     Noise,
 )
-from strategies.noised_reply import check, clip_bit, reply_of_nobody, rounding_step, with_arrays
-from strategies.spending import Spending
-from strategies.wrapper import Wrapper
+from leakmeter.strategies.noised_reply import (
+    check,
+    clip_bit,
+    reply_of_nobody,
+    rounding_step,
+    with_arrays,
+)
+from leakmeter.strategies.spending import Spending
+from leakmeter.strategies.wrapper import Wrapper
 
 _log = logging.getLogger("flwr")
 

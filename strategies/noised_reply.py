@@ -6,8 +6,8 @@ import copy
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from auditors import wire
-from clients.noising import CLIP_BIT
+from leakmeter.auditors import wire
+from leakmeter.clients.noising import CLIP_BIT
 
 
 def check(message: Message, weight_key: str, *, is_masked: bool, has_noise: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from auditors.rng import stream
+from leakmeter.auditors.rng import stream
 
 
 class Participation(Protocol):

@@ -222,7 +222,7 @@ def calibrated_floor(
 ) -> float:
     """Return the smallest floor σ² at which a price of the setting is at most `target`.
 
-    >>> from strategies.record_guarantee import water_filling_epsilon
+    >>> from leakmeter.strategies.record_guarantee import water_filling_epsilon
     >>> setting = dict(users=50, clip=10.0, batch=32, examples=1200, delta=1e-4)
     >>> floor = calibrated_floor(water_filling_epsilon, 0.863769, **setting)
     >>> round(floor, 9)

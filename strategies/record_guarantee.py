@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import logsumexp
 
-from auditors.base import Adjacency, Bound, Finding, Observer, Unit
-from auditors.gaussian import epsilon_gaussian
-from strategies.rdp import (
+from leakmeter.auditors.base import Adjacency, Bound, Finding, Observer, Unit
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.strategies.rdp import (
     Contribution,
     Conversion,
     Floats,
@@ -220,7 +220,7 @@ def minibatch_epsilon(
     if rounds == 1:
         room = min(delta / share, 1 - 2**-53)
         found.append(_diluted(float(epsilon_gaussian(room, known)), share))
-    from strategies.accounting import Release, amplified  # which may offer our names
+    from leakmeter.strategies.accounting import Release, amplified  # which may offer our names
 
     release = Release(
         noise_std=math.sqrt(users * floor),

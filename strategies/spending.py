@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from strategies.accounting import Release
-from strategies.assurance import Assurance
-from strategies.mechanism import Central, Distributed, Local, Noise
+from leakmeter.strategies.accounting import Release
+from leakmeter.strategies.assurance import Assurance
+from leakmeter.strategies.mechanism import Central, Distributed, Local, Noise
 
 
 @dataclass

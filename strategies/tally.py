@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from auditors.base import Finding
-from strategies.topology import Plan, Topology
+from leakmeter.auditors.base import Finding
+from leakmeter.strategies.topology import Plan, Topology
 
 _ASSUMPTIONS = (
     "the server relays keys, draws the graph and names dropouts honestly: keys and lists of "

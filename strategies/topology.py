@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from clients.graph import (
+from leakmeter.clients.graph import (
     MAX_ABORT,
     MAX_EXPOSURE,
     Graph,

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from clients.graph import Graph
-from clients.keys import KeyPair, Session, agree, belongs, opens, self_mask_key
-from clients.masking import Ring, RingVector, add_vectors, unmask
-from clients.participant import PublicKeys
-from clients.sharing import recover
+from leakmeter.clients.graph import Graph
+from leakmeter.clients.keys import KeyPair, Session, agree, belongs, opens, self_mask_key
+from leakmeter.clients.masking import Ring, RingVector, add_vectors, unmask
+from leakmeter.clients.participant import PublicKeys
+from leakmeter.clients.sharing import recover
 
 
 class AbandonedError(Exception):

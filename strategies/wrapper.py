@@ -9,8 +9,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from auditors.base import Finding
-from auditors.chain import replaced
+from leakmeter.auditors.base import Finding
+from leakmeter.auditors.chain import replaced
 
 
 class Wrapper(Strategy):

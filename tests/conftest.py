@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord
     from flwr.clientapp import ClientApp
 
-    from fl_app.inline import InlineGrid
+    from leakmeter.fl_app.inline import InlineGrid
 
 Fails = Callable[[int, int], bool]  # of round and client
 
@@ -64,7 +64,7 @@ class Federation:
         fails: Fails | None = None,
         weight_key: str = "num-examples",
     ) -> None:
-        from fl_app.inline import InlineGrid
+        from leakmeter.fl_app.inline import InlineGrid
 
         self.mods, self.identity = mods, identity
         self.fails = fails or (lambda *_: False)
@@ -82,7 +82,7 @@ class Federation:
 
     def trained(self, client: int, arrays: ArrayRecord) -> dict[str, np.ndarray]:
         """Return what the client makes of the model."""
-        from auditors.rng import stream
+        from leakmeter.auditors.rng import stream
 
         rng = stream(0, "target", client)
         models = {name: array.numpy() for name, array in arrays.items()}
@@ -96,8 +96,8 @@ class Federation:
         from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
         from flwr.clientapp import ClientApp
 
-        from auditors import canary_mod, tap_mod
-        from clients.identity import add_identity
+        from leakmeter.auditors import canary_mod, tap_mod
+        from leakmeter.clients.identity import add_identity
 
         app = ClientApp()
         if self.identity:

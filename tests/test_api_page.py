@@ -15,9 +15,7 @@ def test_the_reference_is_up_to_date() -> None:
 
 
 def test_the_reference_holds_every_public_name() -> None:
-    import auditors
-    import clients
-    import strategies
+    from leakmeter import auditors, clients, strategies
 
     entries = set((ROOT / "docs/api.md").read_text(encoding="utf-8").splitlines())
     for name in (*auditors.__all__, *clients.__all__, *strategies.__all__):

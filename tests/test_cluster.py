@@ -197,7 +197,9 @@ class Watch(threading.Thread):
 def test_both_nodes_work_and_one_may_die(cluster: Cluster, tmp_path: Path) -> None:
     alone = leakmeter(tmp_path, *ARGUMENTS, "--out", "alone")
     python = bare_python(tmp_path / "bare")
-    assert subprocess.run([python, "-c", "import fl_app"], capture_output=True, cwd="/").returncode
+    assert subprocess.run(
+        [python, "-c", "import leakmeter"], capture_output=True, cwd="/"
+    ).returncode
     head, other = cluster.head(python), cluster.join(python)
     assert alone.wait(300) == 0
     watch = Watch()

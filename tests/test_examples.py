@@ -19,7 +19,7 @@ from tests.foreign_app import run_here, settings
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/before"))
 NAMES = [path.name for path in EXAMPLES]
-OURS = {"auditors", "clients", "strategies", "fl_app"}
+OURS = {"leakmeter", "auditors", "clients", "strategies", "fl_app"}
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 each = pytest.mark.parametrize("example", EXAMPLES, ids=NAMES)
@@ -75,7 +75,7 @@ def test_at_most_five_lines_change_and_only_the_plug_in_is_imported(example: Pat
         for line in lines
         if line.startswith(("from ", "import "))
     }
-    assert imported & OURS == {"auditors"}
+    assert imported & OURS == {"leakmeter"}
     client = after[f"{example.name}/client_app.py"]
     assert sum("canary_mod" in line for line in client) == 2  # one import, one list of mods
 

@@ -54,7 +54,7 @@ def test_the_wheel_contains_exactly_the_four_packages(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         [entry_points] = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
-        assert "leakmeter = fl_app.cli:main" in archive.read(entry_points).decode()
+        assert "leakmeter = leakmeter.fl_app.cli:main" in archive.read(entry_points).decode()
     assert names == sources()
 
 
@@ -106,8 +106,7 @@ def test_the_plug_in_package_stands_alone_and_needs_no_torch() -> None:
 
 
 def test_the_names_that_others_call_are_there() -> None:
-    import auditors
-    import strategies
+    from leakmeter import auditors, strategies
 
     plug_in = "Audited Auditor Finding RoundView OneShotCanaries canary_mod tap_mod check_auditor"
     assert set(plug_in.split()) <= set(auditors.__all__)

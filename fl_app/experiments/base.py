@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from auditors.base import plain
-from auditors.record import write_atomically
-from fl_app.experiments.plot import Gallery, Panel, drawn
+from leakmeter.auditors.base import plain
+from leakmeter.auditors.record import write_atomically
+from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
 
 Say = Callable[[str], None]
 

@@ -19,18 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from auditors.band import limit_table
-from auditors.bounds import (
+from leakmeter.auditors.band import limit_table
+from leakmeter.auditors.bounds import (
     Fixed,
     PilotSplit,
     SimultaneousBand,
     epsilon_lower_bound,
     proven_epsilons,
 )
-from auditors.gaussian import epsilon_gaussian
-from auditors.rng import stream
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.plot import Line, Panel
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 Floats = NDArray[np.float64]
 

@@ -24,15 +24,15 @@ from scipy.optimize import linear_sum_assignment
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from auditors.inversion import Attack, invert, psnr
-from auditors.mi import logdet_information, principal_subspace
-from auditors.rng import stream
-from clients.cohort import Cohort
-from clients.sampler import CohortSampler
-from clients.source import Fresh
-from clients.update import FedSGD
-from fl_app.data import Dataset, load
-from fl_app.model import build
+from leakmeter.auditors.inversion import Attack, invert, psnr
+from leakmeter.auditors.mi import logdet_information, principal_subspace
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.sampler import CohortSampler
+from leakmeter.clients.source import Fresh
+from leakmeter.clients.update import FedSGD
+from leakmeter.fl_app.data import Dataset, load
+from leakmeter.fl_app.model import build
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]

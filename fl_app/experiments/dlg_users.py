@@ -15,11 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from auditors.inversion import Attack
-from auditors.mi import gaussian_information
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.dlg_game import Case, attack_clients, information, rehearse, unpacked
-from fl_app.experiments.plot import Gallery, Line, Panel, Strip
+from leakmeter.auditors.inversion import Attack
+from leakmeter.auditors.mi import gaussian_information
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.dlg_game import (
+    Case,
+    attack_clients,
+    information,
+    rehearse,
+    unpacked,
+)
+from leakmeter.fl_app.experiments.plot import Gallery, Line, Panel, Strip
 
 _ATTACKS = (
     Attack("idlg", "lbfgs", steps=200),

@@ -20,13 +20,13 @@ from typing import Any
 
 from rich.console import Console
 
-from fl_app.config import Config
-from fl_app.engine import launch
-from fl_app.errors import ConfigError
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.folder import RunFolder
-from fl_app.preflight import preflight
-from fl_app.progress import Progress
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.engine import launch
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.folder import RunFolder
+from leakmeter.fl_app.preflight import preflight
+from leakmeter.fl_app.progress import Progress
 
 _NOISES = (0.0, 0.5, 2.0)  # none, low and high: noise on the sum in units of the clip norm
 _MODELS = {"final": "the final model", "all rounds": "every round"}

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from auditors.ldp import ldp_curve
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.plot import Line, Panel
+from leakmeter.auditors.ldp import ldp_curve
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _EPSILONS = {"exponential": (0.0, 0.5, 1.0, 2.0, 4.0), "uniform": (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)}
 _TITLES = {

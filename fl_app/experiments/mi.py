@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from auditors.base import Game, UpdateSampler, Vector
-from auditors.information import NATS_PER_BIT
-from auditors.mi import batch_entropy, gaussian_information
-from auditors.round_information import Look, Measured, measure
-from fl_app.experiments import spread
+from leakmeter.auditors.base import Game, UpdateSampler, Vector
+from leakmeter.auditors.information import NATS_PER_BIT
+from leakmeter.auditors.mi import batch_entropy, gaussian_information
+from leakmeter.auditors.round_information import Look, Measured, measure
+from leakmeter.fl_app.experiments import spread
 
 if TYPE_CHECKING:
-    from clients.update import UpdateRule
-    from fl_app.config import Config
-    from fl_app.task import Task
+    from leakmeter.clients.update import UpdateRule
+    from leakmeter.fl_app.config import Config
+    from leakmeter.fl_app.task import Task
 
 # Entropy of an image as the paper has estimated it, by MINE, in bits; for its axis only.
 IMAGE_BITS = {"mnist": 567.0, "cifar10": 1403.0}
@@ -73,7 +73,7 @@ class Setting:
     @property
     def rule(self) -> UpdateRule:
         """What a client does with its data."""
-        from clients.update import FedAvg, FedProx, FedSGD
+        from leakmeter.clients.update import FedAvg, FedProx, FedSGD
 
         match self.algorithm:
             case "fedsgd":
@@ -99,7 +99,7 @@ class Setting:
 
 def config_of(setting: Setting) -> Config:
     """Return the configuration of a run on the setting's data and model."""
-    from fl_app.config import Config
+    from leakmeter.fl_app.config import Config
 
     return Config(
         dataset=setting.dataset,
@@ -117,7 +117,7 @@ def config_of(setting: Setting) -> Config:
 
 def task_of(setting: Setting) -> Task:
     """Return data, partition and model."""
-    from fl_app.task import load_task
+    from leakmeter.fl_app.task import load_task
 
     return load_task(config_of(setting))
 
@@ -132,7 +132,7 @@ def initial_model(task: Task) -> Vector:
 
 def sampler_of(setting: Setting) -> tuple[UpdateSampler, Vector]:
     """Return what draws updates, and the model that they start from."""
-    from fl_app.sampling import sampler_for
+    from leakmeter.fl_app.sampling import sampler_for
 
     task = task_of(setting)
     sampler = sampler_for(

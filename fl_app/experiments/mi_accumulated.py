@@ -20,12 +20,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.base import Vector
-from auditors.information import NATS_PER_BIT
-from auditors.logdet import Subspace, logdet_information, principal_subspace
-from auditors.mi import IndependentWhitened, run_bound
-from auditors.rng import stream
-from fl_app.experiments.mi import SEED, TARGET, Setting, held_by_target, initial_model, task_of
+from leakmeter.auditors.base import Vector
+from leakmeter.auditors.information import NATS_PER_BIT
+from leakmeter.auditors.logdet import Subspace, logdet_information, principal_subspace
+from leakmeter.auditors.mi import IndependentWhitened, run_bound
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.mi import (
+    SEED,
+    TARGET,
+    Setting,
+    held_by_target,
+    initial_model,
+    task_of,
+)
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -144,7 +151,7 @@ class _Federation:
     def __init__(self, setting: Setting, run: Run) -> None:
         import torch
 
-        from clients.cohort import Cohort
+        from leakmeter.clients.cohort import Cohort
 
         task = task_of(setting)
         self._task, self._run, self._setting = task, run, setting
@@ -203,7 +210,7 @@ class _Federation:
 
     def _records(self, user: int, own: Sequence[str | int], others: Sequence[str | int]) -> Indices:
         """Return what a user holds throughout a run."""
-        from fl_app.partition import draw
+        from leakmeter.fl_app.partition import draw
 
         names = own if user == TARGET else self._names(user, others)
         rng = stream(SEED, *names, "records", user)

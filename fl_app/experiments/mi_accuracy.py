@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.mi import IMAGE_BITS, NAMES, Algorithm, Setting, over
-from fl_app.experiments.mi_accumulated import Run, accumulated, accuracies
-from fl_app.experiments.plot import Panel
+from leakmeter.fl_app.experiments import mi_page as page
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.mi import IMAGE_BITS, NAMES, Algorithm, Setting, over
+from leakmeter.fl_app.experiments.mi_accumulated import Run, accumulated, accuracies
+from leakmeter.fl_app.experiments.plot import Panel
 
 
 @dataclass(frozen=True)

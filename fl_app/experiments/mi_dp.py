@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from auditors.rng import stream
-from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.mi import (
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments import mi_page as page
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.mi import (
     SEED,
     Setting,
     initial_model,
@@ -29,7 +29,7 @@ from fl_app.experiments.mi import (
     paper_share,
     task_of,
 )
-from fl_app.experiments.plot import Panel
+from leakmeter.fl_app.experiments.plot import Panel
 
 _DELTA = 1 / 1200
 _CLIP = 1.0
@@ -137,7 +137,7 @@ def accuracies(setting: Setting, users: int, std: float, rounds: int, plays: int
     import torch
     from torch.nn.utils import vector_to_parameters
 
-    from clients.cohort import Cohort
+    from leakmeter.clients.cohort import Cohort
 
     task = task_of(setting)
     cohort, net, data = Cohort(task.new_model(), setting.rule), task.new_model(), task.dataset

@@ -6,10 +6,10 @@ with the linear model. See `fl_app.experiments.mi_sweep` for what is measured.
 
 from __future__ import annotations
 
-from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.mi import NAMES, Algorithm, Setting
-from fl_app.experiments.mi_sweep import Found, Sweep, table
+from leakmeter.fl_app.experiments import mi_page as page
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.mi import NAMES, Algorithm, Setting
+from leakmeter.fl_app.experiments.mi_sweep import Found, Sweep, table
 
 _SCALES = {
     "paper": Sweep(

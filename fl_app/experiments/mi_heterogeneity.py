@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.mi import Setting, look, over
-from fl_app.experiments.plot import Panel
+from leakmeter.fl_app.experiments import mi_page as page
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.mi import Setting, look, over
+from leakmeter.fl_app.experiments.plot import Panel
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from auditors.mi import gaussian_information
-from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.mi import NAMES, Algorithm, Setting, look, over
-from fl_app.experiments.plot import Panel
+from leakmeter.auditors.mi import gaussian_information
+from leakmeter.fl_app.experiments import mi_page as page
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.mi import NAMES, Algorithm, Setting, look, over
+from leakmeter.fl_app.experiments.plot import Panel
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_app.experiments.mi import Setting, paper_share
-from fl_app.experiments.plot import Line
+from leakmeter.fl_app.experiments.mi import Setting, paper_share
+from leakmeter.fl_app.experiments.plot import Line
 
 SOURCE = "Elkordy et al. 2023, "
 # Why bits here and in the paper's figures are not the same quantity.

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.mi import IMAGE_BITS, NAMES, Algorithm, Setting, over
-from fl_app.experiments.mi_accumulated import Run, accumulated
-from fl_app.experiments.plot import Panel
+from leakmeter.fl_app.experiments import mi_page as page
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.mi import IMAGE_BITS, NAMES, Algorithm, Setting, over
+from leakmeter.fl_app.experiments.mi_accumulated import Run, accumulated
+from leakmeter.fl_app.experiments.plot import Panel
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.mi import (
+from leakmeter.fl_app.experiments import mi_page as page
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.mi import (
     NAMES,
     Algorithm,
     Setting,
@@ -25,7 +25,7 @@ from fl_app.experiments.mi import (
     records_used,
     update_std,
 )
-from fl_app.experiments.plot import Panel
+from leakmeter.fl_app.experiments.plot import Panel
 
 
 @dataclass(frozen=True)

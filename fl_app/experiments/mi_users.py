@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from auditors.base import Game
-from auditors.mi import gaussian_information
-from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.mi import (
+from leakmeter.auditors.base import Game
+from leakmeter.auditors.mi import gaussian_information
+from leakmeter.fl_app.experiments import mi_page as page
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.mi import (
     NAMES,
     Algorithm,
     Setting,
@@ -25,7 +25,7 @@ from fl_app.experiments.mi import (
     over,
     paper_share,
 )
-from fl_app.experiments.plot import Panel
+from leakmeter.fl_app.experiments.plot import Panel
 
 _GAMES: tuple[Game, ...] = ("independent", "rerun")
 

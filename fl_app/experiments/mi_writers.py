@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from auditors.rng import stream
-from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.mi import IMAGE_BITS, SEED, Setting, look, over
-from fl_app.experiments.plot import Panel
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments import mi_page as page
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.mi import IMAGE_BITS, SEED, Setting, look, over
+from leakmeter.fl_app.experiments.plot import Panel
 
 _PAPER_BITS = 176 * 678  # the paper's entropy of its target's images
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from auditors.information import NATS_PER_BIT
-from auditors.logdet import logdet_information
-from auditors.mi import gaussian_information
-from auditors.rng import stream
-from fl_app.experiments import mi_page as page
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.plot import Panel
+from leakmeter.auditors.information import NATS_PER_BIT
+from leakmeter.auditors.logdet import logdet_information
+from leakmeter.auditors.mi import gaussian_information
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments import mi_page as page
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.plot import Panel
 
 _SEED = 2208
 _USERS = 2
@@ -83,7 +83,7 @@ def _key(what: _Scale, dim: int) -> str:
 
 def _cell(what: _Scale, dim: int) -> dict[str, Any]:
     """Return truth and findings of one dimension, in bits."""
-    from auditors.mine import Training, estimate
+    from leakmeter.auditors.mine import Training, estimate
 
     rng = stream(_SEED, "mine-dimension", dim)
     x, others = rng.standard_normal((2, what.pairs, dim))

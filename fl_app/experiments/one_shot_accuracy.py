@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from auditors.gaussian import epsilon_gaussian
-from auditors.rng import derive
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.one_shot_audit import mean_std
-from fl_app.experiments.one_shot_federation import SEED, Canaries, Federation, play
-from fl_app.experiments.plot import Line, Panel
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.rng import derive
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.one_shot_audit import mean_std
+from leakmeter.fl_app.experiments.one_shot_federation import SEED, Canaries, Federation, play
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _DELTA = 1e-5
 # Noise multiplier to accuracy without and with a thousand canaries, in per cent.

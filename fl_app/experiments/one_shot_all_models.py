@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from auditors.canary_estimates import two_fits
-from auditors.gaussian import epsilon_gaussian
-from auditors.rng import stream
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.one_shot_audit import mean_std, published_sampled, spread
-from fl_app.experiments.one_shot_federation import SEED
-from fl_app.experiments.plot import Line, Panel
+from leakmeter.auditors.canary_estimates import two_fits
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.one_shot_audit import mean_std, published_sampled, spread
+from leakmeter.fl_app.experiments.one_shot_federation import SEED
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _CANARIES = 1000
 _BETA = 0.9  # the server's momentum

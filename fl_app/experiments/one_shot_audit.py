@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, log_ndtr
 
-from auditors.bounds import proven_epsilons
-from auditors.canary_bounds import cosine_logsf, prove
-from auditors.canary_estimates import Std, band, one_fit, two_fits
-from auditors.transcript import Transcript
+from leakmeter.auditors.bounds import proven_epsilons
+from leakmeter.auditors.canary_bounds import cosine_logsf, prove
+from leakmeter.auditors.canary_estimates import Std, band, one_fit, two_fits
+from leakmeter.auditors.transcript import Transcript
 
 Scores = NDArray[np.float64]
 

@@ -16,15 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.canary_bounds import cosine_logsf, prove
-from auditors.canary_estimates import one_fit
-from auditors.gaussian import gaussian_sigma
-from auditors.gaussian_sum import simulate_cosines
-from auditors.rng import stream
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.one_shot_audit import CONFIDENCE, published_closed, published_sampled
-from fl_app.experiments.one_shot_federation import SEED
-from fl_app.experiments.plot import Line, Panel
+from leakmeter.auditors.canary_bounds import cosine_logsf, prove
+from leakmeter.auditors.canary_estimates import one_fit
+from leakmeter.auditors.gaussian import gaussian_sigma
+from leakmeter.auditors.gaussian_sum import simulate_cosines
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.one_shot_audit import (
+    CONFIDENCE,
+    published_closed,
+    published_sampled,
+)
+from leakmeter.fl_app.experiments.one_shot_federation import SEED
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _DIM, _CANARIES, _DELTA = 10**6, 1000, 1e-6
 _TRUTHS = (0.0, 1.0, 3.0, 10.0)

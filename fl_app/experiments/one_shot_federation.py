@@ -17,14 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from auditors.base import Vector
-from auditors.canary import canary_vector, schedule
-from auditors.rng import derive, stream
-from auditors.transcript import Transcript
-from clients.cohort import Cohort
-from clients.update import FedAvg
-from fl_app.config import Config
-from fl_app.task import Task, load_task
+from leakmeter.auditors.base import Vector
+from leakmeter.auditors.canary import canary_vector, schedule
+from leakmeter.auditors.rng import derive, stream
+from leakmeter.auditors.transcript import Transcript
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.update import FedAvg
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.task import Task, load_task
 
 Rows = NDArray[np.float32]
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.canary_estimates import one_fit
-from auditors.gaussian import epsilon_gaussian, gaussian_sigma
-from auditors.gaussian_sum import simulate_cosines
-from auditors.rng import derive, stream
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.one_shot_federation import SEED, Canaries, Federation, play
-from fl_app.experiments.plot import Line, Panel
+from leakmeter.auditors.canary_estimates import one_fit
+from leakmeter.auditors.gaussian import epsilon_gaussian, gaussian_sigma
+from leakmeter.auditors.gaussian_sum import simulate_cosines
+from leakmeter.auditors.rng import derive, stream
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.one_shot_federation import SEED, Canaries, Federation, play
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _DELTA = 1e-5
 _QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)

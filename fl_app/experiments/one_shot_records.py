@@ -18,14 +18,20 @@ import numpy as np
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from auditors.canary import schedule
-from auditors.gaussian import epsilon_gaussian
-from auditors.rng import derive, stream
-from clients.per_example import per_example_gradients
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.one_shot_audit import all_models, mean_std, spread
-from fl_app.experiments.one_shot_federation import SEED, Federation, Played, accuracy, canary_rows
-from fl_app.experiments.plot import Line, Panel
+from leakmeter.auditors.canary import schedule
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.rng import derive, stream
+from leakmeter.clients.per_example import per_example_gradients
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.one_shot_audit import all_models, mean_std, spread
+from leakmeter.fl_app.experiments.one_shot_federation import (
+    SEED,
+    Federation,
+    Played,
+    accuracy,
+    canary_rows,
+)
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _DELTA = 1e-5
 _CLIP = 1.0

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from auditors.canary_estimates import anderson_darling
-from auditors.gaussian import epsilon_gaussian, gaussian_sigma
-from auditors.rng import derive, stream
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.one_shot_audit import final_model, spread
-from fl_app.experiments.one_shot_federation import SEED, Canaries, Federation, play
-from fl_app.experiments.plot import Line, Panel
+from leakmeter.auditors.canary_estimates import anderson_darling
+from leakmeter.auditors.gaussian import epsilon_gaussian, gaussian_sigma
+from leakmeter.auditors.rng import derive, stream
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.one_shot_audit import final_model, spread
+from leakmeter.fl_app.experiments.one_shot_federation import SEED, Canaries, Federation, play
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _DELTA = 1e-5
 _EPSILONS = (math.inf, 300.0, 100.0, 30.0)  # of one participation, Fig. 1 and 2

@@ -13,11 +13,11 @@ from functools import partial
 
 import numpy as np
 
-from auditors.gaussian import epsilon_between_gaussians, gaussian_sigma
-from auditors.gaussian_sum import simulate_cosines
-from auditors.rng import stream
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.plot import Line, Panel
+from leakmeter.auditors.gaussian import epsilon_between_gaussians, gaussian_sigma
+from leakmeter.auditors.gaussian_sum import simulate_cosines
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _DELTA = 1e-6
 _SEED = 2302

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from auditors.gaussian import delta_gaussian, epsilon_gaussian, gaussian_sigma
-from auditors.rng import derive, stream
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.one_shot_audit import all_models, final_model, spread
-from fl_app.experiments.one_shot_federation import SEED, Canaries, Federation, play
-from fl_app.experiments.plot import Line, Panel
+from leakmeter.auditors.gaussian import delta_gaussian, epsilon_gaussian, gaussian_sigma
+from leakmeter.auditors.rng import derive, stream
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.one_shot_audit import all_models, final_model, spread
+from leakmeter.fl_app.experiments.one_shot_federation import SEED, Canaries, Federation, play
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _DELTA = 1e-5
 _SOURCE = "Andrew et al. 2024"

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from auditors.record import write_atomically
-from fl_app.errors import ConfigError, unknown_name
-from fl_app.experiments import EXPERIMENTS, duration
-from fl_app.experiments.published import PAPERS, Paper, items_of
+from leakmeter.auditors.record import write_atomically
+from leakmeter.fl_app.errors import ConfigError, unknown_name
+from leakmeter.fl_app.experiments import EXPERIMENTS, duration
+from leakmeter.fl_app.experiments.published import PAPERS, Paper, items_of
 
 _PAGE = "RESULTS.md"
 _INTRO = """# Results

@@ -17,14 +17,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from auditors.band import upper_limit
-from auditors.base import Game, Moments
-from auditors.challenge import farthest
-from auditors.curve import ErrorCurve
-from auditors.lrt_findings import DELTAS
-from auditors.sum_law import DenseLaw
-from fl_app.experiments import spread
-from fl_app.experiments.base import Cells
+from leakmeter.auditors.band import upper_limit
+from leakmeter.auditors.base import Game, Moments
+from leakmeter.auditors.challenge import farthest
+from leakmeter.auditors.curve import ErrorCurve
+from leakmeter.auditors.lrt_findings import DELTAS
+from leakmeter.auditors.sum_law import DenseLaw
+from leakmeter.fl_app.experiments import spread
+from leakmeter.fl_app.experiments.base import Cells
 
 Matrix = NDArray[np.float64]
 
@@ -96,11 +96,11 @@ def _sampler(setting: Setting, game: Game) -> tuple[Any, Matrix]:
     """Return the sampler of a game and the initial models, (models, dim)."""
     import torch
 
-    from clients.update import FedAvg
-    from fl_app import model
-    from fl_app.config import Config
-    from fl_app.sampling import sampler_for
-    from fl_app.task import load_task
+    from leakmeter.clients.update import FedAvg
+    from leakmeter.fl_app import model
+    from leakmeter.fl_app.config import Config
+    from leakmeter.fl_app.sampling import sampler_for
+    from leakmeter.fl_app.task import load_task
 
     config = Config(
         dataset=setting.dataset,

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.secagg_lrt import Setting
-from fl_app.experiments.secagg_lrt_page import Found, over_sizes, table
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.secagg_lrt import Setting
+from leakmeter.fl_app.experiments.secagg_lrt_page import Found, over_sizes, table
 
 Sizes = Mapping[str, Mapping[str, Any]]
 

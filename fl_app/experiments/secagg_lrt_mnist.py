@@ -6,9 +6,9 @@ Ngo et al. (2024), arXiv:2403.17775, Fig. 3, with MNIST (60,000 images) in place
 
 from __future__ import annotations
 
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.secagg_lrt import Setting
-from fl_app.experiments.secagg_lrt_page import Found, over_sizes, table
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.secagg_lrt import Setting
+from leakmeter.fl_app.experiments.secagg_lrt_page import Found, over_sizes, table
 
 _SCALES = {
     "paper": Setting("mnist", models=5, candidates=1000, trials=1000, block=100),

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.secagg_lrt_mnist import _SCALES as _EVEN
-from fl_app.experiments.secagg_lrt_mnist import NOTES, TITLE, compared
-from fl_app.experiments.secagg_lrt_page import Found, table
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.secagg_lrt_mnist import _SCALES as _EVEN
+from leakmeter.fl_app.experiments.secagg_lrt_mnist import NOTES, TITLE, compared
+from leakmeter.fl_app.experiments.secagg_lrt_page import Found, table
 
 _LABELS = "ω = 1"
 _SCALES = {scale: replace(even, partition="dirichlet") for scale, even in _EVEN.items()}

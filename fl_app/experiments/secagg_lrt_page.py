@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from auditors.base import Game
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.plot import Line, Panel
-from fl_app.experiments.secagg_lrt import Setting, audit
+from leakmeter.auditors.base import Game
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.fl_app.experiments.secagg_lrt import Setting, audit
 
 _GAMES: tuple[Game, ...] = ("partition", "independent")
 # What was found for each size of the sum, by the setting's name and the game.

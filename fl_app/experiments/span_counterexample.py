@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from auditors.base import Bound
-from auditors.bounds import epsilon_lower_bound
-from auditors.gaussian import epsilon_gaussian
-from auditors.rng import stream
-from auditors.span import outside_span
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.plot import Line, Panel
+from leakmeter.auditors.base import Bound
+from leakmeter.auditors.bounds import epsilon_lower_bound
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.span import outside_span
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 Floats = NDArray[np.float64]
 

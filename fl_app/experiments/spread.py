@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from auditors.base import UpdateSampler
-    from clients.sampler import CohortSampler
+    from leakmeter.auditors.base import UpdateSampler
+    from leakmeter.clients.sampler import CohortSampler
 
 
 class _Ray:
@@ -21,14 +21,14 @@ class _Ray:
 
     def join(self) -> None:
         """Start or join it, unless this process has done so already."""
-        from fl_app import cluster
+        from leakmeter.fl_app import cluster
 
         self._is_ours |= cluster.join(cluster.address_of(self._address))
 
     def leave(self) -> None:
         """Leave the cluster, or end the local one, if `join` has started it."""
         if self._is_ours:
-            from fl_app import cluster
+            from leakmeter.fl_app import cluster
 
             cluster.leave()
 
@@ -64,7 +64,7 @@ def spread(sampler: CohortSampler) -> UpdateSampler:
     engine = _RAY.get()
     if engine is None:
         return sampler
-    from fl_app.ray_sampler import RaySampler
+    from leakmeter.fl_app.ray_sampler import RaySampler
 
     engine.join()
     return RaySampler(sampler)

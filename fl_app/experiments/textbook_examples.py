@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from auditors.gaussian import epsilon_gaussian, gaussian_sigma
-from fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.auditors.gaussian import epsilon_gaussian, gaussian_sigma
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 
 _CLIP, _EPSILON, _DELTA, _ROUNDS = 1.5, 2.0, 1e-5, 100
 _PRINTED = 428.775
@@ -94,7 +94,7 @@ def masked_values(bits: int) -> dict[str, Any]:
 
 def _ring_sum(bits: int) -> int:
     """Return the sum that the server gets from masked uploads in the ring."""
-    from clients.masking import Ring, add_vectors, mask, unmask
+    from leakmeter.clients.masking import Ring, add_vectors, mask, unmask
 
     ring = Ring(bits)
     own = {i: bytes([i]) * 32 for i in range(3)}  # fixed keys: an example, not a deployment

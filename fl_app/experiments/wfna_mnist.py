@@ -13,8 +13,8 @@ Possible? (arXiv:2405.04551), Fig. 4 and Fig. 5, 50 users. Ours differs:
 
 from __future__ import annotations
 
-from fl_app.experiments.base import Cells, Table
-from fl_app.experiments.wfna_page import (
+from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.fl_app.experiments.wfna_page import (
     compared,
     compared_spectrum,
     panels,
@@ -23,7 +23,7 @@ from fl_app.experiments.wfna_page import (
     spectrum_note,
     words,
 )
-from fl_app.experiments.wfna_training import DELTA, Scale, compute
+from leakmeter.fl_app.experiments.wfna_training import DELTA, Scale, compute
 
 _SCALES = {
     "paper": Scale("mnist", 50, 600, 20, 32, 10.0, 0.3, (0.5, 1.0, 2.0, 4.0, 8.0), 3),

@@ -13,8 +13,8 @@ and the gradients of single examples take milliseconds an example and round:
 
 from __future__ import annotations
 
-from fl_app.experiments.base import Cells, Table
-from fl_app.experiments.wfna_page import (
+from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.fl_app.experiments.wfna_page import (
     compared,
     compared_spectrum,
     panels,
@@ -23,7 +23,7 @@ from fl_app.experiments.wfna_page import (
     spectrum_note,
     words,
 )
-from fl_app.experiments.wfna_training import DELTA, Scale, compute, start_accuracy
+from leakmeter.fl_app.experiments.wfna_training import DELTA, Scale, compute, start_accuracy
 
 _SCALES = {
     "paper": Scale("mnist", 50, 60, 8, 8, 10.0, 0.01, (2.0, 8.0), 1, model="cnn", public=2000),

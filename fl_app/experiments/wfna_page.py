@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fl_app.experiments.base import Comparison
-from fl_app.experiments.plot import Line, Panel
+from leakmeter.fl_app.experiments.base import Comparison
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 Runs = Sequence[Mapping[str, Any]]
 Got = Mapping[tuple[str, float], Runs]

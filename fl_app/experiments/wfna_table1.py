@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.experiments.base import Cells, Comparison, Table
-from fl_app.experiments.plot import Line, Panel
-from strategies.accounting import (
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.strategies.accounting import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     minibatch_epsilon,
     water_filling_epsilon,
 )
-from strategies.rdp import epsilon_of
+from leakmeter.strategies.rdp import epsilon_of
 
 Floats = NDArray[np.float64]
 

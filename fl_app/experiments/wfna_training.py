@@ -20,21 +20,21 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from auditors.rng import stream
-from auditors.spectrum import Spectrum
-from clients.gaussian_sampling import GaussianSampling, Isotropic
-from clients.per_example import per_example_gradients
-from clients.water_filling import WaterFilling
-from fl_app import data, model
-from fl_app.experiments.base import Cells
-from fl_app.experiments.wfna_page import RANKED, Got
-from strategies.accounting import (
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.spectrum import Spectrum
+from leakmeter.clients.gaussian_sampling import GaussianSampling, Isotropic
+from leakmeter.clients.per_example import per_example_gradients
+from leakmeter.clients.water_filling import WaterFilling
+from leakmeter.fl_app import data, model
+from leakmeter.fl_app.experiments.base import Cells
+from leakmeter.fl_app.experiments.wfna_page import RANKED, Got
+from leakmeter.strategies.accounting import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     minibatch_epsilon,
     water_filling_epsilon,
 )
-from strategies.rdp import calibrated_floor
+from leakmeter.strategies.rdp import calibrated_floor
 
 DELTA = 1e-4
 

@@ -20,9 +20,9 @@ def leave_page(folder: Path, say: Callable[[str], None]) -> bool:
     Returns:
         Whether there is a page.
     """
-    from auditors.record import write_atomically
-    from fl_app.report.page import page
-    from fl_app.report.reading import read_runs
+    from leakmeter.auditors.record import write_atomically
+    from leakmeter.fl_app.report.page import page
+    from leakmeter.fl_app.report.reading import read_runs
 
     try:
         write_atomically(folder / NAME, page(read_runs([folder])))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from auditors.base import Finding
-from fl_app.report.reading import Run
-from fl_app.report.verdict import Verdict, leads
-from fl_app.report.words import claim, covers, is_epsilon, number, terms
+from leakmeter.auditors.base import Finding
+from leakmeter.fl_app.report.reading import Run
+from leakmeter.fl_app.report.verdict import Verdict, leads
+from leakmeter.fl_app.report.words import claim, covers, is_epsilon, number, terms
 
 _MUCH = 10.0  # an upper bound beyond which little is promised
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fl_app.report.markup import Markup, joined, tag
-from fl_app.report.scale import Form, Scale, label
-from fl_app.report.words import number
+from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.scale import Form, Scale, label
+from leakmeter.fl_app.report.words import number
 
 Marker = Literal["", "circle", "square", "triangle", "diamond"]
 

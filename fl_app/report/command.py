@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fl_app.errors import ConfigError
-from fl_app.parser import Parser
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.parser import Parser
 
 _DESCRIPTION = """\
 Makes a page about one run or several side by side: what leaked, to whom, how sure that is, and what
@@ -32,11 +32,11 @@ def main(argv: Sequence[str], program: str = "leakmeter") -> int:
         help="show the PNG files of this folder as reconstructions; may be given again",
     )
     arguments = parser.parse_args(argv)
-    from auditors.record import write_atomically
-    from fl_app.report import NAME
-    from fl_app.report.export import write_csv
-    from fl_app.report.page import page
-    from fl_app.report.reading import read_runs
+    from leakmeter.auditors.record import write_atomically
+    from leakmeter.fl_app.report import NAME
+    from leakmeter.fl_app.report.export import write_csv
+    from leakmeter.fl_app.report.page import page
+    from leakmeter.fl_app.report.reading import read_runs
 
     runs = read_runs([Path(run) for run in arguments.runs])
     here = runs[0].folder if len(runs) == 1 else Path.cwd()
@@ -57,7 +57,7 @@ def main(argv: Sequence[str], program: str = "leakmeter") -> int:
 
 def _check_page(path: Path) -> None:
     """Refuse to write over anything but an earlier page."""
-    from fl_app.report.page import GENERATOR
+    from leakmeter.fl_app.report.page import GENERATOR
 
     if not path.exists():
         return

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fl_app.report.markup import Markup, joined, tag
-from fl_app.report.reading import Run
-from fl_app.report.verdict import Verdict, leads, stake, verdicts
-from fl_app.report.words import KINDS, SIGNS, capital, exact, terms
+from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.reading import Run
+from leakmeter.fl_app.report.verdict import Verdict, leads, stake, verdicts
+from leakmeter.fl_app.report.words import KINDS, SIGNS, capital, exact, terms
 
 _NONE = tag("span", "–", class_="none")
 

@@ -9,9 +9,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from auditors.base import Finding, plain
-from fl_app.report.page import figures
-from fl_app.report.reading import Run
+from leakmeter.auditors.base import Finding, plain
+from leakmeter.fl_app.report.page import figures
+from leakmeter.fl_app.report.reading import Run
 
 _FIELDS = [spec.name for spec in fields(Finding) if spec.name not in ("details", "null_band")]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields as fields_of
 from typing import Any, get_args
 
-from auditors.base import Adjacency, Finding, Kind, Observer, Unit
-from fl_app.errors import ConfigError
+from leakmeter.auditors.base import Adjacency, Finding, Kind, Observer, Unit
+from leakmeter.fl_app.errors import ConfigError
 
 Check = Callable[[Any], Any]  # returns the value as we use it, or raises ValueError with "allowed"
 

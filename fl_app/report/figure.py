@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fl_app.report.chart import Chart
-from fl_app.report.markup import Markup, tag
-from fl_app.report.words import exact
+from leakmeter.fl_app.report.chart import Chart
+from leakmeter.fl_app.report.markup import Markup, tag
+from leakmeter.fl_app.report.words import exact
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from auditors.base import Finding
-from fl_app.report.chart import REFERENCE, Axis, Chart, Series
-from fl_app.report.figure import Figure
-from fl_app.report.reading import Run
-from fl_app.report.words import slug
+from leakmeter.auditors.base import Finding
+from leakmeter.fl_app.report.chart import REFERENCE, Axis, Chart, Series
+from leakmeter.fl_app.report.figure import Figure
+from leakmeter.fl_app.report.reading import Run
+from leakmeter.fl_app.report.words import slug
 
 
 def cosines(runs: Sequence[Run]) -> list[Figure]:

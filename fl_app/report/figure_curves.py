@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from auditors.base import Finding
-from auditors.gaussian import epsilon_gaussian, tradeoff_gaussian
-from fl_app.report.chart import REFERENCE, Axis, Chart, Series
-from fl_app.report.figure import Figure
-from fl_app.report.reading import Run
-from fl_app.report.words import covers, number, percent, slug
+from leakmeter.auditors.base import Finding
+from leakmeter.auditors.gaussian import epsilon_gaussian, tradeoff_gaussian
+from leakmeter.fl_app.report.chart import REFERENCE, Axis, Chart, Series
+from leakmeter.fl_app.report.figure import Figure
+from leakmeter.fl_app.report.reading import Run
+from leakmeter.fl_app.report.words import covers, number, percent, slug
 
 _RATES = (0.0, 1e-4, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 

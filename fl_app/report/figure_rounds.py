@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from auditors.base import Finding
-from auditors.information import NATS_PER_BIT
-from fl_app.report.chart import REFERENCE, Axis, Chart, Marker, Series
-from fl_app.report.figure import Figure
-from fl_app.report.reading import Run
-from fl_app.report.scale import Form
-from fl_app.report.words import number, slug
+from leakmeter.auditors.base import Finding
+from leakmeter.auditors.information import NATS_PER_BIT
+from leakmeter.fl_app.report.chart import REFERENCE, Axis, Chart, Marker, Series
+from leakmeter.fl_app.report.figure import Figure
+from leakmeter.fl_app.report.reading import Run
+from leakmeter.fl_app.report.scale import Form
+from leakmeter.fl_app.report.words import number, slug
 
 _ROUND = "round"
 _MUCH = 30  # times as large: such a line would press all others flat

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fl_app.report.chart import REFERENCE, Axis, Chart, Series
-from fl_app.report.figure import Figure
-from fl_app.report.reading import Run
-from fl_app.report.words import number, percent
+from leakmeter.fl_app.report.chart import REFERENCE, Axis, Chart, Series
+from leakmeter.fl_app.report.figure import Figure
+from leakmeter.fl_app.report.reading import Run
+from leakmeter.fl_app.report.words import number, percent
 
 
 def spectra(runs: Sequence[Run]) -> list[Figure]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from auditors.base import Finding
-from fl_app.adversaries import by_adversary
-from fl_app.report.markup import Markup, joined, tag
-from fl_app.report.reading import Run
-from fl_app.report.scale import Scale, label
-from fl_app.report.verdict import leads, stake
-from fl_app.report.words import (
+from leakmeter.auditors.base import Finding
+from leakmeter.fl_app.adversaries import by_adversary
+from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.reading import Run
+from leakmeter.fl_app.report.scale import Scale, label
+from leakmeter.fl_app.report.verdict import leads, stake
+from leakmeter.fl_app.report.words import (
     KINDS,
     SIGNS,
     capital,

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fl_app.report import figure_curves, figure_rounds
-from fl_app.report.advice import advice
-from fl_app.report.compare import comparison
-from fl_app.report.figure import Figure
-from fl_app.report.figure_cosines import cosines
-from fl_app.report.figure_spectrum import spectra
-from fl_app.report.forest import forest
-from fl_app.report.markup import Markup, joined, tag
-from fl_app.report.pictures import pictures
-from fl_app.report.reading import Run
-from fl_app.report.repeat import repeat
-from fl_app.report.script import SCRIPT
-from fl_app.report.style import STYLE
-from fl_app.report.table import tables
-from fl_app.report.verdict import BADGES, Level, Verdict, stake, verdicts
-from fl_app.report.words import KINDS, counted, number, sentence
+from leakmeter.fl_app.report import figure_curves, figure_rounds
+from leakmeter.fl_app.report.advice import advice
+from leakmeter.fl_app.report.compare import comparison
+from leakmeter.fl_app.report.figure import Figure
+from leakmeter.fl_app.report.figure_cosines import cosines
+from leakmeter.fl_app.report.figure_spectrum import spectra
+from leakmeter.fl_app.report.forest import forest
+from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.pictures import pictures
+from leakmeter.fl_app.report.reading import Run
+from leakmeter.fl_app.report.repeat import repeat
+from leakmeter.fl_app.report.script import SCRIPT
+from leakmeter.fl_app.report.style import STYLE
+from leakmeter.fl_app.report.table import tables
+from leakmeter.fl_app.report.verdict import BADGES, Level, Verdict, stake, verdicts
+from leakmeter.fl_app.report.words import KINDS, counted, number, sentence
 
 GENERATOR = "leakmeter report"
 # The browser itself refuses to fetch anything.

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from auditors.base import Finding
-from auditors.limits import LIMIT
-from auditors.record import SCHEMA
-from fl_app.errors import ConfigError
-from fl_app.report.fields import REPORT, ROUND, checked, finding, mapping, text
+from leakmeter.auditors.base import Finding
+from leakmeter.auditors.limits import LIMIT
+from leakmeter.auditors.record import SCHEMA
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.report.fields import REPORT, ROUND, checked, finding, mapping, text
 
 # Settings that every run of our own command line notes.
 _OURS = {"dataset", "model", "algorithm", "secagg", "auditors", "engine"}

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from fl_app.config import Config, kebab
-from fl_app.errors import ConfigError
-from fl_app.report.markup import Markup, joined, tag
-from fl_app.report.reading import Run
+from leakmeter.fl_app.config import Config, kebab
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.reading import Run
 
 _DEFAULTS = {kebab(spec.name): spec.default for spec in fields(Config)}
 

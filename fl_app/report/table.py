@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from auditors.base import Finding
-from fl_app.report.markup import Markup, joined, tag
-from fl_app.report.reading import Run
-from fl_app.report.words import KINDS, counted, exact, percent
+from leakmeter.auditors.base import Finding
+from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.reading import Run
+from leakmeter.fl_app.report.words import KINDS, counted, exact, percent
 
 _HEADS = (
     "finding",

@@ -7,10 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from auditors.base import Finding
-from fl_app.adversaries import Adversary, by_adversary, leading, unsaid_bounds
-from fl_app.report.reading import Run
-from fl_app.report.words import capital, claim, counted, is_epsilon, number, percent, terms
+from leakmeter.auditors.base import Finding
+from leakmeter.fl_app.adversaries import Adversary, by_adversary, leading, unsaid_bounds
+from leakmeter.fl_app.report.reading import Run
+from leakmeter.fl_app.report.words import (
+    capital,
+    claim,
+    counted,
+    is_epsilon,
+    number,
+    percent,
+    terms,
+)
 
 # leak: proven with confidence; hint: beyond its null band; model: what a model says; none: looked
 # and shown nothing; bounded: an upper bound; open: no guarantee; silent: no number.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
 
-from auditors.base import Finding, Kind
-from fl_app.report.markup import Markup, tag
+from leakmeter.auditors.base import Finding, Kind
+from leakmeter.fl_app.report.markup import Markup, tag
 
 KINDS: dict[Kind, tuple[str, str]] = {
     "guarantee": ("guarantee", "a proven upper bound, if its assumptions hold"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auditors.base import Auditor, Bound, Finding, RoundFacts, RoundView, plain
+from leakmeter.auditors.base import Auditor, Bound, Finding, RoundFacts, RoundView, plain
 
 CONTEXT: dict[str, Any] = {
     "auditor": "mine",

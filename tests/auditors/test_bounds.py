@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import laplace, norm
 
-from auditors.band import MAX_EXACT, band_level, upper_limit
-from auditors.bounds import (
+from leakmeter.auditors.band import MAX_EXACT, band_level, upper_limit
+from leakmeter.auditors.bounds import (
     Bonferroni,
     Fixed,
     PilotSplit,
     SimultaneousBand,
     epsilon_lower_bound,
 )
-from auditors.gaussian import epsilon_gaussian
-from auditors.rng import stream
-from auditors.rules import Scores
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.rules import Scores
 
 steady = settings(derandomize=True, deadline=None)
 RULES = [Fixed(0.8), PilotSplit(), SimultaneousBand(), Bonferroni()]

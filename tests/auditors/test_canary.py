@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, ks_2samp, kstest
 
-from auditors.canary import canary_products, canary_vector, null_maxima, schedule
-from auditors.rng import stream
+from leakmeter.auditors.canary import canary_products, canary_vector, null_maxima, schedule
+from leakmeter.auditors.rng import stream
 
 # Statistical tests: fixed seeds, each fails by bad luck with a chance of 1e-4, and the wrong law
 # beside it is rejected at 1e-6.

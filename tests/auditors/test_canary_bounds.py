@@ -9,12 +9,12 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import t as student
 
-from auditors.bounds import epsilon_lower_bound
-from auditors.canary import null_maxima
-from auditors.canary_bounds import cosine_logsf, largest_cosine_log_p, prove
-from auditors.gaussian import epsilon_gaussian
-from auditors.gaussian_sum import simulate_cosines
-from auditors.rng import stream
+from leakmeter.auditors.bounds import epsilon_lower_bound
+from leakmeter.auditors.canary import null_maxima
+from leakmeter.auditors.canary_bounds import cosine_logsf, largest_cosine_log_p, prove
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.gaussian_sum import simulate_cosines
+from leakmeter.auditors.rng import stream
 
 DELTA = 1e-6
 

@@ -7,8 +7,14 @@ import pytest
 from scipy.special import log_ndtr
 from scipy.stats import kstest
 
-from auditors.canary_estimates import Interference, anderson_darling, band, histogram, one_fit
-from auditors.rng import stream
+from leakmeter.auditors.canary_estimates import (
+    Interference,
+    anderson_darling,
+    band,
+    histogram,
+    one_fit,
+)
+from leakmeter.auditors.rng import stream
 
 
 def test_without_a_leak_the_estimates_have_the_known_floor() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist, squareform
 
-from auditors.challenge import between, challenge, farthest
-from auditors.rng import stream
-from auditors.scatter import Scatter
-from auditors.sum_law import DenseLaw, DualLaw
+from leakmeter.auditors.challenge import between, challenge, farthest
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.scatter import Scatter
+from leakmeter.auditors.sum_law import DenseLaw, DualLaw
 
 DIM = 8
 ROOT = stream(0, "root").standard_normal((DIM, DIM))

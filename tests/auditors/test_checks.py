@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auditors import Auditor, Canary, Finding, RoundView, checks
-from auditors.checks import CHECKS, check_auditor
+from leakmeter.auditors import Auditor, Canary, Finding, RoundView, checks
+from leakmeter.auditors.checks import CHECKS, check_auditor
 
 
 def found(name: str, value: Any, server_round: int | None = None, **more: Any) -> Finding:

@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 from scipy.stats import laplace, norm
 
-from auditors.band import upper_limit
-from auditors.bounds import Bonferroni, Fixed, PilotSplit, SimultaneousBand, epsilon_lower_bound
-from auditors.gaussian import epsilon_gaussian
-from auditors.rng import stream
+from leakmeter.auditors.band import upper_limit
+from leakmeter.auditors.bounds import (
+    Bonferroni,
+    Fixed,
+    PilotSplit,
+    SimultaneousBand,
+    epsilon_lower_bound,
+)
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.rng import stream
 
 RULES = [Fixed(0.8), PilotSplit(), SimultaneousBand(), Bonferroni()]
 # Law of out, law of in, delta and the true epsilon.

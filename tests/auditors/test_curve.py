@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from auditors.bounds import Bonferroni, SimultaneousBand, epsilon_lower_bound
-from auditors.curve import ErrorCurve, drawn
-from auditors.rng import stream
+from leakmeter.auditors.bounds import Bonferroni, SimultaneousBand, epsilon_lower_bound
+from leakmeter.auditors.curve import ErrorCurve, drawn
+from leakmeter.auditors.rng import stream
 
 DELTAS = [0.0, 1e-6, 1e-3, 0.1, 0.5]
 SCORES = st.lists(st.integers(0, 8).map(float), min_size=1, max_size=30)

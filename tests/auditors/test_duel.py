@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from auditors.bounds import epsilon_lower_bound
-from auditors.challenge import Challenge, challenge
-from auditors.duel import ConstantSumError, Duel, Effort, duel
-from auditors.gaussian import epsilon_gaussian
-from auditors.rng import stream
-from auditors.sum_law import DenseLaw
+from leakmeter.auditors.bounds import epsilon_lower_bound
+from leakmeter.auditors.challenge import Challenge, challenge
+from leakmeter.auditors.duel import ConstantSumError, Duel, Effort, duel
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sum_law import DenseLaw
 
 DIM = 10
 SMALL = Effort(fit=400, candidates=30, pilot=60, trials=400)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from auditors.each_information import each_information
-from auditors.rng import stream
+from leakmeter.auditors.each_information import each_information
+from leakmeter.auditors.rng import stream
 
 
 def gaussians(key: int, draws: int, spreads: np.ndarray, rank: int) -> np.ndarray:
@@ -43,7 +43,7 @@ def test_it_follows_the_closed_form_and_states_its_error(draws, clients, rank, n
 
 
 def test_single_covariances_are_far_more_exact_than_drawn_sums() -> None:
-    from auditors.logdet import logdet_information
+    from leakmeter.auditors.logdet import logdet_information
 
     errors = {"sums": [], "single": []}
     exact = truth(np.ones(20), 4, 0.0)[0]

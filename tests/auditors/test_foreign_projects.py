@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from auditors import (
+from leakmeter.auditors import (
     Audited,
     Auditor,
     Effort,
@@ -35,7 +35,7 @@ from auditors import (
     RoundView,
     canary_mod,
 )
-from strategies.wrapper import Wrapper
+from leakmeter.strategies.wrapper import Wrapper
 
 ROUNDS = 8
 QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from auditors.gaussian import (
+from leakmeter.auditors.gaussian import (
     classical_sigma_unsafe_above_epsilon_1,
     delta_gaussian,
     epsilon_between_gaussians,

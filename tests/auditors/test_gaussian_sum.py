@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from auditors.canary_estimates import one_fit
-from auditors.gaussian import gaussian_sigma
-from auditors.gaussian_sum import simulate_cosines
-from auditors.rng import stream
+from leakmeter.auditors.canary_estimates import one_fit
+from leakmeter.auditors.gaussian import gaussian_sigma
+from leakmeter.auditors.gaussian_sum import simulate_cosines
+from leakmeter.auditors.rng import stream
 
 DELTA = 1e-6
 

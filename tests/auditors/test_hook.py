@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from auditors import (
+from leakmeter.auditors import (
     Audited,
     Auditor,
     Canary,
@@ -32,13 +32,13 @@ from auditors import (
     canary_mod,
     tap_mod,
 )
-from auditors.canary import canary_vector
-from auditors.chain import chain
-from auditors.layout import Layout
-from clients import MaskMod
-from strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised
-from strategies.grid import GridWrapper
-from strategies.wrapper import Wrapper
+from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.chain import chain
+from leakmeter.auditors.layout import Layout
+from leakmeter.clients import MaskMod
+from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised
+from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.wrapper import Wrapper
 
 NO_EVALUATION = {"fraction_evaluate": 0.0}
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from auditors.inversion import Attack, infer_labels, invert, psnr
-from auditors.rng import stream
+from leakmeter.auditors.inversion import Attack, infer_labels, invert, psnr
+from leakmeter.auditors.rng import stream
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

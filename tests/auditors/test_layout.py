@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from auditors.layout import Layout
+from leakmeter.auditors.layout import Layout
 
 FLOATS = st.sampled_from([np.float16, np.float32, np.float64])
 INTEGERS = st.sampled_from([np.int64, np.int32, np.uint8, np.bool_])

@@ -11,19 +11,19 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import gammainc, gammaincc
 
-from auditors import gaussian
-from auditors.gaussian import (
+from leakmeter.auditors import gaussian
+from leakmeter.auditors.gaussian import (
     delta_gaussian,
     least_separation_of_ball,
     separation_of_ball,
     separation_of_pair,
     tradeoff_gaussian,
 )
-from auditors.irwin_hall import IrwinHall
-from auditors.ldp import ldp_curve
-from auditors.noise_law import gamma_loss, irwin_hall_loss, loss_cells
-from auditors.privacy_loss import Cells, deltas, lower_measure, upper_measure
-from auditors.rng import stream
+from leakmeter.auditors.irwin_hall import IrwinHall
+from leakmeter.auditors.ldp import ldp_curve
+from leakmeter.auditors.noise_law import gamma_loss, irwin_hall_loss, loss_cells
+from leakmeter.auditors.privacy_loss import Cells, deltas, lower_measure, upper_measure
+from leakmeter.auditors.rng import stream
 
 Floats = NDArray[np.float64]
 
@@ -412,7 +412,7 @@ def test_a_sum_of_vectors_of_a_ball_leaves_at_least_twice_the_root_of_d_over_n()
 @pytest.mark.parametrize(
     ("covariance", "message"),
     [
-        ([[1.0, 0.0], [0.0, 0.0]], "positive definite, got .*auditors.span"),
+        ([[1.0, 0.0], [0.0, 0.0]], "positive definite, got .*leakmeter.auditors.span"),
         ([[1.0, 2.0]], r"square matrix, got shape \(1, 2\)"),
         ([[1.0, 0.5], [0.0, 1.0]], "must be symmetric"),
         ([[math.nan, 0.0], [0.0, 1.0]], "covariance must be in"),

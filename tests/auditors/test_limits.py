@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from auditors import (
+from leakmeter.auditors import (
     Audited,
     Auditor,
     Effort,
@@ -24,9 +24,9 @@ from auditors import (
     passive,
     tap_mod,
 )
-from auditors.limits import THREAT_MODEL, Project, UnableError
-from clients import MaskMod
-from strategies import Chosen, FixedSize, Masked
+from leakmeter.auditors.limits import THREAT_MODEL, Project, UnableError
+from leakmeter.clients import MaskMod
+from leakmeter.strategies import Chosen, FixedSize, Masked
 
 CAPABLE = Project(dim=10_000, num_rounds=20, clients=12, seats=2)
 QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)

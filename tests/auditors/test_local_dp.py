@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, norm
 
-from auditors.bounds import epsilon_lower_bound
-from auditors.gaussian import (
+from leakmeter.auditors.bounds import epsilon_lower_bound
+from leakmeter.auditors.gaussian import (
     classical_sigma_unsafe_above_epsilon_1,
     epsilon_gaussian,
     gaussian_sigma,
 )
-from auditors.rng import stream
+from leakmeter.auditors.rng import stream
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "local_dp_is_not_local_enough.py"
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from auditors.base import Moments
-from auditors.determinant import jackknife_std, log_det_bias, log_det_std
-from auditors.mi import (
+from leakmeter.auditors.base import Moments
+from leakmeter.auditors.determinant import jackknife_std, log_det_bias, log_det_std
+from leakmeter.auditors.mi import (
     Information,
     gaussian_information,
     joint_information,
@@ -19,7 +19,7 @@ from auditors.mi import (
     principal_subspace,
     subspace_information,
 )
-from auditors.rng import stream
+from leakmeter.auditors.rng import stream
 
 Floats = NDArray[np.float64]
 

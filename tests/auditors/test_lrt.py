@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from auditors import LikelihoodRatio, check_auditor
-from auditors.base import Canary, Finding, RoundFacts, RoundView
-from auditors.duel import Effort
-from auditors.rng import stream
+from leakmeter.auditors import LikelihoodRatio, check_auditor
+from leakmeter.auditors.base import Canary, Finding, RoundFacts, RoundView
+from leakmeter.auditors.duel import Effort
+from leakmeter.auditors.rng import stream
 
 DIM, CLIENTS = 40, 6
 QUICK = Effort(fit=300, candidates=20, pilot=30, trials=300)

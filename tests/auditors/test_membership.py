@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from auditors import Membership, check_auditor
-from auditors.base import RoundFacts, RoundView
-from auditors.bounds import Fixed
-from auditors.gaussian import epsilon_gaussian
-from auditors.membership import (
+from leakmeter.auditors import Membership, check_auditor
+from leakmeter.auditors.base import RoundFacts, RoundView
+from leakmeter.auditors.bounds import Fixed
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.membership import (
     Floats,
     Shadows,
     logit_confidences,
@@ -24,7 +24,7 @@ from auditors.membership import (
     membership_bound,
     separation,
 )
-from auditors.rng import stream
+from leakmeter.auditors.rng import stream
 
 RECORDS, DELTA = 60, 1e-5
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auditors.mi import (
+from leakmeter.auditors.mi import (
     IndependentWhitened,
     Information,
     LogConcaveWhitened,

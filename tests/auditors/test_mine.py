@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from auditors.mi import gaussian_information
-from auditors.mine import Spread, Training, estimate, rotated
-from auditors.rng import stream
+from leakmeter.auditors.mi import gaussian_information
+from leakmeter.auditors.mine import Spread, Training, estimate, rotated
+from leakmeter.auditors.rng import stream
 
 torch = pytest.importorskip("torch")
 
-from auditors.critic_training import averaged_gain  # noqa: E402
-from auditors.critics import (  # noqa: E402
+from leakmeter.auditors.critic_training import averaged_gain  # noqa: E402
+from leakmeter.auditors.critics import (  # noqa: E402
     JointCritic,
     SeparableCritic,
     donsker_varadhan,
@@ -239,7 +239,10 @@ def test_the_interval_is_students() -> None:
 
 
 def test_torch_is_not_imported_before_it_is_needed() -> None:
-    code = "import sys, auditors.mine, auditors.inversion; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, leakmeter.auditors.mine, leakmeter.auditors.inversion\n"
+        "sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -19,9 +19,9 @@ from flwr.app import (
     RecordDict,
 )
 
-from auditors import Canary, canary_mod, tap_mod, wire
-from auditors.canary import canary_vector
-from auditors.layout import Layout
+from leakmeter.auditors import Canary, canary_mod, tap_mod, wire
+from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 

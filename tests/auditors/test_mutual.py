@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from auditors import MutualInformation, check_auditor
-from auditors.base import Canary, Finding, RoundFacts, RoundView
-from auditors.mi import IndependentWhitened, batch_entropy, gaussian_information
-from auditors.mutual_findings import QUANTITY, WHOLE
+from leakmeter.auditors import MutualInformation, check_auditor
+from leakmeter.auditors.base import Canary, Finding, RoundFacts, RoundView
+from leakmeter.auditors.mi import IndependentWhitened, batch_entropy, gaussian_information
+from leakmeter.auditors.mutual_findings import QUANTITY, WHOLE
 
 DIM, CLIENTS = 20, 6
 EYE = np.eye(DIM)
@@ -215,7 +215,7 @@ def test_the_share_of_an_entropy_is_given_to_those_who_ask(gaussian_sampler) -> 
 
 
 def test_critics_are_asked_only_if_wanted(gaussian_sampler, monkeypatch) -> None:
-    from auditors import mine
+    from leakmeter.auditors import mine
 
     seen = []
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from auditors import Audited, MutualInformation, ReplaySampler
+from leakmeter.auditors import Audited, MutualInformation, ReplaySampler
 
 
 @pytest.mark.parametrize("loud", [1.0, 4.0])

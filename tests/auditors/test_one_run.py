@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from auditors.bounds import guess_by_rank, one_run_epsilon, one_run_gaussian_epsilon
-from auditors.gaussian import epsilon_gaussian
-from auditors.rng import stream
+from leakmeter.auditors.bounds import guess_by_rank, one_run_epsilon, one_run_gaussian_epsilon
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.rng import stream
 
 steady = settings(derandomize=True, deadline=None, max_examples=40)
 

@@ -12,10 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from auditors import Canary, Finding, OneShotCanaries, RoundFacts, RoundView, check_auditor
-from auditors.canary import canary_vector
-from auditors.gaussian import epsilon_gaussian
-from auditors.rng import stream
+from leakmeter.auditors import (
+    Canary,
+    Finding,
+    OneShotCanaries,
+    RoundFacts,
+    RoundView,
+    check_auditor,
+)
+from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.rng import stream
 
 DELTA = 1e-6
 SIGMA = 0.541086831818366  # epsilon 10 at delta 1e-6, sensitivity 1
@@ -83,8 +90,8 @@ def bounds(findings: list[Finding], threat: str) -> dict[str, Finding]:
 def test_it_keeps_the_contract_of_auditors(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("auditors.one_shot._NULL_POOL", 2000)
-    monkeypatch.setattr("auditors.one_shot._NULL_RUNS", 50)
+    monkeypatch.setattr("leakmeter.auditors.one_shot._NULL_POOL", 2000)
+    monkeypatch.setattr("leakmeter.auditors.one_shot._NULL_RUNS", 50)
     check_auditor(lambda: OneShotCanaries(**settings))
 
 
@@ -138,8 +145,8 @@ def test_repetitions_make_the_final_model_show_more() -> None:
 def test_the_null_band_holds_what_is_said_when_nothing_leaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("auditors.one_shot._NULL_POOL", 10_000)
-    monkeypatch.setattr("auditors.one_shot._NULL_RUNS", 200)
+    monkeypatch.setattr("leakmeter.auditors.one_shot._NULL_POOL", 10_000)
+    monkeypatch.setattr("leakmeter.auditors.one_shot._NULL_RUNS", 200)
     # 90 % of no-leak runs; s.e. 3 %, so 9 % is three of them, for three estimates.
     runs, inside = 100, np.zeros(3)
     for seed in range(runs):
@@ -162,7 +169,7 @@ def test_the_pool_of_null_draws_is_bounded_and_the_band_hardly_moves(
 ) -> None:
     bands = []
     for pool in (10**6, 5000):
-        monkeypatch.setattr("auditors.one_shot._NULL_POOL", pool)
+        monkeypatch.setattr("leakmeter.auditors.one_shot._NULL_POOL", pool)
         auditor = OneShotCanaries(seats=20, delta=DELTA)
         bands.append(of_the_run(play(auditor, dim=200, rounds=4))[2].null_band)
     assert bands[0] != bands[1]
@@ -497,10 +504,10 @@ def test_unobserved_canaries_allow_no_guess_of_coins() -> None:
 
 def bounds_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spare the time that estimates take."""
-    monkeypatch.setattr("auditors.one_shot._NULL_POOL", 2000)
-    monkeypatch.setattr("auditors.one_shot._NULL_RUNS", 2)
-    monkeypatch.setattr("auditors.one_shot.one_fit", lambda z, *_: np.zeros(len(z)))
-    monkeypatch.setattr("auditors.one_shot.two_fits", lambda z, *_: np.zeros(len(z)))
+    monkeypatch.setattr("leakmeter.auditors.one_shot._NULL_POOL", 2000)
+    monkeypatch.setattr("leakmeter.auditors.one_shot._NULL_RUNS", 2)
+    monkeypatch.setattr("leakmeter.auditors.one_shot.one_fit", lambda z, *_: np.zeros(len(z)))
+    monkeypatch.setattr("leakmeter.auditors.one_shot.two_fits", lambda z, *_: np.zeros(len(z)))
 
 
 @pytest.mark.parametrize("settings", [{}, {"include": "all"}, {"repetitions": 2}], ids=str)

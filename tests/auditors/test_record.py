@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auditors import Finding
-from auditors.record import (
+from leakmeter.auditors import Finding
+from leakmeter.auditors.record import (
     SCHEMA,
     RoundLine,
     RunRecord,
@@ -158,5 +158,5 @@ def test_the_report_says_which_releases_made_it(tmp_path: Path) -> None:
 
 
 def test_packages_that_are_not_there_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("auditors.record._PACKAGES", ("numpy", "no-such-package"))
+    monkeypatch.setattr("leakmeter.auditors.record._PACKAGES", ("numpy", "no-such-package"))
     assert set(versions()) == {"python", "numpy"}

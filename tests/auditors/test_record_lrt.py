@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from auditors.base import Bound, RoundFacts, RoundView
-from auditors.checks import check_auditor
-from auditors.gaussian import epsilon_gaussian
-from auditors.record_auditor import RecordLikelihoodRatio
-from auditors.record_law import PairLaw
-from auditors.record_lrt import RecordCase, RecordEffort, audit_records
-from auditors.rng import stream
-from clients.gradient_matrix import DenseGradients
-from clients.noise import gaussian
-from clients.water_filling import WaterFilling
-from strategies.record_guarantee import water_filling_epsilon
+from leakmeter.auditors.base import Bound, RoundFacts, RoundView
+from leakmeter.auditors.checks import check_auditor
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.record_auditor import RecordLikelihoodRatio
+from leakmeter.auditors.record_law import PairLaw
+from leakmeter.auditors.record_lrt import RecordCase, RecordEffort, audit_records
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.gradient_matrix import DenseGradients
+from leakmeter.clients.noise import gaussian
+from leakmeter.clients.water_filling import WaterFilling
+from leakmeter.strategies.record_guarantee import water_filling_epsilon
 
 DELTA = 1e-2
 QUICK = RecordEffort(pairs=2, pilot=20, trials=150)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from auditors import (
+from leakmeter.auditors import (
     AggregateRecorder,
     Audited,
     Auditor,

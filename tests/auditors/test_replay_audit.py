@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from auditors import Audited, Effort, LikelihoodRatio, ReplaySampler, canary_mod, tap_mod
-from clients import MaskMod
-from strategies import Chosen, FixedSize, Masked
+from leakmeter.auditors import Audited, Effort, LikelihoodRatio, ReplaySampler, canary_mod, tap_mod
+from leakmeter.clients import MaskMod
+from leakmeter.strategies import Chosen, FixedSize, Masked
 
 QUICK = Effort(fit=60, candidates=12, pilot=10, trials=25)
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from auditors import canary_mod, tap_mod, wire
-from auditors.base import Canary
-from auditors.layout import Layout
-from auditors.replay_sampler import ReplayError, ReplaySampler
-from auditors.rng import stream
-from auditors.view import collect_truth
-from clients import MaskMod
+from leakmeter.auditors import canary_mod, tap_mod, wire
+from leakmeter.auditors.base import Canary
+from leakmeter.auditors.layout import Layout
+from leakmeter.auditors.replay_sampler import ReplayError, ReplaySampler
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.view import collect_truth
+from leakmeter.clients import MaskMod
 
 CLIENTS = [0, 1, 2, 3]
 

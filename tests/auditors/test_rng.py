@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from auditors.rng import derive, stream
+from leakmeter.auditors.rng import derive, stream
 
 PATH = st.lists(st.one_of(st.text(max_size=5), st.integers(0, 10**6)), max_size=4)
 

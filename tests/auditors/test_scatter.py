@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auditors.rng import stream
-from auditors.scatter import Scatter
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.scatter import Scatter
 
 
 def rows(count: int, dim: int, seed: int = 0) -> np.ndarray:

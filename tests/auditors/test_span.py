@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from auditors.rng import stream
-from auditors.span import Span, SpanTracker, outside_span
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.span import Span, SpanTracker, outside_span
 
 Floats = NDArray[Any]
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from auditors.base import RoundFacts, RoundView, Stream, Vector
-from auditors.duel import Effort
-from auditors.lrt import LikelihoodRatio
-from auditors.rng import stream
-from auditors.span_rounds import span_of_rounds, span_of_updates
+from leakmeter.auditors.base import RoundFacts, RoundView, Stream, Vector
+from leakmeter.auditors.duel import Effort
+from leakmeter.auditors.lrt import LikelihoodRatio
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.span_rounds import span_of_rounds, span_of_updates
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_few_directions.py"
 
@@ -46,7 +46,7 @@ def test_the_example_is_found_with_certainty(example: ModuleType) -> None:
 def test_noise_in_the_missing_directions_ends_it(
     example: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from auditors.gaussian import epsilon_gaussian
+    from leakmeter.auditors.gaussian import epsilon_gaussian
 
     first, second = example.candidates()
     most = epsilon_gaussian(example.DELTA, float(np.linalg.norm(first - second)))

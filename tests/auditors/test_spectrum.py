@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from auditors.rng import stream
-from auditors.spectrum import Spectrum
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.spectrum import Spectrum
 
 BATCH = 4
 

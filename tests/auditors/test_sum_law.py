@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.covariance import ledoit_wolf_shrinkage
 
-from auditors.rng import stream
-from auditors.scatter import Scatter
-from auditors.sum_law import DenseLaw, DualLaw
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.scatter import Scatter
+from leakmeter.auditors.sum_law import DenseLaw, DualLaw
 
 DIM = 12
 ROOT = stream(0, "root").standard_normal((DIM, DIM)) * np.logspace(-2, 2, DIM)[:, None]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from auditors.rng import stream
-from auditors.sum_moments import (
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sum_moments import (
     DealSums,
     Interchangeable,
     Reruns,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from auditors.canary import canary_vector
-from auditors.rng import stream
-from auditors.transcript import Transcript
+from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.transcript import Transcript
 
 DIM, CANARIES = 150, 30
 

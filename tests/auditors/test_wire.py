@@ -8,8 +8,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auditors import wire
-from auditors.base import Canary
+from leakmeter.auditors import wire
+from leakmeter.auditors.base import Canary
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from auditors.rng import stream
-from clients import cohort_batch, cohort_module
-from clients.cohort import Cohort
-from clients.cohort_batch import Chunk, steps
-from clients.cohort_dense import Dense
-from clients.cohort_module import Functional, Plain
-from clients.update import FedAvg, FedProx, FedSGD, FullBatchGD, Trained, UpdateRule
+from leakmeter.auditors.rng import stream
+from leakmeter.clients import cohort_batch, cohort_module
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.cohort_batch import Chunk, steps
+from leakmeter.clients.cohort_dense import Dense
+from leakmeter.clients.cohort_module import Functional, Plain
+from leakmeter.clients.update import FedAvg, FedProx, FedSGD, FullBatchGD, Trained, UpdateRule
 
 SIDE, CLASSES, EXAMPLES = 4, 3, 90
 RAGGED = (13, 1, 40, 8, 16, 9, 16)  # whole batches of 8, a rest, fewer than one, and ties

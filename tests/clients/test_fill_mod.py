@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from auditors import wire
-from clients import FillMod, NoiseMod, fill_mod
-from clients.filling import PROMISES, filled_record
-from clients.gaussian_sampling import GaussianSampling, Isotropic
-from clients.noise import WaterFilling
+from leakmeter.auditors import wire
+from leakmeter.clients import FillMod, NoiseMod, fill_mod
+from leakmeter.clients.filling import PROMISES, filled_record
+from leakmeter.clients.gaussian_sampling import GaussianSampling, Isotropic
+from leakmeter.clients.noise import WaterFilling
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from auditors.rng import stream
-from clients.finish import Clip, ClipAndNoise, InTurn, Rounded
-from clients.noise import clip
-from clients.quantise import Quantiser
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.finish import Clip, ClipAndNoise, InTurn, Rounded
+from leakmeter.clients.noise import clip
+from leakmeter.clients.quantise import Quantiser
 
 UPDATES = stream(0, "finish").standard_normal((6, 50)) * np.arange(6)[:, None]
 WEIGHTS = np.array([1.0, 2, 3, 4, 5, 6])

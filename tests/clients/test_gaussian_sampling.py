@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from auditors.rng import stream
-from clients.gaussian_sampling import GaussianSampling, Isotropic
-from clients.per_example import per_example_gradients
-from clients.update import FedSGD, FullBatchGD, UpdateRule
-from clients.water_filling import WaterFilling
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.gaussian_sampling import GaussianSampling, Isotropic
+from leakmeter.clients.per_example import per_example_gradients
+from leakmeter.clients.update import FedSGD, FullBatchGD, UpdateRule
+from leakmeter.clients.water_filling import WaterFilling
 
 COUNT, DIM = 6, 12
 LOOSE = 1e9  # a clip norm that clips nothing

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
-from clients import graph
-from clients.graph import (
+from leakmeter.clients import graph
+from leakmeter.clients.graph import (
     MAX_ABORT,
     MAX_EXPOSURE,
     Risk,

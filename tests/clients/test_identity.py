@@ -6,7 +6,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.identity import IDENTITY, add_identity, identity_of
+from leakmeter.clients.identity import IDENTITY, add_identity, identity_of
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 

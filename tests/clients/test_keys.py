@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.keys import (
+from leakmeter.clients.keys import (
     ClientSecrets,
     KeyPair,
     Session,

@@ -12,10 +12,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from auditors import tap_mod, wire
-from auditors.layout import Layout
-from clients import MaskMod, mask_mod
-from clients.mask_wire import (
+from leakmeter.auditors import tap_mod, wire
+from leakmeter.auditors.layout import Layout
+from leakmeter.clients import MaskMod, mask_mod
+from leakmeter.clients.mask_wire import (
     SUM,
     get_by_number,
     get_participant,
@@ -24,9 +24,9 @@ from clients.mask_wire import (
     put_quantiser,
     put_sum,
 )
-from clients.participant import Participant, RefusedError
-from clients.quantise import Quantiser
-from fl_app.inline import run_inline
+from leakmeter.clients.participant import Participant, RefusedError
+from leakmeter.clients.quantise import Quantiser
+from leakmeter.fl_app.inline import run_inline
 
 NUM = 4
 THRESHOLD = 3

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from clients import masking
-from clients.keys import ClientSecrets, KeyPair, Session, agree, belongs, commit, opens
-from clients.keys import self_mask_key as mask_key_of
-from clients.masking import (
+from leakmeter.clients import masking
+from leakmeter.clients.keys import ClientSecrets, KeyPair, Session, agree, belongs, commit, opens
+from leakmeter.clients.keys import self_mask_key as mask_key_of
+from leakmeter.clients.masking import (
     Ring,
     RingVector,
     add_masks,
@@ -24,7 +24,7 @@ from clients.masking import (
     pair_sign,
     unmask,
 )
-from clients.sharing import recover, split
+from leakmeter.clients.sharing import recover, split
 
 BITS = [8, 12, 16, 24, 31, 32, 40, 64]
 

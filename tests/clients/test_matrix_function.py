@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from auditors.rng import stream
-from clients import matrix_function
-from clients.matrix_function import LinAlgError, function_times
+from leakmeter.auditors.rng import stream
+from leakmeter.clients import matrix_function
+from leakmeter.clients.matrix_function import LinAlgError, function_times
 
 
 def root(values: np.ndarray) -> np.ndarray:

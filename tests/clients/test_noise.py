@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from clients import noise
-from clients.noise import clip, gaussian
+from leakmeter.clients import noise
+from leakmeter.clients.noise import clip, gaussian
 
 finite = st.floats(-1e150, 1e150, allow_nan=False)
 updates = arrays(np.float64, st.integers(1, 30), elements=finite)

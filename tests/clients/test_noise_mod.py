@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from auditors import wire
-from clients import NoiseMod, noise_mod
-from clients.noising import CLIP_BIT
+from leakmeter.auditors import wire
+from leakmeter.clients import NoiseMod, noise_mod
+from leakmeter.clients.noising import CLIP_BIT
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.keys import Session, agree, seal
-from clients.mask_wire import get_participant, put_participant
-from clients.masking import Ring, add_vectors, pair_sign
-from clients.participant import Participant, Policy, PublicKeys, RefusedError
-from clients.sharing import SHARE_BYTES, combine
+from leakmeter.clients.keys import Session, agree, seal
+from leakmeter.clients.mask_wire import get_participant, put_participant
+from leakmeter.clients.masking import Ring, add_vectors, pair_sign
+from leakmeter.clients.participant import Participant, Policy, PublicKeys, RefusedError
+from leakmeter.clients.sharing import SHARE_BYTES, combine
 
 SESSION = Session(run=11, server_round=4)
 RING = Ring(32)

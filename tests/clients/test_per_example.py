@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from auditors.rng import stream
-from clients import convolution
-from clients.gradient_matrix import DenseGradients, FactoredGradients
-from clients.per_example import per_example_gradients
+from leakmeter.auditors.rng import stream
+from leakmeter.clients import convolution
+from leakmeter.clients.gradient_matrix import DenseGradients, FactoredGradients
+from leakmeter.clients.per_example import per_example_gradients
 
 COUNT = 7
 

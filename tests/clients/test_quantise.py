@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients import quantise
-from clients.masking import Ring, RingVector, add_vectors, mask_stream
-from clients.quantise import Quantiser
+from leakmeter.clients import quantise
+from leakmeter.clients.masking import Ring, RingVector, add_vectors, mask_stream
+from leakmeter.clients.quantise import Quantiser
 
 BITS = [8, 12, 16, 24, 32, 48, 64]
 

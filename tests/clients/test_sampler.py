@@ -12,13 +12,13 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-import clients
-from auditors.rng import stream
-from clients.cohort import Cohort
-from clients.finish import Clip, ClipAndNoise
-from clients.sampler import CohortSampler
-from clients.source import Dealt, Fresh, Generators, Kept
-from clients.update import FedAvg, FedSGD, FullBatchGD, UpdateRule
+from leakmeter import clients
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.finish import Clip, ClipAndNoise
+from leakmeter.clients.sampler import CohortSampler
+from leakmeter.clients.source import Dealt, Fresh, Generators, Kept
+from leakmeter.clients.update import FedAvg, FedSGD, FullBatchGD, UpdateRule
 
 RECORDS, CLIENTS, DIM = 120, 6, 15
 RULE = FedAvg(epochs=1, batch_size=8, lr=0.2)

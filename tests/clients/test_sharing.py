@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from clients import sharing
-from clients.sharing import PRIME, SHARE_BYTES, combine, recover, split
+from leakmeter.clients import sharing
+from leakmeter.clients.sharing import PRIME, SHARE_BYTES, combine, recover, split
 
 SECRET = bytes(range(100, 132))
 

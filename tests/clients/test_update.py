@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from auditors.rng import stream
-from clients.update import FedAvg, FedProx, FedSGD, FullBatchGD, as_steps
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.update import FedAvg, FedProx, FedSGD, FullBatchGD, as_steps
 
 FEATURES, CLASSES = 5, 3
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from auditors.rng import stream
-from clients.gradient_matrix import DenseGradients, FactoredGradients, Layer
-from clients.water_filling import WaterFilling
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.gradient_matrix import DenseGradients, FactoredGradients, Layer
+from leakmeter.clients.water_filling import WaterFilling
 
 Draw = Callable[[np.random.Generator], np.ndarray]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fl_app import allowance, build
-from fl_app.cli import main
-from fl_app.config import Config
-from fl_app.errors import ConfigError
-from strategies.ledger import Ledger, spent
+from leakmeter.fl_app import allowance, build
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.strategies.ledger import Ledger, spent
 
 NOISE = ["--noise", "central", "--clip-norm", "1", "--noise-multiplier", "2"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from auditors.gaussian import epsilon_gaussian
-from fl_app.cli import main
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.fl_app.cli import main
 
 AUDIT = ["--auditors", "likelihood-ratio", "--lrt-every", "0", "--lrt-trials", "40"]
 SMALL = ["--lrt-fit", "60", "--lrt-candidates", "20", "--sample", "5", "--rounds", "1"]

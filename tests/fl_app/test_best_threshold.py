@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auditors.bounds import Fixed, epsilon_lower_bound
-from auditors.rng import stream
-from fl_app.experiments import best_threshold
-from fl_app.experiments.base import Cells
+from leakmeter.auditors.bounds import Fixed, epsilon_lower_bound
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments import best_threshold
+from leakmeter.fl_app.experiments.base import Cells
 
 KEPT = Path(__file__).parents[2] / "docs" / "results" / "best-threshold"
 

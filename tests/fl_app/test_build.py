@@ -10,15 +10,15 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 
-from auditors import MutualInformation, OneShotCanaries
-from auditors.chain import chain
-from clients import update
-from fl_app import build, inline
-from fl_app.config import Config
-from fl_app.errors import ConfigError
-from fl_app.inline import InlineGrid
-from fl_app.task import load_task
-from strategies import Chosen, Masked, Noised
+from leakmeter.auditors import MutualInformation, OneShotCanaries
+from leakmeter.auditors.chain import chain
+from leakmeter.clients import update
+from leakmeter.fl_app import build, inline
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.inline import InlineGrid
+from leakmeter.fl_app.task import load_task
+from leakmeter.strategies import Chosen, Masked, Noised
 
 
 def test_the_clients_rule_is_the_one_configured() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fl_app.experiments.base import Cells, Table, write_table
+from leakmeter.fl_app.experiments.base import Cells, Table, write_table
 
 
 def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path: Path) -> None:

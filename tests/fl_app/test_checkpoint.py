@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fl_app import checkpoint
-from fl_app.errors import ConfigError
+from leakmeter.fl_app import checkpoint
+from leakmeter.fl_app.errors import ConfigError
 
 STATE = {"round": 3, "model": {"w": np.arange(6.0).reshape(2, 3)}, "list": [1.5, None, "x", True]}
 

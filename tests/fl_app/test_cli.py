@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from clients.participant import PublicKeys
-from fl_app.cli import main
-from fl_app.config import Config, kebab
-from strategies.exchange import Exchange
+from leakmeter.clients.participant import PublicKeys
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.config import Config, kebab
+from leakmeter.strategies.exchange import Exchange
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "torchvision", "flwr", "ray", "numpy", "scipy", "sklearn", "rich", "grpc"}
@@ -258,7 +258,7 @@ def test_the_script_itself_ends_with_code_2_and_no_traceback() -> None:
 def test_help_and_mistakes_import_nothing_heavy() -> None:
     code = (
         "import sys\n"
-        "from fl_app.cli import main\n"
+        "from leakmeter.fl_app.cli import main\n"
         "try:\n"
         "    main(sys.argv[1:])\n"
         "except SystemExit as end:\n"
@@ -269,7 +269,7 @@ def test_help_and_mistakes_import_nothing_heavy() -> None:
         done = run("-c", code, *arguments)
         assert done.returncode == 0, done.stderr
         modules = set(json.loads(done.stdout.splitlines()[-1].replace("'", '"')))
-        assert "fl_app" in modules
+        assert "leakmeter" in modules
         assert not modules & HEAVY
 
 
@@ -430,7 +430,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def launch(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("fl_app.engine.launch", launch)
+    monkeypatch.setattr("leakmeter.fl_app.engine.launch", launch)
 
 
 def test_an_interruption_tells_how_to_go_on(
@@ -458,7 +458,7 @@ def test_a_failed_auditor_is_named_and_gives_code_1(
     def observe(*_: Any) -> None:
         raise ArithmeticError("made up")
 
-    monkeypatch.setattr("auditors.OneShotCanaries.observe", observe)
+    monkeypatch.setattr("leakmeter.auditors.OneShotCanaries.observe", observe)
     assert main([*tiny, "--out", "run"]) == 1
     report = json.loads((tmp_path / "run/report.json").read_text())
     assert report["failures"] == ["one-shot, round 1: ArithmeticError: made up"]
@@ -509,7 +509,7 @@ def test_a_round_without_any_client_ends_the_run(
     def broken(*_: Any) -> None:
         raise ArithmeticError("made up")
 
-    monkeypatch.setattr("fl_app.build.update_rule", broken)
+    monkeypatch.setattr("leakmeter.fl_app.build.update_rule", broken)
     with pytest.raises(RuntimeError, match="no client answered in round 1"):
         main([*tiny, "--out", "run"])
     assert "5 client app(s) failed, the first with ArithmeticError: made up" in caplog.text

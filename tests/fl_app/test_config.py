@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_app.config import Config, kebab
-from fl_app.errors import ConfigError
-from fl_app.names import ALGORITHMS, DATASETS, MODELS, PARTITIONS, SERVERS
+from leakmeter.fl_app.config import Config, kebab
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.names import ALGORITHMS, DATASETS, MODELS, PARTITIONS, SERVERS
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 SETTINGS = {kebab(spec.name): spec.default for spec in fields(Config)}

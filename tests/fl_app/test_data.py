@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_app import data
-from fl_app.data import FOLDER_VARIABLE, Dataset, load
-from fl_app.errors import ConfigError
-from fl_app.names import DATASETS
+from leakmeter.fl_app import data
+from leakmeter.fl_app.data import FOLDER_VARIABLE, Dataset, load
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.names import DATASETS
 
 REAL = os.environ.get(FOLDER_VARIABLE)
 needs_files = pytest.mark.skipif(not REAL, reason=f"{FOLDER_VARIABLE} names no data folder")
@@ -79,7 +79,7 @@ def test_every_name_has_a_loader() -> None:
 
 def test_importing_the_module_imports_nothing_heavy() -> None:
     code = (
-        "import sys, fl_app.data, fl_app.partition, fl_app.names\n"
+        "import sys, leakmeter.fl_app.data, leakmeter.fl_app.partition, leakmeter.fl_app.names\n"
         "print({'torch', 'torchvision', 'sklearn'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

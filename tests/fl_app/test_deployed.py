@@ -9,12 +9,12 @@ from types import ModuleType
 
 import pytest
 
-from auditors.chain import chain
-from fl_app.build import server_strategy
-from fl_app.config import Config
-from fl_app.deployed import check_deployed, is_deployed, noise_seed
-from fl_app.errors import ConfigError
-from strategies import Chosen
+from leakmeter.auditors.chain import chain
+from leakmeter.fl_app.build import server_strategy
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.deployed import check_deployed, is_deployed, noise_seed
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.strategies import Chosen
 
 
 @pytest.fixture
@@ -27,7 +27,9 @@ def test_a_simulation_is_no_deployment(
     program: str, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", [program])
-    monkeypatch.setitem(sys.modules, "fl_app.inline", ModuleType("fl_app.inline"))
+    monkeypatch.setitem(
+        sys.modules, "leakmeter.fl_app.inline", ModuleType("leakmeter.fl_app.inline")
+    )
     assert not is_deployed()
     assert noise_seed(tiny_config) == tiny_config.seed
     check_deployed(tiny_config)
@@ -37,7 +39,7 @@ def test_a_simulation_is_no_deployment(
 def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process under a name that tells nothing, in which nobody has loaded a simulation."""
     monkeypatch.setattr("sys.argv", ["/somewhere/start.py"])
-    for name in ("flwr.server.superlink.fleet.vce", "fl_app.inline"):
+    for name in ("flwr.server.superlink.fleet.vce", "leakmeter.fl_app.inline"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -48,7 +50,7 @@ def test_what_shows_no_simulation_is_taken_for_a_deployment(tiny_config: Config)
 
 
 @pytest.mark.usefixtures("unknown")
-@pytest.mark.parametrize("engine", ["flwr.server.superlink.fleet.vce", "fl_app.inline"])
+@pytest.mark.parametrize("engine", ["flwr.server.superlink.fleet.vce", "leakmeter.fl_app.inline"])
 def test_simulators_show_a_simulation_unless_a_supernode_has_loaded_them(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,7 +65,7 @@ def test_flowers_workers_load_its_simulator_and_its_clients_of_a_deployment_do_n
     marks = "('flwr.server.superlink.fleet.vce', 'flwr.supernode.cli')"
     for program, said in (
         ("flwr.simulation.ray_transport.ray_actor", "[True, False]"),
-        ("flwr.supernode.cli, fl_app.client_app", "[False, True]"),
+        ("flwr.supernode.cli, leakmeter.fl_app.client_app", "[False, True]"),
     ):
         call = [sys.executable, "-c", ask.format(program, marks)]
         done = subprocess.run(call, capture_output=True, text=True, check=True)
@@ -91,7 +93,9 @@ def test_clients_who_know_the_seed_of_a_deployment_do_not_know_its_cohorts(
     once = replace(config, participation="epochs")
     assert cohorts(once) == cohorts(once)  # or a resumed run would ask clients twice
     monkeypatch.setattr("sys.argv", ["run_sim.py"])
-    monkeypatch.setitem(sys.modules, "fl_app.inline", ModuleType("fl_app.inline"))
+    monkeypatch.setitem(
+        sys.modules, "leakmeter.fl_app.inline", ModuleType("leakmeter.fl_app.inline")
+    )
     assert cohorts(config) == cohorts(config)
 
 

@@ -13,14 +13,21 @@ import numpy as np
 import pytest
 import torch
 
-from auditors.inversion import psnr
-from auditors.rng import stream
-from fl_app.cli import main
-from fl_app.experiments import dlg_game, dlg_users
-from fl_app.experiments.base import Table, write_table
-from fl_app.experiments.dlg_game import Side, mean_gradient, nearest, packed, play, unpacked
-from fl_app.experiments.plot import Gallery, Strip, picture_figure
-from fl_app.model import build
+from leakmeter.auditors.inversion import psnr
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.experiments import dlg_game, dlg_users
+from leakmeter.fl_app.experiments.base import Table, write_table
+from leakmeter.fl_app.experiments.dlg_game import (
+    Side,
+    mean_gradient,
+    nearest,
+    packed,
+    play,
+    unpacked,
+)
+from leakmeter.fl_app.experiments.plot import Gallery, Strip, picture_figure
+from leakmeter.fl_app.model import build
 
 CASE = dlg_users._SMALL
 QUICK = replace(CASE, users=(1, 2), targets=1, attacks=(replace(CASE.attacks[0], steps=20),))
@@ -149,7 +156,7 @@ _MADE = (
 def test_a_gallery_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
     code = (
         "import sys, numpy as np\n"
-        "from fl_app.experiments.plot import Gallery, Strip, picture_figure\n"
+        "from leakmeter.fl_app.experiments.plot import Gallery, Strip, picture_figure\n"
         f"sys.stdout.buffer.write(picture_figure({_MADE}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

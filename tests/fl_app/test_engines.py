@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fl_app.cli import main
+from leakmeter.fl_app.cli import main
 
 
 def report(path: Path) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def test_both_engines_give_the_same_report(
 def test_a_run_cut_off_in_one_engine_goes_on_in_the_other(
     tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fl_app.progress import Progress
+    from leakmeter.fl_app.progress import Progress
 
     def dying(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -58,11 +58,11 @@ def test_a_mistake_found_by_the_server_reaches_the_command_line_through_ray(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from fl_app.errors import ConfigError
+    from leakmeter.fl_app.errors import ConfigError
 
     def conduct(*_: Any) -> None:
         raise ConfigError("made up")
 
-    monkeypatch.setattr("fl_app.engine.conduct", conduct)
+    monkeypatch.setattr("leakmeter.fl_app.engine.conduct", conduct)
     assert main([*tiny, "--engine", "ray", "--out", str(tmp_path / "run")]) == 2
     assert "error: made up" in capsys.readouterr().err

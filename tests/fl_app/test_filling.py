@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from auditors.limits import LIMIT
-from auditors.not_covered import WORDS
-from fl_app.cli import main
-from fl_app.config import Config
-from fl_app.errors import ConfigError
-from fl_app.filling import filled, filling_rule
+from leakmeter.auditors.limits import LIMIT
+from leakmeter.auditors.not_covered import WORDS
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.filling import filled, filling_rule
 
 SETTING: dict[str, Any] = {
     "dataset": "synthetic",

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl_app import checkpoint
-from fl_app.config import Config
-from fl_app.errors import ConfigError
-from fl_app.folder import RunFolder, default_path
+from leakmeter.fl_app import checkpoint
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.folder import RunFolder, default_path
 
 
 def state(server_round: int) -> dict[str, Any]:

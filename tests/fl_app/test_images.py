@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auditors.rng import stream
-from fl_app.data import FOLDER_VARIABLE, load
-from fl_app.dataset import note_on_size
-from fl_app.errors import ConfigError
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.data import FOLDER_VARIABLE, load
+from leakmeter.fl_app.dataset import note_on_size
+from leakmeter.fl_app.errors import ConfigError
 
 REAL = os.environ.get(FOLDER_VARIABLE)
 needs_files = pytest.mark.skipif(not REAL, reason=f"{FOLDER_VARIABLE} names no data folder")

@@ -10,8 +10,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fl_app import inline
-from fl_app.inline import InlineGrid, run_inline
+from leakmeter.fl_app import inline
+from leakmeter.fl_app.inline import InlineGrid, run_inline
 
 
 def counting_app() -> ClientApp:

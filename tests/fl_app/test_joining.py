@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from fl_app import cluster
+from leakmeter.fl_app import cluster
+
+ROOMS = ("auditors", "clients", "strategies", "fl_app")
 
 
 def node(name: str, cpus: float, *, alive: bool = True) -> dict[str, Any]:
@@ -19,9 +21,15 @@ def node(name: str, cpus: float, *, alive: bool = True) -> dict[str, Any]:
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A Ray with no nodes that remembers how it was started."""
-    made = SimpleNamespace(started=[], found=[])
+    made = SimpleNamespace(started=[], found=[], sent=[])
     made.is_initialized = lambda: bool(made.started)
-    made.init = lambda **options: made.started.append(options)
+
+    def init(**options: Any) -> None:
+        made.started.append(options)
+        for module in map(Path, options.get("runtime_env", {}).get("py_modules", ())):
+            made.sent += [str(p.relative_to(module.parent)) for p in module.rglob("*")]
+
+    made.init = init
     made.nodes = lambda: made.found
     monkeypatch.setitem(sys.modules, "ray", made)
     monkeypatch.setattr(cluster, "on_node", lambda name, *, soft: (name, soft))
@@ -32,9 +40,11 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_the_code_travels_to_a_cluster_and_not_to_this_machine(ray: Any) -> None:
     assert cluster.join("10.0.0.1:6379")
     [options] = ray.started
-    folders = [Path(folder) for folder in options["runtime_env"]["py_modules"]]
-    assert [folder.name for folder in folders] == ["auditors", "clients", "strategies", "fl_app"]
-    assert all((folder / "__init__.py").exists() for folder in folders)
+    assert [Path(m).name for m in options["runtime_env"]["py_modules"]] == ["leakmeter"]
+    sent = set(ray.sent)
+    assert {"leakmeter/__init__.py", "leakmeter/py.typed", "leakmeter/auditors/rng.py"} <= sent
+    assert {f"leakmeter/{room}/__init__.py" for room in ROOMS} <= sent
+    assert not [name for name in sent if "__pycache__" in name]
     assert options["address"] == "10.0.0.1:6379"
     assert "num_cpus" not in options  # which an existing cluster refuses
     ray.started.clear()

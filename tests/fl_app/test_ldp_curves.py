@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.cli import main
-from fl_app.experiments.plot import Line, Panel, line_figure
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.experiments.plot import Line, Panel, line_figure
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +75,7 @@ def test_the_page_shows_the_figure_and_the_figure_is_drawn(small: Path) -> None:
 def test_the_same_figure_has_the_same_bytes_in_another_process() -> None:
     panel = Panel("t", "x", "y", (Line("a", [1.0, 2.0], [0.1, 0.2]),), log_y=True)
     code = (
-        "from fl_app.experiments.plot import Line, Panel, line_figure\n"
+        "from leakmeter.fl_app.experiments.plot import Line, Panel, line_figure\n"
         "lines = (Line('a', [1.0, 2.0], [0.1, 0.2]),)\n"
         "print(line_figure([Panel('t', 'x', 'y', lines, log_y=True)]), end='')"
     )

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auditors import mine
-from auditors.mi import gaussian_information
-from auditors.rng import stream
-from fl_app.experiments import (
+from leakmeter.auditors import mine
+from leakmeter.auditors.mi import gaussian_information
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments import (
     mi_accuracy,
     mi_batch,
     mi_dp,
@@ -27,9 +27,9 @@ from fl_app.experiments import (
     mi_users,
     mi_writers,
 )
-from fl_app.experiments.base import Cells, Table
-from fl_app.experiments.mi import NAMES, Setting, critics, look, over, paper_share
-from fl_app.experiments.mi_accumulated import Run, _information, accumulated, accuracies
+from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.fl_app.experiments.mi import NAMES, Setting, critics, look, over, paper_share
+from leakmeter.fl_app.experiments.mi_accumulated import Run, _information, accumulated, accuracies
 
 TINY = Setting("synthetic", clients=20, batch_size=8, draws=40, rank=5, synthetic_examples=600)
 

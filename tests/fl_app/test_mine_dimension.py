@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.experiments import mine_dimension
-from fl_app.experiments.base import Cells
+from leakmeter.fl_app.experiments import mine_dimension
+from leakmeter.fl_app.experiments.base import Cells
 
 
 def test_critics_find_little_in_many_dimensions_and_as_much_where_there_is_nothing(

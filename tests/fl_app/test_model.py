@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from auditors.rng import stream
-from clients.cohort import Cohort
-from clients.update import FedSGD
-from fl_app import model
-from fl_app.errors import ConfigError
-from fl_app.model import build, num_parameters
-from fl_app.names import MODELS
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.update import FedSGD
+from leakmeter.fl_app import model
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.model import build, num_parameters
+from leakmeter.fl_app.names import MODELS
 
 
 def flat(module: torch.nn.Module) -> torch.Tensor:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auditors.gaussian import epsilon_gaussian, gaussian_sigma
-from fl_app.experiments.base import Cells, Table, write_table
+from leakmeter.auditors.gaussian import epsilon_gaussian, gaussian_sigma
+from leakmeter.fl_app.experiments.base import Cells, Table, write_table
 
 NAMES = ("writers", "all_models", "coverage", "accuracy", "repetitions", "many_runs", "records")
 DELTA = 1e-5
@@ -31,7 +31,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
     def get(name: str) -> tuple[Table, Path]:
         if name not in kept:
             folder = tmp_path_factory.mktemp(name)
-            module = import_module(f"fl_app.experiments.one_shot_{name}")
+            module = import_module(f"leakmeter.fl_app.experiments.one_shot_{name}")
             table = module.run("small", Cells(folder / "cells", lambda _: None))
             write_table(table, folder)
             kept[name] = table, folder
@@ -67,7 +67,7 @@ def test_kept_cells_give_the_same_table_and_no_work(reproduced: Reproduced, name
     def refuse(text: str) -> None:
         raise AssertionError(f"computed again: {text}")
 
-    module = import_module(f"fl_app.experiments.one_shot_{name}")
+    module = import_module(f"leakmeter.fl_app.experiments.one_shot_{name}")
     assert module.run("small", Cells(folder / "cells", refuse)) == table
 
 

@@ -13,18 +13,18 @@ import pytest
 from scipy.stats import beta
 from torch.nn.utils import parameters_to_vector
 
-from auditors.canary import canary_vector
-from auditors.gaussian import epsilon_gaussian
-from auditors.rng import stream
-from auditors.transcript import Transcript
-from clients.noise import clip
-from clients.update import FedAvg
-from fl_app.experiments.one_shot_all_models import _largest
-from fl_app.experiments.one_shot_audit import published_closed, published_sampled, spread
-from fl_app.experiments.one_shot_federation import Canaries, Federation, play
-from fl_app.experiments.one_shot_records import _SCALES as RECORDS
-from fl_app.experiments.one_shot_records import _play
-from fl_app.experiments.one_shot_writers import _printed_epsilons
+from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.transcript import Transcript
+from leakmeter.clients.noise import clip
+from leakmeter.clients.update import FedAvg
+from leakmeter.fl_app.experiments.one_shot_all_models import _largest
+from leakmeter.fl_app.experiments.one_shot_audit import published_closed, published_sampled, spread
+from leakmeter.fl_app.experiments.one_shot_federation import Canaries, Federation, play
+from leakmeter.fl_app.experiments.one_shot_records import _SCALES as RECORDS
+from leakmeter.fl_app.experiments.one_shot_records import _play
+from leakmeter.fl_app.experiments.one_shot_writers import _printed_epsilons
 
 TINY = Federation("digits", "linear", "iid", clients=6, rounds=3, batch_size=8)
 DELTA = 1e-5

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from auditors.rng import stream
-from fl_app.errors import ConfigError
-from fl_app.partition import Sizes, deal, draw, partition, sizes
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.partition import Sizes, deal, draw, partition, sizes
 
 LABELS = np.arange(1000, dtype=np.int64) % 10
 

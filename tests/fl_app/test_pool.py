@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fl_app import pool as pools
-from fl_app.pool import SteadyPool
+from leakmeter.fl_app import pool as pools
+from leakmeter.fl_app.pool import SteadyPool
 
 
 class RayError(Exception):

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from auditors import Finding
-from auditors.record import RoundLine
-from fl_app.config import Config
-from fl_app.partition import Sizes
-from fl_app.progress import Progress, brief, pace
+from leakmeter.auditors import Finding
+from leakmeter.auditors.record import RoundLine
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.partition import Sizes
+from leakmeter.fl_app.progress import Progress, brief, pace
 
 
 def finding(**changed: Any) -> Finding:

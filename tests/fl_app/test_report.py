@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from auditors import Finding
-from auditors.limits import LIMIT
-from auditors.record import RoundLine, RunRecord
-from fl_app.cli import main
+from leakmeter.auditors import Finding
+from leakmeter.auditors.limits import LIMIT
+from leakmeter.auditors.record import RoundLine, RunRecord
+from leakmeter.fl_app.cli import main
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -408,7 +408,7 @@ def test_a_page_that_fails_does_not_cost_the_run(
     def broken(*_: Any) -> str:
         raise ArithmeticError("made up")
 
-    monkeypatch.setattr("fl_app.report.page.page", broken)
+    monkeypatch.setattr("leakmeter.fl_app.report.page.page", broken)
     settings = [*tiny, "--rounds", "1", "--auditors", "none"]
     assert main([*settings, "--out", str(tmp_path / "run")]) == 1
     said = capsys.readouterr().out

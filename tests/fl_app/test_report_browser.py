@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.cli import main
+from leakmeter.fl_app.cli import main
 
 BROWSER = next(
     (

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_app.report.chart import Axis, Chart, Series
-from fl_app.report.figure import Figure
-from fl_app.report.figure_curves import _closed
-from fl_app.report.markup import Markup, joined, tag
-from fl_app.report.scale import Form, Scale, label
+from leakmeter.fl_app.report.chart import Axis, Chart, Series
+from leakmeter.fl_app.report.figure import Figure
+from leakmeter.fl_app.report.figure_curves import _closed
+from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.scale import Form, Scale, label
 
 
 @given(

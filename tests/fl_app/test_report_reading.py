@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from auditors import Finding
-from auditors.record import SCHEMA, RoundLine, RunRecord
-from fl_app.cli import main
-from fl_app.errors import ConfigError
-from fl_app.report.fields import FINDING, REPORT, ROUND
-from fl_app.report.reading import read_run, read_runs
+from leakmeter.auditors import Finding
+from leakmeter.auditors.record import SCHEMA, RoundLine, RunRecord
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.report.fields import FINDING, REPORT, ROUND
+from leakmeter.fl_app.report.reading import read_run, read_runs
 
 DOCS = Path(__file__).parents[2] / "docs" / "report.md"
 

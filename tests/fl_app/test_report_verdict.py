@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from auditors import Finding
-from fl_app.report.advice import advice
-from fl_app.report.forest import contradictions
-from fl_app.report.reading import Run
-from fl_app.report.verdict import Verdict, verdicts
-from fl_app.report.words import covers, number
+from leakmeter.auditors import Finding
+from leakmeter.fl_app.report.advice import advice
+from leakmeter.fl_app.report.forest import contradictions
+from leakmeter.fl_app.report.reading import Run
+from leakmeter.fl_app.report.verdict import Verdict, verdicts
+from leakmeter.fl_app.report.words import covers, number
 
 
 def finding(**changed: Any) -> Finding:

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from fl_app.cli import main
-from fl_app.config import Config
-from fl_app.data import FOLDER_VARIABLE
-from fl_app.errors import ConfigError
-from fl_app.experiments import EXPERIMENTS, dp_fedavg_writers, duration, one_shot_table1
-from fl_app.names import DATASETS
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.data import FOLDER_VARIABLE
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.experiments import EXPERIMENTS, dp_fedavg_writers, duration, one_shot_table1
+from leakmeter.fl_app.names import DATASETS
 
 ROOT = Path(__file__).parents[2]
 REAL = os.environ.get(FOLDER_VARIABLE)
@@ -56,7 +56,7 @@ def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_list_comes_at_once() -> None:
     code = (
         "import sys\n"
-        "from fl_app.cli import main\n"
+        "from leakmeter.fl_app.cli import main\n"
         "assert main(['reproduce', '--list']) == 0\n"
         f"assert not {HEAVY} & set(sys.modules)"
     )
@@ -70,7 +70,7 @@ def test_the_list_comes_at_once() -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_listed_experiment_runs_at_both_scales_and_says_for_how_long(name: str) -> None:
     entry = EXPERIMENTS[name]
-    module = import_module(f"fl_app.experiments.{entry.module}")
+    module = import_module(f"leakmeter.fl_app.experiments.{entry.module}")
     assert set(module._SCALES) == {"paper", "small"}
     assert 0 < entry.seconds("small") <= entry.seconds("paper")
     assert set(entry.data) | set(entry.small_data) <= {*DATASETS, "writers"}
@@ -248,7 +248,7 @@ def test_a_failed_auditor_leaves_no_cell(
     def observe(*_: Any) -> None:
         raise ArithmeticError("made up")
 
-    monkeypatch.setattr("auditors.OneShotCanaries.observe", observe)
+    monkeypatch.setattr("leakmeter.auditors.OneShotCanaries.observe", observe)
     with pytest.raises(RuntimeError, match="one-shot, round 1: ArithmeticError: made up"):
         dp_fedavg_writers._cell(tmp_path / "run", tiny_config)
 

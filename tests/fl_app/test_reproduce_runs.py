@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.cli import main
-from fl_app.data import FOLDER_VARIABLE
-from fl_app.experiments import EXPERIMENTS
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.data import FOLDER_VARIABLE
+from leakmeter.fl_app.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parents[2]
 

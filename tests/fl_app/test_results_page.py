@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.cli import main
-from fl_app.errors import ConfigError
-from fl_app.experiments.base import Comparison
-from fl_app.experiments.published import PAPERS, items_of
-from fl_app.experiments.results_page import covering, kept_results, write_page
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.experiments.base import Comparison
+from leakmeter.fl_app.experiments.published import PAPERS, items_of
+from leakmeter.fl_app.experiments.results_page import covering, kept_results, write_page
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from auditors import OneShotCanaries
-from auditors.record import RoundLine
-from fl_app import checkpoint
-from fl_app.cli import main
-from fl_app.config import Config
-from fl_app.engine import launch
-from fl_app.folder import RunFolder
-from fl_app.progress import Progress
+from leakmeter.auditors import OneShotCanaries
+from leakmeter.auditors.record import RoundLine
+from leakmeter.fl_app import checkpoint
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.engine import launch
+from leakmeter.fl_app.folder import RunFolder
+from leakmeter.fl_app.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 SERVERS = ("fedavg", "fedavgm")

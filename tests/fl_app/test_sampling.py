@@ -15,16 +15,16 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from auditors.base import Moments
-from clients.finish import Clip, ClipAndNoise, InTurn, Rounded
-from clients.quantise import Quantiser
-from clients.sampler import CohortSampler
-from fl_app.build import update_rule
-from fl_app.config import Config
-from fl_app.errors import ConfigError
-from fl_app.ray_sampler import RaySampler, WhereRayRuns, threads
-from fl_app.sampling import finish_for, sampler_for
-from fl_app.task import load_task
+from leakmeter.auditors.base import Moments
+from leakmeter.clients.finish import Clip, ClipAndNoise, InTurn, Rounded
+from leakmeter.clients.quantise import Quantiser
+from leakmeter.clients.sampler import CohortSampler
+from leakmeter.fl_app.build import update_rule
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.ray_sampler import RaySampler, WhereRayRuns, threads
+from leakmeter.fl_app.sampling import finish_for, sampler_for
+from leakmeter.fl_app.task import load_task
 
 DIM = 210
 GAMES = ["rerun", "partition", "independent"]

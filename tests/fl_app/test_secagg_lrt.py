@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_app.experiments.base import Cells, Table
-from fl_app.experiments.secagg_lrt import Setting, audit
-from fl_app.experiments.secagg_lrt_page import spread, table
+from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.fl_app.experiments.secagg_lrt import Setting, audit
+from leakmeter.fl_app.experiments.secagg_lrt_page import spread, table
 
 # 20 clients of 30 records each: 189 free parameters, fitted from 1,500 updates.
 SMALL = Setting(

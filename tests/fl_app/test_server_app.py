@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, RecordDict
 
-from fl_app import client_app, inline, server_app
-from fl_app.config import Config
-from fl_app.engine import launch
-from fl_app.errors import ConfigError
-from fl_app.folder import RunFolder
-from fl_app.inline import InlineGrid
-from fl_app.progress import Progress
-from fl_app.settings import from_context
+from leakmeter.fl_app import client_app, inline, server_app
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.engine import launch
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.folder import RunFolder
+from leakmeter.fl_app.inline import InlineGrid
+from leakmeter.fl_app.progress import Progress
+from leakmeter.fl_app.settings import from_context
 
 
 def context(**settings: str | int | float | bool) -> Context:

@@ -11,10 +11,10 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
-from fl_app.cli import main
-from fl_app.config import Config
-from fl_app.errors import ConfigError
-from fl_app.task import load_task
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.task import load_task
 
 
 def test_the_clients_together_hold_every_training_record_once(tiny_config: Config) -> None:
@@ -63,7 +63,7 @@ def test_natural_clients_hold_the_records_of_one_user_each(
     plain = load_task(tiny_config).dataset
     users = np.arange(120) % 8
     known = replace(plain, users=users)
-    monkeypatch.setattr("fl_app.data.load", lambda *_, **__: known)
+    monkeypatch.setattr("leakmeter.fl_app.data.load", lambda *_, **__: known)
     task = load_task(replace(tiny_config, partition="natural", seed=99))
     owners = [set(users[part.numpy()]) for part in task.parts]
     assert [len(owner) for owner in owners] == [1] * 6

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from auditors.gaussian import delta_gaussian
-from fl_app.experiments import textbook_examples as book
-from fl_app.experiments.base import Cells
+from leakmeter.auditors.gaussian import delta_gaussian
+from leakmeter.fl_app.experiments import textbook_examples as book
+from leakmeter.fl_app.experiments.base import Cells
 
 
 def test_the_printed_noise_is_right_to_its_rounding_and_far_more_than_needed() -> None:

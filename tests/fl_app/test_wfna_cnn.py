@@ -10,10 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_app.cli import main
-from fl_app.experiments.wfna_mnist_cnn import _SCALES
-from fl_app.experiments.wfna_page import RANKED
-from fl_app.experiments.wfna_training import _data, _order, _users, start_accuracy, started
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.experiments.wfna_mnist_cnn import _SCALES
+from leakmeter.fl_app.experiments.wfna_page import RANKED
+from leakmeter.fl_app.experiments.wfna_training import (
+    _data,
+    _order,
+    _users,
+    start_accuracy,
+    started,
+)
 
 SMALL = _SCALES["small"]
 # Calibrated beforehand: the accountant of secret batches takes seconds.

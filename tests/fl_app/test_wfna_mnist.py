@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.cli import main
-from fl_app.experiments.wfna_mnist import _SCALES
-from fl_app.experiments.wfna_page import RANKED, compared, ranking
-from fl_app.experiments.wfna_training import floor_of
-from strategies.accounting import (
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.experiments.wfna_mnist import _SCALES
+from leakmeter.fl_app.experiments.wfna_page import RANKED, compared, ranking
+from leakmeter.fl_app.experiments.wfna_training import floor_of
+from leakmeter.strategies.accounting import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     water_filling_epsilon,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.cli import main
-from fl_app.experiments.wfna_table1 import _printed
+from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.experiments.wfna_table1 import _printed
 
 
 def reproduced(name: str, folder: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:

@@ -9,9 +9,9 @@ import dp_accounting
 import pytest
 from dp_accounting import rdp
 
-from auditors.base import Adjacency
-from auditors.gaussian import epsilon_gaussian
-from strategies.accounting import Release, amplified, multiplier_with_bit, unamplified
+from leakmeter.auditors.base import Adjacency
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.strategies.accounting import Release, amplified, multiplier_with_bit, unamplified
 
 DELTA = 1e-5
 RELATION = {

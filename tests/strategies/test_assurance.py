@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from auditors.base import Finding
-from auditors.gaussian import epsilon_gaussian
-from strategies.accounting import Release
-from strategies.assurance import Assurance
-from strategies.mechanism import Central, Distributed, Local, Noise
-from strategies.spending import Spending
+from leakmeter.auditors.base import Finding
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.strategies.accounting import Release
+from leakmeter.strategies.assurance import Assurance
+from leakmeter.strategies.mechanism import Central, Distributed, Local, Noise
+from leakmeter.strategies.spending import Spending
 
 DELTA = 1e-5
 

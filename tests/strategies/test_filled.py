@@ -14,16 +14,16 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from scipy import stats
 from torch import nn
 
-from auditors import wire
-from auditors.rng import stream
-from clients import FillMod, MaskMod
-from clients.filling import filled_record
-from clients.gaussian_sampling import GaussianSampling
-from clients.identity import add_identity
-from clients.water_filling import WaterFilling
-from fl_app.inline import InlineGrid
-from strategies import Central, Chosen, Filled, FixedClip, FixedSize, Masked, Noised
-from strategies.accounting import gaussian_sampling_epsilon, water_filling_epsilon
+from leakmeter.auditors import wire
+from leakmeter.auditors.rng import stream
+from leakmeter.clients import FillMod, MaskMod
+from leakmeter.clients.filling import filled_record
+from leakmeter.clients.gaussian_sampling import GaussianSampling
+from leakmeter.clients.identity import add_identity
+from leakmeter.clients.water_filling import WaterFilling
+from leakmeter.fl_app.inline import InlineGrid
+from leakmeter.strategies import Central, Chosen, Filled, FixedClip, FixedSize, Masked, Noised
+from leakmeter.strategies.accounting import gaussian_sampling_epsilon, water_filling_epsilon
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 

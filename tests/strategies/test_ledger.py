@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from auditors.gaussian import epsilon_gaussian
-from strategies.accounting import Release, amplified
-from strategies.assurance import Assurance
-from strategies.ledger import Entry, Ledger, spent, spent_amplified
-from strategies.mechanism import Central, Distributed
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.strategies.accounting import Release, amplified
+from leakmeter.strategies.assurance import Assurance
+from leakmeter.strategies.ledger import Entry, Ledger, spent, spent_amplified
+from leakmeter.strategies.mechanism import Central, Distributed
 
 DELTA = 1e-5
 
@@ -87,7 +87,7 @@ def test_a_failed_write_leaves_the_old_ledger(tmp_path: Path, monkeypatch: Any) 
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.record(entry("a"))
     monkeypatch.setattr(
-        "auditors.record.os.fsync", lambda _: (_ for _ in ()).throw(OSError("full"))
+        "leakmeter.auditors.record.os.fsync", lambda _: (_ for _ in ()).throw(OSError("full"))
     )
     with pytest.raises(OSError, match="full"):
         ledger.record(entry("b"))

@@ -19,22 +19,31 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auditors import Audited, Auditor, Canary, Finding, RoundView, canary_mod, tap_mod, wire
-from auditors.base import RoundFacts
-from auditors.canary import canary_vector
-from auditors.layout import Layout
-from auditors.rng import stream
-from clients import MaskMod
-from clients.keys import ClientSecrets
-from clients.mask_wire import put_by_number
-from clients.masking import add_vectors
-from clients.quantise import Quantiser
-from fl_app.inline import run_inline
-from strategies import Masked
-from strategies.grid import GridWrapper
-from strategies.state import restore_strategy, strategy_state
-from strategies.topology import Topology
-from strategies.wrapper import Wrapper
+from leakmeter.auditors import (
+    Audited,
+    Auditor,
+    Canary,
+    Finding,
+    RoundView,
+    canary_mod,
+    tap_mod,
+    wire,
+)
+from leakmeter.auditors.base import RoundFacts
+from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.layout import Layout
+from leakmeter.auditors.rng import stream
+from leakmeter.clients import MaskMod
+from leakmeter.clients.keys import ClientSecrets
+from leakmeter.clients.mask_wire import put_by_number
+from leakmeter.clients.masking import add_vectors
+from leakmeter.clients.quantise import Quantiser
+from leakmeter.fl_app.inline import run_inline
+from leakmeter.strategies import Masked
+from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.state import restore_strategy, strategy_state
+from leakmeter.strategies.topology import Topology
+from leakmeter.strategies.wrapper import Wrapper
 
 Arrays = dict[str, Any]
 Reply = Callable[[Message], Message]
@@ -907,10 +916,10 @@ def test_secrets_reach_neither_logs_nor_records(
 
 
 def test_the_default_job_learns_the_same_with_and_without_masks(tmp_path: Any) -> None:
-    from fl_app.config import Config
-    from fl_app.engine import launch
-    from fl_app.folder import RunFolder
-    from fl_app.progress import Progress
+    from leakmeter.fl_app.config import Config
+    from leakmeter.fl_app.engine import launch
+    from leakmeter.fl_app.folder import RunFolder
+    from leakmeter.fl_app.progress import Progress
 
     lines = {}
     for secagg in ("on", "off"):

@@ -14,15 +14,15 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from scipy import stats
 
-from auditors import Audited, Auditor, Canary, RoundView, canary_mod, tap_mod
-from auditors.canary import canary_vector
-from auditors.gaussian import epsilon_gaussian
-from auditors.rng import stream
-from clients import MaskMod, NoiseMod
-from clients.identity import add_identity
-from clients.noise import clip
-from fl_app.inline import InlineGrid
-from strategies import (
+from leakmeter.auditors import Audited, Auditor, Canary, RoundView, canary_mod, tap_mod
+from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.rng import stream
+from leakmeter.clients import MaskMod, NoiseMod
+from leakmeter.clients.identity import add_identity
+from leakmeter.clients.noise import clip
+from leakmeter.fl_app.inline import InlineGrid
+from leakmeter.strategies import (
     AdaptiveClip,
     Central,
     Chosen,
@@ -35,7 +35,7 @@ from strategies import (
     Poisson,
     noised,
 )
-from strategies.participation import Participation
+from leakmeter.strategies.participation import Participation
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, chisquare
 
-from strategies import EachOnce, FixedSize, Participation, Poisson, ShuffledEpochs
-from strategies.accounting import Release
+from leakmeter.strategies import EachOnce, FixedSize, Participation, Poisson, ShuffledEpochs
+from leakmeter.strategies.accounting import Release
 
 
 @given(st.data())

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auditors.rng import stream
-from strategies.rdp import (
+from leakmeter.auditors.rng import stream
+from leakmeter.strategies.rdp import (
     Contribution,
     Mechanism,
     Round,
@@ -19,7 +19,7 @@ from strategies.rdp import (
     epsilon_of,
     theorem_two,
 )
-from strategies.record_guarantee import gaussian_sampling_epsilon, water_filling_epsilon
+from leakmeter.strategies.record_guarantee import gaussian_sampling_epsilon, water_filling_epsilon
 
 SETTING = {"users": 50, "clip": 10.0, "batch": 32, "examples": 1200, "delta": 1e-4}
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from auditors.rng import stream
-from clients.gradient_matrix import DenseGradients
-from clients.water_filling import WaterFilling
-from strategies.rdp import Contribution, Round
-from strategies.record_guarantee import (
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.gradient_matrix import DenseGradients
+from leakmeter.clients.water_filling import WaterFilling
+from leakmeter.strategies.rdp import Contribution, Round
+from leakmeter.strategies.record_guarantee import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     guarantee,

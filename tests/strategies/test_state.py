@@ -20,12 +20,12 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from auditors import Audited
-from clients import NoiseMod
-from fl_app import checkpoint
-from strategies import AdaptiveClip, Central, Chosen, FixedSize, Noised
-from strategies.state import check_resumable, restore_strategy, strategy_state
-from strategies.wrapper import Wrapper
+from leakmeter.auditors import Audited
+from leakmeter.clients import NoiseMod
+from leakmeter.fl_app import checkpoint
+from leakmeter.strategies import AdaptiveClip, Central, Chosen, FixedSize, Noised
+from leakmeter.strategies.state import check_resumable, restore_strategy, strategy_state
+from leakmeter.strategies.wrapper import Wrapper
 
 NODES = {"fraction_evaluate": 0.0}
 MAKERS: dict[str, Callable[[], FedAvg]] = {

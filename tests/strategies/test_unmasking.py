@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from clients.graph import Graph, complete_graph, regular_graph
-from clients.keys import KeyPair, Session, agree, self_mask_key
-from clients.masking import Ring, RingVector, add_masks, add_vectors, pair_sign
-from clients.participant import Participant, Policy, PublicKeys
-from clients.sharing import SHARE_BYTES, combine
-from strategies.unmasking import AbandonedError, Cohort
+from leakmeter.clients.graph import Graph, complete_graph, regular_graph
+from leakmeter.clients.keys import KeyPair, Session, agree, self_mask_key
+from leakmeter.clients.masking import Ring, RingVector, add_masks, add_vectors, pair_sign
+from leakmeter.clients.participant import Participant, Policy, PublicKeys
+from leakmeter.clients.sharing import SHARE_BYTES, combine
+from leakmeter.strategies.unmasking import AbandonedError, Cohort
 
 SESSION = Session(run=2**63 + 5, server_round=3)
 RING = Ring(32)

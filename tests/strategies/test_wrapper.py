@@ -11,9 +11,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from auditors.chain import chain, replaced
-from strategies import Chosen, FixedSize
-from strategies.wrapper import Wrapper
+from leakmeter.auditors.chain import chain, replaced
+from leakmeter.strategies import Chosen, FixedSize
+from leakmeter.strategies.wrapper import Wrapper
 
 
 class Through(Wrapper):

@@ -1,8 +1,8 @@
 """The client: trains and evaluates on its own images."""
 
-from auditors import canary_mod
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from leakmeter.auditors import canary_mod
 
 from cnn_batchnorm.task import Net, load_data
 from cnn_batchnorm.task import test as test_fn

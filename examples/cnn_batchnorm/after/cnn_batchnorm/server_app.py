@@ -1,9 +1,9 @@
 """The server: FedAvg over all clients."""
 
-from auditors import Audited, OneShotCanaries
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
+from leakmeter.auditors import Audited, OneShotCanaries
 
 from cnn_batchnorm.task import Net
 

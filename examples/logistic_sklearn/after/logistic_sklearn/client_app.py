@@ -1,8 +1,8 @@
 """The client: one pass over its own digits."""
 
-from auditors import canary_mod
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from leakmeter.auditors import canary_mod
 
 from logistic_sklearn.task import CLASSES, create_model, get_arrays, load_data, set_arrays
 

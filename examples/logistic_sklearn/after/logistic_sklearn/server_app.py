@@ -1,9 +1,9 @@
 """The server: FedAvg over all clients."""
 
-from auditors import Audited, passive
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
+from leakmeter.auditors import Audited, passive
 
 from logistic_sklearn.task import create_model, get_arrays
 

@@ -1,8 +1,8 @@
 """The client: one pass over its own records."""
 
-from auditors import canary_mod
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from leakmeter.auditors import canary_mod
 
 from own_loop.task import load_data
 from own_loop.task import train as train_fn

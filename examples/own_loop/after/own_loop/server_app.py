@@ -1,8 +1,8 @@
 """The server: a strategy with a loop of its own."""
 
-from auditors import Audited, passive
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
+from leakmeter.auditors import Audited, passive
 
 from own_loop.strategy import Patient
 from own_loop.task import accuracy, create_model, load_data

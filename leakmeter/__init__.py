@@ -1,0 +1,40 @@
+"""Measures what federated learning leaks: privacy auditors around any Flower strategy.
+
+The four rooms (`auditors`, `clients`, `strategies`, `fl_app`) are at the top of the repository, and
+this package is the one name that an installation offers: `from leakmeter import Audited`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from leakmeter.auditors import *  # noqa: F403
+    from leakmeter.clients import *  # noqa: F403
+    from leakmeter.strategies import *  # noqa: F403
+
+__version__ = "0.2.0"
+
+_here = Path(__file__).parent
+# A wheel has the rooms inside this package. A checkout has them beside it, and here only links to
+# them, which serve tools that read without running; a clone without links has nothing at all.
+if (_here / "auditors").is_symlink() or not (_here / "auditors").is_dir():
+    __path__ = [str(_here.parent), str(_here)]
+
+# The rooms whose public names are also found here, such as `leakmeter.Audited`.
+_DOORS = ("auditors", "clients", "strategies")
+
+
+def __getattr__(name: str) -> Any:
+    for door in _DOORS if not name.startswith("_") else ():
+        room = import_module(f"leakmeter.{door}")
+        if name in room.__all__:
+            return getattr(room, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    doors = [import_module(f"leakmeter.{door}") for door in _DOORS]
+    return sorted({*globals(), *(name for door in doors for name in door.__all__)})
