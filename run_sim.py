@@ -2,7 +2,7 @@
 
 import sys
 
-from leakmeter.fl_app.cli import main
+from leakmeter.fl_app.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

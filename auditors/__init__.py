@@ -1,7 +1,7 @@
 """Everything a Flower project needs to have its aggregates audited; stands alone.
 
-Names are imported on first use, so that the pure mathematics (`auditors.gaussian`,
-`auditors.bounds`) can be had without Flower.
+Names are imported on first use, so that the pure mathematics (`auditors.gaussian.pair`,
+`auditors.bounds.lower_bound`) can be had without Flower.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from leakmeter._rooms import alias, lazy
 
 if TYPE_CHECKING:
-    from leakmeter.auditors.base import (
+    from leakmeter.auditors.auditor import (
         Auditor,
         Bound,
         Canary,
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
         RoundView,
         UpdateSampler,
     )
+    from leakmeter.auditors.canaries.auditor import OneShotCanaries
     from leakmeter.auditors.checks import check_auditor
-    from leakmeter.auditors.duel import Effort
-    from leakmeter.auditors.hook import Audited
-    from leakmeter.auditors.lrt import LikelihoodRatio
-    from leakmeter.auditors.membership import Membership
-    from leakmeter.auditors.mods import canary_mod, tap_mod
-    from leakmeter.auditors.mutual import MutualInformation
-    from leakmeter.auditors.one_shot import OneShotCanaries
-    from leakmeter.auditors.plug_in import passive
-    from leakmeter.auditors.recorder import AggregateRecorder, replay
-    from leakmeter.auditors.replay_sampler import ReplaySampler
+    from leakmeter.auditors.hook.audited import Audited
+    from leakmeter.auditors.hook.mods import canary_mod, tap_mod
+    from leakmeter.auditors.information.auditor import MutualInformation
+    from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
+    from leakmeter.auditors.likelihood_ratio.game import Effort
+    from leakmeter.auditors.presets import passive
+    from leakmeter.auditors.records.membership import Membership
+    from leakmeter.auditors.replay_log import AggregateRecorder, replay
+    from leakmeter.auditors.sampling.replay import ReplaySampler
 
 __all__ = [
     "AggregateRecorder",
@@ -56,22 +56,22 @@ __all__ = [
 ]
 
 _HOME = {
-    "AggregateRecorder": "recorder",
-    "Audited": "hook",
-    "Effort": "duel",
-    "LikelihoodRatio": "lrt",
-    "Membership": "membership",
-    "MutualInformation": "mutual",
-    "OneShotCanaries": "one_shot",
-    "ReplaySampler": "replay_sampler",
-    "canary_mod": "mods",
+    "AggregateRecorder": "replay_log",
+    "Audited": "hook.audited",
+    "Effort": "likelihood_ratio.game",
+    "LikelihoodRatio": "likelihood_ratio.auditor",
+    "Membership": "records.membership",
+    "MutualInformation": "information.auditor",
+    "OneShotCanaries": "canaries.auditor",
+    "ReplaySampler": "sampling.replay",
+    "canary_mod": "hook.mods",
     "check_auditor": "checks",
-    "passive": "plug_in",
-    "replay": "recorder",
-    "tap_mod": "mods",
+    "passive": "presets",
+    "replay": "replay_log",
+    "tap_mod": "hook.mods",
 }
 
-_HOME |= dict.fromkeys(set(__all__) - set(_HOME), "base")
+_HOME |= dict.fromkeys(set(__all__) - set(_HOME), "auditor")
 
 __getattr__ = lazy(__name__, _HOME)
 alias(__name__)

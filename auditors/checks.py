@@ -10,8 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors.base import Auditor, Canary, Finding, RoundFacts, RoundView, Vector, plain
-from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.auditor import (
+    Auditor,
+    Canary,
+    Finding,
+    RoundFacts,
+    RoundView,
+    Vector,
+    plain,
+)
+from leakmeter.auditors.canaries.canary import canary_vector
 from leakmeter.auditors.rng import stream
 
 Make = Callable[[], Auditor]

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from leakmeter.auditors.base import Auditor, Canary, Finding, RoundView
-from leakmeter.auditors.limits import Project
+from leakmeter.auditors.auditor import Auditor, Canary, Finding, RoundView
+from leakmeter.auditors.limitations import Project
 
 WORDS = "unit client, not covered by the guarantee for a record"
 _ASSUMED = (

@@ -20,8 +20,8 @@ from scipy.stats import beta, norm
 
 from benchmarks.measure import Row, Scale, Timer, alone, interleave, paired, timer
 from benchmarks.script import main
-from leakmeter.auditors import band
-from leakmeter.auditors.bounds import (
+from leakmeter.auditors.bounds import band
+from leakmeter.auditors.bounds.lower_bound import (
     Bonferroni,
     Fixed,
     PilotSplit,

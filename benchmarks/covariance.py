@@ -18,7 +18,7 @@ from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.memory import grown
 from benchmarks.script import main
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.scatter import Scatter
+from leakmeter.auditors.sampling.scatter import Scatter
 
 CHUNK, TARGET = 2_048, 2.0
 SIZES = {"quick": (300, 200, 2), "full": (3 * CHUNK, 7_850, 5), "long": (25_000, 7_850, 5)}

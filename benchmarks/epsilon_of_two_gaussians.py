@@ -19,7 +19,7 @@ from scipy.stats import norm
 
 from benchmarks.measure import Row, Scale, interleave, paired, timer
 from benchmarks.script import main
-from leakmeter.auditors.gaussian import epsilon_between_gaussians
+from leakmeter.auditors.gaussian.pair import epsilon_between_gaussians
 from leakmeter.auditors.rng import stream
 
 FEW, DELTA, PEER = 20, 1e-6, "brentq, equal spreads"

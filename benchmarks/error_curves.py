@@ -19,7 +19,7 @@ from scipy.stats import beta
 
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.script import main
-from leakmeter.auditors.curve import ErrorCurve
+from leakmeter.auditors.bounds.curve import ErrorCurve
 from leakmeter.auditors.rng import stream
 
 DELTAS = np.logspace(-6, math.log10(0.5), 20)

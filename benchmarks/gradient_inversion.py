@@ -20,8 +20,8 @@ from torch import nn
 from benchmarks.measure import Row, Scale, Skipped, alone, seconds
 from benchmarks.mnist import SHAPE, digits
 from benchmarks.script import main
-from leakmeter.auditors.inversion import Attack, Reconstruction, invert, psnr
-from leakmeter.fl_app.errors import ConfigError
+from leakmeter.auditors.reconstruction import Attack, Reconstruction, invert, psnr
+from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.model import build
 
 BATCH = 32

@@ -16,21 +16,21 @@ from benchmarks.likelihood_ratio_round import Size, one
 from benchmarks.measure import seconds
 from benchmarks.secure_sum import Case
 from benchmarks.secure_sum_ours import our_functions
-from leakmeter.auditors.canary import canary_products
-from leakmeter.auditors.canary_estimates import one_fit
+from leakmeter.auditors.canaries.canary import canary_products
+from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.gaussian_sum import simulate_cosines
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.scatter import Scatter
-from leakmeter.clients.cohort import Cohort
-from leakmeter.clients.gradient_matrix import DenseGradients
-from leakmeter.clients.sampler import CohortSampler
-from leakmeter.clients.source import Kept
+from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.sampling.sampler import CohortSampler
+from leakmeter.clients.sampling.source import Kept
 from leakmeter.clients.update import FedAvg
-from leakmeter.clients.water_filling import WaterFilling
-from leakmeter.fl_app.config import Config
-from leakmeter.fl_app.engine import launch
-from leakmeter.fl_app.folder import RunFolder
-from leakmeter.fl_app.progress import Progress
+from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
+from leakmeter.clients.water_filling.water_filling import WaterFilling
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.engines.launch import launch
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.progress import Progress
 
 BATCH, DELTA = 32, 1e-6
 

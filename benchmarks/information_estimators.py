@@ -17,8 +17,12 @@ from dataclasses import replace
 
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.script import main
-from leakmeter.auditors.mi import gaussian_information, joint_information, logdet_information
-from leakmeter.auditors.mine import NeuralEstimate, Rows, Training, estimate
+from leakmeter.auditors.information.mi import (
+    gaussian_information,
+    joint_information,
+    logdet_information,
+)
+from leakmeter.auditors.information.mine.estimator import NeuralEstimate, Rows, Training, estimate
 from leakmeter.auditors.rng import stream
 
 # Dimension and users, and which critics are trained there.

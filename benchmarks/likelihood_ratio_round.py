@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from benchmarks.measure import Row, Scale, alone
 from benchmarks.memory import grown
 from benchmarks.script import main
-from leakmeter.auditors.challenge import challenge
+from leakmeter.auditors.likelihood_ratio.challenge import challenge
+from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw, SumLaw
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.scatter import Scatter
-from leakmeter.auditors.sum_law import DenseLaw, DualLaw, SumLaw
+from leakmeter.auditors.sampling.scatter import Scatter
 
 CHUNK, PART = 2_048, 250
 

@@ -29,7 +29,7 @@ from benchmarks.measure import Row, Scale, alone, compare, seconds, timer
 from benchmarks.memory import grown
 from benchmarks.script import main
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.update import FedAvg, FullBatchGD
 
 EXAMPLES, LR, MEMORY = 20_000, 0.1, 8 * 2**20

@@ -21,7 +21,7 @@ from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
 from benchmarks.measure import OURS, Row, Scale, interleave, paired, timer
 from benchmarks.script import main
-from leakmeter.clients.masking import Ring, add_masks
+from leakmeter.clients.secure_sum.masking import Ring, add_masks
 
 MASKS = 15  # fourteen neighbours and the client's own
 FLOWER, RAW = "Flower", "the bare cipher"

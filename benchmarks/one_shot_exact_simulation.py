@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.memory import grown
 from benchmarks.script import main
-from leakmeter.auditors.canary_estimates import one_fit
-from leakmeter.auditors.gaussian import gaussian_sigma
+from leakmeter.auditors.canaries.estimates import one_fit
+from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.gaussian_sum import simulate_cosines
 from leakmeter.auditors.rng import stream
 

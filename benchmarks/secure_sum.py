@@ -14,7 +14,7 @@ from flwr.app import Array, Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from leakmeter.fl_app.inline import InlineGrid, run_inline
+from leakmeter.fl_app.engines.inline import InlineGrid, run_inline
 
 Call = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Call], Message]

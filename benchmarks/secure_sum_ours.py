@@ -19,11 +19,13 @@ from benchmarks.secure_sum import (
     Dropout,
     settle,
 )
-from leakmeter.auditors import wire
+from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod
-from leakmeter.clients.graph import MAX_ABORT, MAX_EXPOSURE
-from leakmeter.clients.keys import Session
-from leakmeter.clients.mask_wire import (
+from leakmeter.clients.secure_sum.graph import MAX_ABORT, MAX_EXPOSURE
+from leakmeter.clients.secure_sum.keys import Session
+from leakmeter.clients.secure_sum.participant import Participant, Policy
+from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.wire import (
     get_by_number,
     get_keys,
     get_keys_of_peers,
@@ -31,11 +33,9 @@ from leakmeter.clients.mask_wire import (
     put_by_number,
     put_participant,
 )
-from leakmeter.clients.participant import Participant, Policy
-from leakmeter.clients.quantise import Quantiser
 from leakmeter.strategies import Masked
-from leakmeter.strategies.topology import Topology
-from leakmeter.strategies.unmasking import AbandonedError, Cohort
+from leakmeter.strategies.secure_sum.topology import Topology
+from leakmeter.strategies.secure_sum.unmasking import AbandonedError, Cohort
 
 
 class FirstReply(Strategy):

@@ -26,7 +26,7 @@ from benchmarks.script import main
 from benchmarks.secure_sum import Case, within_a_run
 from benchmarks.secure_sum_flower import flower_round
 from benchmarks.secure_sum_ours import our_functions, our_round
-from leakmeter.strategies.unmasking import AbandonedError
+from leakmeter.strategies.secure_sum.unmasking import AbandonedError
 
 FUNCTIONS, WHOLE, FLOWER = "the functions", "with all messages", "Flower"
 CASES = {

@@ -18,8 +18,8 @@ from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_
 
 from benchmarks.measure import Row, Scale, interleave, paired, timer
 from benchmarks.script import main
-from leakmeter.clients import sharing
-from leakmeter.clients.sharing import combine, recover, split
+from leakmeter.clients.secure_sum import sharing
+from leakmeter.clients.secure_sum.sharing import combine, recover, split
 
 DEAL, COMBINE = "Flower, dealing", "Flower, reconstructing"
 

@@ -31,10 +31,10 @@ from benchmarks.memory import grown
 from benchmarks.mnist import SHAPE, digits
 from benchmarks.script import main
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.gradient_matrix import Floats, Gradients
-from leakmeter.clients.per_example import per_example_gradients
-from leakmeter.clients.water_filling import WaterFilling
-from leakmeter.fl_app.errors import ConfigError
+from leakmeter.clients.water_filling.gradient_matrix import Floats, Gradients
+from leakmeter.clients.water_filling.per_example import per_example_gradients
+from leakmeter.clients.water_filling.water_filling import WaterFilling
+from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.model import build
 
 COUNT, BATCH, CLIP, FLOOR, BLOCKS = 1200, 32, 10.0, 1e-3, 10

@@ -19,10 +19,10 @@ from scipy.spatial.distance import pdist
 
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.script import main
-from leakmeter.auditors.challenge import farthest
+from leakmeter.auditors.likelihood_ratio.challenge import farthest
+from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.scatter import Scatter
-from leakmeter.auditors.sum_law import DenseLaw
+from leakmeter.auditors.sampling.scatter import Scatter
 
 FEW, CHUNK = 4, 2_000
 

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 from leakmeter._rooms import alias, lazy
 
 if TYPE_CHECKING:
-    from leakmeter.clients.filling import FillMod, fill_mod
-    from leakmeter.clients.mods import MaskMod, mask_mod
-    from leakmeter.clients.noising import NoiseMod, noise_mod
-    from leakmeter.clients.participant import Policy
-    from leakmeter.clients.sampler import CohortSampler
+    from leakmeter.clients.noise.noise_mod import NoiseMod, noise_mod
+    from leakmeter.clients.sampling.sampler import CohortSampler
+    from leakmeter.clients.secure_sum.mask_mod import MaskMod, mask_mod
+    from leakmeter.clients.secure_sum.participant import Policy
+    from leakmeter.clients.water_filling.fill_mod import FillMod, fill_mod
 
 _HOME = {
-    "CohortSampler": "sampler",
-    "FillMod": "filling",
-    "MaskMod": "mods",
-    "NoiseMod": "noising",
-    "Policy": "participant",
-    "fill_mod": "filling",
-    "mask_mod": "mods",
-    "noise_mod": "noising",
+    "CohortSampler": "sampling.sampler",
+    "FillMod": "water_filling.fill_mod",
+    "MaskMod": "secure_sum.mask_mod",
+    "NoiseMod": "noise.noise_mod",
+    "Policy": "secure_sum.participant",
+    "fill_mod": "water_filling.fill_mod",
+    "mask_mod": "secure_sum.mask_mod",
+    "noise_mod": "noise.noise_mod",
 }
 
 __all__ = [

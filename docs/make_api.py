@@ -18,21 +18,21 @@ PAGE = Path(__file__).with_name("api.md")
 # What others import: the front doors of the rooms, then modules with functions of their own.
 DOORS = ("leakmeter.auditors", "leakmeter.strategies", "leakmeter.clients")
 MODULES = (
-    "leakmeter.auditors.gaussian",
-    "leakmeter.auditors.bounds",
-    "leakmeter.auditors.one_run",
-    "leakmeter.auditors.ldp",
-    "leakmeter.auditors.span",
-    "leakmeter.auditors.mi",
-    "leakmeter.auditors.mi_bounds",
-    "leakmeter.auditors.mine",
-    "leakmeter.auditors.inversion",
+    "leakmeter.auditors.gaussian.pair",
+    "leakmeter.auditors.bounds.lower_bound",
+    "leakmeter.auditors.bounds.one_run",
+    "leakmeter.auditors.ldp.curve",
+    "leakmeter.auditors.likelihood_ratio.span",
+    "leakmeter.auditors.information.mi",
+    "leakmeter.auditors.information.theory",
+    "leakmeter.auditors.information.mine.estimator",
+    "leakmeter.auditors.reconstruction",
     "leakmeter.auditors.rng",
-    "leakmeter.strategies.accounting",
-    "leakmeter.strategies.ledger",
+    "leakmeter.strategies.accounting.accountant",
+    "leakmeter.strategies.accounting.ledger",
     "leakmeter.strategies.participation",
     "leakmeter.clients.update",
-    "leakmeter.clients.noise",
+    "leakmeter.clients.noise.clipping",
 )
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Example):$")
 

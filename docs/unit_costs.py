@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from leakmeter.auditors.canary import canary_products
+from leakmeter.auditors.canaries.canary import canary_products
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.scatter import Scatter
-from leakmeter.clients.graph import plan_graph
-from leakmeter.clients.keys import KeyPair, Session, agree, seal, unseal
-from leakmeter.clients.masking import Ring, add_masks, add_vectors
-from leakmeter.clients.noise import clip, gaussian
-from leakmeter.clients.quantise import Quantiser
-from leakmeter.clients.sharing import recover, split
+from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.clients.noise.clipping import clip, gaussian
+from leakmeter.clients.secure_sum.graph import plan_graph
+from leakmeter.clients.secure_sum.keys import KeyPair, Session, agree, seal, unseal
+from leakmeter.clients.secure_sum.masking import Ring, add_masks, add_vectors
+from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.sharing import recover, split
 
 DIM = 2**24
 SESSION = Session(1, 1)

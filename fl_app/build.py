@@ -22,27 +22,27 @@ from leakmeter.auditors import (
     RoundView,
     canary_mod,
     tap_mod,
-    wire,
 )
-from leakmeter.auditors.base import Game
-from leakmeter.auditors.duel import Watch
-from leakmeter.auditors.information import Information
-from leakmeter.auditors.mi import batch_entropy
-from leakmeter.auditors.record_auditor import RecordLikelihoodRatio
+from leakmeter.auditors.auditor import Game
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.information.information import Information
+from leakmeter.auditors.information.mi import batch_entropy
+from leakmeter.auditors.likelihood_ratio.game import Watch
+from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.round_sum import SamplerOf
+from leakmeter.auditors.sampling.round_sum import SamplerOf
 from leakmeter.clients import CohortSampler, FillMod, MaskMod, NoiseMod, update
-from leakmeter.clients.filling import filled_record
-from leakmeter.clients.gaussian_sampling import GaussianSampling
 from leakmeter.clients.identity import add_identity
-from leakmeter.clients.mods import Call
-from leakmeter.clients.noising import CLIP_BIT
-from leakmeter.fl_app.config import Config
-from leakmeter.fl_app.deployed import cohort_seed, is_deployed, noise_seed
-from leakmeter.fl_app.errors import ConfigError
+from leakmeter.clients.noise.noise_mod import CLIP_BIT
+from leakmeter.clients.secure_sum.mask_mod import Call
+from leakmeter.clients.water_filling.fill_mod import filled_record
+from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.engines.ray_sampler import WhereRayRuns, threads
+from leakmeter.fl_app.engines.samplers import finish_for, sampler_for
 from leakmeter.fl_app.filling import beside_records, filled, filling_rule, record_case
-from leakmeter.fl_app.ray_sampler import WhereRayRuns, threads
-from leakmeter.fl_app.sampling import finish_for, sampler_for
+from leakmeter.fl_app.run.deployment import cohort_seed, is_deployed, noise_seed
 from leakmeter.fl_app.task import Task, load_task
 from leakmeter.strategies import (
     AdaptiveClip,
@@ -60,7 +60,7 @@ from leakmeter.strategies import (
     ShuffledEpochs,
 )
 from leakmeter.strategies.grid import UNUSABLE
-from leakmeter.strategies.mechanism import Clipping, Noise
+from leakmeter.strategies.noise.mechanism import Clipping, Noise
 
 
 def update_rule(config: Config) -> update.UpdateRule:

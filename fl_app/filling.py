@@ -10,17 +10,17 @@ import torch
 from flwr.serverapp.strategy import Strategy
 from torch.nn.utils import vector_to_parameters
 
-from leakmeter.auditors.base import Auditor, RoundView
+from leakmeter.auditors.auditor import Auditor, RoundView
 from leakmeter.auditors.not_covered import NotCovered
-from leakmeter.auditors.record_law import Floats, Indices
-from leakmeter.auditors.record_lrt import RecordCase
+from leakmeter.auditors.records.game import RecordCase
+from leakmeter.auditors.records.law import Floats, Indices
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.gaussian_sampling import GaussianSampling
-from leakmeter.clients.gradient_matrix import DenseGradients
-from leakmeter.clients.noise import gaussian
-from leakmeter.clients.per_example import per_example_gradients
-from leakmeter.clients.water_filling import WaterFilling
-from leakmeter.fl_app.config import Config
+from leakmeter.clients.noise.clipping import gaussian
+from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
+from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
+from leakmeter.clients.water_filling.per_example import per_example_gradients
+from leakmeter.clients.water_filling.water_filling import WaterFilling
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Filled
 

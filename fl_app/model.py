@@ -7,7 +7,7 @@ order of layers and its overlapping pools in the one width of which the count co
 dropout is left out: a client's update should be a function of its batches.
 
 Weights start as torch's own layers would draw them, but from the run's seed and never from the
-global generator. Importing this imports torch; the names alone are in `fl_app.names`.
+global generator. Importing this imports torch; the names alone are in `fl_app.config.names`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from leakmeter.auditors.rng import derive
-from leakmeter.fl_app.errors import out_of_range, unknown_name
-from leakmeter.fl_app.names import MODELS
+from leakmeter.fl_app.config.errors import out_of_range, unknown_name
+from leakmeter.fl_app.config.names import MODELS
 
 # Widths of the hidden layers after the flattening.
 _HIDDEN: dict[str, tuple[int, ...]] = {
@@ -40,8 +40,8 @@ def build(name: str, input_shape: Sequence[int], num_classes: int, seed: int) ->
     """Return the model `name` for inputs (batch, *input_shape), with logits (batch, num_classes).
 
     Args:
-        name: One of `fl_app.names.MODELS`. The "slp" ends in a ReLU: its logits are not negative,
-            and a class whose logit is 0 has no gradient.
+        name: One of `fl_app.config.names.MODELS`. The "slp" ends in a ReLU: its logits are not
+            negative, and a class whose logit is 0 has no gradient.
         input_shape: Shape of one record. It is flattened, save by the CNN, which takes images
             (channels, height, width) or (height, width).
         num_classes: Number of logits.

@@ -8,14 +8,14 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from leakmeter.fl_app.conduct import conduct
-from leakmeter.fl_app.deployed import check_deployed
-from leakmeter.fl_app.errors import out_of_range
-from leakmeter.fl_app.folder import RunFolder, default_path
-from leakmeter.fl_app.preflight import preflight
-from leakmeter.fl_app.progress import Progress
+from leakmeter.fl_app.config.errors import out_of_range
+from leakmeter.fl_app.config.from_flower import OUT, RESUME, from_context
 from leakmeter.fl_app.report import leave_page
-from leakmeter.fl_app.settings import OUT, RESUME, from_context
+from leakmeter.fl_app.run.deployment import check_deployed
+from leakmeter.fl_app.run.folder import RunFolder, default_path
+from leakmeter.fl_app.run.preflight import preflight
+from leakmeter.fl_app.run.progress import Progress
+from leakmeter.fl_app.run.run import conduct
 
 app = ServerApp()
 

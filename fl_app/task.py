@@ -11,9 +11,10 @@ from flwr.app import ArrayRecord, MetricRecord
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from leakmeter.fl_app import data, model
-from leakmeter.fl_app.config import Config
-from leakmeter.fl_app.partition import Sizes, partition, sizes
+from leakmeter.fl_app import model
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.data import load as data
+from leakmeter.fl_app.data.partition import Sizes, partition, sizes
 
 # What decides about data and partition; two runs that agree here share one loaded task.
 _FIELDS = (

@@ -8,11 +8,15 @@ from leakmeter._rooms import alias, lazy
 
 if TYPE_CHECKING:
     from leakmeter.strategies.chosen import Chosen
-    from leakmeter.strategies.filled import Filled
     from leakmeter.strategies.grid import PatientGrid
-    from leakmeter.strategies.masked import Masked
-    from leakmeter.strategies.mechanism import AdaptiveClip, Central, Distributed, FixedClip, Local
-    from leakmeter.strategies.noised import Noised
+    from leakmeter.strategies.noise.mechanism import (
+        AdaptiveClip,
+        Central,
+        Distributed,
+        FixedClip,
+        Local,
+    )
+    from leakmeter.strategies.noise.noised import Noised
     from leakmeter.strategies.participation import (
         EachOnce,
         FixedSize,
@@ -20,19 +24,21 @@ if TYPE_CHECKING:
         Poisson,
         ShuffledEpochs,
     )
+    from leakmeter.strategies.secure_sum.masked import Masked
+    from leakmeter.strategies.water_filling.filled import Filled
 
 _HOME = {
-    "AdaptiveClip": "mechanism",
-    "Central": "mechanism",
+    "AdaptiveClip": "noise.mechanism",
+    "Central": "noise.mechanism",
     "Chosen": "chosen",
-    "Distributed": "mechanism",
+    "Distributed": "noise.mechanism",
     "EachOnce": "participation",
-    "Filled": "filled",
-    "FixedClip": "mechanism",
+    "Filled": "water_filling.filled",
+    "FixedClip": "noise.mechanism",
     "FixedSize": "participation",
-    "Local": "mechanism",
-    "Masked": "masked",
-    "Noised": "noised",
+    "Local": "noise.mechanism",
+    "Masked": "secure_sum.masked",
+    "Noised": "noise.noised",
     "Participation": "participation",
     "PatientGrid": "grid",
     "Poisson": "participation",

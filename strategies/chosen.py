@@ -11,11 +11,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.chain import chain
+from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.identity import IDENTITY, identity_of
 from leakmeter.strategies.grid import PartialGrid
 from leakmeter.strategies.participation import Participation
-from leakmeter.strategies.wrapper import Wrapper
 
 _log = logging.getLogger("flwr")
 

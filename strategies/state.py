@@ -21,8 +21,8 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from leakmeter.auditors.chain import chain
-from leakmeter.strategies.wrapper import Wrapper
+from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.wrapper import Wrapper
 
 _ADAPTIVE = ("current_arrays", "m_t", "v_t")
 _ATTRIBUTES: dict[type[Strategy], tuple[str, ...]] = {

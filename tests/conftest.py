@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord
     from flwr.clientapp import ClientApp
 
-    from leakmeter.fl_app.inline import InlineGrid
+    from leakmeter.fl_app.engines.inline import InlineGrid
 
 Fails = Callable[[int, int], bool]  # of round and client
 
@@ -64,7 +64,7 @@ class Federation:
         fails: Fails | None = None,
         weight_key: str = "num-examples",
     ) -> None:
-        from leakmeter.fl_app.inline import InlineGrid
+        from leakmeter.fl_app.engines.inline import InlineGrid
 
         self.mods, self.identity = mods, identity
         self.fails = fails or (lambda *_: False)

@@ -41,7 +41,7 @@ def run_here(folder: Path, run_id: int = 1, **changes: Any) -> Any:
     """Run both apps in this process with the folder's configuration and return the grid."""
     from flwr.app import Context, RecordDict
 
-    from leakmeter.fl_app.inline import InlineGrid
+    from leakmeter.fl_app.engines.inline import InlineGrid
 
     config = settings(folder)["config"] | changes
     with loaded(folder) as apps:

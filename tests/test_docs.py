@@ -12,9 +12,10 @@ import pytest
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.clients import MaskMod
-from leakmeter.fl_app import cli, reproduce
-from leakmeter.fl_app.config import Config, kebab
-from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.cli import main as cli
+from leakmeter.fl_app.cli import reproduce
+from leakmeter.fl_app.config.config import Config, kebab
+from leakmeter.fl_app.config.errors import ConfigError
 from tests.docs_blocks import blocks, commands, our_arguments, spans
 
 ROOT = Path(__file__).parents[1]
@@ -67,7 +68,7 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "_run", check)
     monkeypatch.setattr(reproduce, "_run", stop)
     monkeypatch.setattr(reproduce, "_engine", lambda *_: nullcontext())
-    monkeypatch.setattr("leakmeter.fl_app.report.reading.read_runs", stop)
+    monkeypatch.setattr("leakmeter.fl_app.report.read.reading.read_runs", stop)
     try:
         assert cli.main(arguments) == 0, f"not understood: {arguments}"
     except Parsed:

@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("fl_app", "strategies", "clients", "auditors")
+OWN = {"leakmeter/__init__.py", "leakmeter/_rooms.py", "leakmeter/py.typed"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -54,8 +55,8 @@ def test_the_wheel_contains_exactly_the_four_packages(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         [entry_points] = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
-        assert "leakmeter = leakmeter.fl_app.cli:main" in archive.read(entry_points).decode()
-    assert names == sources()
+        assert "leakmeter = leakmeter.fl_app.cli.main:main" in archive.read(entry_points).decode()
+    assert names == {f"leakmeter/{name}" for name in sources()} | OWN
 
 
 def test_flowers_bundle_contains_exactly_the_four_packages(tmp_path: Path) -> None:
@@ -63,7 +64,8 @@ def test_flowers_bundle_contains_exactly_the_four_packages(tmp_path: Path) -> No
     [bundle] = tmp_path.glob("*.fab")
     with zipfile.ZipFile(bundle) as archive:
         names = set(archive.namelist())
-    assert names == sources() | {"pyproject.toml", ".info/CONTENT"}
+    own = {name for name in OWN if name.endswith(".py")}
+    assert names == sources() | own | {"pyproject.toml", ".info/CONTENT"}
 
 
 def test_no_source_has_a_name_that_flower_leaves_out() -> None:

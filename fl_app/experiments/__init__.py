@@ -17,7 +17,7 @@ class Entry:
         what: What it shows.
         small: Processor time of the small scale in seconds.
         paper: Of the published size.
-        data: Data sets that the published size reads: names of `fl_app.names.DATASETS`, and
+        data: Data sets that the published size reads: names of `fl_app.config.names.DATASETS`, and
             "writers" for who wrote each image of MNIST.
         small_data: Data sets that the small scale reads.
         spreads: Whether it draws updates with samplers, which Ray can spread.
@@ -53,13 +53,13 @@ def duration(seconds: float) -> str:
 
 EXPERIMENTS: Final = {
     "one-shot-table1": Entry(
-        "one_shot_table1",
+        "andrew2024.table1",
         "Andrew et al. 2024, Table 1: one-shot estimates of the Gaussian mechanism",
         small=2,
         paper=50,
     ),
     "dp-fedavg-writers": Entry(
-        "dp_fedavg_writers",
+        "andrew2024.dp_fedavg_writers",
         "DP-FedAvg on MNIST by writer: one-shot findings against the accountant's ε",
         small=30,
         paper=215,
@@ -67,54 +67,54 @@ EXPERIMENTS: Final = {
         small_data=("mnist", "writers"),
     ),
     "one-shot-writers": Entry(
-        "one_shot_writers",
+        "andrew2024.writers",
         "Andrew et al. 2024, Tables 2 and 5: canaries in final and in all models",
         small=7,
         paper=150,
         data=("mnist", "writers"),
     ),
     "one-shot-all-models": Entry(
-        "one_shot_all_models",
+        "andrew2024.all_models",
         "Andrew et al. 2024, Tables 2 and 5: Algorithm 3 as printed, and with momentum",
         small=4,
         paper=20,
     ),
     "one-shot-accuracy": Entry(
-        "one_shot_accuracy",
+        "andrew2024.accuracy",
         "Andrew et al. 2024, Table 3: what canaries cost in accuracy",
         small=4,
         paper=40,
         data=("mnist", "writers"),
     ),
     "one-shot-repetitions": Entry(
-        "one_shot_repetitions",
+        "andrew2024.repetitions",
         "Andrew et al. 2024, Fig. 1 to 3, Table 4: canaries that play several times",
         small=6,
         paper=60,
         data=("mnist", "writers"),
     ),
     "one-shot-many-runs": Entry(
-        "one_shot_many_runs",
+        "andrew2024.many_runs",
         "Andrew et al. 2024, Fig. 4: one run with many canaries against many runs",
         small=9,
         paper=80,
         data=("mnist", "writers"),
     ),
     "one-shot-records": Entry(
-        "one_shot_records",
+        "andrew2024.records",
         "Andrew et al. 2024, Table 6: gradient canaries in DP-SGD, without CANIFE",
         small=4,
         paper=45,
         data=("fashion-mnist",),
     ),
     "one-shot-coverage": Entry(
-        "one_shot_coverage",
+        "andrew2024.coverage",
         "Andrew et al. 2024, section 5: how often the published bound is above the truth",
         small=5,
         paper=40,
     ),
     "secagg-lrt-adult": Entry(
-        "secagg_lrt_adult",
+        "ngo2024.adult",
         "Ngo et al. 2024, Fig. 2: telling two updates apart in a secure sum, ADULT",
         small=15,
         paper=330,
@@ -123,7 +123,7 @@ EXPERIMENTS: Final = {
         spreads=True,
     ),
     "secagg-lrt-mnist": Entry(
-        "secagg_lrt_mnist",
+        "ngo2024.mnist",
         "Ngo et al. 2024, Fig. 3: the same for d = 7,850, MNIST, even labels",
         small=60,
         paper=2500,
@@ -132,7 +132,7 @@ EXPERIMENTS: Final = {
         spreads=True,
     ),
     "secagg-lrt-mnist-skewed": Entry(
-        "secagg_lrt_mnist_skewed",
+        "ngo2024.mnist_skewed",
         "Ngo et al. 2024, Fig. 4: the same with skewed labels",
         small=60,
         paper=2500,
@@ -141,20 +141,20 @@ EXPERIMENTS: Final = {
         spreads=True,
     ),
     "ldp-curves": Entry(
-        "ldp_curves",
+        "ngo2024.ldp_curves",
         "Ngo et al. 2024, Fig. 1: optimal LDP curves of a secure sum without noise",
         small=3,
         paper=6,
     ),
     "dlg-users": Entry(
-        "dlg_users",
+        "elkordy2023.dlg_users",
         "Elkordy et al. 2023, Fig. 15: what gradient inversion brings back from a secure sum",
         small=7,
         paper=630,
         data=("mnist", "cifar10"),
     ),
     "mi-users": Entry(
-        "mi_users",
+        "elkordy2023.users",
         "Elkordy et al. 2023, Fig. 3 to 5: information in a secure sum over the number of users",
         small=14,
         paper=620,
@@ -162,7 +162,7 @@ EXPERIMENTS: Final = {
         spreads=True,
     ),
     "mi-models": Entry(
-        "mi_models",
+        "elkordy2023.models",
         "Elkordy et al. 2023, Fig. 3 to 5: information over data sets, models and algorithms",
         small=6,
         paper=900,
@@ -170,7 +170,7 @@ EXPERIMENTS: Final = {
         spreads=True,
     ),
     "mi-batch": Entry(
-        "mi_batch",
+        "elkordy2023.batch",
         "Elkordy et al. 2023, Fig. 6 to 8: the same over the batch size",
         small=6,
         paper=120,
@@ -178,7 +178,7 @@ EXPERIMENTS: Final = {
         spreads=True,
     ),
     "mi-epochs": Entry(
-        "mi_epochs",
+        "elkordy2023.epochs",
         "Elkordy et al. 2023, Fig. 11 and 12: the same over local epochs",
         small=8,
         paper=505,
@@ -186,14 +186,14 @@ EXPERIMENTS: Final = {
         spreads=True,
     ),
     "mi-rounds": Entry(
-        "mi_rounds",
+        "elkordy2023.rounds",
         "Elkordy et al. 2023, Fig. 9: what all rounds together tell of a client's data",
         small=15,
         paper=550,
         data=("mnist",),
     ),
     "mi-heterogeneity": Entry(
-        "mi_heterogeneity",
+        "elkordy2023.heterogeneity",
         "Elkordy et al. 2023, Fig. 13: information in a secure sum of unlike clients",
         small=6,
         paper=450,
@@ -201,7 +201,7 @@ EXPERIMENTS: Final = {
         spreads=True,
     ),
     "mi-dp": Entry(
-        "mi_dp",
+        "elkordy2023.dp",
         "Elkordy et al. 2023, Fig. 16: information in a sum with noise after it",
         small=5,
         paper=90,
@@ -209,14 +209,14 @@ EXPERIMENTS: Final = {
         spreads=True,
     ),
     "mi-accuracy": Entry(
-        "mi_accuracy",
+        "elkordy2023.accuracy",
         "Elkordy et al. 2023, Fig. 10: what all rounds tell, against the model's accuracy",
         small=4,
         paper=150,
         data=("mnist",),
     ),
     "mi-writers": Entry(
-        "mi_writers",
+        "elkordy2023.writers",
         "Elkordy et al. 2023, Fig. 14: information in a secure sum of writers",
         small=3,
         paper=70,
@@ -224,45 +224,45 @@ EXPERIMENTS: Final = {
         spreads=True,
     ),
     "mine-dimension": Entry(
-        "mine_dimension",
+        "elkordy2023.mine_dimension",
         "Elkordy et al. 2023, Appendix D: what the neural estimator finds where the truth is known",
         small=5,
         paper=250,
     ),
     "best-threshold": Entry(
-        "best_threshold",
+        "andrew2024.best_threshold",
         "Ngo et al. 2024, (8): how often bounds exceed the truth if the best threshold is taken",
         small=4,
         paper=65,
     ),
     "textbook-examples": Entry(
-        "textbook_examples",
+        "textbook",
         "Textbook chapter on privacy, worked examples 1 and 2: noise scale and masks",
         small=1,
         paper=1,
     ),
     "wfna-mnist": Entry(
-        "wfna_mnist",
+        "zhang2024.mnist",
         "Zhang and Psounis 2024, Fig. 4 and 5: noised gradients at equal ε, linear model",
         small=15,
         paper=1050,
         data=("mnist",),
     ),
     "wfna-mnist-cnn": Entry(
-        "wfna_mnist_cnn",
+        "zhang2024.mnist_cnn",
         "Zhang and Psounis 2024, Fig. 4 and 5: noised gradients at equal ε, CNN",
         small=15,
         paper=400,
         data=("mnist",),
     ),
     "wfna-table1": Entry(
-        "wfna_table1",
+        "zhang2024.table1",
         "Zhang and Psounis 2024, Table 1: what a record is guaranteed, by the rows that hold",
         small=4,
         paper=10,
     ),
     "span-counterexample": Entry(
-        "span_counterexample",
+        "zhang2024.span_counterexample",
         "Elkordy et al. 2023, Fig. 17; Zhang and Psounis 2024, Fig. 3: a sum that hides nothing",
         small=2,
         paper=6,

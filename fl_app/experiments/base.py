@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from leakmeter.auditors.base import plain
-from leakmeter.auditors.record import write_atomically
+from leakmeter.auditors.auditor import plain
+from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
 
 Say = Callable[[str], None]

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from leakmeter.auditors.record import write_atomically
-from leakmeter.fl_app.errors import ConfigError, unknown_name
+from leakmeter.auditors.run_log import write_atomically
+from leakmeter.fl_app.config.errors import ConfigError, unknown_name
 from leakmeter.fl_app.experiments import EXPERIMENTS, duration
 from leakmeter.fl_app.experiments.published import PAPERS, Paper, items_of
 

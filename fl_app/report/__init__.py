@@ -20,9 +20,9 @@ def leave_page(folder: Path, say: Callable[[str], None]) -> bool:
     Returns:
         Whether there is a page.
     """
-    from leakmeter.auditors.record import write_atomically
-    from leakmeter.fl_app.report.page import page
-    from leakmeter.fl_app.report.reading import read_runs
+    from leakmeter.auditors.run_log import write_atomically
+    from leakmeter.fl_app.report.html.page import page
+    from leakmeter.fl_app.report.read.reading import read_runs
 
     try:
         write_atomically(folder / NAME, page(read_runs([folder])))

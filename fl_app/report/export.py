@@ -9,9 +9,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors.base import Finding, plain
-from leakmeter.fl_app.report.page import figures
-from leakmeter.fl_app.report.reading import Run
+from leakmeter.auditors.auditor import Finding, plain
+from leakmeter.fl_app.report.html.page import figures
+from leakmeter.fl_app.report.read.reading import Run
 
 _FIELDS = [spec.name for spec in fields(Finding) if spec.name not in ("details", "null_band")]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors.base import Game, Moments, Stream, Vector
+from leakmeter.auditors.auditor import Game, Moments, Stream, Vector
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.scatter import Scatter
+from leakmeter.auditors.sampling.scatter import Scatter
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from leakmeter.auditors.canary_estimates import one_fit
-from leakmeter.auditors.gaussian import gaussian_sigma
+from leakmeter.auditors.canaries.estimates import one_fit
+from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.gaussian_sum import simulate_cosines
 from leakmeter.auditors.rng import stream
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from leakmeter.auditors.base import Auditor, Finding, RoundFacts, RoundView, Unit
+from leakmeter.auditors.auditor import Auditor, Finding, RoundFacts, RoundView, Unit
+from leakmeter.auditors.canaries.auditor import OneShotCanaries
 from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.not_covered import WORDS, NotCovered
-from leakmeter.auditors.one_shot import OneShotCanaries
 
 
 class Says(Auditor):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakmeter.fl_app.config import Config
+from leakmeter.fl_app.config.config import Config
 
 _TINY = {
     "dataset": "synthetic",

@@ -11,12 +11,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 
 from leakmeter.auditors import MutualInformation, OneShotCanaries
-from leakmeter.auditors.chain import chain
+from leakmeter.auditors.hook.chain import chain
 from leakmeter.clients import update
-from leakmeter.fl_app import build, inline
-from leakmeter.fl_app.config import Config
-from leakmeter.fl_app.errors import ConfigError
-from leakmeter.fl_app.inline import InlineGrid
+from leakmeter.fl_app import build
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.engines import inline
+from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Chosen, Masked, Noised
 

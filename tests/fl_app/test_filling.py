@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors.limits import LIMIT
+from leakmeter.auditors.limitations import LIMIT
 from leakmeter.auditors.not_covered import WORDS
-from leakmeter.fl_app.cli import main
-from leakmeter.fl_app.config import Config
-from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.filling import filled, filling_rule
 
 SETTING: dict[str, Any] = {

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.cohort import Cohort
+from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.update import FedSGD
 from leakmeter.fl_app import model
-from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.names import MODELS
 from leakmeter.fl_app.model import build, num_parameters
-from leakmeter.fl_app.names import MODELS
 
 
 def flat(module: torch.nn.Module) -> torch.Tensor:

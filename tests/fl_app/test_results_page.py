@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from leakmeter.fl_app.cli import main
-from leakmeter.fl_app.errors import ConfigError
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.experiments.base import Comparison
 from leakmeter.fl_app.experiments.published import PAPERS, items_of
 from leakmeter.fl_app.experiments.results_page import covering, kept_results, write_page

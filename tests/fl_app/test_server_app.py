@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, RecordDict
 
-from leakmeter.fl_app import client_app, inline, server_app
-from leakmeter.fl_app.config import Config
-from leakmeter.fl_app.engine import launch
-from leakmeter.fl_app.errors import ConfigError
-from leakmeter.fl_app.folder import RunFolder
-from leakmeter.fl_app.inline import InlineGrid
-from leakmeter.fl_app.progress import Progress
-from leakmeter.fl_app.settings import from_context
+from leakmeter.fl_app import client_app, server_app
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.from_flower import from_context
+from leakmeter.fl_app.engines import inline
+from leakmeter.fl_app.engines.inline import InlineGrid
+from leakmeter.fl_app.engines.launch import launch
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.progress import Progress
 
 
 def context(**settings: str | int | float | bool) -> Context:

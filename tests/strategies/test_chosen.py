@@ -12,9 +12,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.strategies import Chosen, FixedSize
 from leakmeter.strategies.grid import GridWrapper
-from leakmeter.strategies.wrapper import Wrapper
 
 
 class Renamed(GridWrapper):

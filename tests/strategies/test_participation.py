@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, chisquare
 
 from leakmeter.strategies import EachOnce, FixedSize, Participation, Poisson, ShuffledEpochs
-from leakmeter.strategies.accounting import Release
+from leakmeter.strategies.accounting.accountant import Release
 
 
 @given(st.data())

@@ -21,11 +21,11 @@ from flwr.serverapp.strategy import (
 )
 
 from leakmeter.auditors import Audited
+from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients import NoiseMod
-from leakmeter.fl_app import checkpoint
+from leakmeter.fl_app.run import checkpoint
 from leakmeter.strategies import AdaptiveClip, Central, Chosen, FixedSize, Noised
 from leakmeter.strategies.state import check_resumable, restore_strategy, strategy_state
-from leakmeter.strategies.wrapper import Wrapper
 
 NODES = {"fraction_evaluate": 0.0}
 MAKERS: dict[str, Callable[[], FedAvg]] = {

@@ -2,7 +2,7 @@
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from leakmeter.auditors import canary_mod
+from leakmeter import canary_mod
 
 from cnn_batchnorm.task import Net, load_data
 from cnn_batchnorm.task import test as test_fn

@@ -3,7 +3,7 @@
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from leakmeter.auditors import Audited, OneShotCanaries
+from leakmeter import Audited, OneShotCanaries
 
 from cnn_batchnorm.task import Net
 

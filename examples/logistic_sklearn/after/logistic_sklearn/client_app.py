@@ -2,7 +2,7 @@
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from leakmeter.auditors import canary_mod
+from leakmeter import canary_mod
 
 from logistic_sklearn.task import CLASSES, create_model, get_arrays, load_data, set_arrays
 

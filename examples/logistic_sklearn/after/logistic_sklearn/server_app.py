@@ -3,7 +3,7 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from leakmeter.auditors import Audited, passive
+from leakmeter import Audited, passive
 
 from logistic_sklearn.task import create_model, get_arrays
 

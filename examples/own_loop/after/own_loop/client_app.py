@@ -2,7 +2,7 @@
 
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from leakmeter.auditors import canary_mod
+from leakmeter import canary_mod
 
 from own_loop.task import load_data
 from own_loop.task import train as train_fn

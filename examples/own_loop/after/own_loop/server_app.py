@@ -2,7 +2,7 @@
 
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from leakmeter.auditors import Audited, passive
+from leakmeter import Audited, passive
 
 from own_loop.strategy import Patient
 from own_loop.task import accuracy, create_model, load_data

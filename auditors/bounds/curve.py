@@ -1,0 +1,129 @@
+"""The error rates of a test at all thresholds at once, and every epsilon that they prove.
+
+A curve of upper limits for (FPR, FNR) is an upper bound on the trade-off function of the
+mechanism, and at each delta a lower bound on its epsilon: Ngo, Östman, Durisi, Graell i Amat
+(2024), Secure Aggregation is Not Private Against Membership Inference Attacks, arXiv:2403.17775,
+eq. 8. Ours differs: the limits hold for all thresholds together, so the best may be taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.bounds.band import Floats
+from leakmeter.auditors.bounds.lower_bound import proven_epsilons
+from leakmeter.auditors.bounds.rules import Bonferroni, Limits, Scores, SimultaneousBand
+
+
+@dataclass(frozen=True)
+class ErrorCurve:
+    """Upper limits of both error rates at each threshold, which hold together.
+
+    Attributes:
+        thresholds: Distinct scores, ascending; a score at the threshold counts as "in".
+        fpr: Upper limits of the false positive rate.
+        fnr: Upper limits of the false negative rate.
+        least: The smallest limits of both, which no error at all would have given.
+        confidence: Chance that all limits hold.
+    """
+
+    thresholds: Floats
+    fpr: Floats
+    fnr: Floats
+    least: tuple[float, float]
+    confidence: float
+
+    @classmethod
+    def of(
+        cls,
+        scores_in: ArrayLike,
+        scores_out: ArrayLike,
+        *,
+        confidence: float = 0.95,
+        rule: SimultaneousBand | Bonferroni = SimultaneousBand(),  # noqa: B008 - a frozen value
+    ) -> ErrorCurve:
+        """Return the curve of a test that says "in" where a score reaches the threshold.
+
+        Args:
+            scores_in: Scores of trials in which the first candidate was in the sum.
+            scores_out: Scores of trials in which the second was.
+            confidence: In (0, 1); each error rate gets half of what is left.
+            rule: How the limits pay for being looked at all together.
+        """
+        within("confidence", confidence, above=0.0, below=1.0)
+        scores = Scores.of(scores_in, scores_out, None)
+        limits = Limits(rule, (1 - confidence) / 2, "clopper-pearson")
+        thresholds = scores.distinct()
+        log_fpr, fnr = scores.rates(thresholds, limits)
+        least_fpr, least_fnr = scores.errorless(limits)
+        least = (float(np.exp(least_fpr[0])), float(least_fnr[0]))
+        return cls(thresholds, np.exp(log_fpr), fnr, least, confidence)
+
+    def epsilons(self, deltas: ArrayLike) -> Floats:
+        """Return the largest epsilon that the curve refutes at each delta.
+
+        >>> curve = ErrorCurve.of([3.0, 4.0] * 50, [1.0, 2.0] * 50)
+        >>> curve.epsilons([1e-5, 0.1]).round(3).tolist()
+        [2.651, 2.538]
+        """
+        return self._proven(self.fpr, self.fnr, deltas)
+
+    def caps(self, deltas: ArrayLike) -> Floats:
+        """Return what a test without any error would have shown at each delta."""
+        fpr, fnr = self.least
+        return self._proven(np.array([fpr]), np.array([fnr]), deltas)
+
+    @staticmethod
+    def _proven(fpr: Floats, fnr: Floats, deltas: ArrayLike) -> Floats:
+        delta = within("deltas", deltas, lowest=0.0, below=1.0)
+        fresh = _frontier(fpr, fnr)  # larger rates prove less, whatever delta
+        proven = proven_epsilons(np.log(fpr[fresh])[:, None], fnr[fresh][:, None], delta=delta)
+        return np.asarray(np.maximum(proven.max(axis=0), 0.0))
+
+    def balanced(self) -> float:
+        """Return the smallest rate that both errors stay below at one threshold."""
+        return float(np.maximum(self.fpr, self.fnr).min())
+
+    def thinned(self, most: int = 100) -> dict[str, list[float]]:
+        """Return at most so many points of the curve, for a report."""
+        fresh = _frontier(self.fpr, self.fnr)
+        some = fresh[np.unique(np.linspace(0, fresh.size - 1, most).round().astype(np.int64))]
+        return {"fpr": self.fpr[some].tolist(), "fnr": self.fnr[some].tolist()}
+
+
+def drawn(
+    scores_in: Floats, scores_out: Floats, *, confidence: float, deltas: Sequence[float]
+) -> dict[str, Any]:
+    """Return what a report needs for its figures: proven epsilons, caps, limits, observed rates."""
+    curve = ErrorCurve.of(scores_in, scores_out, confidence=confidence)
+    return {
+        "deltas": list(deltas),
+        "epsilons": curve.epsilons(deltas).tolist(),
+        "caps": curve.caps(deltas).tolist(),
+        "tradeoff": curve.thinned(),
+        "balanced_error": curve.balanced(),
+        "observed": _observed(scores_in, scores_out),
+    }
+
+
+def _observed(scores_in: Floats, scores_out: Floats, most: int = 25) -> dict[str, list[float]]:
+    """Return some of the error rates as they were counted, without any confidence."""
+    thresholds = np.unique(np.concatenate([scores_in, scores_out]))
+    fpr = 1 - np.searchsorted(np.sort(scores_out), thresholds, side="left") / scores_out.size
+    fnr = np.searchsorted(np.sort(scores_in), thresholds, side="left") / scores_in.size
+    fresh = _frontier(fpr, fnr)
+    some = fresh[np.unique(np.linspace(0, fresh.size - 1, most).round().astype(np.int64))]
+    return {"fpr": fpr[some].tolist(), "fnr": fnr[some].tolist()}
+
+
+def _frontier(fpr: Floats, fnr: Floats) -> NDArray[np.intp]:
+    """Return the points that no other beats in both rates, by ascending FPR."""
+    order = np.lexsort((fnr, fpr))
+    best = np.minimum.accumulate(fnr[order])
+    return order[np.flatnonzero(np.diff(best, prepend=np.inf) < 0)]

@@ -1,0 +1,205 @@
+"""Scores in, lower bounds out: how much privacy loss an attack's scores prove.
+
+An attack says "in" where a score reaches a threshold. Upper limits on its false positive and
+false negative rate prove epsilon >= ln((1 - delta - FNR)/FPR) and ln((1 - delta - FPR)/FNR):
+Kairouz, Oh and Viswanath 2015, The Composition Theorem for Differential Privacy
+(arXiv:1311.0776), Theorem 2.1; as an audit Jagielski, Ullman and Oprea 2020, Auditing
+Differentially Private Machine Learning (arXiv:2006.07709). Ours differs:
+
+1. The best threshold on the very scores that are tested breaks the confidence, so a threshold
+   comes from a `Rule` that pays for its freedom.
+2. With a known null the false positive rate is exact and stays a logarithm, and the false
+   negative rate gets the whole chance of failure: only so can a large epsilon be shown.
+3. A bound says what it could have reached at most, and what it assumes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtri, ndtri_exp
+
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.auditor import Bound
+from leakmeter.auditors.bounds.band import MAX_EXACT, Floats, Limit
+from leakmeter.auditors.bounds.one_run import (
+    guess_by_rank,
+    one_run_epsilon,
+    one_run_gaussian_epsilon,
+)
+from leakmeter.auditors.bounds.rules import (
+    Bonferroni,
+    Fixed,
+    Limits,
+    NullLogsf,
+    PilotSplit,
+    Rule,
+    Scores,
+    SimultaneousBand,
+)
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+
+__all__ = [
+    "Bonferroni",
+    "Fixed",
+    "PilotSplit",
+    "Rule",
+    "SimultaneousBand",
+    "epsilon_lower_bound",
+    "guess_by_rank",
+    "one_run_epsilon",
+    "one_run_gaussian_epsilon",
+]
+
+Family = Literal["any", "gaussian"]
+# Maps upper limits of ln FPR and FNR to what each pair proves.
+Proof = Callable[[Floats, Floats], Floats]
+
+
+def epsilon_lower_bound(
+    scores_in: ArrayLike,
+    scores_out: ArrayLike | None = None,
+    *,
+    null_logsf: NullLogsf | None = None,
+    delta: float,
+    confidence: float = 0.95,
+    rule: Rule = SimultaneousBand(),  # noqa: B008 - a frozen value
+    limit: Limit = "clopper-pearson",
+    family: Family = "any",
+    same_run: bool = False,
+) -> Bound:
+    """Return the largest epsilon that the scores refute, with confidence.
+
+    Args:
+        scores_in: Scores of samples that were in, larger meaning more likely in.
+        scores_out: Scores of samples that were out.
+        null_logsf: Instead of `scores_out`: maps thresholds t to ln P(score >= t) of a sample
+            that was out, exactly.
+        delta: The delta that epsilon belongs to, in [0, 1).
+        confidence: Chance in (0, 1) that the true epsilon is no smaller.
+        rule: Where the threshold comes from.
+        limit: "clopper-pearson", or "jeffreys": credible only, so the result is an estimate.
+        family: "any" mechanism, or "gaussian" if it is mu-GDP for some mu. One point then fixes
+            the whole trade-off curve (Nasr et al. 2023, Tight Auditing of Differentially Private
+            Machine Learning, arXiv:2302.07956): far tighter, and void for other mechanisms.
+        same_run: Whether scores share a run and its noise; their independence is then assumed.
+
+    Returns:
+        The bound, with the cap that no error at all would have reached. A known null has no cap.
+
+    >>> bound = epsilon_lower_bound([3.0, 4.0] * 50, [1.0, 2.0] * 50, delta=1e-5)
+    >>> round(bound.value, 3), bound.saturated
+    (2.651, True)
+    """
+    _check(delta=delta, confidence=confidence, limit=limit, family=family)
+    scores = Scores.of(scores_in, scores_out, null_logsf)
+    limits = Limits(rule, (1 - confidence) / (1 if null_logsf else 2), limit)
+    proof = _separations if family == "gaussian" else partial(proven_epsilons, delta=delta)
+    sizes: dict[str, int] = {}
+    match rule:
+        case Fixed(threshold):
+            thresholds = np.array([threshold])
+        case PilotSplit():
+            pilot, scores = scores.split(rule)
+            sizes = {f"pilot {name}": size for name, size in pilot.sizes().items()}
+            thresholds = _best_threshold(pilot, limits, proof)
+        case _:
+            thresholds = scores.distinct()
+    value = _as_epsilon(proof(*scores.rates(thresholds, limits)), family, delta)
+    cap = None if null_logsf else _as_epsilon(proof(*scores.errorless(limits)), family, delta)
+    return Bound(
+        value=value,
+        kind="estimate" if limit == "jeffreys" else "lower_bound",
+        rule=_words(rule, limit, confidence, null_logsf is not None),
+        delta=delta,
+        confidence=None if limit == "jeffreys" else confidence,
+        sample_sizes=scores.sizes() | sizes,
+        cap=cap,
+        saturated=cap is not None and value >= cap,
+        assumptions=_assumptions(rule, family, same_run, null_logsf is not None),
+    )
+
+
+def proven_epsilons(log_fpr: Floats, fnr: Floats, *, delta: float | Floats) -> Floats:
+    """Return the epsilon that each pair of error rates proves; below 0 where none."""
+    hits, rejections = 1 - delta - fnr, 1 - delta - np.exp(log_fpr)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        from_hits = np.where(hits > 0, np.log(hits) - log_fpr, -math.inf)
+        from_rejections = np.where(rejections > 0, np.log(rejections) - np.log(fnr), -math.inf)
+    return np.maximum(from_hits, from_rejections)
+
+
+def _separations(log_fpr: Floats, fnr: Floats) -> Floats:
+    """Return the mu that each pair of error rates proves, -Phi^-1(FPR) - Phi^-1(FNR)."""
+    useful = (log_fpr < 0) & (fnr < 1)  # a rate of 1 proves nothing, whatever the other
+    mu = -ndtri_exp(np.where(useful, log_fpr, -1.0)) - ndtri(np.where(useful, fnr, 0.5))
+    return np.where(useful, mu, -math.inf)
+
+
+def _as_epsilon(proven: Floats, family: Family, delta: float) -> float:
+    """Return the best of what was proven as an epsilon, at least 0."""
+    best = max(0.0, float(proven.max()))
+    if family == "any" or math.isinf(best):
+        return best
+    return epsilon_gaussian(delta, best)
+
+
+def _best_threshold(pilot: Scores, limits: Limits, proof: Proof) -> Floats:
+    """Return the pilot's best threshold; one that says nothing if the pilot is empty."""
+    if 0 in pilot.sizes().values():
+        return np.array([math.inf])
+    candidates = pilot.distinct()
+    # Under the band: plain limits would be drawn to the luckiest of the extreme scores.
+    banded = replace(limits, rule=SimultaneousBand())
+    best = int(proof(*pilot.rates(candidates, banded)).argmax())
+    return candidates[best : best + 1]
+
+
+def _words(rule: Rule, limit: Limit, confidence: float, null_is_known: bool) -> str:
+    """Return how the bound was computed."""
+    match rule:
+        case Fixed(threshold):
+            words = f"threshold {threshold:g} fixed beforehand"
+        case PilotSplit(fraction, seed):
+            words = f"threshold chosen on a pilot share of {fraction:g} (seed {seed})"
+        case SimultaneousBand():
+            words = f"best threshold under a simultaneous band (exact up to {MAX_EXACT} samples)"
+        case Bonferroni(num_counts):
+            words = f"best threshold, Bonferroni over up to {num_counts} counts"
+    kind = "Clopper-Pearson limits"
+    if limit == "jeffreys":
+        kind = f"Jeffreys limits (credible {confidence:.4g}, not a confidence bound)"
+    return f"{words}; {kind}; {'known null' if null_is_known else 'sampled null'}"
+
+
+def _assumptions(
+    rule: Rule, family: Family, same_run: bool, null_is_known: bool
+) -> tuple[str, ...]:
+    """Return what must hold for the bound to deserve its kind."""
+    independence = "scores are independent, each from its own run or trial"
+    if same_run:
+        independence = "scores of one run are independent, though they share its noise"
+    return (
+        independence,
+        *(["the threshold was fixed before the scores were seen"] * isinstance(rule, Fixed)),
+        *(["null_logsf is the exact law of scores of samples that were out"] * null_is_known),
+        *(["the mechanism is mu-GDP for some mu"] * (family == "gaussian")),
+    )
+
+
+def _check(*, delta: float, confidence: float, limit: Limit, family: Family) -> None:
+    """Raise if an argument is out of range."""
+    within("delta", delta, lowest=0.0, below=1.0)
+    within("confidence", confidence, above=0.0, below=1.0)
+    for name, value, allowed in (
+        ("limit", limit, get_args(Limit)),
+        ("family", family, get_args(Family)),
+    ):
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {allowed}, got {value!r}")

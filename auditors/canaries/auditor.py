@@ -1,0 +1,313 @@
+"""One-shot estimation of epsilon with random canaries.
+
+Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation
+for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Ours differs in four points:
+1. Each canary takes part by the toss of a fair coin; those that stay out serve as the null.
+2. The final model's statistic uses the change since the start, which the adversary knows.
+3. Both stds are offered: fitted, as the algorithm is printed, and known, as its table needs.
+4. Every estimate comes with its null band: what the method says when nothing leaks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.auditors.auditor import Adjacency, Auditor, Canary, Finding, RoundView
+from leakmeter.auditors.canaries.canary import schedule
+from leakmeter.auditors.canaries.estimates import (
+    Interference,
+    Scores,
+    Std,
+    band,
+    diagnoses,
+    histogram,
+    one_fit,
+    two_fits,
+)
+from leakmeter.auditors.canaries.limitations import canary_limits
+from leakmeter.auditors.canaries.proofs import prove
+from leakmeter.auditors.canaries.transcript import Transcript
+from leakmeter.auditors.limitations import Project, UnableError
+from leakmeter.auditors.rng import derive, stream
+
+_log = logging.getLogger("flwr")
+
+_NULL_RUNS = 400  # simulated no-leak repetitions behind a null band
+_NULL_POOL = 100_000  # canaries drawn for the null of the maxima
+_SPENT = 0.1  # share of a bound's failures that limits from these draws may take
+_GUESSED = 5  # one-run bounds guess every fifth canary
+_FINAL = "outsider who gets the initial and the final model and holds a canary update"
+_ALL = "outsider who gets the model before and after every round and holds a canary update"
+_ROUND = "outsider who gets the model before and after this round and holds a canary update"
+
+_SPREAD: dict[Std, str] = {
+    "known": "cosines of included canaries are Gaussian with the null's std, as in a Gaussian sum",
+    "fitted": "cosines of included canaries are Gaussian",
+}
+
+
+class OneShotCanaries(Auditor):
+    """Plays canary updates in a few seats a round and looks for them in the released models.
+
+    Args:
+        seats: Clients per round that play a canary in place of their update.
+        canaries: How many canaries; None fills all seats of all rounds.
+        repetitions: In how many rounds each canary plays.
+        delta: The delta of every epsilon.
+        confidence: Of each lower bound by itself.
+        include: "coin" leaves each canary out with probability 1/2; "all" plays all of them, as
+            in the paper, and draws as many unobserved ones for the null.
+        excluded: What the seat of a canary that is out sends: "zero" (zero-out adjacency), or
+            its own "honest" update, a weaker world that the findings name.
+        seed: Names canaries, coins and seats.
+    """
+
+    name = "one-shot"
+    # The adversary sees the models only; the noise in the facts tells how well the estimates do.
+    reads = frozenset({"sent", "released", "facts"})
+
+    def __init__(
+        self,
+        *,
+        seats: int,
+        canaries: int | None = None,
+        repetitions: int = 1,
+        delta: float = 1e-5,
+        confidence: float = 0.95,
+        include: Literal["coin", "all"] = "coin",
+        excluded: Literal["zero", "honest"] = "zero",
+        seed: int = 0,
+    ) -> None:
+        if seats < 1:
+            raise ValueError(f"seats must be at least 1, got {seats}")
+        if canaries is not None and canaries < 2:
+            raise ValueError(f"canaries must be at least 2, or None for all seats, got {canaries}")
+        if repetitions < 1:
+            raise ValueError(f"repetitions must be at least 1, got {repetitions}")
+        if not 0 < delta < 1:
+            raise ValueError(f"delta must be in (0, 1), got {delta}")
+        if not 0 < confidence < 1:
+            raise ValueError(f"confidence must be in (0, 1), got {confidence}")
+        if include not in ("coin", "all"):
+            raise ValueError(f"include must be 'coin' or 'all', got {include!r}")
+        if excluded not in ("zero", "honest"):
+            raise ValueError(f"excluded must be 'zero' or 'honest', got {excluded!r}")
+        self.seats, self.canaries, self.repetitions = seats, canaries, repetitions
+        self.delta, self.include, self.excluded, self.seed = delta, include, excluded, seed
+        self.confidence = confidence
+        self._canary_seed = derive(seed, "one-shot") % 2**63
+        self._dim = 0
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Plan which canary plays when; free of which node will serve it."""
+        if dim < 100:
+            raise UnableError(
+                f"the model must have at least 100 parameters for canaries, got {dim}"
+            )
+        slots = self.seats * num_rounds
+        k = slots // self.repetitions if self.canaries is None else self.canaries
+        if k < 2 or k * self.repetitions > slots:
+            raise ValueError(
+                f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
+                f"2 canaries, got {k} x {self.repetitions}"
+            )
+        if self.repetitions > num_rounds:
+            raise ValueError(
+                f"repetitions must be at most the rounds, {num_rounds}, got {self.repetitions}"
+            )
+        self._dim, self._k = dim, k
+        self._plan = schedule(k, self.repetitions, num_rounds, self.seed)
+        coins = stream(self.seed, "coins").random(k) < 0.5
+        self._included = coins if self.include == "coin" else np.ones(k, dtype=bool)
+        # Unobserved canaries follow the played ones, so that nobody has ever sent them.
+        self._ids = range(k if self.include == "coin" else 2 * k)
+        self._played = np.zeros(k, dtype=np.int64)
+        self._transcript = Transcript(self._canary_seed, self._ids, dim)
+        self._interference = Interference()
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say where there are too few canaries, clients or parameters to see much."""
+        return canary_limits(project, canaries=self._k, seats=self.seats)
+
+    def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
+        """Give this round's canaries to clients drawn among the chosen."""
+        ids = self._plan.get(server_round, [])  # a strategy's own loop may go on for longer
+        if len(ids) > len(chosen):  # with Poisson sampling, or fewer clients than seats
+            _log.warning(
+                "round %d has %d clients for %d canaries: some stay out, bounds will be lower",
+                *(server_round, len(chosen), len(ids)),
+            )
+            ids = ids[: len(chosen)]  # the plan's order is random and knows no coins
+        rng = stream(self.seed, "seats", server_round)
+        clients = sorted(rng.choice(np.asarray(chosen), len(ids), replace=False).tolist())
+        return {
+            client: Canary(id=i, seed=self._canary_seed, included=bool(self._included[i]))
+            for client, i in zip(clients, ids, strict=True)
+            if self._included[i] or self.excluded == "zero"
+        }
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        """Take the cosines of this round, and estimate from this round alone."""
+        cosines = self._transcript.add(view.released - view.sent)
+        now = sorted(o.id for o in view.instructed.values() if self._plays(o))
+        if not cosines.any():  # an abandoned round: whatever was sent has not reached the model
+            now = []
+        self._played[now] += 1
+        if view.facts.noised is not None and view.facts.noise_std:
+            self._interference.add(view.facts.noised, view.facts.noise_std)
+        return [self._from_known_null(cosines[now], "known", _ROUND, view.server_round)]
+
+    def report(self) -> Sequence[Finding]:
+        """Say what the final model shows, what all models show, and how sound that is."""
+        inside, outside = self._observed()
+        cosines, log_p = self._transcript.final()
+        bins = histogram(cosines[inside], cosines[outside], self._dim)
+        spent = _SPENT * (1 - self.confidence)
+        rng = stream(self.seed, "null", "maxima")
+        maxima, log_p_all, pool = self._transcript.largest(_NULL_POOL, spent, rng)
+        return [
+            self._from_known_null(cosines[inside], "known", _FINAL, None, bins),
+            self._from_known_null(cosines[inside], "fitted", _FINAL, None, bins),
+            *self._proofs(cosines, log_p, _FINAL),
+            self._from_maxima(maxima[inside], maxima[outside], pool),
+            *self._proofs(maxima, log_p_all, _ALL, spent),
+            *diagnoses(cosines[inside], self._interference, self._context(_FINAL, None, {})),
+        ]
+
+    def state(self) -> dict[str, Any]:
+        """Return what was seen and who has played; all else follows from the seed."""
+        return {
+            "played": self._played,
+            "transcript": self._transcript.state(),
+            "interference": self._interference.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned."""
+        self._played = np.array(state["played"])
+        self._transcript.restore(state["transcript"])
+        self._interference = Interference(state["interference"])
+
+    def _plays(self, order: Canary) -> bool:
+        """Whether an order puts one of our canaries into the sum."""
+        return order.seed == self._canary_seed and order.included
+
+    def _observed(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the canaries that took part and those that never did."""
+        took_part = np.zeros(len(self._ids), dtype=bool)
+        took_part[: len(self._played)] = self._played > 0
+        return np.flatnonzero(took_part), np.flatnonzero(~took_part)
+
+    def _from_known_null(
+        self,
+        cosines: Scores,
+        std: Std,
+        threat_model: str,
+        server_round: int | None,
+        details: Mapping[str, Any] | None = None,
+    ) -> Finding:
+        """Compare cosines with N(0, 1/dim), the law of a canary that stayed out (Algorithm 2)."""
+        needed = 1 if std == "known" else 2
+        context = self._context(threat_model, server_round, {"included": len(cosines)})
+        if len(cosines) < needed:
+            return self._too_few(context)
+        z = cosines * np.sqrt(self._dim)
+        rng = stream(self.seed, "null", std, server_round or 0)
+        null = one_fit(rng.standard_normal((_NULL_RUNS, len(z))), std, self.delta)
+        return Finding(
+            value=float(one_fit(z[None], std, self.delta)[0]),
+            rule=f"Gaussian fit of canary cosines against N(0, 1/d), {std} std",
+            kind="estimate",
+            null_band=band(null),
+            assumptions=(_SPREAD[std], *self._world()),
+            details=dict(details or {}),
+            **context,
+        )
+
+    def _from_maxima(self, inside: Scores, outside: Scores, pool: Scores) -> Finding:
+        """Compare the largest cosines over rounds of both groups (Algorithm 3)."""
+        sizes = {"included": len(inside), "unobserved": len(outside)}
+        context = self._context(_ALL, None, sizes)
+        if min(sizes.values()) < 2:
+            return self._too_few(context)
+        rng = stream(self.seed, "null", "maxima", "runs")
+        draws = rng.choice(pool, (_NULL_RUNS, len(inside) + len(outside)))
+        null = two_fits(draws[:, : len(inside)], draws[:, len(inside) :], self.delta)
+        return Finding(
+            value=float(two_fits(inside[None], outside[None], self.delta)[0]),
+            rule="Gaussian fits of the largest cosine over rounds, included against unobserved",
+            kind="estimate",
+            null_band=band(null),
+            assumptions=(
+                "largest cosines are Gaussian; they are skewed, so large values are extrapolated",
+                *self._world(),
+            ),
+            details=histogram(inside, outside, self._dim, pool),
+            **context,
+        )
+
+    def _proofs(
+        self, scores: Scores, log_p: Scores, threat_model: str, spent: float = 0.0
+    ) -> list[Finding]:
+        """Return every lower bound that the scores of all canaries allow, by their coins."""
+        if not self._played.any():  # "at least 0" would sound as if somebody had looked
+            return []
+        is_in = np.zeros(len(scores), dtype=bool)
+        is_in[: self._k] = self._included
+        bounds = prove(
+            scores,
+            is_in,
+            log_p,
+            delta=self.delta,
+            confidence=self.confidence,
+            guesses=max(self._k // _GUESSED, 1) if self.include == "coin" else None,
+            spent=spent,
+        )
+        context = self._context(threat_model, None, {})
+        shared = {k: v for k, v in context.items() if k not in ("delta", "sample_sizes")}
+        return [
+            Finding.of(b, assumptions=(*b.assumptions, *self._world()), **shared) for b in bounds
+        ]
+
+    def _world(self) -> tuple[str, ...]:
+        """Say what a canary stands for, and what one that is out leaves behind."""
+        times = "1 round" if self.repetitions == 1 else f"{self.repetitions} rounds"
+        stands = f"a canary stands for a client that takes part in {times}"
+        if self.include == "all":
+            return ("all canaries take part, others are drawn for the null", stands)
+        if self.excluded == "zero":
+            return ("the seat of an excluded canary sends a zero update of the same weight", stands)
+        return ("the seat of an excluded canary stays honest: weaker than zero-out", stands)
+
+    def _context(
+        self, threat_model: str, server_round: int | None, sizes: Mapping[str, int]
+    ) -> dict[str, Any]:
+        """Return the fields that all findings share."""
+        zero_out: Adjacency = "zero-out" if self.excluded == "zero" else "honest-seat"
+        return {
+            "auditor": self.name,
+            "quantity": "epsilon",
+            "delta": self.delta,
+            "sample_sizes": dict(sizes),
+            "threat_model": threat_model,
+            "observer": "outsider",
+            "adjacency": "add-remove" if self.include == "all" else zero_out,
+            "unit": "client",
+            "server_round": server_round,
+            "seed": self.seed,
+        }
+
+    def _too_few(self, context: dict[str, Any]) -> Finding:
+        """Say that nothing can be said of epsilon, only how few canaries took part."""
+        few: dict[str, Any] = {"quantity": "canaries", "delta": None}
+        return Finding(
+            value=float(context["sample_sizes"]["included"]),
+            kind="diagnostic",
+            rule="too few canaries took part for an estimate",
+            **(context | few),
+        )

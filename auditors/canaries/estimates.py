@@ -1,0 +1,167 @@
+"""What the cosines of canaries suggest: Gaussian fits, their null bands, and checks of both.
+
+Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation
+for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Numbers without a confidence.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from leakmeter.auditors.auditor import Finding, Vector
+from leakmeter.auditors.gaussian.pair import epsilon_between_gaussians
+
+Scores = NDArray[np.float64]
+Std = Literal["known", "fitted"]
+
+_log = logging.getLogger("flwr")
+
+_MUCH = 0.01  # interference that is worth a warning
+
+
+def one_fit(z: Scores, std: Std, delta: float) -> Scores:
+    """Return ε between N(0, 1) and a Gaussian fitted to each row of standardised cosines.
+
+    The algorithm as printed fits mean and std; the paper's table keeps the null's std, 1/√d.
+    """
+    spread = np.ones(len(z)) if std == "known" else z.std(axis=1)
+    return np.asarray(epsilon_between_gaussians(0.0, 1.0, z.mean(axis=1), spread, delta))
+
+
+def two_fits(inside: Scores, outside: Scores, delta: float) -> Scores:
+    """Return ε between Gaussians fitted to each row of both groups."""
+    fits = (outside.mean(axis=1), outside.std(axis=1), inside.mean(axis=1), inside.std(axis=1))
+    return np.asarray(epsilon_between_gaussians(*fits, delta))
+
+
+def band(null: Scores) -> tuple[float, float]:
+    """Return the 5 % and 95 % quantile of what a method says when nothing leaks."""
+    low, high = np.quantile(null, [0.05, 0.95])
+    return float(low), float(high)
+
+
+def histogram(
+    inside: Scores, outside: Scores, dim: int, pool: Scores | None = None
+) -> dict[str, Any]:
+    """Return counts of cosines in units of the null's std, 1/√dim, for the report.
+
+    Args:
+        inside: Cosines of the canaries that took part.
+        outside: Those of the canaries that did not.
+        dim: Length of the vectors.
+        pool: Draws from the null, where it is not the normal law.
+    """
+    scaled = [np.sqrt(dim) * inside, np.sqrt(dim) * outside]
+    both = np.concatenate(scaled)
+    edges = np.linspace(min(both.min(), -3.0), max(both.max(), 3.0), 31)
+    counts = [np.histogram(s, edges)[0].tolist() for s in scaled]
+    null = None if pool is None else np.histogram(np.sqrt(dim) * pool, edges)[0] / pool.size
+    return {
+        "edges": edges.round(4).tolist(),
+        "included": counts[0],
+        "unobserved": counts[1],
+        "null": "N(0, 1)" if null is None else null.round(6).tolist(),
+        "fits": [[float(s.mean()), float(s.std())] if s.size else None for s in scaled],
+        "unit": "null standard deviations, 1/sqrt(d)",
+    }
+
+
+def anderson_darling(values: Sequence[float] | Scores) -> tuple[float, float]:
+    """Return the Anderson-Darling statistic for normality and its p-value.
+
+    Mean and variance are estimated; Stephens' correction for that and his approximation of the
+    p-value (D'Agostino and Stephens 1986, Goodness-of-Fit Techniques, Table 4.9).
+    """
+    x = np.sort(np.asarray(values, dtype=np.float64))
+    n = x.size
+    if n < 8 or x[0] == x[-1]:
+        raise ValueError(f"values must be at least 8 and not all equal, got {n}")
+    z = (x - x.mean()) / x.std(ddof=1)
+    weights = 2 * np.arange(1, n + 1) - 1
+    raw = -n - float(weights @ (log_ndtr(z) + log_ndtr(-z[::-1]))) / n
+    a = raw * (1 + 0.75 / n + 2.25 / n**2)
+    if a >= 0.6:  # the parabola turns at 153, long after p has vanished
+        p = math.exp(1.2937 - 5.709 * a + 0.0186 * min(a, 150.0) ** 2)
+    elif a > 0.34:
+        p = math.exp(0.9177 - 4.279 * a - 1.38 * a**2)
+    elif a > 0.2:
+        p = 1 - math.exp(-8.318 + 42.796 * a - 59.938 * a**2)
+    else:
+        p = 1 - math.exp(-13.436 + 101.14 * a - 223.73 * a**2)
+    return a, p
+
+
+class Interference:
+    """How much all else in the noised means stands in a canary's way, as a share of the noise.
+
+    Cosines shrink to 1/√(σ² + k/d + ‖X‖²/d), in units of the clip norm, with k canaries and X the
+    sum of the honest updates: (k + ‖X‖²)/(d·σ²) is the length of the noised mean beyond its noise.
+    The noise's own length makes it unsure by √(2/d). Honest updates agree from round to round and
+    noise does not, so that the share grows in the sum of all rounds.
+    """
+
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        state = state or {"rounds": [], "variance": 0.0, "total": np.empty(0)}
+        self.rounds = [float(share) for share in state["rounds"]]
+        self._variance = float(state["variance"])
+        self._total: Vector = np.asarray(state["total"], dtype=np.float64)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a new one must be given to go on."""
+        return {"rounds": list(self.rounds), "variance": self._variance, "total": self._total}
+
+    def add(self, noised: Vector, std: float) -> None:
+        """Take up the noised mean of a round and the noise per coordinate on it."""
+        self.rounds.append(_beyond(noised, std**2))
+        self._total = noised.copy() if self._total.size == 0 else self._total + noised
+        self._variance += std**2
+
+    def of_the_run(self) -> float:
+        """Return the share in the sum of all rounds."""
+        return _beyond(self._total, self._variance)
+
+    def unsure(self) -> float:
+        """Return one standard deviation of any share."""
+        return math.sqrt(2 / self._total.size)
+
+
+def _beyond(vector: Vector, variance: float) -> float:
+    return max(float(vector @ vector) / (vector.size * variance) - 1, 0.0)
+
+
+def diagnoses(
+    cosines: Scores, interference: Interference, context: Mapping[str, Any]
+) -> list[Finding]:
+    """Say whether the estimates' own assumptions look sound.
+
+    Args:
+        cosines: Of the canaries that took part.
+        interference: Of the run.
+        context: Fields that all findings share.
+    """
+    shared = {**context, "delta": None, "sample_sizes": {"included": len(cosines)}}
+    found = []
+
+    def add(quantity: str, value: float, rule: str, details: Mapping[str, Any]) -> None:
+        words: dict[str, Any] = shared | {"quantity": quantity, "details": details}
+        found.append(Finding(value=value, kind="diagnostic", rule=rule, **words))
+
+    if len(cosines) >= 8 and np.ptp(cosines) > 0:
+        statistic, p = anderson_darling(cosines)
+        rule = f"normality of the included canaries' cosines, p = {p:.2g}"
+        add("Anderson-Darling statistic", statistic, rule, {"p_value": p})
+    if interference.rounds:
+        share, unsure = interference.of_the_run(), interference.unsure()
+        if share > _MUCH + 2 * unsure:
+            _log.warning("canaries and clients add %.0f %% to the noise: ε̂ is low", 100 * share)
+        rule = "length of the noised means beyond their noise, squared, as a share of the noise"
+        details = {"rounds": interference.rounds, "standard_deviation": unsure}
+        add("interference", share, rule, details)
+    return found

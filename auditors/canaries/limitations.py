@@ -1,0 +1,73 @@
+"""What canaries cannot show in a given project."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from leakmeter.auditors.limitations import Project
+
+_FEW: Final = 10  # canaries; half of them take part, and a fit of five is a guess
+_VISIBLE: Final = 3.0  # standard deviations
+
+
+def canary_limits(project: Project, *, canaries: int, seats: int) -> list[str]:
+    """Return in words where there are too few canaries, clients or parameters.
+
+    Args:
+        project: The run.
+        canaries: Canaries of the whole run.
+        seats: Clients a round that are to play one.
+    """
+    return [
+        *_few_canaries(project, canaries),
+        *_few_clients(project, seats),
+        *_few_parameters(project),
+        *_bent(project),
+    ]
+
+
+def _few_canaries(project: Project, canaries: int) -> list[str]:
+    if canaries >= _FEW:
+        return []
+    rounds = f"{project.num_rounds} round{'s' * (project.num_rounds > 1)}"
+    return [
+        f"{canaries} canaries in {rounds}: estimates from so few scatter widely; "
+        f"more seats or rounds give more, {_FEW} or better 50"
+    ]
+
+
+def _few_clients(project: Project, seats: int) -> list[str]:
+    if project.clients is None or 2 * seats <= project.clients:
+        return []
+    honest = max(project.clients - seats, 0)
+    return [
+        f"{min(seats, project.clients)} of the {project.clients} clients of round 1 play canaries: "
+        f"the model learns from {honest}; take fewer seats or more clients a round"
+    ]
+
+
+def _few_parameters(project: Project) -> list[str]:
+    """Compare a canary's cosine with its spread if nothing leaks.
+
+    Among n updates of equal length and no common direction a canary has the cosine 1/√n with their
+    sum, and one that is out has a cosine of mean 0 and standard deviation 1/√d.
+    """
+    if not project.clients:
+        return []
+    seen = math.sqrt(project.dim / project.clients)
+    if seen >= _VISIBLE:
+        return []
+    return [
+        f"{project.dim} parameters for {project.clients} clients a round: a canary stands out by "
+        f"about {seen:.1f} standard deviations only, so little may be found although much leaks; "
+        "fewer clients a round or a larger model show more"
+    ]
+
+
+def _bent(project: Project) -> list[str]:
+    return [
+        f"{name} scales every coordinate of the mean by itself: the released models show canaries "
+        "less clearly than an outsider sees them who undoes that"
+        for name in project.bent_by
+    ]

@@ -1,0 +1,281 @@
+"""Exact privacy of two Gaussians: epsilon, delta, trade-off and noise calibration.
+
+Sources: Andrew et al. 2024, One-shot Empirical Privacy Estimation for Federated Learning
+(arXiv:2302.03098), Appendix A; Balle and Wang 2018, Improving the Gaussian Mechanism for
+Differential Privacy (arXiv:1805.06530), Theorems 8 and 9; Dong, Roth and Su 2022, Gaussian
+Differential Privacy (arXiv:1905.02383), Definition 2.6; Ngo et al. 2024, Secure Aggregation is Not
+Private Against Membership Inference Attacks (arXiv:2403.17775), Section 4.3 and Appendix A. The
+arithmetic is in `hockey_stick`, the curves of sums that are not Gaussian in `ldp`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import LinAlgError, cholesky, eigvalsh, solve_triangular
+from scipy.special import erfinv, ndtr, ndtri
+
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.gaussian.hockey_stick import (
+    LOG_SQRT_2PI,
+    ULP,
+    Floats,
+    bracketed_root,
+    epsilon_both_ways,
+    log_hockey_stick,
+)
+from leakmeter.auditors.ldp.curve import LdpCurve as LdpCurve
+from leakmeter.auditors.ldp.curve import ldp_curve as ldp_curve
+
+
+@overload
+def epsilon_between_gaussians(
+    mean_0: float, std_0: float, mean_1: float, std_1: float, delta: float
+) -> float: ...
+@overload
+def epsilon_between_gaussians(
+    mean_0: ArrayLike, std_0: ArrayLike, mean_1: ArrayLike, std_1: ArrayLike, delta: ArrayLike
+) -> float | Floats: ...
+def epsilon_between_gaussians(
+    mean_0: ArrayLike, std_0: ArrayLike, mean_1: ArrayLike, std_1: ArrayLike, delta: ArrayLike
+) -> float | Floats:
+    """Return the smallest epsilon >= 0 at which two Gaussians are (epsilon, delta)-close.
+
+    Both directions count: the result is the least epsilon with
+    max(H_eps(P || Q), H_eps(Q || P)) <= delta for P = N(mean_0, std_0²), Q = N(mean_1, std_1²).
+    Arguments broadcast; numbers in give a float out.
+
+    Args:
+        mean_0: Mean of P.
+        std_0: Standard deviation of P, at least 0; 0 is a point mass.
+        mean_1: Mean of Q.
+        std_1: Standard deviation of Q, at least 0.
+        delta: In [0, 1).
+
+    Returns:
+        Epsilon, accurate to about 1e-15 relative plus 1e-15 absolute; inf where nothing finite
+        holds (delta 0, a point mass against anything else) or the value exceeds a float.
+
+    >>> round(epsilon_between_gaussians(0.0, 1.0, 2.0, 1.0, 1e-6), 12)
+    10.997151214221
+    """
+    m0, s0 = within("mean_0", mean_0), within("std_0", std_0, lowest=0.0)
+    m1, s1 = within("mean_1", mean_1), within("std_1", std_1, lowest=0.0)
+    d = within("delta", delta, lowest=0.0, below=1.0)
+    m0, s0, m1, s1, d = np.broadcast_arrays(m0, s0, m1, s1, d)
+    epsilon = np.full(m0.shape, math.inf)
+    epsilon[(m0 == m1) & (s0 == s1)] = 0.0
+    unsolved = np.isinf(epsilon) & (d > 0) & (s0 > 0) & (s1 > 0)
+    if unsolved.any():
+        with np.errstate(over="ignore"):
+            shift = np.abs(m1 - m0)[unsolved]
+        epsilon[unsolved] = epsilon_both_ways(shift, s0[unsolved], s1[unsolved], d[unsolved])
+    return _plain(epsilon)
+
+
+@overload
+def log_delta_gaussian(epsilon: float, separation: float) -> float: ...
+@overload
+def log_delta_gaussian(epsilon: ArrayLike, separation: ArrayLike) -> float | Floats: ...
+def log_delta_gaussian(epsilon: ArrayLike, separation: ArrayLike) -> float | Floats:
+    """Return ln delta of `delta_gaussian`, which stays finite where delta underflows."""
+    e = within("epsilon", epsilon, lowest=0.0)
+    d = within("separation", separation, lowest=0.0)
+    e, d = np.broadcast_arrays(e, d)
+    log_delta = log_hockey_stick(e, d, np.ones_like(d), np.zeros_like(d))[0]
+    return _plain(np.where(d > 0, log_delta, -math.inf))
+
+
+@overload
+def delta_gaussian(epsilon: float, separation: float) -> float: ...
+@overload
+def delta_gaussian(epsilon: ArrayLike, separation: ArrayLike) -> float | Floats: ...
+def delta_gaussian(epsilon: ArrayLike, separation: ArrayLike) -> float | Floats:
+    """Return the delta at epsilon of two Gaussians `separation` standard deviations apart.
+
+    Balle and Wang 2018, Theorem 8: Phi(D/2 - eps/D) - e^eps Phi(-D/2 - eps/D).
+
+    >>> round(delta_gaussian(2.0, 2.0), 12)
+    0.331897998777
+    """
+    return _plain(np.exp(np.asarray(log_delta_gaussian(epsilon, separation))))
+
+
+@overload
+def epsilon_gaussian(delta: float, separation: float) -> float: ...
+@overload
+def epsilon_gaussian(delta: ArrayLike, separation: ArrayLike) -> float | Floats: ...
+def epsilon_gaussian(delta: ArrayLike, separation: ArrayLike) -> float | Floats:
+    """Return the inverse of `delta_gaussian` in epsilon, 0 where delta covers the whole distance.
+
+    >>> round(epsilon_gaussian(1e-6, 2.0), 12)
+    10.997151214221
+    """
+    d = within("separation", separation, lowest=0.0)
+    return epsilon_between_gaussians(0.0, 1.0, d, 1.0, delta)
+
+
+@overload
+def tradeoff_gaussian(fpr: float, separation: float) -> float: ...
+@overload
+def tradeoff_gaussian(fpr: ArrayLike, separation: ArrayLike) -> float | Floats: ...
+def tradeoff_gaussian(fpr: ArrayLike, separation: ArrayLike) -> float | Floats:
+    """Return the least false negative rate at a false positive rate (Dong et al., Def. 2.6).
+
+    >>> round(tradeoff_gaussian(0.05, 1.0), 6)
+    0.740489
+    """
+    x = within("fpr", fpr, lowest=0.0, highest=1.0)
+    d = within("separation", separation, lowest=0.0)
+    return _plain(np.asarray(ndtr(-ndtri(x) - d)))
+
+
+@overload
+def gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float: ...
+@overload
+def gaussian_sigma(
+    epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0
+) -> float | Floats: ...
+def gaussian_sigma(
+    epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0
+) -> float | Floats:
+    """Return the least noise for (epsilon, delta), the analytic calibration (Balle and Wang 2018).
+
+    Args:
+        epsilon: At least 0.
+        delta: In (0, 1).
+        sensitivity: How far one participant moves the released vector, in L2 norm.
+
+    >>> round(gaussian_sigma(1.0, 1e-6), 12)
+    4.224678889327
+    """
+    e = within("epsilon", epsilon, lowest=0.0)
+    d = within("delta", delta, above=0.0, below=1.0)
+    c = within("sensitivity", sensitivity, lowest=0.0)
+    e, d, c = np.broadcast_arrays(e, d, c)
+    sigma = _sigma_of_unit(e.ravel(), d.ravel()).reshape(e.shape)
+    return _plain(c * sigma)
+
+
+def _sigma_of_unit(epsilon: Floats, delta: Floats) -> Floats:
+    """Return sigma for sensitivity 1 by a bracketed search."""
+    log_delta = np.log(delta)
+    # H_0 = erf(D / sqrt(8)) is the total variation, and H_eps <= min(H_0, P(loss > eps)).
+    highest = 1 / np.maximum(math.sqrt(8) * erfinv(delta), _separation_of_tail(epsilon, delta))
+    # H_eps >= (1 - e^-a) P(loss > eps + a) for any a; here e^-a = (1 - delta)/2.
+    margin = math.log(2) - np.log1p(-delta)
+    lowest = 1 / _separation_of_tail(epsilon + margin, 2 * delta / (1 + delta))
+
+    def gap(sigma: Floats, rows: NDArray[np.intp]) -> tuple[Floats, Floats]:
+        e, d = epsilon[rows], 1 / sigma
+        log_h, _ = log_hockey_stick(e, d, np.ones_like(d), np.zeros_like(d))
+        # d delta / d separation is the density at the edge of the best event.
+        log_density = -0.5 * (d / 2 - e / d) ** 2 - LOG_SQRT_2PI
+        return log_h - log_delta[rows], -np.exp(log_density - log_h) * d * d
+
+    low, high = lowest * (1 - 1e-9), highest * (1 + 1e-9)
+    return bracketed_root(gap, low, high, ULP * (0.5 - log_delta))
+
+
+def _separation_of_tail(epsilon: Floats, tail: Floats) -> Floats:
+    """Return D with P(loss > epsilon) = tail, that is D/2 - epsilon/D = Phi^-1(tail)."""
+    c = ndtri(tail)
+    root = np.sqrt(c * c + 2 * epsilon)
+    above = c >= 0
+    return np.asarray(np.where(above, c + root, 2 * epsilon / np.where(above, 1.0, root - c)))
+
+
+def classical_sigma_unsafe_above_epsilon_1(
+    epsilon: float, delta: float, sensitivity: float = 1.0
+) -> float:
+    """Return the textbook noise, sensitivity · sqrt(2 ln(1.25/delta)) / epsilon, for comparison.
+
+    Proven only for epsilon <= 1 (Dwork and Roth 2014, Theorem A.1). It is wasteful there and
+    breaks its promise for large epsilon; use `gaussian_sigma`.
+
+    >>> round(classical_sigma_unsafe_above_epsilon_1(0.02, 1e-7, 1.5), 9)
+    428.764435355
+    """
+    e = float(within("epsilon", epsilon, above=0.0))
+    d = float(within("delta", delta, above=0.0, below=1.0))
+    c = float(within("sensitivity", sensitivity, lowest=0.0))
+    return c * math.sqrt(2 * math.log(1.25 / d)) / e
+
+
+def separation_of_pair(x: ArrayLike, other: ArrayLike, covariance: ArrayLike) -> float:
+    """Return how far two inputs of x + N(0, covariance) are apart, in standard deviations.
+
+    Ngo et al. 2024, eq. (3): sqrt((x - x')ᵀ Σ⁻¹ (x - x')), the norm after whitening by a Cholesky
+    factor. With D this number, or its largest over all pairs of inputs, `delta_gaussian(eps, D)` is
+    the LDP curve of Theorem 2 and `tradeoff_gaussian(fpr, D)` the trade-off of Proposition 1, that
+    is the f-LDP curve: exact if the noise is Gaussian, an approximation for a sum of updates.
+
+    Args:
+        x: One input, (d,).
+        other: The other, (d,).
+        covariance: Of the noise, (d, d), positive definite.
+
+    >>> separation_of_pair([1.0, 2.0], [0.0, 0.0], [[1.0, 0.0], [0.0, 4.0]])
+    1.4142135623730951
+    """
+    sigma = _covariance(covariance)
+    difference = within("x", x) - within("other", other)
+    if difference.shape != sigma.shape[:1]:
+        raise ValueError(f"x - other must have shape {sigma.shape[:1]}, got {difference.shape}")
+    try:
+        factor = cholesky(sigma, lower=True)
+    except LinAlgError as error:
+        raise ValueError(_SINGULAR.format(error)) from None
+    return float(np.linalg.norm(solve_triangular(factor, difference, lower=True)))
+
+
+def separation_of_ball(radius: float, covariance: ArrayLike) -> float:
+    """Return the largest separation of two inputs in the ball |x| <= radius·sqrt(d).
+
+    Ngo et al. 2024, Appendix A.2: 2·r·sqrt(d)/sqrt(λ_min); the root over λ_min is missing there.
+
+    >>> separation_of_ball(0.5, [[1.0, 0.0], [0.0, 4.0]])
+    1.4142135623730951
+    """
+    r = float(within("radius", radius, lowest=0.0))
+    sigma = _covariance(covariance)
+    smallest = float(eigvalsh(sigma, subset_by_index=[0, 0])[0])
+    if smallest <= 0:
+        raise ValueError(_SINGULAR.format(f"smallest eigenvalue {smallest:g}"))
+    return 2 * r * math.sqrt(len(sigma) / smallest)
+
+
+def least_separation_of_ball(n: int, d: int) -> float:
+    """Return a lower bound on `separation_of_ball` if the noise is a sum of n such inputs.
+
+    Ngo et al. 2024, Appendix A.2: λ_min <= trace/d <= n·r², so the separation is at least
+    2·sqrt(d/n), whatever the radius.
+
+    >>> least_separation_of_ball(n=100, d=400)
+    4.0
+    """
+    others, entries = within("n", n, lowest=1.0), within("d", d, lowest=1.0)
+    return 2 * math.sqrt(float(entries / others))
+
+
+_SINGULAR = (
+    "covariance must be positive definite, got {}; what lies in a direction without noise is told "
+    "apart by support alone: see auditors.likelihood_ratio.span"
+)
+
+
+def _covariance(values: ArrayLike) -> Floats:
+    sigma = within("covariance", values)
+    if sigma.ndim != 2 or sigma.shape[0] != sigma.shape[1] or not sigma.size:
+        raise ValueError(f"covariance must be a square matrix, got shape {sigma.shape}")
+    if not np.allclose(sigma, sigma.T, rtol=1e-6, atol=1e-6 * float(np.abs(sigma).max())):
+        raise ValueError("covariance must be symmetric, got a matrix that is not")
+    return sigma
+
+
+def _plain(array: Floats) -> float | Floats:
+    """Return a float for a 0-d array, which is what numbers in should give."""
+    return float(array) if array.ndim == 0 else array

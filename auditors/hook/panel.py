@@ -1,0 +1,176 @@
+"""The auditors of a run together: one that fails is left out, and the training goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from leakmeter.auditors.auditor import Auditor, Canary, Finding, RoundView
+from leakmeter.auditors.limitations import LIMIT, THREAT_MODEL, Project, UnableError
+
+_log = logging.getLogger("flwr")
+_BEFORE = "before round 1"
+_SILENT = "it has found nothing to say about any round or the run, so nothing follows about leaks"
+
+
+class Panel:
+    """Calls each auditor in turn and keeps the reason where one has failed.
+
+    A wrong setting that shows in `begin`, before anything is sent, is an error. What an auditor
+    cannot do in this project is said before anybody trains, and is a finding of the report; an
+    auditor that can do nothing, or fails later, is left out, and the report names the reason.
+    """
+
+    def __init__(self, auditors: Sequence[Auditor]) -> None:
+        names = [a.name for a in auditors]
+        if len(set(names)) < len(names):
+            raise ValueError(f"auditors must have different names, got {names}")
+        self.auditors = list(auditors)
+        self.failures: list[str] = []
+        self._limits: dict[tuple[str, str], Finding] = {}  # by auditor and words
+        self._seats: dict[int, str] = {}  # client -> auditor that ordered its canary
+        self._spoke: set[str] = set()  # auditors that have found anything
+        self._restored: Mapping[str, Any] = {}
+
+    @property
+    def wants_truth(self) -> bool:
+        """Whether anyone needs the plain updates."""
+        return any(a.wants_truth for a in self.auditors)
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Wake the auditors, each with its state of an interrupted run if there is one."""
+        for auditor in list(self.auditors):
+            try:
+                auditor.begin(dim, num_rounds)
+            except UnableError as error:
+                self._drop(auditor, _BEFORE, error)
+                continue
+            if auditor.name in self._restored:
+                auditor.restore(self._restored[auditor.name])
+
+    def consider(self, project: Project) -> None:
+        """Let each auditor say what it cannot do in this project; a resumed run has said it."""
+        if self._restored:
+            return
+        for auditor in list(self.auditors):
+            try:
+                for words in auditor.limits(project):
+                    self._limit(auditor, words)
+            except Exception as error:
+                self._drop(auditor, _BEFORE, error)
+
+    def limit_seats(self, clients: Collection[int], words: str) -> None:
+        """Note what was seen of these clients' canaries, for the auditors that ordered them."""
+        owners = {self._seats[client] for client in clients}
+        for auditor in self.auditors:
+            if auditor.name in owners:
+                self._limit(auditor, words)
+
+    def limit_truth(self, words: str) -> None:
+        """Note why there are no plain updates, for the auditors that want them."""
+        for auditor in self.auditors:
+            if auditor.wants_truth:
+                self._limit(auditor, words)
+
+    def instruct(self, server_round: int, chosen: Sequence[int]) -> dict[int, Canary]:
+        """Ask each auditor for its canaries among the clients that are still free."""
+        orders: dict[int, Canary] = {}
+        self._seats = {}
+        for auditor in list(self.auditors):
+            free = [c for c in chosen if c not in orders]
+            try:
+                wanted = auditor.instruct(server_round, free)
+                if not set(wanted) <= set(free):
+                    raise ValueError(f"may instruct only clients in {free}, got {sorted(wanted)}")
+                orders |= wanted
+                self._seats |= dict.fromkeys(wanted, auditor.name)
+            except Exception as error:
+                self._drop(auditor, f"round {server_round}", error)
+        return orders
+
+    def bind(self, server_round: int, *messages: Any) -> None:
+        """Show the round's messages to the samplers that send them again."""
+        for auditor in list(self.auditors):
+            bind = getattr(getattr(auditor, "sampler", None), "bind", None)
+            if bind is None:
+                continue
+            try:
+                bind(*messages)
+            except Exception as error:
+                self._drop(auditor, f"round {server_round}", error)
+
+    def observe(self, view: RoundView) -> list[Finding]:
+        """Show a round to each auditor and return what they find in it."""
+        findings: list[Finding] = []
+        for auditor in list(self.auditors):
+            try:
+                found = auditor.observe(view)
+                findings += found
+                self._spoke |= {auditor.name} if found else set()
+            except Exception as error:
+                self._drop(auditor, f"round {view.server_round}", error)
+        return findings
+
+    def report(self) -> list[Finding]:
+        """Return what each auditor finds in the run, and then what they could not do."""
+        findings: list[Finding] = []
+        for auditor in list(self.auditors):
+            try:
+                found = auditor.report()
+                findings += found
+                if not found and auditor.name not in self._spoke:
+                    self._limit(auditor, _SILENT)
+            except Exception as error:
+                self._drop(auditor, "report", error)
+        return [*findings, *self._limits.values()]
+
+    def state(self) -> dict[str, Any]:
+        """Return the auditors' states by name, and who has failed."""
+        states = {a.name: a.state() for a in self.auditors}
+        limits = [list(said) for said in self._limits]
+        said = {"failures": list(self.failures), "limits": limits, "spoke": sorted(self._spoke)}
+        return {"auditors": states, **said}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned; it reaches the auditors in `begin`."""
+        self._restored = state["auditors"]
+        # An auditor without a state had failed, and stays out.
+        self.auditors = [a for a in self.auditors if a.name in self._restored]
+        self.failures = list(state["failures"])
+        self._spoke = set(state.get("spoke", self._restored))
+        for name, words in state.get("limits", ()):
+            self._limits[name, words] = _limit_of(name, words)
+
+    def fail(self, what: str, error: Exception) -> None:
+        """Note that something of the hook's own has failed, which is no reason to stop training."""
+        _log.error("%s: %s", what, error, exc_info=error)
+        self.failures.append(f"{what}: {type(error).__name__}: {error}")
+
+    def _limit(self, auditor: Auditor, words: str) -> None:
+        """Say once what an auditor cannot do, and keep it for the report."""
+        if (auditor.name, words) in self._limits:
+            return
+        _log.warning("auditor %s: %s", auditor.name, words)
+        self._limits[auditor.name, words] = _limit_of(auditor.name, words)
+
+    def _drop(self, auditor: Auditor, when: str, error: Exception) -> None:
+        if isinstance(error, UnableError):  # in words of its own; where in our code is of no use
+            _log.warning("auditor %s is left out, %s: %s", auditor.name, when, error)
+        else:
+            _log.exception("auditor %s failed in %s and is left out", auditor.name, when)
+        self.failures.append(f"{auditor.name}, {when}: {type(error).__name__}: {error}")
+        self.auditors.remove(auditor)
+
+
+def _limit_of(auditor: str, words: str) -> Finding:
+    """Return a limit as a finding, so that every report shows it."""
+    return Finding(
+        value=1.0,
+        kind="diagnostic",
+        rule=words,
+        auditor=auditor,
+        quantity=LIMIT,
+        threat_model=THREAT_MODEL,
+        observer="server",
+    )

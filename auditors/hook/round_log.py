@@ -1,0 +1,77 @@
+"""Keeps the line of a round open until its evaluation is over, then writes it once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from flwr.app import ArrayRecord, MetricRecord
+
+from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.run_log import RoundLine, RunRecord
+
+OnRound = Callable[[RoundLine, ArrayRecord], None]
+
+
+class RoundLog:
+    """Collects what is known of each round and hands it on when the round is over.
+
+    Args:
+        record: Where lines are written, if anywhere.
+        on_round: Called with the line of each finished round and the model after it.
+    """
+
+    def __init__(self, record: RunRecord | None, on_round: OnRound | None) -> None:
+        self._record, self._on_round = record, on_round
+        self._open: tuple[RoundLine, ArrayRecord] | None = None
+        self.findings: list[Finding] = []
+
+    def forget(self) -> None:
+        """Drop a line that a broken start has left."""
+        self._open = None
+
+    def put(self, line: RoundLine, arrays: ArrayRecord) -> None:
+        """Open the line of a round that was aggregated."""
+        self._open = (line, arrays)
+
+    def note(self, metrics: object) -> None:
+        """Add evaluation metrics to the line that is open."""
+        if self._open is not None:
+            line, arrays = self._open
+            self._open = (replace(line, metrics={**line.metrics, **scalars(metrics)}), arrays)
+
+    def flush(self) -> None:
+        """Write the open line, once, and tell whoever listens."""
+        if self._open is None:
+            return
+        line, arrays = self._open
+        self._open = None
+        self.findings += line.findings
+        if self._record is not None:
+            self._record.add(line)
+        if self._on_round is not None:
+            self._on_round(line, arrays)
+
+
+def scalars(metrics: object) -> dict[str, float]:
+    """Return the metrics that are single numbers; a loop of its own may evaluate to anything."""
+    if not isinstance(metrics, Mapping):
+        return {}
+    return {str(k): float(v) for k, v in metrics.items() if isinstance(v, int | float)}
+
+
+def with_findings(metrics: MetricRecord | None, findings: Sequence[Finding]) -> MetricRecord | None:
+    """Return the metrics with what auditors found, for Flower's log and result.
+
+    Where an auditor gives several numbers for one quantity, each is named by its kind as well: a
+    weaker kind must not pass for a stronger one.
+    """
+    if not findings:
+        return metrics
+    names = Counter((f.auditor, f.quantity) for f in findings)
+    said: dict[str, float] = {}
+    for f in findings:
+        several = names[f.auditor, f.quantity] > 1
+        said.setdefault(f"{f.auditor}.{f.quantity}" + f".{f.kind}" * several, float(f.value))
+    return MetricRecord({**(metrics or {}), **said})

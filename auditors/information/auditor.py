@@ -1,0 +1,278 @@
+"""The mutual-information audit: how many bits does the sum of a round tell of a client's update?
+
+Elkordy, Zhang, Ezzeldin, Psounis, Avestimehr (2023), How Much Privacy Does Federated Learning with
+Secure Aggregation Guarantee?, arXiv:2208.02304, sections 3 and 4.1. Ours differs in five points:
+1. The figure comes from determinants of covariances, along directions fixed beforehand if there
+   are fewer draws than coordinates. The paper's neural estimator is there too, held to samples
+   that it has not seen; it cannot resolve these sizes.
+2. What is random is a named game. With local data fixed and known, as the paper samples, the truth
+   is the entropy of the batch, whatever the number of clients.
+3. Noise of the mechanism is part of the sum, exactly.
+4. Clients that collude with the server are taken off the sum, as Corollary 2 has it.
+5. The sum over rounds is called that; Corollary 1 turns it into a bound only under its assumption.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.auditor import Auditor, Finding, RoundView, UpdateSampler
+from leakmeter.auditors.information.account import Account, Entry
+from leakmeter.auditors.information.findings import WHOLE, Words, alike, summed
+from leakmeter.auditors.information.information import NATS_PER_BIT, Information
+from leakmeter.auditors.information.measure import (
+    ConstantUpdatesError,
+    Look,
+    Watch,
+    check_whole,
+    measure,
+)
+from leakmeter.auditors.information.per_client import most_directions
+from leakmeter.auditors.information.theory import Case, gaussian_information, round_bound
+from leakmeter.auditors.limitations import (
+    Project,
+    check_noise_is_known,
+    few_clients,
+    sampler_limits,
+)
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampling.round_sum import SamplerOf, fitting_sampler, is_due, noise_on_sum
+
+_log = logging.getLogger("flwr")
+
+# What a client's own randomness holds at most, by its number; None where that is not known.
+LimitOf = Callable[[int], Information | None]
+
+
+class MutualInformation(Auditor):
+    """Measures I(client's update; sum of the round | model) in bits.
+
+    Args:
+        sampler: Draws fresh updates, and names the game; or a function of the round's view.
+        target: Client whose update is at stake; None takes the mean over the round's clients, and
+            keeps account of each.
+        every: Audit every so many rounds, from the first on; 0 audits the first only.
+        draws: Joint draws of the round's clients.
+        rank: Directions that are looked along, fewer where draws and clients do not allow so
+            many; None takes all coordinates of one client, which needs more draws than those.
+        fit: Further draws, which fix the directions; more if the clients are few for so many.
+        estimators: "log-det", "mine" or both; the second takes minutes.
+        colluding: Clients that show the server their update.
+        observer: "server" sees the sum before server noise, "outsider" after it.
+        cases: What is assumed of the gradients' law, for the bound of Theorem 1; none for no bound.
+        batch_size: Records per update, for the bound.
+        limit: Says what a client's own randomness holds at most, such as `batch_entropy`.
+        entropy_bits: Entropy of the target's data, if the figure is wanted as a share of it.
+        seed: Names all draws.
+        watch: Told which stage is how far, for a progress bar.
+
+    Example:
+        auditor = MutualInformation(sampler, draws=16, rank=8)
+        strategy = Audited(FedAvg(), auditors=[auditor], out="runs/mine")
+    """
+
+    name = "mutual-information"
+    reads = frozenset({"sent", "replies", "facts"})
+
+    def __init__(
+        self,
+        sampler: UpdateSampler | SamplerOf,
+        *,
+        target: int | None = None,
+        every: int = 1,
+        draws: int = 16,
+        rank: int | None = 8,
+        fit: int = 4,
+        estimators: Sequence[str] = ("log-det",),
+        colluding: Collection[int] = (),
+        observer: Literal["server", "outsider"] = "server",
+        cases: Sequence[Case] = (),
+        batch_size: int = 1,
+        limit: LimitOf | None = None,
+        entropy_bits: float | None = None,
+        seed: int = 0,
+        watch: Watch | None = None,
+    ) -> None:
+        within("every", every, lowest=0)
+        within("batch_size", batch_size, lowest=1)
+        if entropy_bits is not None:
+            within("entropy_bits", entropy_bits, above=0.0)
+        if observer not in ("server", "outsider"):
+            raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")
+        if target is not None and (target < 0 or target in colluding):
+            raise ValueError(
+                f"target must be None or a client, 0 or more and not colluding, got {target}"
+            )
+        self.sampler, self.target, self.every = sampler, target, every
+        self.look = Look(draws, rank, fit, tuple(estimators))
+        self.colluding, self.observer = frozenset(colluding), observer
+        self.cases, self.batch_size, self.limit = tuple(cases), batch_size, limit
+        self.seed, self._watch = seed, watch
+        self._words = Words(self.name, observer, seed, entropy_bits)
+        self._account = Account()
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Start a new account."""
+        self._account = Account()
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say where updates cannot be drawn anew, or draws and clients are too few."""
+        check_noise_is_known(self.observer, project)
+        said = list(sampler_limits(self.sampler, project))
+        if callable(self.sampler):
+            return said
+        if self.look.rank is None and "log-det" in self.look.estimators:
+            check_whole(self.sampler, project.dim, self.look.draws)
+        if few := few_clients(project, 2, "its update is the sum; nothing hides it"):
+            return said + few
+        most = self._most_directions(project)
+        if self.look.rank is None or most is None or most >= self.look.rank:
+            return said
+        return [
+            *said,
+            f"{self.look.draws} draws of {project.honest} honest clients allow {max(most, 0)} of "
+            f"{self.look.rank} directions: draws must be more for the others",
+        ]
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        """Audit this round if it is due; its bound counts in any case."""
+        honest = sorted(set(view.replies) - set(view.instructed))
+        hidden = [c for c in honest if c not in self.colluding]
+        if view.facts.abandoned or not hidden:
+            return ()
+        bound = self._bound(view.sent.size, len(hidden))
+        unbounded = math.inf if self.cases else 0.0
+        self._account.took_part(hidden, unbounded if bound is None else bound.nats)
+        if not is_due(view.server_round, self.every):
+            return ()
+        if self.target is not None and self.target not in hidden:
+            _log.warning("round %d: client %d took no part", view.server_round, self.target)
+            return ()
+        sampler = fitting_sampler(self.sampler, view)
+        words = replace(
+            self._words,
+            server_round=view.server_round,
+            game=sampler.game,
+            target=self._chosen(hidden, view.server_round),
+            hidden=len(hidden),
+            colluding=len(honest) - len(hidden),
+        )
+        found = self._measured(view, sampler, hidden, words)
+        return found if bound is None else [*found, words.finding(bound, {}, WHOLE)]
+
+    def report(self) -> Sequence[Finding]:
+        """Return the sum over the audited rounds, and Corollary 1's bound over all."""
+        account = self._account
+        words = replace(self._words, game=account.game, target=self.target)
+        if self.target is not None and self.target not in account.entries:
+            never = f"client {self.target} took part in no round: the sums say nothing of it"
+            return [words.note(0.0, never)]
+        found = []
+        if (who := account.largest("nats", self.target)) is not None:
+            entry = account.entries[who]
+            most = "" if self.target is not None else f" (the most of {len(account.entries)})"
+            rank = self.look.rank
+            seen = "all coordinates" if rank is None else f"at most {rank} directions"
+            found.append(words.finding(summed(entry, f"client {who}{most}", seen), self._spread()))
+            found.append(words.finding(alike(entry), {"client": who}, WHOLE))
+        if self.cases and (who := account.largest("bound", self.target)) is not None:
+            bound = self._over_rounds(account.entries[who])
+            found.append(words.finding(bound, {"client": who}, WHOLE))
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Return the account."""
+        return self._account.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned."""
+        self._account = Account.restored(state)
+
+    def _measured(
+        self, view: RoundView, sampler: UpdateSampler, hidden: list[int], words: Words
+    ) -> list[Finding]:
+        """Measure the round, keep account of it and say what was found."""
+        dim = view.sent.size if sampler.free is None else sampler.free.size
+        whole = gaussian_information(dim, len(hidden)).nats if len(hidden) > 1 else math.inf
+        keep = partial(self._account.audited, view.server_round, alike=whole, game=sampler.game)
+        noise_std = noise_on_sum(
+            view.facts, self.observer, sampler.scale, colluding=words.colluding
+        )
+        if len(hidden) == 1 and noise_std == 0:
+            keep({hidden[0]: (math.inf, 0.0)})
+            alone = "a single update without noise is unknown in the sum: it is there in the clear"
+            return [words.note(math.inf, alone)]
+        try:
+            found = measure(
+                sampler,
+                view.sent,
+                hidden,
+                target=words.target,
+                look=self.look,
+                stream=("mutual-information", self.seed, view.server_round),
+                noise_std=noise_std,
+                seed=self.seed,
+                watch=self._watch,
+            )
+        except ConstantUpdatesError as error:
+            keep(dict.fromkeys(hidden, (0.0, 0.0)))
+            return [words.note(0.0, f"{error}: nothing is random, so nothing can be learnt")]
+        keep(found.each)
+        whose = hidden if words.target is None else [words.target]
+        return words.round(found, dim, noise_std, self._limit(whose))
+
+    def _chosen(self, hidden: Sequence[int], server_round: int) -> int | None:
+        """Return the client whose update is at stake; None for all, if all can be looked at."""
+        if self.target is not None:
+            return self.target
+        if self.look.rank is not None and "mine" not in self.look.estimators:
+            return None
+        return int(stream(self.seed, self.name, "target", server_round).choice(hidden))
+
+    def _most_directions(self, project: Project) -> int | None:
+        """Return along how many directions a round without noise can be looked; None if unknown."""
+        game = "partition" if callable(self.sampler) else self.sampler.game
+        if project.honest is None or game == "partition":
+            return None
+        if project.has_client_noise or self.observer == "outsider":  # noise allows any number
+            return None
+        return most_directions(self.look.draws, project.honest)
+
+    def _bound(self, dim: int, hidden: int) -> Information | None:
+        """Return Theorem 1 for those whom the server does not know, as Corollary 2 has it."""
+        if not self.cases or hidden < 2:
+            return None
+        return round_bound(dim, hidden, self.batch_size, cases=self.cases)
+
+    def _limit(self, clients: Sequence[int]) -> Information | None:
+        """Return the mean of what the clients' own randomness holds at most, if known of all."""
+        found = [] if self.limit is None else [self.limit(client) for client in clients]
+        known = [one for one in found if one is not None]
+        if not known or len(known) < len(clients):
+            return None
+        return replace(known[0], nats=math.fsum(one.nats for one in known) / len(known))
+
+    def _over_rounds(self, entry: Entry) -> Information:
+        """Return Corollary 1: the sum of the bounds of a client's rounds."""
+        one = round_bound(1, 2, self.batch_size, cases=self.cases)  # for its assumptions
+        return Information(
+            nats=entry.bound,
+            kind="guarantee",
+            rule=f"Corollary 1 over {entry.rounds} rounds, each with its own bound",
+            assumptions=one.assumptions,
+        )
+
+    def _spread(self) -> dict[str, Any]:
+        """Return what the rounds told of each client, in bits."""
+        entries = self._account.entries
+        return {
+            "rounds": list(self._account.rounds),
+            "each": {c: entries[c].nats / NATS_PER_BIT for c in sorted(entries)},
+            "audited": {c: entries[c].audited for c in sorted(entries)},
+        }

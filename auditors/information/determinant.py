@@ -1,0 +1,234 @@
+"""Log determinant of a sample covariance: without its bias, and with each row left out.
+
+For K Gaussian rows ln|S| - ln|Σ| is a sum of logarithms of independent chi-squares, so mean and
+variance are known exactly (Anderson 2003, An Introduction to Multivariate Statistical Analysis,
+Theorem 7.5.3). Leaving out one row changes a determinant by its leverage, so all K of them cost
+one triangular solve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.linalg.blas import dsyrk
+from scipy.special import polygamma, psi
+
+from leakmeter.auditors.auditor import Moments
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.floating[Any]]
+Draws = Rows | Moments | Sequence[Moments]
+
+_CHUNK = 1024
+# Part of a coordinate's variance that the ones before it leave unexplained; less is redundancy.
+# Moments may have been summed in single precision, whose rounding looks like 1e-6.
+_LEFT_OF_ROWS, _LEFT_OF_MOMENTS = 1e-10, 1e-6
+
+
+def log_det_bias(dim: int, count: int) -> float:
+    """Return E ln|S| - ln|Σ| for the covariance S of `count` Gaussian rows."""
+    halves = (count - 1 - np.arange(dim)) / 2
+    return float(psi(halves).sum() - dim * math.log((count - 1) / 2))
+
+
+def log_det_std(dim: int, count: int) -> float:
+    """Return the standard deviation of ln|S| for the covariance S of `count` Gaussian rows."""
+    halves = (count - 1 - np.arange(dim)) / 2
+    return math.sqrt(float(polygamma(1, halves).sum()))
+
+
+@dataclass(frozen=True)
+class LogDet:
+    """ln|S| without its bias, its Gaussian standard deviation, and what it is without each part."""
+
+    value: float
+    std: float
+    left_out: Floats | None  # value with one part left out, up to a constant; None if unknown
+    shares: Floats | None  # rows / rows in the part
+
+
+def combine(dets: Sequence[LogDet], weights: Sequence[float]) -> tuple[float, float]:
+    """Return a weighted sum of log determinants and its standard error."""
+    total = math.fsum(w * det.value for w, det in zip(weights, dets, strict=True))
+    shares = dets[0].shares
+    paired = shares is not None and all(
+        det.shares is not None and np.array_equal(det.shares, shares) for det in dets
+    )
+    if paired and shares is not None:
+        # Paired parts are left out together, so what they share cancels.
+        left_out = sum(w * cast(Floats, det.left_out) for w, det in zip(weights, dets, strict=True))
+        return total, jackknife_std(total, total + cast(Floats, left_out), shares)
+    return total, math.hypot(*(w * det.std for w, det in zip(weights, dets, strict=True)))
+
+
+def jackknife_std(whole: float, left_out: Floats, shares: Floats) -> float:
+    """Return the standard error of an estimate from its values with one part left out.
+
+    Busing, Meijer and van der Leeden 1999, Delete-m jackknife for unequal m.
+
+    Args:
+        whole: Estimate from all rows.
+        left_out: Estimates with one part left out.
+        shares: For each part, all rows over rows of the part; all equal K if parts are rows.
+    """
+    pseudo = shares * whole - (shares - 1) * left_out
+    centre = len(shares) * whole - ((1 - 1 / shares) * left_out).sum()
+    return math.sqrt(float(((pseudo - centre) ** 2 / (shares - 1)).mean()))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Draws of one sum, as rows, moments or blocks, with the moments of all of them."""
+
+    name: str
+    moments: Moments
+    rows: Rows | None = None
+    blocks: Sequence[Moments] | None = None
+
+    @classmethod
+    def of(cls, name: str, draws: Draws) -> Sample:
+        """Read whatever form the draws come in."""
+        if isinstance(draws, Moments):
+            return cls(name, draws)
+        if isinstance(draws, np.ndarray):
+            return cls(name, _moments(name, draws), rows=draws)
+        if not draws:
+            raise ValueError(f"{name} must hold at least one block, got none")
+        return cls(name, _merged(draws), blocks=draws if len(draws) > 1 else None)
+
+    @property
+    def count(self) -> int:
+        """Draws in all."""
+        return self.moments.count
+
+    @property
+    def dim(self) -> int:
+        """Coordinates, moving or not."""
+        return self.moments.mean.size
+
+    @property
+    def moving(self) -> NDArray[np.bool_]:
+        """Which coordinates vary by more than the rounding of their mean."""
+        rounding = self.count * (64 * np.finfo(np.float64).eps * self.moments.mean) ** 2
+        return np.asarray(np.diagonal(self.moments.scatter) > rounding)
+
+    @property
+    def leaves_out_rows(self) -> bool:
+        """Whether there are rows, and enough for a jackknife over them to have a variance."""
+        return self.rows is not None and self.count > int(self.moving.sum()) + 3
+
+    def log_det(self) -> LogDet:
+        """Return ln|S| over the moving coordinates."""
+        moving, count = self.moving, self.count
+        rank = int(moving.sum())
+        if count <= rank:
+            raise ValueError(
+                f"{self.name} must have more draws than its {rank} moving coordinates, got {count}:"
+                " take more draws or a subspace"
+            )
+        spread = np.sqrt(np.diagonal(self.moments.scatter)[moving])
+        tol = _LEFT_OF_MOMENTS if self.rows is None else _LEFT_OF_ROWS
+        factor = _factor(self.moments.scatter, moving, spread)
+        if factor is None or float(factor.diagonal().min()) ** 2 < tol:
+            raise ValueError(
+                f"{self.name} must have linearly independent coordinates, got some that follow from"
+                " others: drop them (one class of a softmax layer, say) or take a subspace"
+            )
+        log_scatter = 2 * float(np.log(factor.diagonal()).sum() + np.log(spread).sum())
+        value = log_scatter - rank * math.log(count - 1) - log_det_bias(rank, count)
+        left_out, shares = self._left_out(moving, spread, factor, log_scatter)
+        return LogDet(value, log_det_std(rank, count), left_out, shares)
+
+    def _left_out(
+        self, moving: NDArray[np.bool_], spread: Floats, factor: Floats, log_scatter: float
+    ) -> tuple[Floats | None, Floats | None]:
+        """Return ln|S| with each row or block left out minus ln|S|, and their shares."""
+        count, rank = self.count, len(spread)
+        if self.rows is not None and self.leaves_out_rows:
+            mean = self.moments.mean[moving]
+            leverage = _leverage(self.rows, moving, mean, spread, factor)
+            changes = np.log1p(-count / (count - 1) * leverage)
+            return changes, np.full(count, float(count))
+        if self.blocks is not None and count - max(b.count for b in self.blocks) > rank:
+            changes = np.array([self._without(b, moving, spread) for b in self.blocks])
+            sizes = np.array([b.count for b in self.blocks], dtype=np.float64)
+            # Fewer rows have a smaller scatter and another bias: both are known.
+            biases = [
+                rank * math.log(count - 1 - size) + log_det_bias(rank, int(count - size))
+                for size in sizes
+            ]
+            here = rank * math.log(count - 1) + log_det_bias(rank, count)
+            return changes - log_scatter - biases + here, count / sizes
+        return None, None
+
+    def _without(self, block: Moments, moving: NDArray[np.bool_], spread: Floats) -> float:
+        """Return ln of the scatter's determinant with one block left out."""
+        rest = self.count - block.count
+        shift = block.mean - self.moments.mean
+        scatter = (
+            self.moments.scatter
+            - block.scatter
+            - block.count * self.count / rest * np.outer(shift, shift)
+        )
+        factor = _factor(scatter, moving, spread)
+        if factor is None:
+            raise ValueError(f"{self.name} must be regular without any one block: take larger ones")
+        return 2 * float(np.log(factor.diagonal()).sum() + np.log(spread).sum())
+
+
+def _factor(scatter: Floats, moving: NDArray[np.bool_], spread: Floats) -> Floats | None:
+    """Return the lower Cholesky factor of the scatter in units of `spread`; None if it has none."""
+    # Coordinates of equal size make the pivots comparable.
+    scaled = scatter if moving.all() else scatter[np.ix_(moving, moving)]
+    scaled = scaled / spread
+    scaled /= spread[:, None]
+    try:
+        # Symmetric, so the transpose is the same matrix in the order that LAPACK overwrites.
+        return np.asarray(cholesky(scaled.T, lower=True, overwrite_a=True, check_finite=False))
+    except LinAlgError:
+        return None
+
+
+def _leverage(
+    rows: Rows, moving: NDArray[np.bool_], mean: Floats, spread: Floats, factor: Floats
+) -> Floats:
+    """Return (row - mean)ᵀ scatter⁻¹ (row - mean) for each row."""
+    found = np.empty(len(rows))
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows[start : start + _CHUNK][:, moving].astype(np.float64)
+        centred = np.asfortranarray(((chunk - mean) / spread).T)
+        white = solve_triangular(factor, centred, lower=True, overwrite_b=True, check_finite=False)
+        found[start : start + _CHUNK] = np.einsum("ij,ij->j", white, white)
+    return found
+
+
+def _moments(name: str, rows: Rows) -> Moments:
+    """Return the moments of rows, summed in double precision chunk by chunk."""
+    if rows.ndim != 2 or len(rows) < 2 or not rows.shape[1]:
+        raise ValueError(f"{name} must have shape (2 or more, 1 or more), got {rows.shape}")
+    mean = rows.mean(axis=0, dtype=np.float64)
+    if not np.isfinite(mean).all():
+        raise ValueError(f"{name} must be finite, got {mean[~np.isfinite(mean)][0]} in a column")
+    scatter = np.zeros((rows.shape[1], rows.shape[1]), order="F")
+    for start in range(0, len(rows), _CHUNK):
+        centred = rows[start : start + _CHUNK] - mean  # double, since the mean is
+        scatter = dsyrk(1.0, centred.T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
+    scatter += np.tril(scatter, -1).T
+    return Moments(len(rows), mean, scatter)
+
+
+def _merged(blocks: Sequence[Moments]) -> Moments:
+    """Return the moments of all blocks together (Chan, Golub and LeVeque 1983)."""
+    count = sum(b.count for b in blocks)
+    mean = sum((b.count * b.mean for b in blocks), np.zeros(blocks[0].mean.size)) / count
+    scatter = np.zeros_like(blocks[0].scatter)
+    for block in blocks:
+        shift = block.mean - mean
+        scatter += block.scatter + block.count * np.outer(shift, shift)
+    return Moments(count, mean, scatter)

@@ -1,0 +1,248 @@
+"""What theory says of the information in a secure sum: Gaussian truth, upper bounds, batch entropy.
+
+Source: Elkordy et al. 2023, How Much Privacy Does Federated Learning with Secure Aggregation
+Guarantee? (PoPETs 2023(1); arXiv:2208.02304), Theorem 1 and Corollaries 1 and 2.
+
+How ours differs from the print:
+1. (16) counts the rounds that a user takes part in as K/N; over T rounds it is T·K/N.
+2. (25) loses a factor d*, which (26) has again; we keep it.
+3. Case 2 asks of the whitened gradient, whose covariance is the identity, a density with
+   curvature of at least the identity. By Brascamp and Lieb only a Gaussian has both, and for it
+   the excess over the Gaussian term is really 0. The formula is offered as printed.
+4. C_0 of Case 1 is only said to exist. Whoever uses the bound states it, and the result says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.special import gammaln
+
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.information.information import Information
+
+_IID = "the users' gradients are independent and alike given the model (Assumption 1)"
+
+
+@dataclass(frozen=True)
+class IndependentWhitened:
+    """Case 1: the whitened gradient has independent entries with finite fourth moments.
+
+    Attributes:
+        constant: C_0 of (9), at least 0. It depends on the law; a Gaussian has 0.
+    """
+
+    constant: float
+
+    def __post_init__(self) -> None:
+        within("constant", self.constant, lowest=0.0)
+
+    @property
+    def assumption(self) -> str:
+        """What the case asks for, in words."""
+        return f"independent entries under whitening, with C_0 = {self.constant:g}"
+
+    def excess(self, rank: int) -> float:
+        """Return the numerator of the first term of (9): d* C_0."""
+        return rank * self.constant
+
+
+@dataclass(frozen=True)
+class LogConcaveWhitened:
+    """Case 2: the whitened gradient is uniformly sigma-log-concave.
+
+    Attributes:
+        sigma: In (0, 1]; the identity covariance allows no more.
+        entropy: h(g) - ½ ln|Σ_g| in nats: the entropy of the whitened gradient.
+    """
+
+    sigma: float
+    entropy: float
+
+    def __post_init__(self) -> None:
+        within("sigma", self.sigma, above=0.0, highest=1.0)
+        within("entropy", self.entropy)
+
+    @property
+    def assumption(self) -> str:
+        """What the case asks for, in words."""
+        return f"{self.sigma:g}-log-concave under whitening, with entropy {self.entropy:g} nats"
+
+    def excess(self, rank: int) -> float:
+        """Return the numerator of the first term of (10): (d* C_1 - C_2) / sigma⁴."""
+        # Of all laws with identity covariance the Gaussian has the most entropy.
+        gaussian = rank / 2 * math.log(2 * math.pi * math.e)
+        within("entropy", self.entropy, highest=gaussian * (1 + 1e-12))
+        c_1 = 2 * (1 + self.sigma + math.log(2 * math.pi) - math.log(self.sigma))
+        c_2 = 4 * self.entropy
+        return (rank * c_1 - c_2) / self.sigma**4
+
+
+Case = IndependentWhitened | LogConcaveWhitened
+
+
+def gaussian_information(rank: int, users: int) -> Information:
+    """Return I(x_i; x_1 + … + x_N) of independent, equally distributed Gaussian updates.
+
+    It is (d*/2) ln(N / (N - 1)) nats, the second term of (9); exact for Gaussians, and what a
+    Gaussian model says of any other law.
+
+    Args:
+        rank: Rank d* of the updates' covariance, at least 0.
+        users: Users N in the sum, at least 2.
+
+    >>> round(gaussian_information(7850, 2).nats, 1)
+    2720.6
+    """
+    rank, users = _whole("rank", rank, 0), _summed("users", users)
+    return Information(
+        nats=_gaussian_nats(rank, users),
+        kind="approximation",
+        rule="(d*/2) ln(N / (N - 1))",
+        rank=rank,
+        assumptions=("updates are independent, equally distributed and Gaussian",),
+    )
+
+
+def round_bound(
+    rank: int,
+    users: int,
+    batch_size: int,
+    *,
+    cases: Sequence[Case],
+    dropped: int = 0,
+    colluding: int = 0,
+) -> Information:
+    """Return the upper bound on what one round of FedSGD tells of a user's update.
+
+    Theorem 1, (9) and (10), joined as in (11); Corollary 2, (15), where users drop out or collude:
+    the server takes their part off the sum, so only the others hide the target.
+
+    Args:
+        rank: Rank d* of the gradient's covariance, at least 0.
+        users: Users whose updates are summed, before anybody drops out.
+        batch_size: Records per update, B.
+        cases: What is assumed of the gradient's law; the smallest bound among them counts.
+        dropped: Users who drop out of the round.
+        colluding: Survivors who show the server their update.
+
+    Raises:
+        ValueError: If fewer than 2 honest survivors remain, since the server then has the update.
+    """
+    rank, batch_size = _whole("rank", rank, 0), _whole("batch_size", batch_size, 1)
+    if not cases:
+        raise ValueError("cases must hold at least one Case, got none")
+    gone = _whole("dropped", dropped, 0) + _whole("colluding", colluding, 0)
+    honest = _summed("users - dropped - colluding", _whole("users", users, 1) - gone)
+    best = min(cases, key=lambda case: case.excess(rank))
+    return Information(
+        nats=_gaussian_nats(rank, honest) + best.excess(rank) / ((honest - 1) * batch_size),
+        kind="guarantee",
+        rule=f"Theorem 1, {'Case 1' if isinstance(best, IndependentWhitened) else 'Case 2'}",
+        rank=rank,
+        assumptions=(_IID, best.assumption, "FedSGD"),
+    )
+
+
+def run_bound(
+    rank: int,
+    users: int,
+    batch_size: int,
+    *,
+    rounds: int,
+    cases: Sequence[Case],
+    cohort: int | None = None,
+    participations: float | None = None,
+    dropped: int = 0,
+    colluding: int = 0,
+) -> Information:
+    """Return the upper bound on what all rounds tell of a user's data.
+
+    Corollary 1, (13) and (14): the rounds that the user takes part in times the bound of one; with
+    a cohort drawn each round, (16). The mean T·K/N of these rounds bounds the information given
+    the cohorts, which is no less than without them, so it also holds if the cohorts stay secret.
+
+    Args:
+        rank: Rank d* of the gradient's covariance, at least 0.
+        users: All users.
+        batch_size: Records per update, B.
+        rounds: Rounds T of the run.
+        cases: As for `round_bound`.
+        cohort: Users drawn uniformly each round; None takes all.
+        participations: Rounds that the user takes part in, if known; None takes their mean.
+        dropped: Users of each cohort who drop out.
+        colluding: Survivors of each cohort who collude.
+    """
+    rounds, users = _whole("rounds", rounds, 0), _whole("users", users, 1)
+    cohort = users if cohort is None else _whole("cohort", cohort, 1)
+    if cohort > users:
+        raise ValueError(f"cohort must be in [1, users = {users}], got {cohort}")
+    if participations is None:
+        participations = rounds * cohort / users
+    within("participations", participations, lowest=0, highest=rounds)
+    one = round_bound(rank, cohort, batch_size, cases=cases, dropped=dropped, colluding=colluding)
+    return Information(
+        nats=participations * one.nats,
+        kind=one.kind,
+        rule=f"Corollary 1 over {participations:g} rounds; {one.rule}",
+        rank=rank,
+        assumptions=one.assumptions,
+    )
+
+
+def accumulated(rounds: Sequence[Information]) -> Information:
+    """Return the sum over rounds that differ in users, dropouts or batch size; see (34)."""
+    if not rounds:
+        raise ValueError("rounds must hold at least one Information, got none")
+    if weak := [r.kind for r in rounds if r.kind != "guarantee"]:
+        raise ValueError(f"rounds must all be of kind 'guarantee', got {weak[0]!r}")
+    return Information(
+        nats=math.fsum(r.nats for r in rounds),
+        kind="guarantee",
+        rule=f"Corollary 1 over {len(rounds)} rounds, each with its own bound",
+        assumptions=tuple(dict.fromkeys(a for r in rounds for a in r.assumptions)),
+    )
+
+
+def batch_entropy(records: int, batch_size: int) -> Information:
+    """Return the most that a round can tell of which records a known data set contributed.
+
+    With local data fixed and known, only the choice of B out of D records is random: ln C(D, B).
+    In exact arithmetic a sum over any number of users generically gives all of it away.
+
+    >>> round(batch_entropy(1200, 32).bits, 2)
+    209.06
+    """
+    records = _whole("records", records, 1)
+    batch_size = _whole("batch_size", batch_size, 1)
+    if batch_size > records:
+        raise ValueError(f"batch_size must be in [1, records = {records}], got {batch_size}")
+    nats = gammaln(records + 1) - gammaln(batch_size + 1) - gammaln(records - batch_size + 1)
+    return Information(
+        nats=float(nats) if batch_size < records else 0.0,
+        kind="guarantee",
+        rule="ln C(D, B)",
+        assumptions=("local data are fixed; only the batch, a uniform B-subset, is random",),
+    )
+
+
+def _gaussian_nats(rank: int, users: int) -> float:
+    return rank / 2 * -math.log1p(-1 / users)
+
+
+def _summed(name: str, users: int) -> int:
+    """Return `users` as a number of updates that hide each other."""
+    if (whole := _whole(name, users, 0)) < 2:
+        raise ValueError(
+            f"{name} must be at least 2, got {whole}: a sum of one update is that update, and its "
+            "information has no bound"
+        )
+    return whole
+
+
+def _whole(name: str, value: int, lowest: int) -> int:
+    if value != int(value) or value < lowest:
+        raise ValueError(f"{name} must be a whole number of at least {lowest}, got {value}")
+    return int(value)

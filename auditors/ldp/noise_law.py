@@ -1,0 +1,172 @@
+"""The privacy loss of one coordinate of a sum: two laws of the others' share, any number of them.
+
+For both, z = x + y with x at one end of its interval (law P) or at the other (law Q), and the
+loss ln P/Q falls with z because the laws are log-concave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import CubicSpline
+from scipy.special import gammainc, gammaincc, gammaln, lambertw
+
+from leakmeter.auditors.ldp.irwin_hall import IrwinHall
+from leakmeter.auditors.ldp.privacy_loss import LARGEST, NODES, Cells, Ends
+
+Floats = NDArray[np.float64]
+
+# Tails below e^-(_CUT + cap) of the largest density go to the ends, and Q's count e^eps times.
+_CUT = 70.0
+_MOST = 2**18  # cells of one coordinate
+
+
+@dataclass(frozen=True)
+class LossLaw:
+    """The loss under P where it is neither infinite nor beyond the cut."""
+
+    low: float
+    high: float
+    density: Callable[[Floats], Floats]  # of the loss, on [low, high], up to a factor
+    # Mass outside of an interval within [low, high]: of the loss, and of Q's loss ln Q/P.
+    ends: Callable[[float, float], tuple[Ends, Ends]]
+
+
+def gamma_loss(n: int, cap: float, width: float) -> LossLaw:
+    """Return the loss for y ~ Gamma(n, 1), x = 0 against x = width; n is at least 2.
+
+    Args:
+        n: Shape of the law.
+        cap: Losses above go to the ends.
+        width: How far the two inputs are apart.
+    """
+    m = n - 1
+    # m (ln w - w + 1), w = y/m, is ln f(y) - ln f(m): it falls to -_CUT - cap at two branches of W.
+    edge = -math.exp(-1 - (_CUT + cap) / m)
+    smallest, largest = (m * -float(lambertw(edge, branch).real) for branch in (0, -1))
+
+    def density(loss: Floats) -> Floats:
+        t = (loss + width) / m
+        z, u = -width / np.expm1(-t), width / np.expm1(t)  # u = z - width
+        w = z / m
+        return np.asarray(np.exp(m * (np.log(w) - w + 1)) * z * u)  # |dz/dloss| = z u / (width m)
+
+    def ends(low: float, high: float) -> tuple[Ends, Ends]:
+        least, most = (
+            width / math.expm1((high + width) / m),
+            -width / math.expm1(-(low + width) / m),
+        )
+        infinite = float(gammainc(n, width))
+        above = max(float(gammainc(n, width + least)) - infinite, 0.0)
+        return Ends(infinite, above, float(gammaincc(n, most))), Ends(
+            0.0, float(gammaincc(n, most - width)), float(gammainc(n, least))
+        )
+
+    return LossLaw(
+        low=m * math.log1p(width / (largest - width)) - width,
+        high=min(cap, m * math.log1p(width / smallest) - width),
+        density=density,
+        ends=ends,
+    )
+
+
+def irwin_hall_loss(n: int, cap: float) -> LossLaw:
+    """Return the loss for y a sum of n uniforms on an interval as wide as x's; n is at least 2.
+
+    Losses beyond ±cap go to the ends. With u the distance of z from the low end of Q's support,
+    P's density is f(u + 1) and Q's is f(u).
+    """
+    law = IrwinHall(n)
+    middle = (n - 1) / 2  # where the loss is 0
+
+    def loss(log_u: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return the loss, its derivative by ln u, and ln f(u + 1)."""
+        u = np.exp(log_u)
+        (one, slope_1), (two, slope_2) = law.density(u + 1), law.density(u)
+        return one - two, u * (slope_1 - slope_2), one
+
+    # Near u = 0 the loss is linear in ln u: a spline starts the search well.
+    knots = np.linspace(math.log(_smallest(law, cap)), math.log(middle), 4000)
+    guess = CubicSpline(loss(knots)[0][::-1], knots[::-1])
+    high = min(cap, float(loss(knots)[0][0]))
+
+    def solved(size: Floats) -> Floats:
+        """Return ln u at a loss >= 0, by Newton's method."""
+        log_u = guess(size)
+        for _ in range(2):
+            value, slope, _ = loss(log_u)
+            log_u = log_u - (value - size) / slope
+        return np.asarray(log_u)
+
+    def density(at: Floats) -> Floats:
+        # f is symmetric: below 0, P's density is Q's at the opposite loss, e^-loss of P's.
+        size = np.abs(at)
+        log_u = solved(size)
+        _, slope, log_p = loss(log_u)
+        return np.asarray(np.exp(log_p + log_u - np.where(at < 0, size, 0.0)) / -slope)
+
+    def ends(low: float, high: float) -> tuple[Ends, Ends]:
+        outer = [_outer_mass(law, float(u)) for u in np.exp(solved(np.array([high, -low])))]
+        infinite = math.exp(-float(gammaln(n + 1)))
+        (above, other_below), (other_above, below) = outer
+        return Ends(infinite, above, below), Ends(infinite, other_above, other_below)
+
+    return LossLaw(low=-high, high=high, density=density, ends=ends)
+
+
+def _outer_mass(law: IrwinHall, u: float) -> tuple[float, float]:
+    """Return the integrals of f over [1, 1 + u] and over [0, u]."""
+    if u > 1:  # below e^-(_CUT + cap) up to small factors; f rises, so this is an upper bound
+        log_f, _ = law.density(np.array([u + 1, u]))
+        return u * math.exp(log_f[0]), u * math.exp(log_f[1])
+    # F(x) = (x^n - n (x-1)_+^n)/n! for x <= 2.
+    log_power, log_factorial = law.n * math.log(u), float(gammaln(law.n + 1))
+    shell = math.expm1(law.n * math.log1p(u)) - law.n * math.exp(log_power)
+    return shell * math.exp(-log_factorial), math.exp(log_power - log_factorial)
+
+
+def _smallest(law: IrwinHall, cap: float) -> float:
+    """Return the u at which f falls to e^-(_CUT + cap) of its peak."""
+    u = np.linspace(0.0, law.n / 2, 20 * law.n + 1)[1:]
+    log_f, _ = law.density(u)
+    floor = float(log_f[-1]) - _CUT - cap
+    above = u[np.flatnonzero(log_f >= floor)[0]]
+    if above > 1:
+        return float(above)
+    # f(u) = u^(n-1)/(n-1)! on the first interval.
+    return math.exp((floor + float(gammaln(law.n))) / (law.n - 1))
+
+
+def loss_cells(law: LossLaw, d: int, fine: int) -> tuple[Cells, float]:
+    """Return the loss in cells, `fine` a standard deviation if d leaves room, and that deviation.
+
+    Args:
+        law: The loss of one coordinate.
+        d: How many coordinates will be composed.
+        fine: Cells a standard deviation.
+    """
+    coarse = _cells(law, (law.high - law.low) / 20_000)
+    spread = min(_std(coarse), _std(coarse.reversed()))
+    room = max((law.high - law.low) / _MOST, 20 * spread * math.sqrt(d) / LARGEST)
+    return _cells(law, max(spread / fine, room)), spread
+
+
+def _cells(law: LossLaw, step: float) -> Cells:
+    """Return the loss in as many whole cells of this width as fit."""
+    first, last = math.ceil(law.low / step), math.floor(law.high / step)
+    losses = (np.arange(first, last) + NODES[:, None]) * step
+    mass = law.density(losses)
+    ends, other_ends = law.ends(first * step, last * step)
+    mass *= (1 - ends.infinite - ends.above - ends.below) / mass.sum()
+    return Cells(first, step, mass, ends, other_ends)
+
+
+def _std(cells: Cells) -> float:
+    """Return the standard deviation of the finite losses."""
+    weight = cells.mass / cells.mass.sum()
+    mean = float((weight * cells.losses).sum())
+    return math.sqrt(float((weight * (cells.losses - mean) ** 2).sum()))

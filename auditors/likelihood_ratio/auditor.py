@@ -1,0 +1,195 @@
+"""The likelihood-ratio audit of a secure sum: can the server tell two updates of a client apart?
+
+Ngo, Östman, Durisi, Graell i Amat (2024), Secure Aggregation is Not Private Against Membership
+Inference Attacks, arXiv:2403.17775, section 4.5. Ours differs in five points:
+1. Three disjoint sets: one fits the law of the others' sum, one chooses, one tests. A test on
+   the samples that chose it flatters itself.
+2. The limits of the error rates hold for all thresholds together.
+3. What the trials play anew is a named game. Where one finite data set is dealt to all clients,
+   the others' updates hang together and the attack is stronger than for independent clients.
+4. Noise of the mechanism is part of every trial, exactly, through its component along the test.
+5. The aggregate that the round really released gets a verdict, where its truth is known.
+
+The claim is: there are two feasible updates of one client, the worst of those sampled and fixed
+before testing, that the sum distinguishes. It is not a statement about a typical update.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.auditor import Auditor, Finding, RoundView, UpdateSampler
+from leakmeter.auditors.likelihood_ratio.findings import Judge
+from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, Watch, duel
+from leakmeter.auditors.limitations import (
+    Project,
+    check_noise_is_known,
+    few_clients,
+    sampler_limits,
+)
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampling.round_sum import (
+    SamplerOf,
+    contribution,
+    fitting_sampler,
+    is_due,
+    noise_on_sum,
+    rounding_on_sum,
+    seen_sum,
+)
+
+_log = logging.getLogger("flwr")
+
+
+class LikelihoodRatio(Auditor):
+    """Lets the server guess which of two updates a client has put into the sum.
+
+    Args:
+        sampler: Draws fresh updates, and names the game; or a function of the round's view that
+            returns one, where the clients' mechanism changes from round to round.
+        target: Client under attack; None draws one of the round's clients. A round without the
+            target is not audited.
+        every: Audit every so many rounds, from the first on; 0 audits the first only, as the
+            paper does: later rounds only add to what the server knows.
+        effort: How many draws go into each stage.
+        observer: "server" sees the sum before server noise, "outsider" after it.
+        delta: The delta of the bounds.
+        confidence: Of each round's bound; over the run it is shared among the audited rounds.
+        seed: Names all draws.
+        watch: Told which stage is how far, for a progress bar.
+    """
+
+    name = "likelihood-ratio"
+    # The server knows the model and who takes part, and sees the sum. The truth makes the
+    # candidate of the verdict and takes out what canary seats have put in; it scores nothing.
+    reads = frozenset({"sent", "replies", "facts", "truth"})
+    wants_truth = True
+
+    def __init__(
+        self,
+        sampler: UpdateSampler | SamplerOf,
+        *,
+        target: int | None = None,
+        every: int = 0,
+        effort: Effort = Effort(),  # noqa: B008 - a frozen value
+        observer: Literal["server", "outsider"] = "server",
+        delta: float = 1e-5,
+        confidence: float = 0.95,
+        seed: int = 0,
+        watch: Watch | None = None,
+    ) -> None:
+        within("every", every, lowest=0)
+        within("delta", delta, above=0.0, below=1.0)
+        within("confidence", confidence, above=0.0, below=1.0)
+        if observer not in ("server", "outsider"):
+            raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")
+        if target is not None and target < 0:
+            raise ValueError(f"target must be a client, 0 or more, or None, got {target}")
+        self.sampler, self.target, self.every, self.effort = sampler, target, every, effort
+        self.observer, self.delta, self.confidence = observer, delta, confidence
+        self.seed, self._watch = seed, watch
+        self._judge = Judge(self.name, observer, delta, seed)
+        self._played: list[dict[str, Any]] = []
+        self._constant: dict[str, Any] | None = None  # the first round in which nothing hid anyone
+        self._num_audits = 1
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Count the rounds that will be audited: they share the run's confidence."""
+        self._played, self._constant = [], None
+        self._num_audits = -(-num_rounds // self.every) if self.every else 1
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say where updates cannot be drawn anew, or too few clients hide one another."""
+        check_noise_is_known(self.observer, project)
+        said = list(sampler_limits(self.sampler, project))
+        if few := few_clients(project, 2, "a sum hides a client among others only; not audited"):
+            return said + few
+        then = "its Gaussian approximation is poor for so few; the lower bound holds all the same"
+        return said + few_clients(project, 4, then)
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        """Audit this round if it is due."""
+        if not is_due(view.server_round, self.every) or view.facts.abandoned:
+            return ()
+        honest = sorted(set(view.replies) - set(view.instructed))
+        target = self._chosen(honest, view.server_round)
+        if target is None or len(honest) < 2:
+            _log.warning("round %d: no client to audit among %s", view.server_round, honest)
+            return ()
+        sampler = fitting_sampler(self.sampler, view)
+        others = [c for c in honest if c != target]
+        judge = self._judge.of_round(view.server_round, sampler.game, target, len(others))
+        try:
+            played = duel(
+                sampler,
+                view.sent,
+                target,
+                others,
+                effort=self.effort,
+                stream=("likelihood-ratio", self.seed, view.server_round),
+                noise_std=noise_on_sum(view.facts, self.observer, sampler.scale),
+                rounding_std=rounding_on_sum(view.facts, sampler.scale),
+                really=contribution(view, target, sampler.scale),
+                watch=self._watch,
+            )
+        except ConstantSumError as error:
+            is_rounded = bool(view.facts.quantum)
+            self._constant = self._constant or {
+                "round": view.server_round,
+                "game": sampler.game,
+                "target": target,
+                "others": len(others),
+                "why": str(error),
+                "is_rounded": is_rounded,
+            }
+            return [judge.constant(str(error), is_rounded=is_rounded)]
+        self._played.append(
+            {
+                "round": view.server_round,
+                "game": sampler.game,
+                "target": target,
+                "others": len(others),
+                "shift": played.shift,
+                "scores": played.scores,
+            }
+        )
+        seen = seen_sum(view, self.observer, sampler.scale)
+        return [*judge.claims(played, self.confidence), *judge.verdict(played, seen)]
+
+    def report(self) -> Sequence[Finding]:
+        """Return the largest bound of the audited rounds, at a confidence that they share.
+
+        Where nothing hid the target there is no bound, and what the first such round showed stands.
+        """
+        found = () if self._constant is None else (self._judge.constant_of_run(self._constant),)
+        if not self._played:
+            return found
+        shared = 1 - (1 - self.confidence) / max(self._num_audits, len(self._played))
+        return [self._judge.of_run(self._played, shared, self.confidence), *found]
+
+    def state(self) -> dict[str, Any]:
+        """Return the scores of the audited rounds, and where there were none."""
+        return {"played": [dict(p) for p in self._played], "constant": self._constant}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned."""
+        self._played = [
+            {**p, "scores": np.asarray(p["scores"], dtype=np.float64)} for p in state["played"]
+        ]
+        self._constant = state.get("constant")
+
+    def _chosen(self, honest: Sequence[int], server_round: int) -> int | None:
+        """Return the client under attack in this round."""
+        if self.target is not None:
+            return self.target if self.target in honest else None
+        if not honest:
+            return None
+        return int(stream(self.seed, "likelihood-ratio", "target", server_round).choice(honest))
+
+
+__all__ = ["Duel", "Effort", "LikelihoodRatio"]

@@ -1,0 +1,78 @@
+"""Two candidate updates and the best linear test between them, chosen before any trial is played.
+
+Ngo, Östman, Durisi, Graell i Amat (2024), Secure Aggregation is Not Private Against Membership
+Inference Attacks, arXiv:2403.17775, eq. 10 and 11: for a Gaussian sum of the others the most
+distinguishable pair is the one that is farthest apart in units of their covariance, and the
+log-likelihood ratio is linear in what the server sees. So a client enters a trial through a
+single number, and a trial costs no more than its scalar.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from leakmeter.auditors.auditor import Vector
+from leakmeter.auditors.likelihood_ratio.sum_law import Floats, Matrix, SumLaw
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """A pair of candidates and the direction along which they are told apart.
+
+    Attributes:
+        pair: Which of the candidates.
+        first: The one that a large score speaks for, (dim,).
+        second: The other.
+        direction: Σ⁻¹(first - second) over the separation: the model's scores have unit variance.
+        modelled: Separation of the pair in standard deviations, as the model of the fit has it.
+        law: That model.
+    """
+
+    pair: tuple[int, int]
+    first: Vector
+    second: Vector
+    direction: Vector
+    modelled: float
+    law: SumLaw
+
+    @property
+    def shift(self) -> float:
+        """How far the first candidate's score is above the second's."""
+        return float(self.direction @ (self.first - self.second))
+
+
+def challenge(candidates: Floats, law: SumLaw) -> Challenge:
+    """Return the pair of candidates, (m, dim), that the model sets farthest apart."""
+    if len(candidates) < 2:
+        raise ValueError(f"candidates must be at least 2, got {len(candidates)}")
+    # Around their own mean the products are small, and so is what cancels in the distances.
+    first, second = farthest(law.gram(candidates - candidates.mean(axis=0)))
+    return between(candidates[first], candidates[second], law, (first, second))
+
+
+def between(
+    first: Floats, second: Floats, law: SumLaw, pair: tuple[int, int] = (0, 1)
+) -> Challenge:
+    """Return the test between two given updates."""
+    x, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    raw = law.solve(x - other)
+    # Equal candidates, or equal in all that the model knows of: nothing to be told apart.
+    separation = math.sqrt(max(float(raw @ (x - other)), 0.0))
+    direction = raw / separation if separation > 0 else np.zeros_like(raw)
+    return Challenge(pair, x, other, direction, separation, law)
+
+
+def farthest(gram: Matrix) -> tuple[int, int]:
+    """Return the two rows farthest apart, from their inner products; the first pair if several.
+
+    >>> farthest(np.array([[0.0, 0.0, 0.0], [0.0, 1.0, -2.0], [0.0, -2.0, 4.0]]))
+    (1, 2)
+    """
+    lengths = np.diagonal(gram)
+    squares = lengths[:, None] + lengths[None, :] - 2 * gram
+    np.fill_diagonal(squares, -np.inf)
+    first, second = np.unravel_index(int(squares.argmax()), squares.shape)
+    return int(first), int(second)

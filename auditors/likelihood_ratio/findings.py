@@ -1,0 +1,224 @@
+"""What a played likelihood-ratio game may claim, in findings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from leakmeter.auditors.auditor import Finding, Game, Observer, Vector
+from leakmeter.auditors.bounds.curve import drawn
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.canaries.estimates import anderson_darling
+from leakmeter.auditors.gaussian.pair import delta_gaussian, epsilon_gaussian, tradeoff_gaussian
+from leakmeter.auditors.likelihood_ratio.game import Duel
+
+# Where the curve of lower bounds is given.
+DELTAS = tuple(float(d) for d in np.logspace(-6, math.log10(0.5), 20))
+
+GAMES: Mapping[Game, str] = {
+    "rerun": "the clients' data are fixed and known, each trial draws new batches",
+    "partition": "each trial deals one known data set anew to all clients",
+    "independent": "each trial draws the data of each client afresh and independently",
+}
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Turns played games into findings; knows the adversary and, once told, the round."""
+
+    name: str
+    observer: Observer
+    delta: float
+    seed: int
+    server_round: int | None = None
+    game: Game = "rerun"
+    target: int = 0
+    num_others: int = 0
+
+    def of_round(self, server_round: int, game: Game, target: int, num_others: int) -> Judge:
+        """Return the judge of one round."""
+        judge = replace(self, server_round=server_round, game=game)
+        return replace(judge, target=target, num_others=num_others)
+
+    def claims(self, played: Duel, confidence: float) -> list[Finding]:
+        """Return the lower bound, what a Gaussian model would say, and how sound the model is."""
+        return [
+            self._bound(played, confidence),
+            *([self._modelled(played)] if math.isfinite(played.separation) else []),
+            *self._diagnoses(played),
+        ]
+
+    def _bound(self, played: Duel, confidence: float) -> Finding:
+        """Return what the trials prove."""
+        inside, outside = played.scores + played.shift, played.scores
+        bound = epsilon_lower_bound(inside, outside, delta=self.delta, confidence=confidence)
+        details = {
+            "game": self.game,
+            "target": self.target,
+            "others": self.num_others,
+            "pair": played.pair,
+            **drawn(inside, outside, confidence=confidence, deltas=DELTAS),
+        }
+        assumptions = (*bound.assumptions, self._assumption())
+        return Finding.of(replace(bound, assumptions=assumptions), details=details, **self._words())
+
+    def _modelled(self, played: Duel) -> Finding:
+        """Return epsilon of Gaussians as far apart as the trials (Theorem 2 of the paper)."""
+        separation = played.separation
+        rates = np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.3])
+        epsilons = np.array([0.5, 1.0, 2.0, 4.0, 8.0])
+        return Finding(
+            value=epsilon_gaussian(self.delta, separation),
+            kind="approximation",
+            delta=self.delta,
+            rule=f"two Gaussians {separation:.3g} standard deviations apart, as the trials are",
+            sample_sizes={"trials": played.scores.size},
+            assumptions=("the others' sum is Gaussian along the test; delta may be understated",),
+            details={
+                "tradeoff": {"fpr": rates, "fnr": tradeoff_gaussian(rates, separation)},
+                "epsilons": epsilons,
+                "deltas": delta_gaussian(epsilons, separation),
+            },
+            **self._words(),
+        )
+
+    def _diagnoses(self, played: Duel) -> list[Finding]:
+        """Return how far the pair is apart, and whether the model's assumptions look sound."""
+        found = [
+            self._diagnostic(
+                "separation",
+                played.separation,
+                f"distance of the two worlds on fresh trials; the fit promised "
+                f"{played.modelled:.3g}, the pilot {played.piloted:.3g}",
+                {"in_sample": played.modelled, "pilot": played.piloted, **played.facts},
+            )
+        ]
+        if played.scores.size >= 8 and np.ptp(played.scores) > 0:
+            statistic, p = anderson_darling(played.scores)
+            rule = f"normality of the test statistic over trials, p = {p:.2g}"
+            quantity = "Anderson-Darling statistic"
+            found.append(self._diagnostic(quantity, statistic, rule, {"p_value": p}))
+        if played.span is not None and played.span.separated and self._is_sure(played):
+            rule = f"{played.span.words}; the test leaves this out"
+            details = {"idle_columns": played.span.idle_columns, "rank": played.span.rank}
+            quantity = "separation by support"
+            found.append(self._diagnostic(quantity, played.span.share, rule, details))
+        return found
+
+    def _is_sure(self, played: Duel) -> bool:
+        """Whether enough updates were sampled to say that the others never reach a place.
+
+        What none of M updates reached, one update reaches with a chance of at most 3/M (95 %
+        confidence), and a sum of n with n times that; up to 5 % are let pass.
+        """
+        return 3 * self.num_others <= 0.05 * played.span_samples
+
+    def verdict(self, played: Duel, seen: Vector | None) -> list[Finding]:
+        """Return what the test says of the sum that was really released, if that can be known."""
+        if played.real is None or seen is None:
+            return []
+        test, mean, std = played.real
+        if not (test.shift > 0 and std > 0):
+            return []
+        middle = mean + float(test.direction @ (test.first + test.second)) / 2
+        ratio = test.shift / std**2 * (float(test.direction @ seen) - middle)
+        separation = test.shift / std
+        error = float(tradeoff_gaussian(0.5, separation / 2))  # Φ(-separation/2)
+        says = "the update that was sent" if ratio > 0 else "the other one"
+        rule = (
+            f"log-likelihood ratio of client {self.target}'s true update against the farthest "
+            f"candidate, on the released sum: the server says {says}; a Gaussian model expects "
+            f"an error in {error:.2g} of such guesses"
+        )
+        details = {
+            "right": ratio > 0,
+            "separation": separation,
+            "expected_error": error,
+            "alternative": test.pair[1],
+        }
+        return [self._diagnostic("verdict", ratio, rule, details)]
+
+    def constant(self, why: str, *, is_rounded: bool) -> Finding:
+        """Return that nothing hides the target."""
+        rule = f"{why}: any two different updates of client {self.target} are told apart for sure"
+        if is_rounded:
+            rule += ", unless they differ by less than the sum is rounded"
+        return self._diagnostic("separation by support", 1.0, rule, {})
+
+    def constant_of_run(self, where: Mapping[str, Any]) -> Finding:
+        """Return for the run that nothing hid the target in one of its rounds."""
+        judge = replace(
+            self, game=where["game"], target=int(where["target"]), num_others=int(where["others"])
+        )
+        why = f"round {int(where['round'])}: {where['why']}"
+        return judge.constant(why, is_rounded=bool(where["is_rounded"]))
+
+    def of_run(
+        self, played: Sequence[Mapping[str, Any]], shared: float, confidence: float
+    ) -> Finding:
+        """Return the largest bound of several rounds, each at a confidence of `shared`."""
+        bounds = [
+            epsilon_lower_bound(
+                p["scores"] + p["shift"], p["scores"], delta=self.delta, confidence=shared
+            )
+            for p in played
+        ]
+        best = max(range(len(bounds)), key=lambda i: bounds[i].value)
+        where = played[best]
+        judge = replace(
+            self, game=where["game"], target=int(where["target"]), num_others=int(where["others"])
+        )
+        rule = bounds[best].rule
+        if len(played) > 1:
+            rule += f"; largest of {len(played)} audited rounds, which share the confidence"
+        bound = replace(
+            bounds[best],
+            rule=rule,
+            confidence=confidence,
+            assumptions=(*bounds[best].assumptions, judge._assumption()),
+        )
+        details = {
+            "game": judge.game,
+            "round": int(where["round"]),
+            "rounds": [int(p["round"]) for p in played],
+            "epsilons": [b.value for b in bounds],
+            "curve": drawn(
+                where["scores"] + where["shift"], where["scores"], confidence=shared, deltas=DELTAS
+            ),
+        }
+        return Finding.of(bound, details=details, **judge._words())
+
+    def _assumption(self) -> str:
+        return (
+            f"the adversary knows the cohort and can simulate the others: {GAMES[self.game]}; the "
+            "client's own randomness is frozen in its two candidate updates; what canary seats "
+            "send is known; rounding of the sum is Gaussian of the average variance"
+        )
+
+    def _words(self) -> dict[str, Any]:
+        """Return the fields that all findings share."""
+        sees = "the sum of a round" if self.observer == "server" else "the noised sum of a round"
+        return {
+            "auditor": self.name,
+            "quantity": "epsilon",
+            "threat_model": (
+                f"{self.observer} who sees {sees}, knows who takes part and two updates one of "
+                f"which a client has sent, and can simulate the others (game {self.game}: "
+                f"{GAMES[self.game]})"
+            ),
+            "observer": self.observer,
+            "adjacency": "replace",
+            "unit": "client",
+            "server_round": self.server_round,
+            "seed": self.seed,
+        }
+
+    def _diagnostic(
+        self, quantity: str, value: float, rule: str, details: Mapping[str, Any]
+    ) -> Finding:
+        words = self._words() | {"quantity": quantity}
+        return Finding(value=value, kind="diagnostic", rule=rule, details=details, **words)

@@ -1,0 +1,303 @@
+"""Plays the game of the likelihood-ratio audit: fit, choose, test, each on draws of its own.
+
+It knows nothing of Flower or of rounds: a sampler, a model and the names of the clients go in,
+and the scores of the trials come out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.auditor import Stream, UpdateSampler, Vector
+from leakmeter.auditors.likelihood_ratio.challenge import Challenge, between, challenge
+from leakmeter.auditors.likelihood_ratio.span import Span, outside_span
+from leakmeter.auditors.likelihood_ratio.sum_law import (
+    ROUNDING,
+    DenseLaw,
+    DualLaw,
+    Floats,
+    NothingMovesError,
+    SumLaw,
+)
+from leakmeter.auditors.rng import stream as numbers
+
+# Up to this dimension the span of the others' updates is sampled, if the fit had so many updates
+# of each client: fewer could not tell what a sum never reaches.
+_MOST_SPANNED, _PER_CLIENT = 1000, 60
+# Told which stage begins or goes on, and which share of it is done.
+Watch = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How many draws go into each stage.
+
+    Attributes:
+        fit: Single updates behind the model of the others' sum.
+        candidates: Updates of the target among which the worst pair is looked for.
+        pilot: Draws of the sum on which is chosen between forms of the test.
+        trials: Draws of the sum on which the test is judged.
+    """
+
+    fit: int = 2000
+    candidates: int = 200
+    pilot: int = 200
+    trials: int = 1000
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("fit", 10), ("candidates", 2), ("pilot", 10), ("trials", 20)):
+            within(name, getattr(self, name), lowest=lowest)
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A played game: what the test was, and how it did.
+
+    Attributes:
+        scores: Of the sum without the target, one for each trial; either candidate adds its own.
+        shift: How much more the first candidate adds than the second.
+        modelled: Separation as the fit has it, in standard deviations.
+        piloted: The same on the pilot draws, which have chosen the form.
+        span: What of the pair's distance lies outside of all that the others' updates span; None
+            where that was not looked at, or noise covers everything.
+        facts: About the fit: form, samples, dimension, shrinkage, condition number.
+        pair: Which of the candidates.
+        real: Pilot mean and deviation along the test for the update that was really sent.
+    """
+
+    scores: Vector
+    shift: float
+    modelled: float
+    piloted: float
+    span: Span | None
+    facts: dict[str, Any]
+    pair: tuple[int, int]
+    real: tuple[Challenge, float, float] | None = None
+
+    @property
+    def span_samples(self) -> int:
+        """How many of the others' updates the span was seen of."""
+        return 0 if self.span is None else self.span.samples
+
+    @property
+    def separation(self) -> float:
+        """Distance of the two worlds in standard deviations of the trials."""
+        return _ratio(self.shift, float(self.scores.std(ddof=1)))
+
+
+class ConstantSumError(ValueError):
+    """The others' sum does not vary at all in this game."""
+
+
+_CONSTANT = "the others' sum is the same in every draw of this game"
+
+
+def duel(
+    sampler: UpdateSampler,
+    model: Vector,
+    target: int,
+    others: Sequence[int],
+    *,
+    effort: Effort,
+    stream: Stream,
+    noise_std: float = 0.0,
+    rounding_std: float = 0.0,
+    really: Vector | None = None,
+    watch: Watch | None = None,
+) -> Duel:
+    """Play the game once.
+
+    Args:
+        sampler: Draws updates; its game decides what is played anew in each trial.
+        model: Global model that the clients start from.
+        target: Client whose two candidate updates are to be told apart.
+        others: Clients whose sum hides it.
+        effort: How many draws go into each stage.
+        stream: Names the randomness.
+        noise_std: Noise of the mechanism on each coordinate of the sum.
+        rounding_std: The same of its rounding, which is part of the trials but not of the model:
+            it is far too small to hide anything.
+        really: The target's true contribution, for a test of it against a candidate.
+        watch: Told of the progress.
+
+    Raises:
+        ConstantSumError: The others' sum is the same in all draws and nothing noises it.
+    """
+    if not others or target in others:
+        raise ValueError(f"others must be clients beside the target {target}, got {list(others)}")
+    watch = watch or _unwatched
+    sums = _Sums(sampler, model, others, watch)
+    added = math.hypot(noise_std, rounding_std)
+    watch("fit", 0.0)
+    laws = sums.laws(effort.fit, (*stream, "fit"), noise_std)
+    watch("candidates", 0.0)
+    drawn = (*stream, "candidates")
+    rows = np.concatenate(list(sampler.sample(model, [target], effort.candidates, drawn)))[:, 0]
+    tests = [challenge(rows, law) for law in laws]
+    sums.sampler = sampler.apart(target, drawn, sorted({i for t in tests for i in t.pair}))
+    pilot = sums.along(tests, effort.pilot, (*stream, "pilot"), added)
+    spread = pilot.std(axis=0, ddof=1)
+    reached = [_ratio(test.shift, std) for test, std in zip(tests, spread, strict=True)]
+    best = int(np.argmax(reached))
+    test = tests[best]
+    real = None
+    if really is not None and (beside := sampler.beside(target)) is not None:
+        # In the run the others hold what the target does not, and so in this pilot.
+        sums.sampler = beside
+        truth = _against(really, rows, laws[0])
+        scores = sums.along([truth], effort.pilot, (*stream, "verdict"), added)[:, 0]
+        real = (truth, float(scores.mean()), float(scores.std(ddof=1)))
+    # The others never hold the records behind the pair: their law is the same in both worlds.
+    sums.sampler = sampler.apart(target, drawn, sorted(test.pair))
+    span = sums.span(test, (*stream, "span")) if noise_std == 0 else None
+    return Duel(
+        scores=sums.along([test], effort.trials, (*stream, "test"), added)[:, 0],
+        shift=test.shift,
+        modelled=test.modelled,
+        piloted=reached[best],
+        span=span,
+        facts=_facts(test.law, len(others)),
+        pair=test.pair,
+        real=real,
+    )
+
+
+class _Sums:
+    """Draws of the others' sum, as models of their law or as scores along a few directions."""
+
+    def __init__(
+        self, sampler: UpdateSampler, model: Vector, others: Sequence[int], watch: Watch
+    ) -> None:
+        self.sampler = sampler
+        self._model, self._others, self._watch = model, others, watch
+        self._rows: NDArray[np.float32] | None = None  # samples that span all there is
+
+    def laws(self, updates: int, stream: Stream, noise_std: float) -> list[SumLaw]:
+        """Return models of the sum, in the forms that so many sampled updates allow."""
+        free = self.sampler.free
+        dim = self._model.size if free is None else free.size
+        each = max(-(-updates // len(self._others)), 3)  # so that every client has its turns
+        try:
+            if updates >= 2 * dim:
+                draws = (
+                    each if self.sampler.game == "rerun" else max(updates, 3 * len(self._others))
+                )
+                moments = self.sampler.moments(self._model, self._others, draws, stream)
+                return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
+            rows = self._spread(each, stream)
+            freedom = len(rows) - len(self._others)
+            law = DualLaw.fit(rows, free=free, noise_std=noise_std, freedom=freedom)
+            self._rows = rows if law.is_saturated else None
+            return [law, law.leading(len(rows) // 4)]
+        except NothingMovesError:
+            raise ConstantSumError(_CONSTANT) from None
+
+    def _spread(self, draws: int, stream: Stream) -> NDArray[np.float32]:
+        """Return rows whose covariance is that of the sum, from single updates.
+
+        Each client's draws are centred by their own mean. Deals of one data set make clients
+        dependent; that is modelled by one factor for all coordinates.
+        """
+        chunks = self.sampler.sample(self._model, self._others, draws, stream)
+        watched = self._watched(str(stream[-1]), chunks, draws)
+        drawn = np.concatenate(list(watched), dtype=np.float32)
+        mean = drawn.mean(axis=0, dtype=np.float64)
+        drawn -= mean.astype(np.float32)
+        for client, centre in enumerate(mean):  # what rounding has left of a constant is none
+            still = np.abs(drawn[:, client]).max(axis=0) <= ROUNDING * np.abs(centre)
+            drawn[:, client, still] = 0.0
+        factor = 1.0
+        if self.sampler.game == "partition":
+            independent = np.einsum("ijk,ijk->k", drawn, drawn, dtype=np.float64)
+            moves = independent > 0
+            together = (drawn.sum(axis=1, dtype=np.float64) ** 2).sum(axis=0)
+            factor = float((together[moves] / independent[moves]).mean()) if moves.any() else 1.0
+        rows = drawn.reshape(-1, drawn.shape[-1])
+        rows *= np.float32(math.sqrt(factor * (len(rows) - 1) / (draws - 1)))
+        return rows
+
+    def span(self, test: Challenge, stream: Stream) -> Span | None:
+        """Return what of a pair's distance the others' updates never reach.
+
+        Without samples that span everything there is, the only coordinates that count are those
+        which never move. Large models would take too many samples to say more.
+        """
+        gap, rows = test.first - test.second, self._rows
+        dim, enough = test.law.kept.size, _PER_CLIENT * len(self._others)
+        if isinstance(test.law, DenseLaw) and dim <= _MOST_SPANNED and test.law.samples >= enough:
+            rows = self._spread(max(3 + 2 * dim // len(self._others), _PER_CLIENT + 1), stream)
+        if rows is not None:
+            return outside_span(gap, rows, affine=False)
+        free = np.arange(gap.size) if self.sampler.free is None else self.sampler.free
+        idle = np.setdiff1d(free, test.law.kept)
+        length, left = float(np.linalg.norm(gap)), float(np.linalg.norm(gap[idle]))
+        return Span(
+            dim=free.size,
+            samples=test.law.samples,
+            rank=test.law.kept.size,
+            complete=False,
+            norm=length,
+            residual_norm=left,
+            idle_columns=idle.size,
+            idle_norm=left,
+            noise=1e-5 * length,
+        )
+
+    def along(
+        self, tests: Sequence[Challenge], draws: int, stream: Stream, noise_std: float
+    ) -> NDArray[np.float64]:
+        """Return the sum's component along each test, with noise, (draws, tests)."""
+        project = np.stack([test.direction for test in tests], axis=1)
+        chunks = self.sampler.sums(self._model, self._others, draws, stream, project=project)
+        scores = np.concatenate(list(self._watched(str(stream[-1]), chunks, draws)))
+        if noise_std > 0:
+            # Noise along fixed directions is Gaussian with their inner products.
+            rng = numbers(0, *stream, "noise")
+            root = np.linalg.qr(project, mode="r")
+            scores = scores + noise_std * rng.standard_normal((draws, len(root))) @ root
+        return np.asarray(scores, dtype=np.float64)
+
+    def _watched(self, stage: str, chunks: Iterator[Floats], draws: int) -> Iterator[Floats]:
+        done = 0
+        for chunk in chunks:
+            yield chunk
+            done += len(chunk)
+            self._watch(stage, done / draws)
+
+
+def _against(really: Vector, rows: Floats, law: SumLaw) -> Challenge:
+    """Return the test of the true update against the candidate farthest from it."""
+    gram = law.gram(np.concatenate([really[None].astype(rows.dtype), rows]) - rows.mean(axis=0))
+    distances = np.diagonal(gram)[1:] - 2 * gram[0, 1:]
+    index = int(distances.argmax())
+    return between(really, rows[index], law, (-1, index))
+
+
+def _ratio(shift: float, std: float) -> float:
+    if shift <= 0:
+        return 0.0
+    return shift / std if std > 0 else math.inf
+
+
+def _facts(law: SumLaw, num_others: int) -> dict[str, Any]:
+    """Return how good the model can be."""
+    return {
+        "form": law.form,
+        "samples": law.samples,
+        "dimension": int(law.kept.size),
+        "dimension_per_sample": law.kept.size / law.samples,
+        "shrinkage": law.shrinkage,
+        "condition_number": law.condition,
+        "others": num_others,
+    }
+
+
+def _unwatched(stage: str, share: float) -> None:
+    """Tell nobody."""

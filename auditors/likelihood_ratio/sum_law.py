@@ -1,0 +1,303 @@
+"""A Gaussian model of a sum of updates, fitted from samples, in the form that fits their number.
+
+With samples well above the dimension the covariance is factored (`DenseLaw`); with fewer it is
+never formed (`DualLaw`, the matrix inversion lemma). Ledoit and Wolf (2004), A Well-conditioned
+Estimator for Large-dimensional Covariance Matrices, Lemmas 3.2-3.4, say how far to shrink. Ours
+shrinks correlations towards zero and leaves the variances alone: the coordinates of an update
+have very different scales, and a target of equal variances would drown the small ones.
+Coordinates that never move in the samples are left out: the model knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh, solve_triangular
+from scipy.linalg.lapack import dpocon
+
+from leakmeter.auditors.auditor import Moments, Vector
+
+Floats = NDArray[np.floating]
+Matrix = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+class NothingMovesError(ValueError):
+    """The samples are all the same."""
+
+
+class SumLaw(Protocol):
+    """Gaussian model of the others' sum."""
+
+    @property
+    def kept(self) -> Indices:
+        """Coordinates that the model speaks of."""
+        ...
+
+    @property
+    def samples(self) -> int:
+        """How many samples it was fitted from."""
+        ...
+
+    @property
+    def shrinkage(self) -> float:
+        """How far correlations were shrunk, in [0, 1]."""
+        ...
+
+    @property
+    def condition(self) -> float:
+        """Condition number of the shrunk correlations, estimated."""
+        ...
+
+    @property
+    def form(self) -> str:
+        """Which form this is, in words."""
+        ...
+
+    def gram(self, rows: Floats) -> Matrix:
+        """Return rows Σ⁻¹ rowsᵀ, (m, m), for rows (m, dim)."""
+        ...
+
+    def solve(self, vector: Floats) -> Vector:
+        """Return Σ⁻¹ vector, zero outside `kept`."""
+        ...
+
+
+@dataclass(frozen=True)
+class DenseLaw:
+    """Shrunk covariance matrix, factored once; see `SumLaw`."""
+
+    kept: Indices
+    samples: int
+    shrinkage: float
+    condition: float
+    std: Vector
+    factor: Matrix  # lower Cholesky factor of the shrunk correlations; above it is rubbish
+    form: str = "shrunk covariance"
+
+    @classmethod
+    def fit(
+        cls,
+        moments: Moments,
+        *,
+        free: Indices | None = None,
+        noise_std: float = 0.0,
+        shrinkage: float | None = None,
+    ) -> DenseLaw:
+        """Return the model of these moments.
+
+        Args:
+            moments: Of the sum.
+            free: Coordinates to consider; None for all.
+            noise_std: Standard deviation of noise that is added to every coordinate of the sum.
+            shrinkage: In [0, 1]; None lets Ledoit and Wolf decide.
+        """
+        own = np.diagonal(moments.scatter) / (moments.count - 1)
+        own = np.where(own > (ROUNDING * moments.mean) ** 2, own, 0.0)
+        kept = _moving(own + noise_std**2, free)
+        std = np.sqrt(own[kept] + noise_std**2)
+        matrix = moments.scatter[np.ix_(kept, kept)]
+        matrix /= (moments.count - 1) * std
+        matrix /= std[:, None]
+        if shrinkage is None:
+            share = kept.size / max(int((own > 0).sum()), 1)  # of the coordinates in the quartic
+            quartic = None if moments.quartic is None or noise_std else moments.quartic * share**2
+            square = float(np.einsum("ij,ij->", matrix, matrix))
+            shrinkage = _intensity(square, np.diagonal(matrix), moments.count, quartic)
+        np.fill_diagonal(matrix, 1.0)
+        factor, shrinkage, condition = _factored(matrix, shrinkage)
+        return cls(kept, moments.count, shrinkage, condition, std, factor)
+
+    def gram(self, rows: Floats) -> Matrix:
+        """Return rows Σ⁻¹ rowsᵀ."""
+        scaled = (rows[:, self.kept] / self.std).T
+        white = solve_triangular(self.factor, scaled, lower=True, overwrite_b=True)
+        return np.asarray(white.T @ white)
+
+    def solve(self, vector: Floats) -> Vector:
+        """Return Σ⁻¹ vector, zero outside `kept`; of every row if there are several."""
+        out = np.zeros(vector.shape)
+        scaled = (vector[..., self.kept] / self.std).T
+        out[..., self.kept] = cho_solve((self.factor, True), scaled).T / self.std
+        return out
+
+
+@dataclass(frozen=True)
+class DualLaw:
+    """The same from fewer samples than dimensions: Σ = D + UᵀU with D diagonal; see `SumLaw`.
+
+    In units of D, Σ⁻¹ weighs a vector's part along each row of an orthonormal basis by `inside`
+    and the rest by `outside`, which is 0 for a model of the leading directions alone. The basis
+    is `mix` @ `white`, which is never formed.
+    """
+
+    kept: Indices
+    samples: int
+    shrinkage: float
+    condition: float
+    root: NDArray[np.float32]  # (kept,): √D
+    white: NDArray[np.float32]  # (samples, kept): centred samples in units of √D
+    mix: Matrix  # (rank, samples)
+    inside: Vector  # (rank,), ascending
+    freedom: int  # directions that the samples could have shown
+    outside: float = 1.0
+    form: str = "shrunk covariance"
+
+    @classmethod
+    def fit(
+        cls,
+        sums: Floats,
+        *,
+        free: Indices | None = None,
+        noise_std: float = 0.0,
+        shrinkage: float | None = None,
+        freedom: int | None = None,
+    ) -> DualLaw:
+        """Return the model of the rows of `sums`, (samples, dim).
+
+        Args:
+            sums: Samples of the sum.
+            free: Coordinates to consider; None for all.
+            noise_std: Standard deviation of noise that is added to every coordinate of the sum.
+            shrinkage: In [0, 1]; None lets Ledoit and Wolf decide.
+            freedom: Degrees of freedom of the samples, where they are fewer than one less than
+                the samples; they decide about the shrinkage.
+        """
+        count = len(sums)
+        if count < 3:
+            raise ValueError(f"sums must hold at least 3 samples, got {count}")
+        mean = sums.mean(axis=0, dtype=np.float64)
+        own = _variance(sums, mean)
+        own = np.where(own > (ROUNDING * mean) ** 2, own, 0.0)
+        kept = _moving(own + noise_std**2, free)
+        std = np.sqrt(own[kept] + noise_std**2)
+        white = np.empty((count, kept.size), dtype=np.float32)  # no second copy of `sums` is made
+        for row, out in zip(sums, white, strict=True):
+            out[:] = (row[kept] - mean[kept]) / std
+        ratio = own[kept] / std**2
+        if shrinkage is None:
+            products = (white @ white.T).astype(np.float64)
+            square = float((products**2).sum()) / (count - 1) ** 2
+            quartic = float((np.diagonal(products) ** 2).sum())
+            free_count = count if freedom is None else freedom + 1
+            shrinkage = _intensity(square, ratio, free_count, quartic * free_count / count)
+        shrinkage = min(max(shrinkage, _LEAST), 1.0)
+        rest = np.sqrt(1 - (1 - shrinkage) * ratio)  # √D in units of std
+        white /= rest.astype(np.float32)
+        values, vectors = eigh((white @ white.T).astype(np.float64))
+        values, vectors = values[::-1], vectors[:, ::-1]
+        rank = int((values > values[0] * 1e-6).sum())
+        spread = 1 + (1 - shrinkage) / (count - 1) * values[:rank]  # of Σ along the basis
+        return cls(
+            kept,
+            count,
+            shrinkage,
+            condition=float(spread[0]),
+            root=(rest * std).astype(np.float32),
+            white=white,
+            mix=(vectors[:, :rank] / np.sqrt(values[:rank])).T,
+            inside=1 / spread,
+            freedom=count - 1 if freedom is None else freedom,
+        )
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether the samples have stopped to add directions."""
+        return len(self.mix) < 0.9 * self.freedom
+
+    def leading(self, rank: int) -> DualLaw:
+        """Return the model of so many leading directions, blind to all outside them."""
+        rank = min(max(rank, 1), len(self.mix))
+        return replace(
+            self,
+            condition=float(self.inside[rank - 1] / self.inside[0]),
+            mix=self.mix[:rank],
+            inside=self.inside[:rank],
+            outside=0.0,
+            form=f"{rank} leading directions",
+        )
+
+    def gram(self, rows: Floats) -> Matrix:
+        """Return rows Σ⁻¹ rowsᵀ."""
+        scaled = rows[:, self.kept].astype(np.float32, copy=False)  # a copy, by the indices
+        scaled /= self.root
+        along = (scaled @ self.white.T) @ self.mix.T
+        products = (along * (self.inside - self.outside)) @ along.T
+        if self.outside:
+            products += (scaled @ scaled.T) * self.outside
+        return np.asarray(products)
+
+    def solve(self, vector: Floats) -> Vector:
+        """Return Σ⁻¹ vector, zero outside `kept`."""
+        out = np.zeros(vector.size)
+        # Single precision throughout, or numpy would make a double of all samples.
+        scaled = (vector[self.kept] / self.root).astype(np.float32)
+        along = (self.inside - self.outside) * (self.mix @ (self.white @ scaled))
+        within = (along @ self.mix).astype(np.float32) @ self.white
+        out[self.kept] = (self.outside * scaled + within) / self.root
+        return out
+
+
+# Equal numbers in single precision may seem to differ by so much of their size, but no more.
+ROUNDING = 4 * float(np.finfo(np.float32).eps)
+# Without any shrinkage D vanishes where there is no noise.
+_LEAST = 1e-4
+
+
+def _variance(rows: Floats, mean: Vector) -> Vector:
+    """Return the variances without a centred copy of the rows."""
+    total = np.zeros(mean.size)
+    for row in rows:
+        total += (row - mean) ** 2
+    return total / (len(rows) - 1)
+
+
+def _moving(variance: Vector, free: Indices | None) -> Indices:
+    """Return the coordinates that the samples move at all."""
+    kept = np.flatnonzero(variance > 0) if free is None else free[variance[free] > 0]
+    if not kept.size:
+        raise NothingMovesError("samples must move at least one coordinate, got none that moves")
+    return np.asarray(kept, dtype=np.int64)
+
+
+def _intensity(square: float, diagonal: Vector, count: int, quartic: float | None) -> float:
+    """Return how much of the correlations' distance from zero is sampling error.
+
+    Args:
+        square: Squared Frobenius norm of the sample correlations.
+        diagonal: Their diagonal; below 1 where noise is part of the unit.
+        count: Samples.
+        quartic: Sum of the fourth powers of the samples' lengths in these units; None takes that
+            of a Gaussian.
+    """
+    own = float((diagonal**2).sum())
+    if quartic is None:
+        quartic = count * (float(diagonal.sum()) ** 2 + 2 * square)
+    # Of the error of all entries the diagonal's, that of Gaussian variances, does not count.
+    error = (quartic / count - square - 2 * own) / count
+    distance = square - own
+    return 1.0 if distance <= 0 else float(min(max(error / distance, 0.0), 1.0))
+
+
+def _factored(matrix: Matrix, shrinkage: float) -> tuple[Matrix, float, float]:
+    """Return the lower Cholesky factor of the shrunk correlations, their shrinkage and condition.
+
+    Where rounding has left a matrix without a factor, it is shrunk a little further.
+    """
+    for least in (0.0, 1e-6, 1e-4, 1e-2, 1e-1):
+        used = max(shrinkage, least)
+        trial = matrix * (1 - used)
+        np.fill_diagonal(trial, 1.0)
+        size = float(np.abs(trial).sum(axis=0).max())
+        try:
+            # The transpose of a symmetric matrix is itself, in the order that LAPACK wants.
+            factor, _ = cho_factor(trial.T, lower=True, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            continue
+        reciprocal, _ = dpocon(factor, size, uplo="L")
+        return factor, used, 1 / reciprocal if reciprocal > 0 else math.inf
+    raise ValueError("samples must be finite numbers, got a covariance without a Cholesky factor")

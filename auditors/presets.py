@@ -1,0 +1,35 @@
+"""A panel for a project whose training code stays as it is."""
+
+from __future__ import annotations
+
+from leakmeter.auditors.auditor import Auditor
+from leakmeter.auditors.canaries.auditor import OneShotCanaries
+from leakmeter.auditors.information.auditor import MutualInformation
+from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
+from leakmeter.auditors.likelihood_ratio.game import Effort
+from leakmeter.auditors.sampling.replay import ReplaySampler
+
+
+def passive(
+    *, seats: int = 2, trials: int = 60, seed: int = 0, simulated: bool = False
+) -> list[Auditor]:
+    """Return auditors that ask nothing of the clients but `canary_mod` in their list of mods.
+
+    Canaries in a few seats of every round; and, by sending the messages of round 1 again, the
+    likelihood-ratio and the mutual-information audit of that round. With n honest clients the
+    replays cost about (trials + 32) n + 56 trainings, once.
+
+    Args:
+        seats: Clients a round that play a canary in place of their update.
+        trials: Sums on which the likelihood-ratio test is judged; 60 can show ε up to about 2,
+            1,000 up to about 5.
+        seed: Names canaries, coins and draws.
+        simulated: Whether all nodes are simulated, so that masked rounds may be replayed.
+    """
+    effort = Effort(fit=120, candidates=16, pilot=10, trials=trials)
+    replays = [ReplaySampler(seed=seed, simulated=simulated) for _ in range(2)]
+    return [
+        OneShotCanaries(seats=seats, seed=seed),
+        LikelihoodRatio(replays[0], effort=effort, seed=seed),
+        MutualInformation(replays[1], every=0, draws=8, rank=4, seed=seed),
+    ]

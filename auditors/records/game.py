@@ -1,0 +1,257 @@
+"""Which of two records did a client hold? The likelihood-ratio audit at the unit of a record.
+
+The unit of Zhang and Psounis 2024, Differentially Private Federated Learning without Noise
+Addition: When is it Possible? (arXiv:2405.04551), and of the guarantee for water filling; audits
+that exchange whole updates may exceed that guarantee honestly. The adversary knows everything but
+the randomness: all records of all clients but one, two candidates for that one, the model and the
+mechanism. It sees the secure sum of one round and takes the exact log-ratio of two Gaussians.
+
+The worst of a few pairs of records is chosen on pilot draws; the bound comes from fresh ones. Every
+trial is a sum of its own, so the bound assumes no independence within a run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.auditor import Bound, Finding
+from leakmeter.auditors.bounds.curve import drawn
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.records.law import Floats, GradientRows, Indices, PairLaw
+from leakmeter.auditors.records.spectrum import Spectrum
+from leakmeter.auditors.rng import stream
+
+# One draw of the sum for these rows as the client's records, less what the adversary knows of the
+# others. It must be what really runs, with a generator for its randomness.
+Draw = Callable[[Indices, np.random.Generator], Floats]
+
+THREAT = (
+    "server that learns the sum of a round and knows all but the randomness and one record; which "
+    "of two records did the client hold?"
+)
+_BY_LAW = "trials follow the Gaussian law that the mechanism states, not its code"
+_BY_CODE = "trials are draws of the mechanism itself"
+# Where the curve of lower bounds is given.
+_DELTAS = tuple(float(d) for d in np.logspace(-6, math.log10(0.5), 20))
+
+
+@dataclass(frozen=True, eq=False)
+class RecordCase:
+    """One client's part in one sum, as far as a record of it is concerned.
+
+    Attributes:
+        blocks: Gradients of the client's records first, then of those that may replace one; more
+            than one where blocks of coordinates are sampled and filled by themselves.
+        records: D, the client's own.
+        batch: B, scale of the Gaussian sampling weights.
+        floor: σ², which the client fills its covariance to; 0 for no filling.
+        rest: Variance that the others add in every direction: honest others times their floor is
+            the least, where their gradients vanish; 0 without any.
+        draw: The mechanism itself; None draws from the law that it states.
+    """
+
+    blocks: tuple[GradientRows, ...]
+    records: int
+    batch: int
+    floor: float
+    rest: float
+    draw: Draw | None = None
+
+    def __post_init__(self) -> None:
+        counts = {block.count for block in self.blocks}
+        if len(counts) != 1:
+            raise ValueError(f"blocks must hold the same records, got {sorted(counts)}")
+        within("records", self.records, lowest=1, below=self.count)
+        within("batch", self.batch, lowest=1)
+        within("floor", self.floor, lowest=0.0, below=math.inf)
+        within("rest", self.rest, lowest=0.0, below=math.inf)
+
+    @property
+    def count(self) -> int:
+        """Records in all."""
+        return self.blocks[0].count
+
+
+@dataclass(frozen=True)
+class RecordEffort:
+    """How many pairs are looked at, and how many sums are drawn.
+
+    Attributes:
+        pairs: Pairs of records among which the worst is chosen, those with the most distant
+            gradients.
+        pilot: Sums for each world of each pair.
+        trials: Sums for each world of the pair that was chosen.
+    """
+
+    pairs: int = 8
+    pilot: int = 100
+    trials: int = 500
+
+    def __post_init__(self) -> None:
+        for name in ("pairs", "pilot", "trials"):
+            within(name, getattr(self, name), lowest=1)
+
+
+@dataclass(frozen=True, eq=False)
+class RecordAudit:
+    """What was found for the worst pair.
+
+    Attributes:
+        bound: Lower bound on ε.
+        record: The client's own, by row.
+        other: What stood in its place.
+        scores: Log-ratios of the trials with the own record, and with the other.
+        spectrum: Of the client's own sampling, and what its floor adds.
+    """
+
+    bound: Bound
+    record: int
+    other: int
+    scores: tuple[Floats, Floats]
+    spectrum: Spectrum
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Mean log-ratio with the own record and with the other."""
+        return float(self.scores[0].mean()), float(self.scores[1].mean())
+
+    def at(self, confidence: float) -> RecordAudit:
+        """Return the same trials' bound at another confidence."""
+        delta = self.bound.delta
+        assert delta is not None
+        bound = epsilon_lower_bound(*self.scores, delta=delta, confidence=confidence)
+        bound = replace(bound, rule=self.bound.rule, assumptions=self.bound.assumptions)
+        return replace(self, bound=bound)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Which pair it was, how far apart its worlds are, and the client's own randomness."""
+        confidence = self.bound.confidence
+        assert confidence is not None
+        return {
+            "record": self.record,
+            "other": self.other,
+            "means": list(self.means),
+            "curve": drawn(*self.scores, confidence=confidence, deltas=_DELTAS),
+            "spectrum": self.spectrum.drawn(),
+        }
+
+    def finding(self, auditor: str, **context: Any) -> Finding:
+        """Return it as a finding."""
+        return record_finding(self.bound, auditor, details=self.details, **context)
+
+
+def record_finding(bound: Bound, auditor: str, **context: Any) -> Finding:
+    """Return a bound on ε as a finding of this game."""
+    own = {
+        "auditor": auditor,
+        "quantity": "epsilon",
+        "threat_model": THREAT,
+        "observer": "server",
+        "adjacency": "replace",
+        "unit": "record",
+    }
+    return Finding.of(bound, **(own | context))
+
+
+def audit_records(
+    case: RecordCase,
+    *,
+    delta: float,
+    effort: RecordEffort = RecordEffort(),  # noqa: B008 - a frozen value
+    confidence: float = 0.95,
+    seed: int = 0,
+    path: Sequence[str | int] = (),
+) -> RecordAudit:
+    """Return a lower bound on the ε of one sum for one record of one client.
+
+    Args:
+        case: The client and its part in the sum.
+        delta: δ.
+        effort: How much is drawn.
+        confidence: Chance that the bound is no larger than the truth.
+        seed: Names the draws.
+        path: Names them too: round, client.
+    """
+    grams = [block.gram() for block in case.blocks]
+    pilots = []
+    for record, other in _distant(np.sum(grams, axis=0), case.records, effort.pairs):
+        pair = _Pair.of(case, grams, record, other)
+        names = (*path, "record-pilot", record, other)
+        scores = [pair.scores(w, effort.pilot, stream(seed, *names, w)) for w in (0, 1)]
+        # The mean log-ratios differ by the sum of the divergences both ways. A bound from so few
+        # draws would be zero for most pairs, or luck.
+        pilots.append((float(scores[0].mean() - scores[1].mean()), record, other))
+    _, record, other = max(pilots)
+    pair = _Pair.of(case, grams, record, other)
+    names = (*path, "record-trials")
+    own, others = (pair.scores(w, effort.trials, stream(seed, *names, w)) for w in (0, 1))
+    bound = epsilon_lower_bound(own, others, delta=delta, confidence=confidence)
+    words = f"exact log-ratio for the worst of {len(pilots)} pairs of records; {bound.rule}"
+    source = _BY_LAW if case.draw is None else _BY_CODE
+    bound = replace(bound, rule=words, assumptions=(*bound.assumptions, source))
+    return RecordAudit(bound, record, other, (own, others), _spectrum(case, grams))
+
+
+def _spectrum(case: RecordCase, grams: Sequence[Floats]) -> Spectrum:
+    """Return the spectrum of the client's own sampling: blocks are sampled independently."""
+    own = slice(case.records)
+    found = [
+        Spectrum.of_gram(gram[own, own], block.dim, batch=case.batch).eigenvalues
+        for gram, block in zip(grams, case.blocks, strict=True)
+    ]
+    dim = sum(block.dim for block in case.blocks)
+    return Spectrum.of_eigenvalues(np.sort(np.concatenate(found)), dim, case.floor)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pair:
+    """Scores for one record and what may replace it."""
+
+    case: RecordCase
+    rows: tuple[Indices, Indices]  # the client's records in either world
+    laws: tuple[PairLaw, ...]  # of each block
+
+    @classmethod
+    def of(cls, case: RecordCase, grams: Sequence[Floats], record: int, other: int) -> _Pair:
+        own = np.arange(case.records)
+        changed = np.where(own == record, other, own)
+        laws = tuple(
+            PairLaw.of(gram, own, changed, batch=case.batch, floor=case.floor, rest=case.rest)
+            for gram in grams
+        )
+        return cls(case, (own, changed), laws)
+
+    def scores(self, world: int, count: int, rng: np.random.Generator) -> Floats:
+        """Return log-ratios of sums that are drawn in one world; blocks are independent."""
+        draw = self.case.draw
+        if draw is None:
+            drawn = [law.log_ratio(law.worlds[world].draw(count, rng)) for law in self.laws]
+            return np.asarray(np.sum(drawn, axis=0))
+        return np.array([self._score(draw(self.rows[world], rng)) for _ in range(count)])
+
+    def _score(self, vector: Floats) -> float:
+        """Return the log-ratio of a sum as it is released."""
+        cuts = np.cumsum([block.dim for block in self.case.blocks])
+        if vector.shape != (cuts[-1],):
+            raise ValueError(f"a draw must have shape ({cuts[-1]},), got {vector.shape}")
+        total = 0.0
+        parts = np.split(vector, cuts[:-1])
+        for block, law, part in zip(self.case.blocks, self.laws, parts, strict=True):
+            total += float(law.log_ratio(law.coordinates(block.products(part))))
+        return total
+
+
+def _distant(gram: Floats, records: int, pairs: int) -> list[tuple[int, int]]:
+    """Return the pairs (own record, other) whose gradients are furthest apart."""
+    squares = np.diagonal(gram)
+    apart = squares[:records, None] + squares[None, records:] - 2 * gram[:records, records:]
+    order = np.argsort(-apart, axis=None, kind="stable")[:pairs]
+    own, other = np.unravel_index(order, apart.shape)
+    return [(int(i), records + int(j)) for i, j in zip(own, other, strict=True)]

@@ -1,0 +1,277 @@
+"""Membership of single records in the training data, from a released model's losses.
+
+Yeom, Giacomelli, Fredrikson and Jha 2018, Privacy Risk in Machine Learning (arXiv:1709.01604):
+a record with a small loss was trained on. Carlini et al. 2022, Membership Inference Attacks From
+First Principles (arXiv:2112.03570), LiRA: how small is small for this record, says its loss in
+shadow models that were, and were not, trained on it. Ours differs in two points:
+1. Scores become a lower bound on epsilon through `auditors.bounds.lower_bound`, at a threshold that
+   pays for its freedom; area and advantage are printed beside it and claim nothing.
+2. The offline score is the z-value itself, not its tail probability, which rounds to 0 or 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.auditor import Auditor, Bound, Finding, RoundView, Vector
+from leakmeter.auditors.bounds.lower_bound import Rule, SimultaneousBand, epsilon_lower_bound
+
+Floats = NDArray[np.float64]
+Spread = Literal["shared", "record"]
+# The losses of member and of held-out records at a model.
+Losses = Callable[[Vector], tuple[ArrayLike, ArrayLike]]
+
+# A probability that rounds to 1 or to 0 has no logit; these losses are the last that have one.
+_LEAST_LOSS, _LARGEST_LOSS = 2.0**-53, 745.0
+
+
+def loss_scores(losses: ArrayLike) -> Floats:
+    """Return how likely each record was trained on, by its cross-entropy loss alone."""
+    return -_losses("losses", losses)
+
+
+def logit_confidences(losses: ArrayLike) -> Floats:
+    """Return ln(p / (1 - p)) of the probability p = e^-loss that a model gives the true label.
+
+    Carlini et al. 2022, logit scaling: on this scale a record's law over models is nearest to a
+    Gaussian. Computed from the loss, where 1 - p does not cancel.
+
+    >>> logit_confidences([np.log(2), np.log1p(np.exp(-3.0))]).round(12)
+    array([0., 3.])
+    """
+    loss = np.clip(_losses("losses", losses), _LEAST_LOSS, _LARGEST_LOSS)
+    return np.asarray(-loss - np.log(-np.expm1(-loss)))
+
+
+@dataclass(frozen=True)
+class Shadows:
+    """What models that somebody trained for comparison make of the same records.
+
+    Attributes:
+        confidences: Logit confidences, (models, records).
+        was_in: Which model was trained on which record, (models, records); None if none was on
+            any, which is the offline attack.
+        spread: "shared" fits one standard deviation, within records, for all of them, which
+            serves better with few models (fewer than 64 in the paper); "record" one for each.
+    """
+
+    confidences: Floats
+    was_in: NDArray[np.bool_] | None = None
+    spread: Spread = "shared"
+
+    def __post_init__(self) -> None:
+        if self.confidences.ndim != 2 or not np.isfinite(self.confidences).all():
+            got = self.confidences.shape
+            raise ValueError(f"confidences must be finite numbers (models, records), got {got}")
+        if self.was_in is not None and self.was_in.shape != self.confidences.shape:
+            wanted = self.confidences.shape
+            raise ValueError(f"was_in must have shape {wanted}, got {self.was_in.shape}")
+        if self.spread not in ("shared", "record"):
+            raise ValueError(f"spread must be 'shared' or 'record', got {self.spread!r}")
+
+    def scores(self, confidences: ArrayLike) -> Floats:
+        """Return how likely each record was trained on, by its logit confidence at a model.
+
+        Online: ln N(φ; in) - ln N(φ; out), Carlini et al. 2022, Algorithm 1. Offline: how many
+        standard deviations φ lies above the mean of the models without the record.
+        """
+        seen = np.asarray(confidences, dtype=np.float64)
+        if seen.shape != self.confidences.shape[1:]:
+            wanted = self.confidences.shape[1:]
+            raise ValueError(f"confidences must have shape {wanted}, got {seen.shape}")
+        if self.was_in is None:
+            mean, std = self._law(np.ones(self.confidences.shape, dtype=bool), "shadow models")
+            return (seen - mean) / std
+        laws = (
+            self._law(self.was_in, "shadow models trained on it"),
+            self._law(~self.was_in, "shadow models not trained on it"),
+        )
+        inside, outside = (-(((seen - mean) / std) ** 2) / 2 - np.log(std) for mean, std in laws)
+        return np.asarray(inside - outside)
+
+    def _law(self, chosen: NDArray[np.bool_], who: str) -> tuple[Floats, Floats]:
+        """Return mean and standard deviation of each record over the chosen models."""
+        counts = chosen.sum(axis=0)
+        least = 2 if self.spread == "record" else 1
+        if counts.size and counts.min() < least:
+            record = int(counts.argmin())
+            raise ValueError(
+                f"every record must have at least {least} {who} with spread {self.spread!r}, got "
+                f"{int(counts.min())} for record {record}"
+            )
+        mean = np.where(chosen, self.confidences, 0.0).sum(axis=0) / counts
+        squares = (np.where(chosen, self.confidences - mean, 0.0) ** 2).sum(axis=0)
+        freedom = counts - 1
+        if self.spread == "shared":
+            squares, freedom = squares.sum(), np.maximum(freedom.sum(), 1)
+        std = np.broadcast_to(np.sqrt(squares / freedom), counts.shape)
+        if not (std > 0).all():
+            raise ValueError(f"confidences must differ between {who}, got the same for each")
+        return mean, std
+
+
+def membership_bound(
+    members: ArrayLike,
+    held_out: ArrayLike,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    rule: Rule = SimultaneousBand(),  # noqa: B008 - a frozen value
+) -> Bound:
+    """Return the epsilon that scores of member and held-out records of one model refute.
+
+    All scores come from one run, so their independence is an assumption, and the bound says so.
+
+    Args:
+        members: Scores of records that were trained on; larger means more likely a member.
+        held_out: Scores of records from the same source that were not.
+        delta: The delta that epsilon belongs to, in [0, 1).
+        confidence: Chance in (0, 1) that the true epsilon is no smaller, under the assumptions.
+        rule: Where the threshold comes from.
+    """
+    bound = epsilon_lower_bound(
+        members, held_out, delta=delta, confidence=confidence, rule=rule, same_run=True
+    )
+    alike = "member and held-out records were drawn alike, and scored without regard to which"
+    return replace(bound, assumptions=(*bound.assumptions, alike))
+
+
+def separation(members: ArrayLike, held_out: ArrayLike) -> dict[str, float]:
+    """Return what is usually printed of an attack: observed on these scores, no claim.
+
+    "auc" is the chance that a member scores above a held-out record (ties count half);
+    "advantage" the largest true less false positive rate; "tpr at fpr 0.01" the true positive
+    rate of the best threshold with at most so many false positives.
+
+    >>> separation([1.0, 3.0], [0.0, 2.0])
+    {'auc': 0.75, 'advantage': 0.5, 'tpr at fpr 0.01': 0.5}
+    """
+    ins, outs = (np.asarray(scores, dtype=np.float64) for scores in (members, held_out))
+    ranks = rankdata(np.concatenate([ins, outs]))[: ins.size].sum()
+    auc = (ranks - ins.size * (ins.size + 1) / 2) / (ins.size * outs.size)
+    thresholds = np.unique(np.concatenate([ins, outs]))
+    tpr, fpr = (
+        1 - np.searchsorted(np.sort(scores), thresholds) / scores.size for scores in (ins, outs)
+    )
+    few = np.where(fpr <= 0.01, tpr, 0.0).max(initial=0.0)
+    return {
+        "auc": float(auc),
+        "advantage": float((tpr - fpr).max(initial=0.0)),
+        "tpr at fpr 0.01": float(few),
+    }
+
+
+class Membership(Auditor):
+    """Lets an outsider guess which records a released model was trained on.
+
+    Args:
+        losses: Gives the cross-entropy losses of the member and of the held-out records at a
+            model, in a fixed order; called with the flat released model.
+        shadows: Shadow models' confidences in the members, then the held-out records; adds the
+            likelihood-ratio attack to the loss threshold.
+        every: Also report on the model of every so many rounds; 0 reports at the end only.
+        delta: The delta of the bounds.
+        confidence: Of each bound by itself: the largest of several deserves less.
+        rule: Where the threshold comes from.
+
+    Example:
+        def losses(model):
+            vector_to_parameters(torch.from_numpy(model).float(), net.parameters())
+            with torch.no_grad():
+                each = cross_entropy(net(x), y, reduction="none").numpy()
+            return each[:500], each[500:]
+
+        strategy = Audited(FedAvg(), auditors=[Membership(losses)])
+    """
+
+    name = "membership"
+    reads = frozenset({"released"})
+
+    def __init__(
+        self,
+        losses: Losses,
+        *,
+        shadows: Shadows | None = None,
+        every: int = 0,
+        delta: float = 1e-5,
+        confidence: float = 0.95,
+        rule: Rule = SimultaneousBand(),  # noqa: B008 - a frozen value
+    ) -> None:
+        within("every", every, lowest=0)
+        within("delta", delta, lowest=0.0, below=1.0)
+        within("confidence", confidence, above=0.0, below=1.0)
+        self._losses, self._shadows, self.every = losses, shadows, every
+        self.delta, self.confidence, self.rule = delta, confidence, rule
+        self._model: Vector | None = None
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Forget the model of an earlier run."""
+        self._model = None
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        """Keep the model that the round released, and report on it if that is due."""
+        self._model = view.released
+        if self.every == 0 or view.server_round % self.every:
+            return ()
+        return self._findings(view.released, view.server_round)
+
+    def report(self) -> Sequence[Finding]:
+        """Return what the final model tells of its records."""
+        return () if self._model is None else self._findings(self._model, None)
+
+    def state(self) -> dict[str, Any]:
+        """Return the last model: all else is a function of it."""
+        return {} if self._model is None else {"model": self._model.copy()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned."""
+        kept = state.get("model")
+        self._model = None if kept is None else np.asarray(kept, dtype=np.float64)
+
+    def _findings(self, model: Vector, server_round: int | None) -> list[Finding]:
+        """Return a finding for each attack on one model."""
+        parts = zip(("members", "held-out records"), self._losses(model.copy()), strict=True)
+        ins, outs = (_losses(f"losses of {name}", part) for name, part in parts)
+        attacks = [("loss threshold", -ins, -outs)]
+        if self._shadows is not None:
+            scores = self._shadows.scores(logit_confidences(np.concatenate([ins, outs])))
+            kind = "offline" if self._shadows.was_in is None else "online"
+            words = f"likelihood ratio, {kind}, {len(self._shadows.confidences)} shadow models"
+            attacks.append((words, scores[: ins.size], scores[ins.size :]))
+        return [self._finding(*attack, server_round) for attack in attacks]
+
+    def _finding(
+        self, attack: str, members: Floats, held_out: Floats, server_round: int | None
+    ) -> Finding:
+        bound = membership_bound(
+            members, held_out, delta=self.delta, confidence=self.confidence, rule=self.rule
+        )
+        which = "final model" if server_round is None else "model of a round"
+        return Finding.of(
+            replace(bound, rule=f"{attack}; {bound.rule}"),
+            auditor=self.name,
+            quantity="epsilon",
+            threat_model=f"outsider who gets the {which} and holds a record with its label",
+            observer="outsider",
+            adjacency="replace",
+            unit="record",
+            server_round=server_round,
+            details={"attack": attack, "observed": separation(members, held_out)},
+        )
+
+
+def _losses(name: str, values: ArrayLike) -> Floats:
+    """Return losses as numbers, or raise if they cannot be cross-entropies."""
+    losses = np.asarray(values, dtype=np.float64)
+    if losses.ndim != 1 or not losses.size:
+        raise ValueError(f"{name} must be one number a record, at least one, got {losses.shape}")
+    if not (losses >= 0).all():  # refuses nan too; infinity is a model that was sure, and wrong
+        raise ValueError(f"{name} must be cross-entropies, at least 0, got {losses.min()}")
+    return losses

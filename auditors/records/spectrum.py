@@ -1,0 +1,132 @@
+"""The spectrum of a client's gradient noise, and what a floor adds to it: a diagnosis.
+
+Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
+Possible? (arXiv:2405.04551), Assumption 3 and Fig. 4. The eigenvalues are functions of the data: a
+smallest one that was measured says nothing of other data, so none of this is a guarantee, and none
+of it should leave a simulation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.auditors.auditor import Bound
+
+Floats = NDArray[np.float64]
+
+_RULE = "eigenvalues of the covariance by sampling, from the Gram matrix of clipped gradients"
+_ASSUMED = ("it holds for these data and this model only",)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues of a covariance Σ of few directions in many, and the floor it is raised to.
+
+    Attributes:
+        eigenvalues: Those that may be positive, ascending; the other dim - len are zero.
+        dim: Number of directions in all.
+        floor: Eigenvalues below it are raised to it; 0 adds nothing.
+    """
+
+    eigenvalues: Floats
+    dim: int
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.eigenvalues) <= self.dim:
+            raise ValueError(f"eigenvalues must be 1 to {self.dim}, got {len(self.eigenvalues)}")
+        if not 0 <= self.floor < math.inf:
+            raise ValueError(f"floor must be in [0, inf), got {self.floor}")
+
+    @classmethod
+    def of_gram(cls, gram: Floats, dim: int, *, batch: int, floor: float = 0.0) -> Self:
+        """Return the spectrum of Σ = GᵀG/(BD) from G Gᵀ, for D gradients of length `dim`."""
+        if batch < 1:
+            raise ValueError(f"batch must be at least 1, got {batch}")
+        return cls.of_eigenvalues(np.linalg.eigvalsh(gram) / (batch * len(gram)), dim, floor)
+
+    @classmethod
+    def of_eigenvalues(cls, eigenvalues: Floats, dim: int, floor: float = 0.0) -> Self:
+        """Return the spectrum of ascending eigenvalues that rounding may have made negative.
+
+        There may be more than `dim`, if they are those of a Gram matrix: the lowest are zero then.
+        """
+        return cls(np.maximum(eigenvalues[-dim:], 0.0), dim, floor)
+
+    @property
+    def smallest(self) -> float:
+        """Least eigenvalue of Σ over all directions: zero unless gradients span the space."""
+        return float(self.eigenvalues[0]) if len(self.eigenvalues) == self.dim else 0.0
+
+    @property
+    def rank(self) -> int:
+        """Number of eigenvalues that are more than rounding."""
+        top = float(self.eigenvalues[-1])
+        tol = top * max(self.dim, len(self.eigenvalues)) * float(np.finfo(np.float64).eps)
+        return int((self.eigenvalues > tol).sum())
+
+    @property
+    def num_covered(self) -> int:
+        """Number of directions in which sampling alone reaches a positive floor."""
+        return int((self.eigenvalues >= self.floor).sum()) if self.floor else 0
+
+    @property
+    def added(self) -> Floats:
+        """Variance that the floor adds in each of these directions; it is the floor in others."""
+        return np.maximum(self.floor - self.eigenvalues, 0.0)
+
+    @property
+    def added_variance(self) -> float:
+        """Expected squared length of what is added."""
+        return float(self.added.sum()) + self.floor * (self.dim - len(self.eigenvalues))
+
+    @property
+    def share_saved(self) -> float:
+        """Which share of isotropic noise of the same floor is not needed."""
+        return 1 - self.added_variance / (self.floor * self.dim) if self.floor else 0.0
+
+    def bounds(self) -> dict[str, Bound]:
+        """Return the numbers by name, all of kind diagnostic."""
+        sizes = {"eigenvalues": len(self.eigenvalues), "dim": self.dim}
+        numbers = {
+            "smallest eigenvalue": self.smallest,
+            "rank": float(self.rank),
+            "directions covered by sampling": float(self.num_covered),
+            "variance added": self.added_variance,
+            "share of isotropic noise saved": self.share_saved,
+        }
+        return {
+            name: Bound(value, "diagnostic", _RULE, sample_sizes=sizes, assumptions=_ASSUMED)
+            for name, value in numbers.items()
+        }
+
+    def drawn(self) -> dict[str, Any]:
+        """Return what a report needs for its figure."""
+        return {
+            "dim": self.dim,
+            "floor": self.floor,
+            "curve": [list(point) for point in self.curve(25)],
+            "covered": self.num_covered,
+            "share_saved": self.share_saved,
+        }
+
+    def curve(self, points: int = 100) -> tuple[tuple[int, float, float], ...]:
+        """Return (index, eigenvalue, what is added) from the largest down, at most `points`.
+
+        Indices are spread evenly in their logarithm over all directions, as Fig. 4 wants them.
+        """
+        if points < 1:
+            raise ValueError(f"points must be at least 1, got {points}")
+        spread = np.geomspace(1, self.dim, points) if self.dim > 1 else np.ones(1)
+        largest_first = self.eigenvalues[::-1]
+
+        def at(index: int) -> float:
+            return float(largest_first[index]) if index < len(largest_first) else 0.0
+
+        chosen = [int(i) - 1 for i in np.unique(np.round(spread))]
+        return tuple((i + 1, at(i), max(self.floor - at(i), 0.0)) for i in chosen)

@@ -1,0 +1,291 @@
+"""Fresh updates of any Flower app: the round's own train message is sent to its clients again.
+
+This is all a server can do with a client app it knows nothing about. It plays the game "rerun":
+the clients keep their data, and what they draw by themselves (batches, dropout, noise) is new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from leakmeter.auditors.auditor import Game, Moments, Stream, Vector
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.limitations import Project, UnableError
+from leakmeter.auditors.rng import derive
+from leakmeter.auditors.sampling.moments import Reruns
+
+# Orders of a round that a replay leaves out: canaries are no honest training, the tap's copy is
+# the round's own, and a mask belongs to one upload.
+_LEFT_OUT: Final = (wire.CANARY, wire.TAP, wire.MASK, wire.SUM)
+_MOST_BYTES = 2**26
+_SAID_EVERY = 30.0  # seconds between lines about a long replay
+_NOISE = (
+    "replays keep a client's own noise in its candidate updates, where it hides nothing: sample "
+    "with leakmeter.clients.CohortSampler where clients add noise"
+)
+_log = logging.getLogger("flwr")
+
+
+class ReplayError(UnableError):
+    """A client cannot be replayed. The text says which, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class _Order:
+    """A train message without what makes it one message: what to send, to whom, as what."""
+
+    content: Mapping[str, object]
+    node: int
+    message_type: str
+    group_id: str
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What a replay needs of a round."""
+
+    grid: Grid
+    orders: Mapping[int, _Order]
+    layout: Layout
+    sent: Vector
+    weight_key: str
+
+
+class ReplaySampler:
+    """An `UpdateSampler` for an app whose clients we cannot simulate ourselves.
+
+    Before each audited round it is bound to that round's messages. Every draw costs one training
+    of every client that is asked for. Client apps that seed themselves by the round give the same
+    update again, and are told; an app that knows of audits mixes `wire.replay(content)`, which
+    differs from draw to draw, into its seeds. Apart from that a draw of a foreign app is fresh
+    whatever the stream says. A client app that keeps state of its own is moved on by a replay.
+
+    Args:
+        seed: Names the replays for apps that know of audits.
+        timeout: Seconds to wait for the replies of one draw.
+        simulated: Whether all nodes are simulated, so that a round with secure aggregation may be
+            replayed without it. Clients whose masking is required still refuse.
+        chunk: Most updates held at once; None takes what 64 MB hold.
+    """
+
+    game: Final[Game] = "rerun"
+    scale: Final[float] = 1.0
+    free: Final[NDArray[np.int64] | None] = None
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        timeout: float = 3600.0,
+        simulated: bool = False,
+        chunk: int | None = None,
+    ) -> None:
+        if not timeout > 0:
+            raise ValueError(f"timeout must be above 0, got {timeout}")
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"chunk must be at least 1, got {chunk}")
+        self._seed, self._timeout, self._simulated = seed, timeout, simulated
+        self._chunk = chunk
+        self._round: _Round | None = None
+        self._last: dict[int, tuple[int, bytes]] = {}  # client -> replay number, digest of update
+        self._trained, self._said = 0, 0.0
+
+    def bind(
+        self,
+        grid: Grid,
+        messages: Mapping[int, Message],
+        layout: Layout,
+        sent: Vector,
+        weight_key: str = wire.WEIGHT,
+    ) -> None:
+        """Take up the train messages of a round, by client index; the last round is forgotten.
+
+        Raises:
+            ReplayError: The round is masked, and the nodes are not known to be simulated; or the
+                clients add noise.
+        """
+        masked = [c for c, m in messages.items() if wire.MASK in m.content]
+        if masked:
+            self._refuse_masks(f"clients {masked[:5]}")
+        if any(wire.share_std(message.content) > 0 for message in messages.values()):
+            raise ReplayError(_NOISE)
+        orders = {client: _order(message) for client, message in messages.items()}
+        self._round = _Round(grid, orders, layout, sent, weight_key)
+        self._last = {}
+        self._trained, self._said = 0, time.monotonic()
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say before anybody trains that a project's rounds cannot be replayed.
+
+        Raises:
+            ReplayError: For the reasons that `bind` has.
+        """
+        if project.is_masked:
+            self._refuse_masks("the clients")
+        if project.has_client_noise:
+            raise ReplayError(_NOISE)
+        return ()
+
+    def sample(
+        self,
+        model: Vector,
+        clients: Sequence[int],
+        draws: int,
+        stream: Stream,
+        *,
+        project: NDArray[np.float64] | None = None,
+        first: int = 0,
+    ) -> Iterator[NDArray[np.float64]]:
+        """Yield chunks (draws, clients, dim or k): each client's update times its weight.
+
+        Raises:
+            ReplayError: A client failed, or has given the same update twice.
+        """
+        step = self._step(model.size, len(clients))
+        for at in range(first, first + draws, step):
+            numbers = range(at, min(at + step, first + draws))
+            rows = np.stack([self._draw(model, clients, (*stream, draw)) for draw in numbers])
+            yield rows if project is None else rows @ project
+
+    def sums(
+        self,
+        model: Vector,
+        clients: Sequence[int],
+        draws: int,
+        stream: Stream,
+        *,
+        project: NDArray[np.float64] | None = None,
+        first: int = 0,
+    ) -> Iterator[NDArray[np.float64]]:
+        """Yield chunks (draws, dim or k), summed over the clients."""
+        for rows in self.sample(model, clients, draws, stream, project=project, first=first):
+            yield rows.sum(axis=1)
+
+    def moments(self, model: Vector, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
+        """Return the moments of the sum from `draws` replays of each client."""
+        total = Reruns(model.size, draws)
+        for rows in self.sample(model, clients, draws, stream):
+            total.add(rows)
+        return total.moments()
+
+    def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> ReplaySampler:
+        """Return this sampler: other clients hold data of their own anyway."""
+        return self
+
+    def beside(self, client: int) -> ReplaySampler:
+        """Return this sampler, for the same reason."""
+        return self
+
+    def _refuse_masks(self, who: str) -> None:
+        if not self._simulated:
+            raise ReplayError(
+                f"replays need plain updates, but {who} are told to mask theirs: a deployed client "
+                "must never hand one out; in a simulation pass simulated=True, or sample with "
+                "leakmeter.clients.CohortSampler"
+            )
+
+    def _step(self, dim: int, clients: int) -> int:
+        most = self._chunk or _MOST_BYTES // (8 * dim)
+        return max(1, most // max(clients, 1))
+
+    def _draw(self, model: Vector, clients: Sequence[int], path: Stream) -> NDArray[np.float64]:
+        """Let all clients train once more and return their weighted updates."""
+        bound = self._round
+        if bound is None:
+            raise ReplayError("replays need a round: call bind(...) before sampling")
+        if missing := [client for client in clients if client not in bound.orders]:
+            raise ValueError(f"clients must be of the round {sorted(bound.orders)}, got {missing}")
+        number = derive(self._seed, "replay", *path) >> 65  # a record holds 63 bits
+        asked = {bound.orders[client].node: client for client in clients}
+        messages = [_message(bound, bound.orders[client], model, number) for client in clients]
+        replies = bound.grid.send_and_receive(messages, timeout=self._timeout)
+        contents: dict[int, RecordDict] = {}
+        reasons: dict[int, str] = {}
+        for reply in replies:
+            client = asked.get(reply.metadata.src_node_id)
+            if client is not None and reply.has_content():
+                contents[client] = reply.content
+            elif client is not None:
+                reasons[client] = reply.error.reason or f"error code {reply.error.code}"
+        _check_complete(clients, contents, reasons)
+        self._say_progress(len(clients))
+        updates = {c: _trained(c, contents[c], bound.layout) - model for c in clients}
+        self._check_random(updates, number)
+        weights = {c: wire.weight(contents[c], bound.weight_key) for c in clients}
+        return np.stack([weights[client] * updates[client] for client in clients])
+
+    def _say_progress(self, trained: int) -> None:
+        """Say now and then that the run is alive: an audit may train more than the run itself."""
+        self._trained += trained
+        if (now := time.monotonic()) - self._said > _SAID_EVERY:
+            self._said = now
+            _log.info("replaying: %d trainings of this round so far", self._trained)
+
+    def _check_random(self, updates: Mapping[int, Vector], number: int) -> None:
+        """Raise if another replay of a client has given the same update."""
+        repeated = []
+        for client, update in updates.items():
+            digest = hashlib.sha256(update.tobytes()).digest()
+            last = self._last.get(client)
+            if last is not None and last[0] != number and last[1] == digest:
+                repeated.append(client)
+            self._last[client] = (number, digest)
+        # One constant client among others, with a single record perhaps, hides nobody but harms
+        # nothing.
+        if repeated and len(repeated) == len(updates):
+            raise ReplayError(
+                f"client {repeated[0]} gave the same update twice, and so did all that were asked: "
+                "they have no randomness of their own (full batches, a single record), or seed it "
+                "by the round, so replays cannot show the law of their updates; in the second case "
+                "let the client app mix auditors.hook.wire.replay(message.content) into its seed"
+            )
+
+
+def _order(message: Message) -> _Order:
+    """Keep what a train message says, in records of our own: strategies reuse theirs."""
+    content = {
+        key: ArrayRecord(dict(record)) if isinstance(record, ArrayRecord) else record
+        for key, record in message.content.items()
+        if key not in _LEFT_OUT
+    }
+    about = message.metadata
+    return _Order(content, about.dst_node_id, about.message_type, about.group_id)
+
+
+def _message(bound: _Round, order: _Order, model: Vector, number: int) -> Message:
+    """Return a new message that asks for one more training, from `model`."""
+    content = RecordDict({**order.content})  # type: ignore[dict-item]
+    if not np.array_equal(model, bound.sent):
+        key = wire.arrays_key(content)
+        content[key] = bound.layout.restore(model, wire.arrays(content))
+    content[wire.REPLAY] = wire.replay_record(number)
+    return Message(content, order.node, order.message_type, group_id=order.group_id)
+
+
+def _trained(client: int, content: RecordDict, layout: Layout) -> Vector:
+    """Return the model in a reply; a masked or broken one is an error."""
+    try:
+        return layout.flatten(wire.arrays(content))
+    except ValueError as error:
+        raise ReplayError(f"client {client} answered a replay without a model: {error}") from None
+
+
+def _check_complete(
+    clients: Sequence[int], contents: Mapping[int, RecordDict], reasons: Mapping[int, str]
+) -> None:
+    missing = [client for client in clients if client not in contents]
+    if missing:
+        why = reasons.get(missing[0], "no reply came in time")
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ReplayError(f"client {missing[0]}{more} gave no update to a replay: {why}")

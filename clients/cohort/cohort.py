@@ -1,0 +1,215 @@
+"""Many clients, or many redraws of one, trained at once from one global model or several.
+
+The updates are those of the plain rules of `clients.update` on the same batches, up to rounding.
+Three engines do it: hand-written products for networks of linear layers (`clients.cohort.dense`),
+`torch.func` for other modules, and the plain rule for the rest: convolutions, where `vmap` is
+slower than a loop on a CPU, rules that are not known to be plain steps, and what `vmap` cannot do.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from leakmeter.clients.cohort.batch import Chunk, Engine, Indices
+from leakmeter.clients.cohort.dense import Dense, layers_of
+from leakmeter.clients.cohort.functional import Plain, functional
+from leakmeter.clients.update import UpdateRule, as_steps
+
+
+class Cohort:
+    """Trains many clients, or many redraws of one, at once.
+
+    Which clients train together depends on their sizes and on `memory`, never on `threads`: the
+    numbers are the same for any number of threads.
+
+    Args:
+        module: The model; its parameters' values are not used, and it is never changed.
+        rule: What every client does.
+        device: Where to compute.
+        memory: Bytes that the work may take, beside the data and the result.
+        threads: Chunks of clients at a time, on the CPU; fewer if `memory` would not do. Torch is
+            held to one thread of its own meanwhile, which loses less on a machine that is shared.
+
+    Attributes:
+        dim: Number of parameters.
+        free: Coordinates that determine an update. The slopes of a softmax's logits sum to zero, so
+            the rows of the output layer do in every update, and the last class's are left out.
+            None if the module does not end in a `Linear` or the rule is unknown.
+
+    >>> from leakmeter.clients.update import FedAvg
+    >>> cohort = Cohort(nn.Linear(104, 2), FedAvg(epochs=1, batch_size=64, lr=0.1))
+    >>> cohort.dim, len(cohort.free)
+    (210, 105)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        rule: UpdateRule,
+        *,
+        device: str = "cpu",
+        memory: int = 2**28,
+        threads: int = 1,
+    ) -> None:
+        if memory < 1:
+            raise ValueError(f"memory must be at least 1 byte, got {memory}")
+        if threads < 1:
+            raise ValueError(f"threads must be at least 1, got {threads}")
+        self._module = copy.deepcopy(module).to(device)
+        self._rule, self._steps = rule, as_steps(rule)
+        self._device, self._memory, self._threads = torch.device(device), memory, threads
+        self._layers = layers_of(self._module)
+        self._others: dict[tuple[torch.Size, torch.dtype], Engine] = {}
+        self.dim = sum(p.numel() for p in module.parameters())
+        self.free = _free(module, self.dim) if self._steps else None
+
+    def weights(self, records: Sequence[Indices]) -> NDArray[np.float64]:
+        """Return what `Trained.num_examples` would be for each client.
+
+        For a rule that is not of `clients.update`, the number of its examples.
+        """
+        weight = self._steps.weight if self._steps else int
+        return np.array([weight(len(own)) for own in records], dtype=np.float64)
+
+    def updates(
+        self,
+        start: Tensor | NDArray[np.floating],
+        x: Tensor,
+        y: Tensor,
+        records: Sequence[Indices],
+        rngs: Sequence[np.random.Generator],
+    ) -> Tensor:
+        """Return trained minus start for every client.
+
+        Args:
+            start: The global model, flat in the order of `module.parameters()`, (dim,); or several
+                that are to see the same batches, (models, dim).
+            x: Inputs of all examples; copied to the device at every call if they are elsewhere.
+            y: Their labels.
+            records: Which examples each client holds; any sizes.
+            rngs: From where each client's batches are drawn, one generator each.
+
+        Returns:
+            Updates (clients, dim), or (models, clients, dim), in the module's precision.
+
+        Raises:
+            ValueError: Something does not fit together, or one client alone needs more than the
+                memory allowed.
+        """
+        begin = self._begin(start)
+        _check(records, rngs)
+        models = begin.reshape(-1, self.dim)
+        updates = models.new_empty((len(models), len(records), self.dim))
+        if not len(records):
+            return updates.view(*begin.shape[:-1], 0, self.dim)
+        x, y = x.to(self._device).contiguous(), y.to(self._device)
+        own = [np.asarray(part, dtype=np.int64) for part in records]
+        engine = self._engine(x, y)
+        chunks, workers = self._chunks(engine, len(models), np.array([len(part) for part in own]))
+
+        def train(members: Indices) -> None:
+            chunk = Chunk([own[i] for i in members], [rngs[i] for i in members])
+            with torch.no_grad():  # a thread of its own has a mode of its own
+                trained = engine.train(models, x, y, chunk)
+                updates[:, torch.from_numpy(members).to(self._device)] = trained
+
+        with _one_torch_thread(), ThreadPoolExecutor(workers) as pool:
+            # One worker is this thread, which keeps tracebacks and profiles plain.
+            list(map(train, chunks) if workers == 1 else pool.map(train, chunks))
+        return updates if begin.ndim == 2 else updates[0]
+
+    def _begin(self, start: Tensor | NDArray[np.floating]) -> Tensor:
+        """Return a start as the module's numbers, after a look at its shape."""
+        # Flower's arrays are read-only, which torch warns of unless they are copied.
+        begin = start.detach() if isinstance(start, Tensor) else torch.tensor(np.asarray(start))
+        if begin.ndim not in (1, 2) or begin.shape[-1] != self.dim:
+            allowed = f"({self.dim},) or (models, {self.dim})"
+            raise ValueError(f"start must have shape {allowed}, got {tuple(begin.shape)}")
+        return begin.to(self._device, next(self._module.parameters()).dtype)
+
+    def _engine(self, x: Tensor, y: Tensor) -> Engine:
+        """Return how to train on such data."""
+        plain = Plain(self._module, self._rule, x.itemsize * math.prod(x.shape[1:]))
+        if self._steps is None:
+            return plain
+        first = next(self._module.parameters())
+        if self._layers and _suits(self._module, x, y, first.dtype, self._layers[-1].fan_out):
+            return Dense(self._layers, self._steps, first.itemsize)
+        key = x.shape[1:], x.dtype
+        if key not in self._others:  # found out once for each shape of example
+            self._others[key] = functional(self._module, self._steps, x, y) or plain
+        return self._others[key]
+
+    def _chunks(
+        self, engine: Engine, models: int, sizes: NDArray[np.int64]
+    ) -> tuple[list[Indices], int]:
+        """Return which clients train together, of similar sizes, and how many chunks at a time."""
+        order = np.argsort(-sizes, kind="stable")
+        chunks: list[Indices] = []
+        done, largest = 0, 0
+        while done < len(order):
+            size = int(sizes[order[done]])
+            each = engine.bytes_each(models, size)
+            if each > self._memory:
+                raise ValueError(
+                    f"memory must be at least {each} bytes for a client of {size} examples, "
+                    f"got {self._memory}"
+                )
+            count = min(engine.clients_at_once(size), self._memory // each, len(order) - done)
+            chunks.append(order[done : done + count])
+            largest, done = max(largest, count * each), done + count
+        return chunks, min(self._threads, self._memory // largest, len(chunks))
+
+
+def _check(records: Sequence[Indices], rngs: Sequence[np.random.Generator]) -> None:
+    if len(rngs) != len(records):
+        raise ValueError(f"rngs must be {len(records)}, one a client, got {len(rngs)}")
+    if len({id(rng.bit_generator) for rng in rngs}) != len(rngs):
+        raise ValueError("rngs must be a generator of its own for each client, got one twice")
+    for client, own in enumerate(records):
+        if not len(own):
+            raise ValueError(f"records[{client}] must hold at least one example, got 0")
+
+
+def _free(module: nn.Module, dim: int) -> NDArray[np.int64] | None:
+    """Return all coordinates but those of the last class, if the module ends in a `Linear`."""
+    last = module
+    while type(last) is nn.Sequential and len(last) and not last._forward_hooks:
+        last = last[-1]
+    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    has_ties = len(names) != len(list(module.parameters()))
+    if type(last) is not nn.Linear or last._forward_hooks or last._forward_pre_hooks or has_ties:
+        return None
+    biases = last.out_features if last.bias is not None else 0
+    weights_end = dim - biases
+    dropped = [*range(weights_end - last.in_features, weights_end), *([dim - 1] if biases else [])]
+    return np.delete(np.arange(dim), dropped)
+
+
+def _suits(module: nn.Module, x: Tensor, y: Tensor, dtype: torch.dtype, classes: int) -> bool:
+    """Whether the data is what the closed form of the gradient is made for."""
+    is_flat = x.ndim == 2 or (type(module) is nn.Sequential and type(module[0]) is nn.Flatten)
+    if not is_flat or x.ndim < 2 or x.dtype != dtype or y.ndim != 1 or y.dtype != torch.int64:
+        return False
+    lowest, highest = torch.aminmax(y)  # cross_entropy skips -100 and refuses other strangers
+    return bool(lowest >= 0) and bool(highest < classes)
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Hold torch to one thread: Python threads share the work better, and in a fixed order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

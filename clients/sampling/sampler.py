@@ -1,0 +1,189 @@
+"""Fresh local updates by the ten thousand, for audits that need the law of an update.
+
+A call is cut into pieces whose bounds depend on nothing but the call, and every client of every
+draw has generators of its own. So a number depends neither on the workers nor on who else was
+asked for, save for the last bits of single precision, which depend on the piece.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from leakmeter.auditors.auditor import Game, Stream
+from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.sampling.chunks import Array, Job, Piece, Sampling
+from leakmeter.clients.sampling.postprocess import Finish
+from leakmeter.clients.sampling.source import Generators, Indices, Source
+
+# A piece holds at most this many updates, and at most so many bytes of them.
+_MOST_UPDATES, _MOST_BYTES = 2048, 2**26
+
+
+class CohortSampler(Sampling):
+    """Trains the redraws in this process, many at once.
+
+    Args:
+        cohort: Trains clients; knows model and update rule.
+        x: Inputs of all records.
+        y: Labels of all records.
+        source: Who holds which records in a draw, and so which game is played.
+        seed: The run's seed.
+        finish: What a client does to its update before the sum (clip, noise, round); None for
+            nothing.
+        chunk: Most updates held at once; None takes what 64 MB hold, at most 2048.
+        weighted: Whether the server weights clients by their examples; False for equal weights.
+        holdings: The records that each client really holds, where a round is to be judged.
+
+    Example:
+        sampler = CohortSampler(Cohort(module, rule), x, y, Kept(parts), seed=0)
+        moments = sampler.moments(model, clients=[1, 2, 3], draws=1000, stream=("fit", 1))
+    """
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        x: Tensor,
+        y: Tensor,
+        source: Source,
+        *,
+        seed: int,
+        finish: Finish | None = None,
+        chunk: int | None = None,
+        weighted: bool = True,
+        holdings: Sequence[Indices] | None = None,
+    ) -> None:
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"chunk must be at least 1, got {chunk}")
+        if len(x) != len(y):
+            raise ValueError(f"y must have one label a record ({len(x)}), got {len(y)}")
+        self._cohort, self._x, self._y = cohort, x, y
+        self._source, self._seed, self._finish = source, seed, finish
+        self._weighted, self._holdings = weighted, holdings
+        most = min(_MOST_BYTES // (4 * cohort.dim), _MOST_UPDATES)
+        self._chunk = chunk or max(most, 1)
+        self._scale = float(cohort.weights(source.usual()).mean()) if weighted else 1.0
+
+    @property
+    def game(self) -> Game:
+        return self._source.game
+
+    @property
+    def scale(self) -> float:
+        return self._scale
+
+    @property
+    def free(self) -> Indices | None:
+        return self._cohort.free if self._finish is None else None
+
+    @property
+    def chunk(self) -> int:
+        return self._chunk
+
+    def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> CohortSampler:
+        """Return a sampler whose other clients never hold what `client` held in these draws.
+
+        The other clients share what is left. In the game "rerun" they never hold it anyway.
+        """
+        other = copy.copy(self)
+        other._source = self._source.without(client, self.held(client, stream, draws))
+        return other
+
+    def held(self, client: int, stream: Stream, draws: Sequence[int]) -> Indices:
+        """Return all records that `client` held in any of these draws, in order."""
+        self._check((client,))
+        hands = [self._hand((client,), draw, tuple(stream))[0][0] for draw in draws]
+        return np.unique(np.concatenate(hands)) if hands else np.zeros(0, np.int64)
+
+    def beside(self, client: int) -> CohortSampler | None:
+        """Return a sampler whose other clients never hold what `client` really holds.
+
+        None if nobody has told what that is.
+        """
+        if self.game == "rerun":
+            return self
+        if self._holdings is None:
+            return None
+        other = copy.copy(self)
+        other._source = self._source.without(client, self._holdings[client])
+        return other
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether rows carry noise that the clients add to hide themselves."""
+        return self._finish is not None and self._finish.has_noise
+
+    @property
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of all records."""
+        return self._x, self._y
+
+    def on(self, x: Tensor, y: Tensor) -> CohortSampler:
+        """Return the same sampler with its data elsewhere: in another process, or nowhere."""
+        other = copy.copy(self)
+        other._x, other._y = x, y
+        return other
+
+    def rows(self, job: Job, piece: Piece) -> Array:
+        """Return what the clients of one piece add to the sum."""
+        records: list[Indices] = []
+        rngs: list[np.random.Generator] = []
+        for draw in range(piece.first, piece.first + piece.count):
+            hand, own = self._hand(piece.clients, draw, job.stream)
+            records += hand
+            rngs += own
+        updates = self._cohort.updates(job.model, self._x, self._y, records, rngs)
+        rows = updates.cpu().numpy()
+        weights = np.ones(len(records))
+        if self._weighted:
+            weights = self._cohort.weights(records)
+        if self._finish is not None:
+            rows = self._finished(rows, weights, job, piece)
+        factors = weights / self._scale
+        if (factors != 1).any():
+            rows *= factors.astype(rows.dtype)[:, None]
+        return _reduced(rows.reshape(*rows.shape[:-2], piece.count, len(piece.clients), -1), job)
+
+    def _run(self, job: Job, pieces: Sequence[Piece]) -> Iterator[Array]:
+        return (self.rows(job, piece) for piece in pieces)
+
+    def _hand(
+        self, clients: tuple[int, ...], draw: int, stream: tuple[str | int, ...]
+    ) -> tuple[list[Indices], list[np.random.Generator]]:
+        """Return records and generator of each client in one draw."""
+        shared = Generators(self._seed, *stream, "deal")
+        single = Generators(self._seed, *stream, "client")
+        own = [single(draw, client) for client in clients]
+        return self._source.records(clients, partial(shared, draw), own), own
+
+    def _finished(self, rows: Array, weights: NDArray[np.float64], job: Job, piece: Piece) -> Array:
+        """Return the updates as the clients send them; models share this randomness too."""
+        assert self._finish is not None
+        single = Generators(self._seed, *job.stream, "finish")
+        draws = range(piece.first, piece.first + piece.count)
+        done = [
+            self._finish(own, weights, [single(draw, c) for draw in draws for c in piece.clients])
+            for own in rows.reshape(-1, *rows.shape[-2:]).astype(np.float64)
+        ]
+        return np.stack(done).reshape(rows.shape)
+
+    def _check(self, clients: Sequence[int]) -> None:
+        self._source.check(clients)
+
+
+def _reduced(rows: Array, job: Job) -> Array:
+    """Sum and project rows (..., draws, clients, dim) as the job says."""
+    if job.is_summed:
+        rows = rows.sum(axis=-2, dtype=np.float64)
+    if job.project is None:
+        return rows
+    # One matrix product for each model, in double precision.
+    project = job.project
+    flat = rows.reshape(*rows.shape[: job.model.ndim - 1], -1, rows.shape[-1])
+    done: NDArray[np.float64] = np.matmul(flat.astype(np.float64), project)
+    return done.reshape(*rows.shape[:-1], project.shape[-1])

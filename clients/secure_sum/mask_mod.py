@@ -1,0 +1,230 @@
+"""Client mods between training and the wire.
+
+The server proposes, the client's own policy limits: a mod obeys an order in the message only
+within what its owner has allowed when listing it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from leakmeter.auditors.auditor import Vector
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.secure_sum.keys import Session
+from leakmeter.clients.secure_sum.masking import RingVector
+from leakmeter.clients.secure_sum.participant import Participant, Policy, RefusedError
+from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.wire import (
+    SUM,
+    get_by_number,
+    get_int,
+    get_keys_of_peers,
+    get_layout,
+    get_numbers,
+    get_participant,
+    get_quantiser,
+    get_session,
+    get_text,
+    put_by_number,
+    put_participant,
+    put_upload,
+)
+
+_log = logging.getLogger("flwr")
+
+Call = Callable[[Message, Context], Message]
+
+
+@dataclass(frozen=True)
+class MaskMod:
+    """Takes part in secure sums and never lets a plain update out.
+
+    Place it first in the list of mods, so that nothing behind it adds to a masked reply.
+
+    Attributes:
+        required: Whether a train message without an order to mask gets an error. Only an app
+            that switches masking off by its own configuration sets this to False.
+        min_peers: Fewest peers that the client masks with.
+        min_threshold: Fewest shares that may open a secret, and fewest survivors of a sum.
+        colluders: Peers that the client reckons may work for the server.
+        allow_tap: Whether auditors may collect kept updates and replay the training without
+            masks; for simulations only.
+        seed: Names the rounding in a simulation; None takes the operating system's source. Keys
+            and shares always come from there.
+    """
+
+    required: bool = True
+    min_peers: int = 2
+    min_threshold: int = 2
+    colluders: int = 0
+    allow_tap: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.policy  # refuses what cannot be
+
+    @property
+    def policy(self) -> Policy:
+        """What the client insists on."""
+        return Policy(self.min_peers, self.min_threshold, self.colluders)
+
+    def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
+        """Answer a stage of the protocol, or train and mask."""
+        if message.metadata.message_type.split(".")[0] != "train":
+            return call_next(message, context)
+        order = wire.config(message.content, wire.MASK)
+        if order is None:
+            if not self.required or (self.allow_tap and wire.is_instrument(message.content)):
+                return call_next(message, context)
+            raise RefusedError(f"a train message must carry {wire.MASK!r}: this client masks")
+        session = Session(message.metadata.run_id, get_int(order, "round"))
+        stage = get_text(order, "stage")
+        if stage == "keys":
+            return _reply(message, _keys(order, session, context))
+        before = _resume(context, session)
+        if stage == "shares":
+            return _reply(message, self._shares(order, before, context))
+        if stage == "train":
+            return self._train(order, before, message, context, call_next)
+        if stage == "unmask":
+            return _reply(message, _unmask(order, before, context))
+        raise RefusedError(f"stage must be keys, shares, train or unmask, got {stage!r}")
+
+    def _shares(self, order: ConfigRecord, before: Participant, context: Context) -> ConfigRecord:
+        """Share the secrets among the peers."""
+        number, threshold = get_int(order, "number"), get_int(order, "threshold")
+        after, boxes = before.share(number, get_keys_of_peers(order), threshold, self.policy)
+        context.state[wire.MASK] = put_participant(after)
+        return ConfigRecord(put_by_number("boxes", boxes))
+
+    def _train(
+        self,
+        order: ConfigRecord,
+        before: Participant,
+        message: Message,
+        context: Context,
+        call_next: Call,
+    ) -> Message:
+        """Train, encode and mask; whatever is wrong with the order is refused before training."""
+        shared = wire.config(message.content, SUM)
+        if shared is None:
+            raise RefusedError(f"a train message must carry {SUM!r} beside {wire.MASK!r}")
+        boxes, quantiser = get_by_number(order, "boxes"), get_quantiser(shared)
+        if quantiser.max_clients <= len(boxes):
+            raise RefusedError(f"max-clients must be at least {len(boxes) + 1}")
+        sent = wire.arrays(message.content)
+        layout, weight_key = get_layout(shared, sent), get_text(shared, "weight-key")
+        opened = before.open(boxes, self.policy)
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        update = _difference(layout, wire.arrays(reply.content), sent)
+        rng = self._rounding(before.session.server_round, context)
+        vector = _encode(quantiser, update, reply.content, weight_key, rng)
+        after, masked = opened.upload(vector, quantiser.ring)
+        # Last, since an exception after it would leave a client that thinks it has uploaded.
+        context.state[wire.MASK] = put_participant(after)
+        return Message(put_upload(masked, quantiser.ring), reply_to=message)
+
+    def _rounding(self, server_round: int, context: Context) -> np.random.Generator:
+        """Return the source of the stochastic rounding."""
+        if self.seed is None:
+            return np.random.default_rng()
+        client = int(context.node_config["partition-id"])
+        return stream(self.seed, "rounding", server_round, client)
+
+
+mask_mod = MaskMod()
+
+
+def _keys(order: ConfigRecord, session: Session, context: Context) -> ConfigRecord:
+    """Draw fresh secrets and announce the public half."""
+    kept = wire.config(context.state, wire.MASK)
+    if kept is not None:
+        last = get_session(kept)
+        if last.run == session.run and session.server_round <= last.server_round:
+            raise RefusedError(
+                f"round must be above {last.server_round}, got {session.server_round}"
+            )
+    participant = Participant.announce(session, get_int(order, "number"))
+    context.state[wire.MASK] = put_participant(participant)
+    return ConfigRecord({"keys": participant.public.to_bytes()})
+
+
+def _unmask(order: ConfigRecord, before: Participant, context: Context) -> ConfigRecord:
+    """Reveal one share of each peer, once."""
+    after, shares = before.reveal(get_numbers(order, "survivors"), get_numbers(order, "dropped"))
+    context.state[wire.MASK] = put_participant(after)
+    return ConfigRecord(put_by_number("shares", shares))
+
+
+def _resume(context: Context, session: Session) -> Participant:
+    """Return this round's participant; state of another round or run is refused."""
+    kept = wire.config(context.state, wire.MASK)
+    if kept is None:
+        raise RefusedError("this stage comes after 'keys', which has not come")
+    if (begun := get_session(kept)) != session:
+        raise RefusedError(
+            f"round must be {begun.server_round} of the run that sent the keys, "
+            f"got {session.server_round}"
+        )
+    return get_participant(kept)
+
+
+def _difference(layout: Layout, trained: ArrayRecord, sent: ArrayRecord) -> Vector:
+    """Return what training has changed; in one pass, which two flat copies would not be."""
+    layout.check(trained)
+    update = np.empty(layout.dim)
+    parts = np.split(update, np.cumsum(layout.sizes)[:-1])
+    for name, part in zip(layout.names, parts, strict=True):
+        after, before = trained[name].numpy().ravel(), sent[name].numpy().ravel()
+        np.subtract(after, before, out=part, dtype=np.float64)
+    return update
+
+
+def _encode(
+    quantiser: Quantiser,
+    update: Vector,
+    content: RecordDict,
+    weight_key: str,
+    rng: np.random.Generator,
+) -> RingVector:
+    """Return update, weight and named metrics as ring integers."""
+    metrics = _metrics(content)
+    inside = {*quantiser.metrics, weight_key}
+    names = {n for r in content.values() if isinstance(r, MetricRecord) for n in r}
+    if others := sorted(names - inside):
+        _log.info("not sent, since they are no part of the secure sum: %s", ", ".join(others))
+    try:
+        if weight_key not in metrics:
+            raise ValueError(f"reply must state its weight {weight_key!r}, got {sorted(metrics)}")
+        return quantiser.encode(update, metrics[weight_key], metrics, rng)
+    except ValueError as error:
+        # The text of an exception travels in clear, and this one shows the client's numbers.
+        _log.error("secure sum: this client stays out of the round: %s", error)
+        raise RefusedError(
+            "update, weight or a metric is not finite, missing or out of range; "
+            "the client's own log says which"
+        ) from None
+
+
+def _metrics(content: RecordDict) -> dict[str, float]:
+    """Return all scalar metrics of a reply."""
+    return {
+        name: float(value)
+        for record in content.values()
+        if isinstance(record, MetricRecord)
+        for name, value in record.items()
+        if isinstance(value, int | float)
+    }
+
+
+def _reply(message: Message, record: ConfigRecord) -> Message:
+    return Message(RecordDict({wire.MASK: record}), reply_to=message)

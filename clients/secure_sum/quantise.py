@@ -1,0 +1,300 @@
+"""Updates, weights and metrics as one vector of ring integers whose sum is the weighted mean.
+
+Order: range clip, noise, unbiased stochastic rounding, ring. Stochastic rounding as in Alistarh et
+al. 2017, QSGD (NeurIPS). How the bits are spent:
+1. A client rounds its *weighted* update (w/max_weight)·x on a grid that `max_clients` times fits
+   the ring. Rounding x first and multiplying the integer by w needs a grid max_weight times
+   coarser; the mean's error then is max_weight·step whatever the weights, here it is
+   step·max_weight/(mean weight): smaller by the mean weight.
+2. Weight, metrics and counts are cut into digits small enough that `max_clients` of them fit a
+   slot. They are exact at any `bits` and share the vector, so nothing travels in clear.
+No sum of `max_clients` encodings can wrap around, whatever the updates, weights and metrics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.clients.secure_sum.masking import Ring, RingVector, mask_stream
+
+Vector = NDArray[np.float64]
+
+# Room that noise gets in the ring, in standard deviations: beyond it with chance 1.5e-23.
+NOISE_ROOM = 10.0
+_SIDE_BITS = 32
+# Finer grids than this leave float64 too few fractional bits to round by (only above 40 bits).
+_MAX_LEVELS = 1 << 40
+_CHUNK = 1 << 14
+
+
+@dataclass(frozen=True)
+class SecureMean:
+    """What a secure sum says after decoding, and all it says.
+
+    Attributes:
+        mean: Weighted mean of the clipped updates.
+        total_weight: Sum of the weights.
+        metrics: Weighted mean of each named metric.
+        saturated: Coordinates and metrics that were clipped, over all clients.
+        num_clients: Contributors.
+        quantum: The mean differs by less than this from the unrounded one, in every coordinate.
+    """
+
+    mean: Vector
+    total_weight: float
+    metrics: Mapping[str, float]
+    saturated: int
+    num_clients: int
+    quantum: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantiser:
+    """Maps updates to ring vectors and a sum of them back.
+
+    Attributes:
+        clip_range: Coordinates are clipped to ± this value before noise and rounding.
+        bits: Size of the ring, 8 to 64; a coordinate takes as many bits rounded up to bytes.
+        max_clients: Most clients that may ever be summed.
+        max_weight: Largest weight; 1 with weights of 1 is the plain mean.
+        metrics: Name to (low, high) of the metrics inside the vector; values beyond are clipped.
+        noise_std: Noise that a client's update carries, per coordinate. The ring then has room
+            for clip_range plus ten of these.
+    """
+
+    clip_range: float
+    bits: int
+    max_clients: int
+    max_weight: float = 1.0
+    metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    noise_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        most = (1 << self.ring.bits - 1) - 1
+        if not 1 <= self.max_clients <= most:
+            raise ValueError(
+                f"max_clients must be in [1, {most}] or the sum wraps around in a ring of "
+                f"{self.bits} bits, got {self.max_clients}"
+            )
+        for name in ("clip_range", "max_weight"):
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {value}")
+        if not 0 <= self.noise_std < math.inf:
+            raise ValueError(f"noise_std must be at least 0 and finite, got {self.noise_std}")
+        for name, (low, high) in self.metrics.items():
+            if not -math.inf < low < high < math.inf:
+                raise ValueError(f"metrics[{name!r}] must be finite low < high, got {low}, {high}")
+
+    @property
+    def ring(self) -> Ring:
+        """The ring that encodings live in."""
+        return Ring(self.bits)
+
+    @property
+    def room(self) -> float:
+        """Largest absolute value a coordinate may have after noise."""
+        return self.clip_range + NOISE_ROOM * self.noise_std
+
+    @property
+    def levels(self) -> int:
+        """Grid points on each side of zero; `max_clients` times as many fit the ring."""
+        return min(((1 << self.bits - 1) - 1) // self.max_clients, _MAX_LEVELS)
+
+    @property
+    def step(self) -> float:
+        """Grid spacing of a client's update at full weight.
+
+        At weight w it is max_weight/w as wide. Noise that a guarantee rests on should have a
+        standard deviation of at least two steps.
+        """
+        return self.room / self.levels
+
+    @property
+    def weight_unit(self) -> float:
+        """Weights are rounded to multiples of this power of two; integers below 2^31 stay exact."""
+        return math.ldexp(1.0, math.frexp(self.max_weight)[1] - (_SIDE_BITS - 1))
+
+    def quantum(self, num_clients: int, total_weight: float) -> float:
+        """Return the bound on the mean's rounding error in every coordinate.
+
+        Each client errs by less than one step in its weighted update, and without bias (up to
+        2^-32 of a step), so the error's standard deviation is at most quantum/(2·√num_clients).
+        """
+        return self.step * num_clients * self._max_units * self.weight_unit / total_weight
+
+    def num_slots(self, dim: int) -> int:
+        """Return the length of an encoding of `dim` coordinates."""
+        return dim + 1 + (2 + len(self.metrics)) * self._num_digits
+
+    def encode(
+        self,
+        update: NDArray[np.floating],
+        weight: float,
+        metrics: Mapping[str, float],
+        rng: np.random.Generator,
+    ) -> RingVector:
+        """Return a client's contribution.
+
+        Args:
+            update: Flat vector. With a `noise_std` it carries its noise already, and whoever
+                added the noise has clipped it to `clip_range` before.
+            weight: In (0, max_weight], such as the number of examples.
+            metrics: At least the configured names; others are left out.
+            rng: Gives 32 bytes that the rounding is drawn from, and one number a metric.
+
+        Raises:
+            ValueError: If anything is not finite, missing, out of range, or beyond `room` after
+                noise (clipping there would bend the noise's law).
+        """
+        if update.ndim != 1:
+            raise ValueError(f"update must be a flat vector, got shape {update.shape}")
+        units = self._weight_units(weight)
+        parts, clipped = self._metric_units(units, metrics, rng)
+        vector = np.empty(self.num_slots(len(update)), self.ring.dtype)
+        # One draw keys a cipher stream: ten times faster than a float64 a coordinate from `rng`.
+        key = rng.bytes(32)
+        for start in range(0, len(update), _CHUNK):
+            part = slice(start, min(start + _CHUNK, len(update)))
+            values, num_clipped = self._bounded(update[part])
+            values *= units / self._max_units * self.levels / self.room
+            # Floating-point error must not push a value over the last grid point.
+            np.clip(values, -self.levels, self.levels, out=values)
+            bits = mask_stream(key, len(values), Ring(32), start)
+            vector[part] = self.ring.from_signed(_round(values, bits))
+            clipped += num_clipped
+        values_aside = (units, clipped, *parts)
+        vector[len(update) :] = [1, *(digit for v in values_aside for digit in self._digits(v))]
+        return vector
+
+    def decode(self, total: RingVector) -> SecureMean:
+        """Return the mean behind the ring sum of at least one encoding.
+
+        Raises:
+            ValueError: If the vector is too short or its total weight is zero.
+        """
+        sums, num_clients, units, saturated, parts = self._split(total)
+        if units == 0:
+            raise ValueError("total weight must be positive, got 0")
+        total_weight = units * self.weight_unit
+        metrics = {}
+        for name, part in zip(sorted(self.metrics), parts, strict=True):
+            low, high = self.metrics[name]
+            metrics[name] = low + (high - low) * part / units
+        return SecureMean(
+            mean=sums.astype(np.float64) * (self.step * self._max_units / units),
+            total_weight=total_weight,
+            metrics=metrics,
+            saturated=saturated,
+            num_clients=num_clients,
+            quantum=self.quantum(num_clients, total_weight),
+        )
+
+    def implausible(self, total: RingVector, num_clients: int) -> str | None:
+        """Return why this cannot be the sum of `num_clients` honest encodings, or None.
+
+        One lying client can still put the sum anywhere that passes: the mean within ± room, the
+        weight up to num_clients·max_weight, and so outvote all others. Masks hide who it was.
+        """
+        sums, counted, units, saturated, parts = self._split(total)
+        if not 1 <= num_clients <= self.max_clients:
+            return f"num_clients must be in [1, {self.max_clients}], got {num_clients}"
+        # |q| ≤ ⌈levels·w/max_weight⌉ for each client, so the weight total limits the sum as well.
+        largest = self.levels * units // self._max_units + num_clients
+        claims = [
+            ("contributors", num_clients, counted, num_clients),
+            ("total weight in units", num_clients, units, num_clients * self._max_units),
+            ("smallest sum in steps", -largest, int(sums.min(initial=0)), largest),
+            ("largest sum in steps", -largest, int(sums.max(initial=0)), largest),
+            ("saturated", 0, saturated, num_clients * (len(sums) + len(parts))),
+            *(("metric in weight units", 0, part, units) for part in parts),
+        ]
+        wrong = [
+            f"{name} must be in [{low}, {high}], got {value}"
+            for name, low, value, high in claims
+            if not low <= value <= high
+        ]
+        return "; ".join(wrong) or None
+
+    @property
+    def _max_units(self) -> int:
+        return math.ceil(self.max_weight / self.weight_unit)
+
+    @property
+    def _digit_bits(self) -> int:
+        """Bits of a digit: `max_clients` of the largest digit fit one slot."""
+        fits = ((1 << self.bits) - 1) // self.max_clients
+        return min((fits + 1).bit_length() - 1, _SIDE_BITS)
+
+    @property
+    def _num_digits(self) -> int:
+        return -(-_SIDE_BITS // self._digit_bits)
+
+    def _digits(self, value: int) -> list[int]:
+        """Return a count below 2^32 as digits, lowest first."""
+        size = self._digit_bits
+        return [value >> size * i & ((1 << size) - 1) for i in range(self._num_digits)]
+
+    def _split(self, total: RingVector) -> tuple[NDArray[np.int64], int, int, int, list[int]]:
+        """Return coordinate sums, contributors, weight units, clipped, and units per metric."""
+        dim = len(total) - self.num_slots(0)
+        if total.ndim != 1 or total.dtype != self.ring.dtype or dim < 0:
+            raise ValueError(
+                f"total must be a flat {self.ring.dtype} vector of at least {self.num_slots(0)} "
+                f"slots, got shape {total.shape} of {total.dtype}"
+            )
+        # As Python integers, which cannot overflow whatever a client has sent.
+        rows = total[dim + 1 :].reshape(-1, self._num_digits).tolist()
+        units, saturated, *parts = [
+            sum(slot << self._digit_bits * i for i, slot in enumerate(row)) for row in rows
+        ]
+        return self.ring.signed(total[:dim]), int(total[dim]), units, saturated, parts
+
+    def _weight_units(self, weight: float) -> int:
+        least, most = self.weight_unit, self.max_weight
+        if not least <= weight <= most:
+            raise ValueError(f"weight must be in [{least:g}, {most:g}], got {weight}")
+        return round(weight / self.weight_unit)
+
+    def _metric_units(
+        self, units: int, metrics: Mapping[str, float], rng: np.random.Generator
+    ) -> tuple[list[int], int]:
+        """Return each metric's place in its range times the weight, and how many were clipped."""
+        if missing := sorted(self.metrics.keys() - metrics.keys()):
+            raise ValueError(f"metrics must have {sorted(self.metrics)}, lacks {missing}")
+        parts, clipped = [], 0
+        for name in sorted(self.metrics):
+            (low, high), value = self.metrics[name], metrics[name]
+            if not math.isfinite(value):
+                raise ValueError(f"metrics[{name!r}] must be finite, got {value}")
+            clipped += not low <= value <= high
+            exact = units * (min(max(value, low), high) - low) / (high - low)
+            parts.append(min(math.floor(exact + rng.random()), units))
+        return parts, clipped
+
+    def _bounded(self, update: NDArray[np.floating]) -> tuple[Vector, int]:
+        """Return the coordinates within the room, and how many had to be clipped."""
+        values = update.astype(np.float64)
+        peak = float(np.abs(values).max(initial=0.0))
+        if not math.isfinite(peak):
+            raise ValueError(f"update must be finite, got a coordinate of {peak}")
+        if peak <= self.room:
+            return values, 0
+        if self.noise_std > 0:
+            raise ValueError(f"noised update must be within ±{self.room:g}, got {peak:g}")
+        clipped = int(np.count_nonzero(np.abs(values) > self.room))
+        return np.clip(values, -self.room, self.room, out=values), clipped
+
+
+def _round(values: Vector, bits: RingVector) -> NDArray[np.int64]:
+    """Return values rounded up with probability their fraction, else down; overwrites them."""
+    low = np.floor(values)
+    # floor(value + uniform) would round before it floors and could pass the last grid point.
+    values -= low
+    values *= 2.0**32
+    low += bits < values
+    return low.astype(np.int64)

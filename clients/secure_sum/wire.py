@@ -1,0 +1,244 @@
+"""The secure sum's messages and client state as Flower records, parsed in this one place.
+
+Keys, boxes and shares of several peers travel as one run of bytes, in the order of `peers` and all
+of one length: a list of many short entries costs Flower more than the cryptography does.
+Whatever a record should not hold is refused: it comes from the other side of the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from io import BytesIO
+from typing import Any, get_args
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.layout import Layout
+from leakmeter.clients.secure_sum.keys import ClientSecrets, KeyPair, Session
+from leakmeter.clients.secure_sum.masking import Ring, RingVector
+from leakmeter.clients.secure_sum.participant import Participant, PublicKeys, RefusedError, Step
+from leakmeter.clients.secure_sum.quantise import Quantiser
+
+# Beside a client's own order: what all clients of the round are told alike.
+SUM = f"{wire.MASK}.sum"
+_UPLOAD = "masked"
+_NPY = "numpy.ndarray"  # how Flower names numpy's file format
+_BY_PEER = ("locks", "masks", "held")
+
+
+def put_by_number(name: str, values: Mapping[int, bytes]) -> dict[str, Any]:
+    """Return numbers and their bytes, which all have one length."""
+    assert len(set(map(len, values.values()))) <= 1
+    return {"peers": list(values), name: b"".join(values.values())}
+
+
+def get_by_number(record: ConfigRecord, name: str) -> dict[int, bytes]:
+    """Return number to bytes; a number that occurs twice, or uneven parts, are refused."""
+    numbers, data = get_numbers(record, "peers"), record.get(name)
+    if not isinstance(data, bytes):
+        raise RefusedError(f"{name} must be bytes, got {_size(data)}")
+    if not numbers and not data:
+        return {}
+    if not numbers or len(data) % len(numbers):
+        raise RefusedError(f"{name} must be {len(numbers)} equal parts, got {len(data)} bytes")
+    return _parts(numbers, data)
+
+
+def get_numbers(record: ConfigRecord, name: str) -> list[int]:
+    """Return a list of distinct numbers."""
+    values = record.get(name)
+    if not isinstance(values, list) or not all(type(v) is int for v in values):
+        raise RefusedError(f"{name} must be a list of numbers, got {_size(values)}")
+    if len(set(values)) < len(values):
+        raise RefusedError(f"{name} must be distinct, got {values}")
+    return [int(v) for v in values]
+
+
+def get_int(record: ConfigRecord, name: str) -> int:
+    """Return a whole number."""
+    value = record.get(name)
+    if type(value) is not int:
+        raise RefusedError(f"{name} must be a whole number, got {_size(value)}")
+    return value
+
+
+def get_text(record: ConfigRecord, name: str) -> str:
+    """Return a text."""
+    value = record.get(name)
+    if not isinstance(value, str):
+        raise RefusedError(f"{name} must be a text, got {_size(value)}")
+    return value
+
+
+def get_keys(record: ConfigRecord) -> PublicKeys:
+    """Return what a client has announced."""
+    value = record.get("keys")
+    if not isinstance(value, bytes):
+        raise RefusedError(f"keys must be bytes, got {_size(value)}")
+    return PublicKeys.from_bytes(value)
+
+
+def get_keys_of_peers(record: ConfigRecord) -> dict[int, PublicKeys]:
+    """Return number to the keys that a peer has announced."""
+    return {n: PublicKeys.from_bytes(keys) for n, keys in get_by_number(record, "keys").items()}
+
+
+def put_sum(quantiser: Quantiser, layout: Layout, weight_key: str) -> ConfigRecord:
+    """Return what is the same for all clients of a round: one record that messages can share."""
+    return ConfigRecord(
+        {**put_quantiser(quantiser), "arrays": list(layout.names), "weight-key": weight_key}
+    )
+
+
+def put_quantiser(quantiser: Quantiser) -> dict[str, Any]:
+    """Return what a client needs to encode its update."""
+    names = sorted(quantiser.metrics)
+    return {
+        "clip-range": float(quantiser.clip_range),
+        "bits": quantiser.bits,
+        "max-clients": quantiser.max_clients,
+        "max-weight": float(quantiser.max_weight),
+        "noise-std": float(quantiser.noise_std),
+        "metric-names": names,
+        "metric-lows": [float(quantiser.metrics[n][0]) for n in names],
+        "metric-highs": [float(quantiser.metrics[n][1]) for n in names],
+    }
+
+
+def get_quantiser(record: ConfigRecord) -> Quantiser:
+    """Return the quantiser that a train order describes; it checks itself."""
+    values: dict[str, Any] = dict(record)
+    try:
+        limits = zip(values["metric-lows"], values["metric-highs"], strict=True)
+        return Quantiser(
+            clip_range=values["clip-range"],
+            bits=values["bits"],
+            max_clients=values["max-clients"],
+            max_weight=values["max-weight"],
+            noise_std=values["noise-std"],
+            metrics=dict(zip(values["metric-names"], limits, strict=True)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RefusedError(f"mask order must describe the quantiser: {error}") from None
+
+
+def get_layout(record: ConfigRecord, sent: ArrayRecord) -> Layout:
+    """Return the layout that a train order names.
+
+    A client cannot tell it from the model it was sent: after its first round FedAvg sends as
+    floats what were integers before.
+    """
+    names = record.get("arrays")
+    if not isinstance(names, list) or not all(isinstance(n, str) and n in sent for n in names):
+        raise RefusedError(f"arrays must be names among {list(sent)}, got {names!r}")
+    return Layout.of(ArrayRecord({str(name): sent[str(name)] for name in names}))
+
+
+def put_upload(masked: RingVector, ring: Ring) -> RecordDict:
+    """Return a masked vector as the content of a reply, in as few bytes as whole bytes allow."""
+    flat: RingVector = np.ascontiguousarray(masked)
+    if ring.wire_bytes < ring.dtype.itemsize:
+        flat = np.frombuffer(ring.to_bytes(masked), np.uint8)
+    # Joined by hand: `Array(flat)` writes and copies the numbers three times.
+    data = b"".join([_npy_header(flat.dtype.str, len(flat)), flat.data])
+    array = Array(str(flat.dtype), flat.shape, _NPY, data)
+    return RecordDict({"arrays": ArrayRecord({_UPLOAD: array})})
+
+
+def get_upload(content: RecordDict, ring: Ring, length: int) -> RingVector:
+    """Return the masked vector in a reply; it may not be written to."""
+    arrays = wire.arrays(content)
+    if _UPLOAD not in arrays:
+        raise RefusedError(f"reply must hold the array {_UPLOAD!r}, got {list(arrays)}")
+    if ring.wire_bytes < ring.dtype.itemsize:
+        packed = _flat(arrays[_UPLOAD], np.dtype(np.uint8), length * ring.wire_bytes)
+        return ring.from_bytes(packed.tobytes(), length)
+    vector = _flat(arrays[_UPLOAD], ring.dtype, length)
+    if (reduced := ring.reduce(vector)) is not vector and (vector != reduced).any():
+        raise RefusedError(f"masked vector must be below 2^{ring.bits}, got {vector.max()}")
+    return vector
+
+
+def _flat(array: Array, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
+    """Return the numbers of an array if they are flat, of this type and so many."""
+    header = _npy_header(dtype.str, length)
+    size = len(header) + length * dtype.itemsize
+    if array.stype == _NPY and len(array.data) == size and array.data.startswith(header):
+        return np.frombuffer(array.data, dtype, offset=len(header))  # nothing is copied
+    vector = array.numpy()
+    if vector.shape != (length,) or vector.dtype != dtype:
+        raise RefusedError(
+            f"masked vector must be {length} of {dtype}, got shape {vector.shape} of {vector.dtype}"
+        )
+    return vector
+
+
+@lru_cache(maxsize=8)
+def _npy_header(dtype: str, length: int) -> bytes:
+    """Return what numpy's file format puts before the numbers of a flat array."""
+    head = BytesIO()
+    about = {"descr": dtype, "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(head, about)
+    return head.getvalue()
+
+
+def put_participant(participant: Participant) -> ConfigRecord:
+    """Return a client's state between two stages. It holds secrets: it stays on the client."""
+    session = participant.session
+    values: dict[str, Any] = {
+        "run": str(session.run),  # unsigned 64 bits, more than a record's integer
+        "step": participant.step,
+        "numbers": [session.server_round, participant.number, participant.threshold],
+    }
+    if participant.own_shares:
+        values["own-shares"] = participant.own_shares
+    for name in _BY_PEER:  # those that are there have the same peers
+        if by_peer := getattr(participant, name):
+            values |= put_by_number(name, by_peer)
+    if (secrets := participant.secrets) is not None:
+        # With the public keys, which would take a scalar multiplication each to have again.
+        pairs = (secrets.share, secrets.mask)
+        values["secrets"] = b"".join([*(p.secret + p.public for p in pairs), secrets.seed])
+    return ConfigRecord(values)
+
+
+def get_session(record: ConfigRecord) -> Session:
+    """Return the run and the round that a client's state belongs to."""
+    numbers = record["numbers"]
+    assert isinstance(numbers, list)
+    return Session(int(get_text(record, "run")), int(numbers[0]))
+
+
+def get_participant(record: ConfigRecord) -> Participant:
+    """Return the participant that `put_participant` was given."""
+    values: dict[str, Any] = dict(record)
+    assert values["step"] in get_args(Step)
+    secrets = None
+    if "secrets" in values:
+        parts = _parts(range(5), values["secrets"])
+        secrets = ClientSecrets(KeyPair(parts[0], parts[1]), KeyPair(parts[2], parts[3]), parts[4])
+    _, number, threshold = values["numbers"]
+    return Participant(
+        session=get_session(record),
+        number=number,
+        step=values["step"],
+        secrets=secrets,
+        threshold=threshold,
+        own_shares=values.get("own-shares", b""),
+        **{name: _parts(values["peers"], values[name]) for name in _BY_PEER if name in values},
+    )
+
+
+def _parts(numbers: Sequence[int], data: bytes) -> dict[int, bytes]:
+    """Return number to its part of the data, all parts of one length."""
+    size = len(data) // len(numbers)
+    return {n: data[i * size : (i + 1) * size] for i, n in enumerate(numbers)}
+
+
+def _size(value: Iterable[Any] | Any) -> str:
+    """Describe a value without showing what may be long or secret."""
+    return f"{len(value)} entries" if isinstance(value, list) else type(value).__name__

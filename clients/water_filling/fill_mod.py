@@ -1,0 +1,104 @@
+"""The client mod of water filling: what leaves was filled, weighs one, and brings no metrics.
+
+The noise itself is drawn by `clients.water_filling.gaussian_sampling`, which sees the gradients of
+single examples; a mod cannot. What the app has done, it says in a record beside its arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from leakmeter.auditors.hook import wire
+from leakmeter.clients.water_filling.water_filling import WaterFilling
+
+if TYPE_CHECKING:
+    from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
+
+Call = Callable[[Message, Context], Message]
+
+# What the server counts on, and how the client's own value must compare with it.
+_AT_LEAST = ("sigma2", "batch-size", "examples")
+_AT_MOST = ("clip-norm",)
+_EXACTLY = ("lr", "steps")
+PROMISES = (*_AT_LEAST, *_AT_MOST, *_EXACTLY)
+
+
+def filled_record(rule: GaussianSampling, num_examples: int) -> ConfigRecord:
+    """Return what an app puts under `wire.FILLED` beside the arrays that the rule has trained.
+
+    Args:
+        rule: With water filling.
+        num_examples: Examples it has weighed.
+    """
+    if not isinstance(rule.noise, WaterFilling):
+        raise ValueError(f"noise must be WaterFilling, got {rule.noise}")
+    return ConfigRecord(
+        {
+            "sigma2": float(rule.noise.sigma2),
+            "batch-size": int(rule.batch_size),
+            "examples": int(num_examples),
+            "clip-norm": float(rule.clip_norm),
+            "lr": float(rule.lr),
+            "steps": int(rule.steps),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class FillMod:
+    """Lets only filled updates out, at least as private as the server will say they are.
+
+    Place it behind `mask_mod` and before everything that changes the update. Loss and metrics stay
+    here: they would travel without noise. The weight is 1, since the accounting knows no other.
+
+    Attributes:
+        required: Whether a train message without an order gets an error.
+        allow_tap: Whether the auditor's tap may collect kept updates; for simulations only.
+    """
+
+    required: bool = True
+    allow_tap: bool = False
+
+    def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
+        """Train, then check what the app says it has done."""
+        if message.metadata.message_type.split(".")[0] != "train":
+            return call_next(message, context)
+        order = wire.config(message.content, wire.FILLED)
+        if order is None:
+            if not self.required or (self.allow_tap and wire.only_collects(message.content)):
+                return call_next(message, context)
+            raise ValueError(f"a train message must carry {wire.FILLED!r}: this client fills")
+        if missing := sorted({*PROMISES, "weight-key"} - set(order)):
+            raise ValueError(f"{wire.FILLED!r} must say {', '.join(missing)}")
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        done = wire.config(reply.content, wire.FILLED)
+        if done is None:
+            raise ValueError(
+                f"the app's reply must carry {wire.FILLED!r}: its update has no such noise"
+            )
+        _compare(order, done)
+        metrics = MetricRecord({str(order["weight-key"]): 1})
+        key, arrays = wire.arrays_key(reply.content), wire.arrays(reply.content)
+        content = RecordDict({key: arrays, "metrics": metrics, wire.FILLED: done})
+        return Message(content, reply_to=message)
+
+
+fill_mod = FillMod()
+
+
+def _compare(order: ConfigRecord, done: ConfigRecord) -> None:
+    """Refuse to be counted on for more than this client does."""
+    for name in PROMISES:
+        asked, own = float(str(order[name])), float(str(done[name]))
+        words = "at most" if name in _AT_LEAST else "at least" if name in _AT_MOST else "exactly"
+        kept = own >= asked if name in _AT_LEAST else own <= asked
+        if name in _EXACTLY:
+            kept = own == asked
+        if not kept:
+            raise ValueError(f"{name} must be {words} this client's own {own:g}, got {asked:g}")

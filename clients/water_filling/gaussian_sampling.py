@@ -1,0 +1,157 @@
+"""Update rules on clipped gradients of single examples: how they are sampled, which noise is added.
+
+Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
+Possible? (arXiv:2405.04551), Assumptions 1 and 2 and Table 1; Gaussian sampling weights are those
+of Wu et al. 2020, On the Noisy Gradient Descent that Generalizes as SGD (arXiv:1906.07405). What
+each combination guarantees is in `strategies.water_filling.rdp`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from random import SystemRandom
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from leakmeter.auditors.records.spectrum import Spectrum
+from leakmeter.clients.noise.clipping import gaussian
+from leakmeter.clients.update import Trained
+from leakmeter.clients.water_filling.gradient_matrix import Floats
+from leakmeter.clients.water_filling.per_example import per_example_gradients
+from leakmeter.clients.water_filling.water_filling import WaterFilling, sampling_weights
+
+Sampling = Literal["gaussian", "minibatch", "full"]
+
+
+@dataclass(frozen=True)
+class Isotropic:
+    """Gaussian noise of variance `sigma2` on every coordinate of a gradient estimate."""
+
+    sigma2: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sigma2 < math.inf:
+            raise ValueError(f"sigma2 must be in (0, inf), got {self.sigma2}")
+
+
+@dataclass(frozen=True)
+class GaussianSampling:
+    """Steps on a random mean of clipped gradients, with the noise that a guarantee asks for.
+
+    One step (FedSGD) is what the theorems speak of, and `is_covered` says whether they do. Several
+    steps (FedAvg) take each gradient at the model that the step before left: the sum of the
+    clients' updates is then no Gaussian, and no theorem covers it.
+
+    The loss in `Trained` is that of the data, without noise: do not send it where the model's
+    change is meant to be private. The update is -lr times the gradient estimate; a noise variance
+    or floor of σ² is one of lr² σ² in the update.
+
+    Attributes:
+        lr: Step length.
+        clip_norm: C, the largest joint norm of an example's gradient.
+        batch_size: B; with sampling "gaussian" the scale of the weights 1/D + ξ/√(BD), with
+            "minibatch" the examples drawn without replacement, with "full" unused and 0.
+        sampling: How examples are weighted.
+        noise: What is added to each gradient estimate, if anything.
+        steps: Local steps.
+        simulated: Whether draws come from the generator of the call, so that a run can be
+            repeated; else the operating system's source is taken for weights and noise.
+    """
+
+    lr: float
+    clip_norm: float
+    batch_size: int = 0
+    sampling: Sampling = "gaussian"
+    noise: Isotropic | WaterFilling | None = None
+    steps: int = 1
+    simulated: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sampling not in get_args(Sampling):
+            raise ValueError(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
+        for name in ("lr", "clip_norm"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be in (0, inf), got {getattr(self, name)}")
+        least = 0 if self.sampling == "full" else 1
+        if self.batch_size < least:
+            raise ValueError(
+                f"batch_size must be at least {least} with sampling {self.sampling!r}, "
+                f"got {self.batch_size}"
+            )
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if isinstance(self.noise, WaterFilling) and self.sampling != "gaussian":
+            raise ValueError(
+                "sampling must be 'gaussian' with water filling, which has no guarantee otherwise, "
+                f"got {self.sampling!r}"
+            )
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether a guarantee is known: noise in every direction, and a single step."""
+        return self.noise is not None and self.steps == 1
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator) -> Trained:
+        """Train `model` in place."""
+        trained, _ = self.train(model, x, y, rng)
+        return trained
+
+    def train(
+        self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator
+    ) -> tuple[Trained, tuple[Spectrum, ...]]:
+        """Train `model` in place; return also what the last step's water filling had and added.
+
+        The spectra are exact functions of the data: for a diagnosis in a simulation, never sent.
+        """
+        losses: list[float] = []
+        spectra: tuple[Spectrum, ...] = ()
+        for _ in range(self.steps):
+            estimate, loss, spectra = self._estimate(model, x, y, rng)
+            _move(model, estimate, -self.lr)
+            losses.append(loss)
+        return Trained(num_examples=len(y), loss=float(np.mean(losses))), spectra
+
+    def _estimate(
+        self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator
+    ) -> tuple[Floats, float, tuple[Spectrum, ...]]:
+        """Return one noised gradient estimate, and the loss of the examples it looked at."""
+        source = rng if self.simulated else None
+        if self.sampling == "minibatch":
+            x, y = self._batch(x, y, rng)
+        gradients = per_example_gradients(model, x, y, self.clip_norm)
+        if isinstance(self.noise, WaterFilling):
+            filled = self.noise.draw(gradients, self.batch_size, source)
+            return filled.gradient, gradients.loss, filled.spectra
+        if self.sampling == "gaussian":
+            weights = sampling_weights(gradients.count, self.batch_size, source)
+        else:
+            weights = np.full(gradients.count, 1 / gradients.count)
+        estimate = gradients.combined(weights)
+        if self.noise is not None:
+            estimate = estimate + gaussian(gradients.dim, math.sqrt(self.noise.sigma2), source)
+        return estimate, gradients.loss, ()
+
+    def _batch(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return B examples drawn without replacement."""
+        if self.batch_size > len(y):
+            raise ValueError(f"batch_size must be in [1, {len(y)}], got {self.batch_size}")
+        if self.simulated:
+            chosen = torch.from_numpy(rng.permutation(len(y))[: self.batch_size])
+        else:  # who can guess the batch undoes what its secrecy gives
+            chosen = torch.tensor(SystemRandom().sample(range(len(y)), self.batch_size))
+        return x[chosen], y[chosen]
+
+
+def _move(model: nn.Module, direction: Floats, length: float) -> None:
+    """Add `length` times a flat vector to the model's parameters."""
+    start = 0
+    with torch.no_grad():
+        for parameter in model.parameters():
+            part = torch.from_numpy(direction[start : start + parameter.numel()])
+            moved = parameter.double() + length * part.view_as(parameter).to(parameter.device)
+            parameter.copy_(moved)  # rounded once
+            start += parameter.numel()

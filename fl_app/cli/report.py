@@ -1,0 +1,71 @@
+"""The command line of the report: one page about one run or several, and CSV if asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from leakmeter.fl_app.cli.parser import Parser
+from leakmeter.fl_app.config.errors import ConfigError
+
+_DESCRIPTION = """\
+Makes a page about one run or several side by side: what leaked, to whom, how sure that is, and what
+to do. It is one file that fetches nothing. An unfinished run is shown as far as it went.
+"""
+
+
+def main(argv: Sequence[str], program: str = "leakmeter") -> int:
+    """Run `leakmeter report`."""
+    parser = Parser(prog=f"{program} report", description=_DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder that a run has left")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="the page (default: report.html in the run's folder; here for several runs)",
+    )
+    parser.add_argument("--csv", metavar="DIR", help="write findings, rounds and curves as CSV too")
+    parser.add_argument(
+        "--pictures",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="show the PNG files of this folder as reconstructions; may be given again",
+    )
+    arguments = parser.parse_args(argv)
+    from leakmeter.auditors.run_log import write_atomically
+    from leakmeter.fl_app.report import NAME
+    from leakmeter.fl_app.report.export import write_csv
+    from leakmeter.fl_app.report.html.page import page
+    from leakmeter.fl_app.report.read.reading import read_runs
+
+    runs = read_runs([Path(run) for run in arguments.runs])
+    here = runs[0].folder if len(runs) == 1 else Path.cwd()
+    out = Path(arguments.out).expanduser() if arguments.out else here / NAME
+    galleries = [_gallery(Path(folder).expanduser()) for folder in arguments.pictures]
+    try:
+        _check_page(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, page(runs, galleries))
+        tables = write_csv(runs, Path(arguments.csv).expanduser()) if arguments.csv else []
+    except OSError as error:
+        raise ConfigError(f"{error.filename} must be writable: {error.strerror}") from None
+    print(f"page: {out.absolute()}")
+    for path in tables:
+        print(f"table: {path.absolute()}")
+    return 0
+
+
+def _check_page(path: Path) -> None:
+    """Refuse to write over anything but an earlier page."""
+    from leakmeter.fl_app.report.html.page import GENERATOR
+
+    if not path.exists():
+        return
+    if not path.is_file() or GENERATOR not in path.read_text(encoding="utf-8", errors="replace"):
+        raise ConfigError(f"out must be a new file or an earlier page, got {path}")
+
+
+def _gallery(folder: Path) -> Path:
+    if not any(folder.glob("*.png")):
+        raise ConfigError(f"pictures must be a folder with PNG files, got {folder}")
+    return folder

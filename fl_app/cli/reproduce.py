@@ -1,0 +1,145 @@
+"""Runs a published table or figure again and leaves data for programs and a page for people."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from leakmeter.fl_app.cli.parser import Parser
+from leakmeter.fl_app.config.errors import ConfigError, unknown_name
+from leakmeter.fl_app.config.names import ENGINES
+from leakmeter.fl_app.experiments import EXPERIMENTS, SCALES, Entry, duration
+
+_RESULTS = Path("docs") / "results"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `leakmeter reproduce`."""
+    arguments = _parser().parse_args(argv)
+    if arguments.list:
+        print(listing())
+        return 0
+    if arguments.results is not None:
+        from leakmeter.fl_app.experiments.results_page import write_page
+
+        print(f"written to {write_page(Path(arguments.results))}")
+        return 0
+    if arguments.name is None:
+        raise ConfigError(f"name must be one of {', '.join(EXPERIMENTS)}, got none")
+    if arguments.name not in EXPERIMENTS:
+        raise unknown_name("name", arguments.name, EXPERIMENTS)
+    if arguments.scale not in SCALES:
+        raise unknown_name("scale", arguments.scale, SCALES)
+    if arguments.engine not in ENGINES:
+        raise unknown_name("engine", arguments.engine, ENGINES)
+    if arguments.ray_address and arguments.engine != "ray":
+        raise ConfigError(f"ray-address needs the engine ray, got {arguments.engine!r}")
+    where = arguments.out or f"runs/reproduce/{arguments.name}-{arguments.scale}"
+    with _engine(arguments.name, arguments.engine, arguments.ray_address):
+        return _run(arguments.name, arguments.scale, Path(where))
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="leakmeter reproduce",
+        description="Runs a published table or figure again, beside what was published.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("name", nargs="?", help="which one; see --list")
+    parser.add_argument("--list", action="store_true", help="list what there is")
+    parser.add_argument(
+        "--scale",
+        metavar="|".join(SCALES),
+        default="small",
+        help="the published size, or one that takes seconds (default: small)",
+    )
+    parser.add_argument(
+        "--engine",
+        metavar="|".join(ENGINES),
+        default="inline",
+        help="where updates are drawn: in this process, or over Ray with the same numbers "
+        "(default: inline)",
+    )
+    parser.add_argument(
+        "--ray-address", metavar="HOST:PORT", default="", help="of a Ray cluster (default: local)"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="where to (default: runs/reproduce/NAME-SCALE)"
+    )
+    parser.add_argument(
+        "--results",
+        metavar="DIR",
+        nargs="?",
+        const=str(_RESULTS),
+        help="write the page of all results kept in DIR beside it, as RESULTS.md "
+        f"(default: {_RESULTS})",
+    )
+    return parser
+
+
+def listing() -> str:
+    """Return a line for every experiment: name, times of both scales, data, and what it shows."""
+    rows = [("name", "small", "paper", "data", "what")]
+    for name, entry in EXPERIMENTS.items():
+        times = duration(entry.small), duration(entry.paper)
+        rows.append((name, *times, _data(entry), entry.what))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = [
+        f"{row[0]:{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  "
+        f"{row[3]:{widths[3]}}  {row[4]}"
+        for row in rows
+    ]
+    return "\n".join([*lines, "(data in brackets are for the scale paper only)"])
+
+
+def _data(entry: Entry) -> str:
+    """Return which data sets are read, those of the published size alone in brackets."""
+    shown = [name if name in entry.small_data else f"({name})" for name in entry.data]
+    return " ".join(shown) or "-"
+
+
+def _engine(name: str, engine: str, address: str) -> AbstractContextManager[None]:
+    """Return what an experiment runs in."""
+    if engine == "inline":
+        return nullcontext()
+    if not EXPERIMENTS[name].spreads:
+        print(f"{name} has nothing to spread over Ray: it goes on in this process")
+        return nullcontext()
+    from leakmeter.fl_app.experiments.distribute import over_ray
+
+    return over_ray(address)
+
+
+def _run(name: str, scale: str, folder: Path) -> int:
+    """Compute what is missing and print the table."""
+    from leakmeter.fl_app.experiments.base import Cells, Experiment, write_table
+
+    entry = EXPERIMENTS[name]
+    time = duration(entry.seconds(scale))
+    print(f"{name}, scale {scale}: about {time} on a core of its own;")
+    print(f"cells that are already in {folder} are kept", flush=True)
+    module = cast(Experiment, import_module(f"leakmeter.fl_app.experiments.{entry.module}"))
+    # After this import: Flower sets its own level when it is imported.
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    cells = Cells(folder / "cells", partial(print, flush=True), partial(_require, entry, scale))
+    table = module.run(scale, cells)
+    write_table(table, folder)
+    print(table.to_markdown())
+    print(f"written to {folder}")
+    return 0
+
+
+def _require(entry: Entry, scale: str) -> None:
+    """Raise what is wrong with the data before anything is computed from them."""
+    from leakmeter.fl_app.data import load as data
+
+    for name in entry.needs(scale):
+        if name == "writers":
+            data.load("mnist").known_users()
+        else:
+            data.load(name)

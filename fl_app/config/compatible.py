@@ -1,0 +1,124 @@
+"""Which settings go together; each by itself is checked by its field."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
+from leakmeter.fl_app.config.names import AUDITORS
+
+if TYPE_CHECKING:
+    from leakmeter.fl_app.config.config import Config
+
+
+def check_together(config: Config) -> None:
+    """Raise if settings contradict each other; the text names both and what is allowed."""
+    for name in config.auditor_names:
+        if name not in AUDITORS:
+            raise unknown_name("auditors", name, AUDITORS)
+    if config.cohort > config.clients:
+        wanted = f"{config.sample} + {config.seats} = {config.cohort}"
+        raise ConfigError(
+            f"sample + canary-seats must be at most clients = {config.clients}, got {wanted}"
+        )
+    if config.secagg == "on" and config.cohort < 3:
+        raise out_of_range("sample", "at least 3 clients a round with secagg", config.cohort)
+    _check_noise(config)
+    _check_filling(config)
+    _check_participation(config)
+    if config.ray_address and config.engine != "ray":
+        raise out_of_range("ray-address", "empty unless engine is ray", config.ray_address)
+    if "one-shot" in config.auditor_names:
+        _check_canaries(config)
+    if "likelihood-ratio" in config.auditor_names:
+        _check_trials(config)
+    if "mutual-information" in config.auditor_names and config.mi_target >= config.clients:
+        raise out_of_range("mi-target", f"below clients = {config.clients}", config.mi_target)
+    if {"likelihood-ratio", "mutual-information"} & set(config.auditor_names):
+        _check_game(config)
+
+
+def _check_noise(config: Config) -> None:
+    """Clip norms, noise and the ledger go together."""
+    if config.noise != "none" and config.clip_norm == 0:
+        raise out_of_range("clip-norm", "above 0 with noise, or nothing bounds it", 0.0)
+    if config.noise in ("distributed", "local") and config.noise_multiplier == 0:
+        raise out_of_range("noise-multiplier", f"above 0 with noise {config.noise}", 0.0)
+    if config.noise == "distributed" and config.secagg == "off":
+        raise out_of_range("secagg", "on with noise distributed: single shares are weak", "off")
+    if config.clipping == "adaptive" and config.noise == "none":
+        raise out_of_range("noise", "central for adaptive clipping", config.noise)
+    if config.clipping == "adaptive" and config.noise != "central":
+        raise out_of_range("clipping", f"fixed with noise {config.noise}", config.clipping)
+    if config.clipping == "adaptive" and config.noise_multiplier >= config.cohort / 10:
+        # Noise on the clip bits is cohort / 20, and must be above half the multiplier.
+        allowed = f"below {config.cohort / 10:g} with adaptive clipping and {config.cohort} clients"
+        raise out_of_range("noise-multiplier", allowed, config.noise_multiplier)
+    if config.noise == "none" and config.clip_norm > 0:
+        raise out_of_range("clip-norm", "0 without noise: nothing would clip", config.clip_norm)
+    if config.noise == "none" and config.ledger:
+        raise out_of_range("ledger", "empty without noise, which spends any ε", config.ledger)
+    if config.budget and not config.ledger:
+        raise out_of_range("budget", "0 without a ledger to add it up", config.budget)
+
+
+def _check_filling(config: Config) -> None:
+    """What water filling needs, and what only it can have."""
+    if config.noise != "wfna":
+        if config.wfna_floor:
+            raise out_of_range("wfna-floor", "0 unless noise is wfna", config.wfna_floor)
+        if "record-likelihood-ratio" in config.auditor_names:
+            allowed = "wfna with the auditor record-likelihood-ratio"
+            raise out_of_range("noise", allowed, config.noise)
+        return
+    if config.wfna_floor == 0:
+        raise out_of_range("wfna-floor", "above 0 with noise wfna", 0.0)
+    if config.secagg == "off":
+        raise out_of_range("secagg", "on with noise wfna: a single floor is weak", "off")
+    if config.algorithm not in ("fedsgd", "fedavg"):
+        allowed = "fedsgd with noise wfna, or fedavg, which no guarantee covers"
+        raise out_of_range("algorithm", allowed, config.algorithm)
+    if config.batch_size == 0:
+        raise out_of_range("batch-size", "at least 1 with noise wfna", 0)
+    if config.ledger:
+        raise out_of_range("ledger", "empty with noise wfna: it counts clients", config.ledger)
+
+
+def _check_participation(config: Config) -> None:
+    """Nobody takes part more often than the pattern allows."""
+    most = config.clients // config.cohort
+    if config.participation == "once" and config.rounds > most:
+        allowed = f"at most clients / (sample + canary-seats) = {most} with participation once"
+        raise out_of_range("rounds", allowed, config.rounds)
+
+
+def _check_canaries(config: Config) -> None:
+    """The seats hold the canaries."""
+    slots = config.canary_seats * config.rounds
+    if config.canary_seats < 1:
+        raise out_of_range("canary-seats", "at least 1 for the auditor one-shot", 0)
+    if config.canary_repetitions > config.rounds:
+        allowed = f"at most rounds = {config.rounds}"
+        raise out_of_range("canary-repetitions", allowed, config.canary_repetitions)
+    canaries = config.canaries or slots // config.canary_repetitions
+    if canaries < 2 or canaries * config.canary_repetitions > slots:
+        allowed = (
+            f"from 2 to canary-seats x rounds / canary-repetitions = "
+            f"{slots // config.canary_repetitions}"
+        )
+        raise out_of_range("canaries", allowed, canaries)
+
+
+def _check_trials(config: Config) -> None:
+    """There is somebody to attack, and somebody to hide among."""
+    if config.sample < 2:
+        raise out_of_range("sample", "at least 2 for the auditor likelihood-ratio", config.sample)
+    if config.lrt_target >= config.clients:
+        raise out_of_range("lrt-target", f"below clients = {config.clients}", config.lrt_target)
+
+
+def _check_game(config: Config) -> None:
+    """The game can be played with this partition."""
+    if config.partition == "natural" and config.game != "rerun":
+        allowed = "auto or rerun with the partition natural: the records of a person are given"
+        raise out_of_range("lrt-game", allowed, config.lrt_game)

@@ -1,0 +1,182 @@
+"""A data set as plain arrays, and where the files of one are looked for."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+
+FOLDER_VARIABLE = "LEAKMETER_DATA"
+
+_log = logging.getLogger("flwr")
+
+Floats = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Training and test records of a classification task.
+
+    Attributes:
+        name: The name it was loaded by.
+        train_x: Training records, (n, *input_shape).
+        train_y: Their classes, (n,), from 0 to num_classes - 1.
+        test_x: Test records, (m, *input_shape).
+        test_y: Their classes, (m,).
+        num_classes: Number of classes.
+        users: The person behind each training record, (n,), where the data set knows.
+        users_lack: Why `users` is None and what to do about it, if anything.
+        note: What a reader of results must know, such as that the files hold a part only.
+    """
+
+    name: str
+    train_x: Floats
+    train_y: Labels
+    test_x: Floats
+    test_y: Labels
+    num_classes: int
+    users: NDArray[np.int64] | None = None
+    users_lack: str = "it does not tell whom a record is from"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for part, x, y in (
+            ("training", self.train_x, self.train_y),
+            ("test", self.test_x, self.test_y),
+        ):
+            if not 0 < len(x) == len(y):
+                raise ConfigError(
+                    f"{self.name}: the {part} set must have as many labels as records, and at "
+                    f"least one; got {len(x)} records and {len(y)} labels"
+                )
+            low, high = int(y.min()), int(y.max())
+            if low < 0 or high >= self.num_classes:
+                allowed = f"in 0..{self.num_classes - 1}"
+                raise out_of_range(f"{self.name}: {part} labels", allowed, (low, high))
+        if self.users is not None and self.users.shape != self.train_y.shape:
+            allowed = f"one a training record, {self.train_y.shape}"
+            raise out_of_range(f"{self.name}: users", allowed, self.users.shape)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return self.train_x.shape[1:]
+
+    @property
+    def num_train(self) -> int:
+        """Number of training records."""
+        return len(self.train_x)
+
+    def known_users(self) -> NDArray[np.int64]:
+        """Return the person behind each training record; not to know them is a user's mistake."""
+        if self.users is None:
+            raise ConfigError(
+                f"partition natural needs the person behind each record of {self.name}: "
+                f"{self.users_lack}"
+            )
+        return self.users
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `fl_app.data.load.load` was asked for; each loader reads the fields it needs."""
+
+    folders: tuple[Path, ...]
+    download: bool
+    seed: int
+    examples: int
+    features: int
+    classes: int
+
+
+def locate(
+    name: str, request: Request, layouts: Sequence[str], files: Sequence[str], how: str
+) -> list[Path]:
+    """Return the path of each file, in the first folder and layout that has all of them.
+
+    A file may be there as it is or with ".gz"; `how` tells the user where to get the files.
+    """
+    for place in (folder / layout for folder in request.folders for layout in layouts):
+        pairs = [(place / file, place / f"{file}.gz") for file in files]
+        # os.path.isfile, unlike Path.is_file, says no where a folder may not be entered.
+        found = [next(filter(os.path.isfile, pair), None) for pair in pairs]
+        if None not in found:
+            return [path for path in found if path]
+    wanted = f"{' or '.join(f'{layout}/' for layout in layouts)} with {', '.join(files)}"
+    tried = ", ".join(map(str, request.folders)) or "none, as no data folder was named"
+    raise ConfigError(
+        f"{name}: looked for {wanted} (plain or .gz); folders tried: {tried}. {how} Name the "
+        f"folder with --data-dir or the environment variable {FOLDER_VARIABLE}."
+    )
+
+
+def located_or_fetched(
+    name: str,
+    request: Request,
+    layouts: Sequence[str],
+    files: Sequence[str],
+    fetch: Callable[[Path], object],
+) -> list[Path]:
+    """Return the path of each file as `locate`, fetched first where that is needed and allowed.
+
+    `fetch` must leave the files under the folder that it is given, in one of the layouts.
+    """
+    how = "Allow the download (--download), or put the files there."
+    try:
+        return locate(name, request, layouts, files, how)
+    except ConfigError:
+        if not (request.download and request.folders):
+            raise
+    folder = request.folders[0]
+    try:
+        fetch(folder)
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"{name}: download into {folder} failed: {error}") from error
+    return locate(name, request, layouts, files, how)
+
+
+def note_on_size(name: str, sizes: tuple[int, int], published: tuple[int, int]) -> str:
+    """Return what to say where fewer records are there than published, and log it; "" if all are.
+
+    Raises:
+        ConfigError: If there are more than published: then it is another data set.
+    """
+    words = f"{published[0]:,} training and {published[1]:,} test records"
+    if any(size > most for size, most in zip(sizes, published, strict=True)):
+        raise out_of_range(name, f"at most {words}", sizes)
+    if sizes == published:
+        return ""
+    note = f"a subset: {sizes[0]:,} and {sizes[1]:,} of the {words}"
+    _log.warning("%s: %s", name, note)
+    return note
+
+
+def torchvision_datasets(name: str, module: str) -> Any:
+    """Return one of torchvision's modules of data sets, which the data set `name` needs."""
+    try:
+        return getattr(import_module("torchvision.datasets"), module)
+    except (ImportError, OSError, RuntimeError) as error:  # the last two: built for another torch
+        raise ConfigError(
+            f"{name} needs torchvision, which cannot be imported ({error}); install it with: "
+            "pip install torchvision (in the version that belongs to your torch)"
+        ) from error
+
+
+def content(path: Path) -> bytes:
+    """Return a file's bytes, unpacked where it is a .gz."""
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error

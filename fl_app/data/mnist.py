@@ -1,0 +1,148 @@
+"""MNIST, Fashion-MNIST and EMNIST's digits, and the writer of each of MNIST's training digits.
+
+LeCun, Cortes and Burges (1998); Xiao, Rasul and Vollgraf (2017), arXiv:1708.07747; Cohen, Afshar,
+Tapson and van Schaik (2017), arXiv:1702.05373. Writers: Yadav and Bottou (2019), "Cold Case: The
+Lost MNIST Digits" (arXiv:1905.10498), who found the record of every digit in NIST's collection.
+Their file lists MNIST's training digits in MNIST's order: 539 writers with 19 to 131 digits each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.data.dataset import (
+    Dataset,
+    Labels,
+    Request,
+    content,
+    locate,
+    located_or_fetched,
+    note_on_size,
+    torchvision_datasets,
+)
+
+_WRITERS = "qmnist-train-labels-idx2-int"
+_WRITER_LAYOUTS = ("qmnist-writers", "QMNIST/raw")  # the second one is torchvision's
+_WRITERS_HOW = "Get it by hand from https://github.com/facebookresearch/qmnist."
+_KINDS = ("images-idx3-ubyte", "labels-idx1-ubyte")
+
+
+@dataclass(frozen=True)
+class _Published:
+    """A data set in MNIST's format: where its files are, and how much there is in them."""
+
+    name: str
+    layouts: tuple[str, ...]
+    parts: tuple[str, str]
+    sizes: tuple[int, int]
+    split: tuple[str, ...] = ()  # what torchvision's class asks for beside the folder
+
+    @property
+    def files(self) -> list[str]:
+        return [f"{part}-{kind}" for part in self.parts for kind in _KINDS]
+
+    @property
+    def torchvision_name(self) -> str:
+        return self.layouts[0].partition("/")[0]
+
+
+_MNIST = _Published("mnist", ("MNIST/raw", "mnist"), ("train", "t10k"), (60_000, 10_000))
+_FASHION = _Published(
+    "fashion-mnist",
+    ("FashionMNIST/raw", "fashion-mnist"),
+    ("train", "t10k"),
+    (60_000, 10_000),
+)
+_EMNIST = _Published(
+    "emnist-digits",
+    ("EMNIST/raw", "emnist"),
+    ("emnist-digits-train", "emnist-digits-test"),
+    (240_000, 40_000),
+    ("digits",),
+)
+
+
+def load_mnist(request: Request) -> Dataset:
+    """Return MNIST's 60,000 + 10,000 digits of 28×28, with their writers where known."""
+    digits = _load(_MNIST, request)
+    try:
+        found = locate("mnist", request, _WRITER_LAYOUTS, [_WRITERS], _WRITERS_HOW)
+    except ConfigError as error:
+        return replace(digits, users_lack=str(error).removeprefix("mnist: "))
+    return replace(digits, users=_read_writers(found[0], digits.train_y))
+
+
+def load_fashion_mnist(request: Request) -> Dataset:
+    """Return Fashion-MNIST's 60,000 + 10,000 grey pictures of clothes, 28×28."""
+    return _load(_FASHION, request)
+
+
+def load_emnist_digits(request: Request) -> Dataset:
+    """Return EMNIST's 240,000 + 40,000 digits of 28×28, upright.
+
+    The files hold rows for columns; torchvision leaves them lying on their side.
+    """
+    lying = _load(_EMNIST, request)
+    train_x, test_x = (
+        np.ascontiguousarray(x.swapaxes(1, 2)) for x in (lying.train_x, lying.test_x)
+    )
+    return replace(lying, train_x=train_x, test_x=test_x)
+
+
+def _load(published: _Published, request: Request) -> Dataset:
+    """Return the images as they are, scaled to [0, 1]."""
+    name = published.name
+
+    def fetch(folder: Path) -> None:
+        maker = getattr(torchvision_datasets(name, "mnist"), published.torchvision_name)
+        maker(folder, *published.split, download=True)
+
+    paths = located_or_fetched(name, request, published.layouts, published.files, fetch)
+    train_x, train_y, test_x, test_y = (_read_idx(name, path) for path in paths)
+    for path, x in ((paths[0], train_x), (paths[2], test_x)):
+        if x.shape[1:] != (28, 28):
+            raise out_of_range(f"{name}: {path}", "images of 28×28", x.shape)
+    note = note_on_size(name, (len(train_x), len(test_x)), published.sizes)
+    train_x, test_x = (x.astype(np.float32) / np.float32(255) for x in (train_x, test_x))
+    return Dataset(name, train_x, train_y, test_x, test_y, num_classes=10, note=note)
+
+
+def _read_writers(path: Path, labels: Labels) -> NDArray[np.int64]:
+    """Return the writer of each training digit, if the file speaks of these digits."""
+    table = _read_idx("mnist", path)  # (digits, 8): class, NIST's partition, writer, ...
+    if table.ndim != 2 or table.shape[1] < 3:
+        raise out_of_range(f"mnist: {path}", "a table with the writer in column 2", table.shape)
+    if len(table) != len(labels):
+        raise out_of_range(f"mnist: {path}", f"a row for each of {len(labels)} digits", len(table))
+    if wrong := int((table[:, 0] != labels).sum()):
+        raise ConfigError(
+            f"mnist: {path} must list the training digits in their order, but the classes of "
+            f"{wrong} of {len(labels)} rows are not MNIST's: it belongs to other digits"
+        )
+    return table[:, 2].astype(np.int64)
+
+
+def _read_idx(name: str, path: Path) -> NDArray[Any]:
+    """Return the images, labels or table in an IDX file, packed or not."""
+    mnist = torchvision_datasets(name, "mnist")
+    readers = {
+        "idx3": mnist.read_image_file,
+        "idx1": mnist.read_label_file,
+        "idx2": mnist.read_sn3_pascalvincent_tensor,
+    }
+    read = next(read for kind, read in readers.items() if kind in path.name)
+    with TemporaryDirectory() as folder:
+        # torchvision reads plain files only, and the data folder may be read-only.
+        plain = Path(folder) / "idx"
+        plain.write_bytes(content(path))
+        try:
+            return np.asarray(read(str(plain)))
+        except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise ConfigError(f"{name}: {path} is not a proper IDX file: {error}") from error

@@ -1,0 +1,165 @@
+"""Joining a Ray cluster: the code travels along, and every node shows that it can run it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+
+_ROOMS = ("auditors", "clients", "strategies", "fl_app")
+# The rooms are copied one by one: a checkout has links to them in the package, a wheel has them.
+_NOT_SHIPPED = shutil.ignore_patterns("__pycache__", *_ROOMS)
+_LOCAL = "local"
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of a change
+    "RAY_raylet_start_wait_time_s": "120",  # 30 are too few where others are busy too
+}
+# On one thread sums have the same last bits on every node.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def address_of(given: str) -> str:
+    """Return where Ray is to be found: as given, as RAY_ADDRESS says, or on this machine alone."""
+    # Without an address Ray would look for a cluster that was left behind, and hang if it is dead.
+    return given or os.environ.get("RAY_ADDRESS", _LOCAL)
+
+
+def is_local(address: str) -> bool:
+    """Whether Ray is to be started on this machine, for this run alone."""
+    return address == _LOCAL
+
+
+def prepare() -> None:
+    """Set what Ray reads when it is imported; a user's own settings stay."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def join(address: str, *, workers: int | None = None) -> bool:
+    """Start or join Ray, unless this process has; return whether it was done.
+
+    A cluster gets this code for the time of the run, so its nodes need the libraries only.
+
+    Args:
+        address: Of the cluster, or "local".
+        workers: Processors that a local Ray may use; None takes all.
+    """
+    prepare()
+    import ray
+
+    if ray.is_initialized():
+        return False
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if is_local(address):
+        ray.init(address=address, include_dashboard=False, num_cpus=workers, **options)
+        return True
+    with TemporaryDirectory() as folder:  # Ray has uploaded it when `init` returns
+        modules = [str(_collect(Path(folder)))]
+        options["runtime_env"] = {"py_modules": modules, "env_vars": _ONE_THREAD}
+        ray.init(address=address, **options)
+    return True
+
+
+def leave() -> None:
+    """Leave the cluster, or end Ray on this machine."""
+    import ray
+
+    ray.shutdown()
+
+
+def _collect(folder: Path) -> Path:
+    """Copy the whole package into `folder`, as a wheel has it, and return it there."""
+    package = folder / "leakmeter"
+    shutil.copytree(_home("leakmeter"), package, ignore=_NOT_SHIPPED)
+    for room in _ROOMS:
+        shutil.copytree(_home(f"leakmeter.{room}"), package / room, ignore=_NOT_SHIPPED)
+    return package
+
+
+def _home(package: str) -> Path:
+    """Return where a package's files are."""
+    found = importlib.import_module(package).__file__
+    assert found is not None
+    return Path(found).parent
+
+
+def check_nodes(config: Config) -> None:
+    """Let every node import the client's app and load the data.
+
+    Raises:
+        ConfigError: One cannot; the text names the node, the reason and the setting.
+    """
+    import ray
+
+    check = ray.remote(num_cpus=0, max_retries=0)(_checker())
+    asked = {
+        node["NodeManagerHostname"] + " " + node["NodeManagerAddress"]: check.options(
+            scheduling_strategy=on_node(node["NodeID"], soft=False)
+        ).remote(config.to_mapping())
+        for node in working_nodes()
+    }
+    for name, future in asked.items():
+        try:
+            reason = ray.get(future)
+        except ray.exceptions.RayError as error:
+            reason = f"ray-address must be a cluster whose nodes start workers, got {error}"
+        if reason:
+            raise ConfigError(f"node {name}: {reason}")
+
+
+def _checker() -> Callable[[Mapping[str, Any]], str]:
+    """Return what a node does to show that it can run clients."""
+
+    # A function in a function travels by value: it arrives also where this file cannot be had.
+    def check(settings: Mapping[str, Any]) -> str:
+        try:
+            from leakmeter.fl_app import client_app  # noqa: F401
+            from leakmeter.fl_app.config.config import Config
+            from leakmeter.fl_app.task import load_task
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            return f"ray-address must be a cluster that can import the client app, got {reason}"
+        try:
+            load_task(Config.from_mapping(settings))
+        except Exception as error:
+            folder = settings["data-dir"]
+            return f"data-dir must hold the data set on every node, got {folder!r} ({error})"
+        return ""
+
+    return check
+
+
+def working_nodes() -> list[Mapping[str, Any]]:
+    """Return Ray's description of every live node that has a processor to give."""
+    import ray
+
+    nodes: list[Mapping[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node for node in nodes if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+
+
+def on_node(node: str, *, soft: bool) -> Any:
+    """Return how Ray is told to run a task on one node; if soft, elsewhere once that is gone."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=soft)
+
+
+def places() -> list[Any]:
+    """Return one place a processor of the cluster, those of different nodes in turn.
+
+    What claims no processor would all start on the node of the driver.
+    """
+    nodes = working_nodes()
+    slots = [(i, n["NodeID"]) for n in nodes for i in range(int(n["Resources"]["CPU"]))]
+    if len(nodes) < 2:
+        return ["DEFAULT"] * max(len(slots), 1)
+    return [on_node(node, soft=True) for _, node in sorted(slots)]

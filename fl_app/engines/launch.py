@@ -1,0 +1,118 @@
+"""Where the clients of a run live: in this process, or in Flower's Ray simulation."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from leakmeter.fl_app import build
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.engines import cluster
+from leakmeter.fl_app.engines.inline import run_inline
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.progress import Progress
+from leakmeter.fl_app.run.run import Outcome, conduct
+from leakmeter.strategies.grid import InterruptibleGrid
+
+
+def launch(folder: RunFolder, progress: Progress) -> Outcome:
+    """Run the folder's configuration in its engine and return what came of it."""
+    config = folder.config
+    outcomes: list[Outcome] = []
+    server = _Server()
+    server_app = ServerApp()
+
+    @server_app.main()
+    def main(grid: Grid, _: Context) -> None:
+        own = grid if config.engine == "inline" else server.enter(grid)
+        outcomes.append(conduct(folder, own, progress))
+
+    client_app = build.client_app(lambda _: config)
+    if config.engine == "inline":
+        run_inline(server_app, client_app, config.clients)
+    else:
+        with server.stopped_at_last():
+            _run_ray(server_app, client_app, config)
+    if not outcomes:
+        raise RuntimeError("the simulation ended before the run did")
+    return outcomes[0]
+
+
+class _Server:
+    """The thread in which Flower's simulation runs the server's app.
+
+    Flower leaves it waiting for replies when the main thread is interrupted.
+    """
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def enter(self, grid: Grid) -> Grid:
+        """Remember the thread that calls, and return the grid that it is to use."""
+        self._thread = threading.current_thread()
+        return InterruptibleGrid(grid, self._stop)
+
+    @contextmanager
+    def stopped_at_last(self) -> Iterator[None]:
+        """End the thread, however the block ends: then the folder is no longer written to."""
+        try:
+            yield
+        finally:
+            self._stop.set()
+            if self._thread is not None:
+                self._thread.join()
+
+
+def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
+    """Run both apps in Flower's simulation; the one place that knows this deprecated call."""
+    cluster.prepare()
+    from flwr.simulation import run_simulation
+
+    from leakmeter.fl_app.engines.pool import use_steady_pool
+
+    use_steady_pool()
+    backend = {
+        "init_args": {
+            "address": "local",
+            "include_dashboard": False,
+            "logging_level": logging.ERROR,
+            "log_to_driver": False,
+        },
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
+    log = logging.getLogger("flwr")
+    log.addFilter(_concerns_users)
+    try:
+        _join(config)
+        run_simulation(
+            server_app=server_app,
+            client_app=client_app,  # type: ignore[arg-type]
+            num_supernodes=config.clients,
+            backend_config=backend,  # type: ignore[arg-type]
+        )
+    finally:
+        log.removeFilter(_concerns_users)
+
+
+def _join(config: Config) -> None:
+    """Join the cluster, if there is one; Flower then uses it in place of one of its own."""
+    address = cluster.address_of(config.ray_address)
+    if cluster.is_local(address):
+        return
+    cluster.join(address)
+    try:
+        cluster.check_nodes(config)
+    except BaseException:
+        cluster.leave()
+        raise
+
+
+def _concerns_users(record: logging.LogRecord) -> bool:
+    """Whether a line of Flower's log is not about how we call Flower."""
+    return "DEPRECATED FEATURE" not in record.getMessage()

@@ -1,0 +1,260 @@
+"""A sampler whose work Ray's workers do, on one machine or on all nodes of a cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from leakmeter.auditors.auditor import Game, RoundView, Stream
+from leakmeter.auditors.sampling.moments import SumMoments
+from leakmeter.clients.sampling.chunks import Array, Job, Piece, Sampling
+from leakmeter.clients.sampling.sampler import CohortSampler
+from leakmeter.clients.sampling.source import Indices
+from leakmeter.fl_app.engines import cluster
+
+
+class RaySampler(Sampling):
+    """Lets Ray's workers do the work of a `CohortSampler`; every number is the same.
+
+    The data travel once. Workers send back projections, sums or moments; rows themselves only
+    where they are asked for, or are smaller than their moments.
+
+    Args:
+        sampler: What to spread.
+        workers: Pieces worked on at a time; None takes one a processor of the cluster.
+
+    Example:
+        with RaySampler(sampler, workers=2) as spread:
+            moments = spread.moments(model, clients, draws=25_000, stream=("fit", 1))
+    """
+
+    def __init__(self, sampler: CohortSampler, *, workers: int | None = None) -> None:
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers must be at least 1, got {workers}")
+        self._is_ours = cluster.join("local", workers=workers)
+        import ray
+
+        self._data = tuple(ray.put(part.cpu().numpy()) for part in sampler.data)
+        places = cluster.places()
+        self._workers = [
+            self._hired(places[i % len(places)]) for i in range(workers or len(places))
+        ]
+        self._take(sampler)
+
+    def _hired(self, place: Any) -> Any:
+        """Return a new worker."""
+        import ray
+
+        # No processor is claimed: Flower's workers may hold them all while they wait for a round.
+        worker = ray.remote(num_cpus=0)(_Worker)
+        return worker.options(scheduling_strategy=place).remote(*self._data)
+
+    def _take(self, sampler: CohortSampler) -> None:
+        import ray
+
+        self._sampler = sampler
+        self._bare = ray.put(sampler.on(*(part[:0] for part in sampler.data)))
+
+    @property
+    def game(self) -> Game:
+        return self._sampler.game
+
+    @property
+    def scale(self) -> float:
+        return self._sampler.scale
+
+    @property
+    def free(self) -> Indices | None:
+        return self._sampler.free
+
+    @property
+    def chunk(self) -> int:
+        return self._sampler.chunk
+
+    def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> RaySampler:
+        """Return a sampler whose other clients never hold what `client` held in these draws."""
+        return self.around(self._sampler.apart(client, stream, draws))
+
+    def around(self, sampler: CohortSampler) -> RaySampler:
+        """Return a sampler that spreads another with the same data, which do not travel again."""
+        other = object.__new__(RaySampler)
+        other.__dict__.update(self.__dict__)
+        other._is_ours = False
+        other._take(sampler)
+        return other
+
+    def beside(self, client: int) -> RaySampler | None:
+        """Return a sampler whose other clients never hold what `client` really holds."""
+        inner = self._sampler.beside(client)
+        return None if inner is None else self.around(inner)
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether rows carry noise that the clients add to hide themselves."""
+        return self._sampler.has_noise
+
+    def close(self) -> None:
+        """Stop Ray if this sampler has started it."""
+        if self._is_ours:
+            import ray
+
+            ray.shutdown()
+            self._is_ours = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check(self, clients: Sequence[int]) -> None:
+        self._sampler._check(clients)
+
+    def _run(self, job: Job, pieces: Sequence[Piece]) -> Iterator[Array]:
+        # A copy, since Ray's own view cannot be written and keeps the shared memory.
+        return (np.array(rows) for rows in self._ordered("rows", job, pieces))
+
+    def _fold(
+        self, job: Job, pieces: Sequence[Piece], new: Callable[[], SumMoments]
+    ) -> list[SumMoments]:
+        if self.chunk < job.model.shape[-1]:  # rows are smaller than a matrix
+            return super()._fold(job, pieces, new)
+        totals = [new() for _ in job.model]
+        for parts in self._ordered("moments", job, pieces, new):
+            for total, part in zip(totals, parts, strict=True):
+                total.merge(part)
+        return totals
+
+    def _ordered(
+        self, work: str, job: Job, pieces: Sequence[Piece], *more: object
+    ) -> Iterator[Any]:
+        """Yield what comes of each piece in order, with a bounded number under way."""
+        import ray
+
+        shared = ray.put(job)
+        under_way: deque[_Work] = deque()
+        try:
+            for i, piece in enumerate(pieces):
+                under_way.append(
+                    self._sent(i % len(self._workers), work, self._bare, shared, piece, *more)
+                )
+                if len(under_way) >= len(self._workers):
+                    yield self._got(under_way.popleft())
+            while under_way:
+                yield self._got(under_way.popleft())
+        finally:
+            for left in under_way:
+                ray.cancel(left.future)
+
+    def _sent(self, desk: int, work: str, *given: object) -> _Work:
+        worker = self._workers[desk]
+        return _Work(desk, worker, work, given, getattr(worker, work).remote(*given))
+
+    def _got(self, sent: _Work) -> Any:
+        """Return what came of a piece, from another worker if its own has died.
+
+        Ray's own retries are too hasty: they are used up before it knows that a node is dead.
+        """
+        import ray
+
+        for attempt in range(_TRIES):
+            try:
+                return ray.get(sent.future)
+            except Exception as error:
+                if not ray.is_initialized():
+                    # An interrupted run, and no failure of an auditor, which would be recorded.
+                    raise SystemExit("interrupted") from None
+                if attempt + 1 == _TRIES or not isinstance(error, ray.exceptions.RayActorError):
+                    raise
+                if self._workers[sent.desk] is sent.worker:  # and nobody has replaced it yet
+                    self._workers[sent.desk] = self._hired(
+                        "DEFAULT"
+                    )  # near the driver, which lives
+                sent = self._sent(sent.desk, sent.work, *sent.given)
+        raise AssertionError("the last try returns or raises")
+
+
+# Workers that a piece of work may lose before the audit is given up.
+_TRIES = 4
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A piece that a worker was given, with all that it takes to give it to another."""
+
+    desk: int
+    worker: Any
+    work: str
+    given: tuple[object, ...]
+    future: Any
+
+
+class _Worker:
+    """Lives in Ray for as long as the sampler: a new process would import torch every time."""
+
+    def __init__(self, x: NDArray[Any], y: NDArray[Any]) -> None:
+        # One thread: the last bits of a sum depend on it.
+        torch.set_num_threads(1)
+        threadpool_limits(limits=1)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*not writable.*")  # and is never written
+            self._data = torch.from_numpy(x), torch.from_numpy(y)
+
+    def rows(self, sampler: CohortSampler, job: Job, piece: Piece) -> Array:
+        """Work on one piece."""
+        return sampler.on(*self._data).rows(job, piece)
+
+    def moments(
+        self, sampler: CohortSampler, job: Job, piece: Piece, new: Callable[[], SumMoments]
+    ) -> list[SumMoments]:
+        """Work on one piece and return only what the moments need, for each model."""
+        return [new().add(rows) for rows in self.rows(sampler, job, piece)]
+
+
+class WhereRayRuns:
+    """Makes a round's sampler, spread over Ray where this process has joined it.
+
+    Args:
+        sampler_of: Makes the sampler for this process.
+    """
+
+    def __init__(self, sampler_of: Callable[[RoundView], CohortSampler]) -> None:
+        self._sampler_of = sampler_of
+        self._last: RaySampler | None = None
+
+    def __call__(self, view: RoundView) -> CohortSampler | RaySampler:
+        """Return the sampler for one round."""
+        sampler = self._sampler_of(view)
+        if not is_live():
+            return sampler
+        # The data are the same in all rounds and travel once.
+        self._last = self._last.around(sampler) if self._last else RaySampler(sampler)
+        return self._last
+
+
+def is_live() -> bool:
+    """Whether this process has started or joined Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def threads() -> int:
+    """Return how many threads a sampler should train with."""
+    # Ray's workers are as many as there are processors already.
+    return 1 if is_live() else min(os.cpu_count() or 1, 4)

@@ -1,0 +1,109 @@
+"""Samplers for a run's own task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from leakmeter.auditors.auditor import Game
+from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.sampling.postprocess import Clip, ClipAndNoise, Finish, InTurn, Rounded
+from leakmeter.clients.sampling.sampler import CohortSampler
+from leakmeter.clients.sampling.source import Dealt, Fresh, Indices, Kept, Source
+from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.update import UpdateRule
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import out_of_range
+from leakmeter.fl_app.data.partition import deal, draw
+from leakmeter.fl_app.task import Task
+
+
+@dataclass(frozen=True)
+class _Scheme:
+    """How records are shared out, with all but pool, shares and randomness settled."""
+
+    labels: Indices
+    scheme: str
+    concentration: float
+
+    def deal(self, pool: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
+        return deal(self.labels, pool, clients, self.scheme, self.concentration, rng)
+
+    def draw(self, pool: Indices, clients: int, rng: np.random.Generator) -> Indices:
+        return draw(self.labels, pool, clients, self.scheme, self.concentration, rng)
+
+
+def sampler_for(
+    task: Task,
+    config: Config,
+    rule: UpdateRule,
+    game: Game,
+    *,
+    finish: Finish | None = None,
+    threads: int = 1,
+    chunk: int | None = None,
+) -> CohortSampler:
+    """Return the sampler that plays `game` on a run's own task.
+
+    Args:
+        task: Data, partition and model.
+        config: Says how records are dealt, and whether all clients weigh the same.
+        rule: What a client does with its data.
+        game: "rerun", "partition" or "independent".
+        finish: What happens to an update before the sum; see `finish_for`.
+        threads: Threads that train.
+        chunk: Most updates held at once; None decides by the size of the model.
+    """
+    x, y = torch.from_numpy(task.dataset.train_x), torch.from_numpy(task.dataset.train_y)
+    return CohortSampler(
+        Cohort(task.new_model(), rule, threads=threads),
+        x,
+        y,
+        _source(task, config, game),
+        seed=config.seed,
+        finish=finish,
+        chunk=chunk,
+        weighted=config.noise == "none",  # the accounting of noise knows no other weight than 1
+        holdings=[part.numpy() for part in task.parts],
+    )
+
+
+def _source(task: Task, config: Config, game: Game) -> Source:
+    if game == "rerun":
+        return Kept(tuple(part.numpy() for part in task.parts))
+    if config.partition == "natural":
+        allowed = "iid or dirichlet where data are drawn anew: a person's records are given"
+        raise out_of_range("partition", allowed, config.partition)
+    scheme = _Scheme(task.dataset.train_y, config.partition, config.dirichlet)
+    pool = np.arange(len(task.dataset.train_y))
+    if game == "partition":
+        return Dealt(pool=pool, num_clients=config.clients, deal=scheme.deal)
+    return Fresh(pool=pool, num_clients=config.clients, draw=scheme.draw)
+
+
+def finish_for(
+    config: Config,
+    *,
+    clip_norm: float | None = None,
+    share_std: float = 0.0,
+    quantiser: Quantiser | None = None,
+) -> Finish | None:
+    """Return what the run's clients do to an update between training and the sum.
+
+    Args:
+        config: Says whether updates are clipped.
+        clip_norm: The round's clip norm, if it differs from the configuration's.
+        share_std: Noise that each client adds.
+        quantiser: The grid of the secure sum; None leaves the rounding out.
+    """
+    steps: list[Finish] = []
+    if config.noise not in ("none", "wfna"):  # which clips gradients, in the rule itself
+        norm = clip_norm or config.clip_norm
+        steps.append(ClipAndNoise(norm, share_std) if share_std else Clip(norm))
+    if quantiser is not None:
+        steps.append(Rounded(quantiser))
+    if len(steps) > 1:
+        return InTurn(tuple(steps))
+    return steps[0] if steps else None

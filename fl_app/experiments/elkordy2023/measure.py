@@ -1,0 +1,278 @@
+"""Measures what a secure sum tells of a client's update, over the sweeps of the paper.
+
+Elkordy et al. (2023), arXiv:2208.02304, section 5: users, batch size, local epochs, heterogeneity
+and noise after the sum, at the initial model. The accumulated information of several rounds is in
+`fl_app.experiments.elkordy2023.accumulated`. Figures are those of a Gaussian model along a fixed
+number of directions; the paper's neural estimate stands beside them where it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from leakmeter.auditors.auditor import Game, UpdateSampler, Vector
+from leakmeter.auditors.information.information import NATS_PER_BIT
+from leakmeter.auditors.information.measure import Look, Measured, measure
+from leakmeter.auditors.information.mi import batch_entropy, gaussian_information
+from leakmeter.fl_app.experiments import distribute as spread
+
+if TYPE_CHECKING:
+    from leakmeter.clients.update import UpdateRule
+    from leakmeter.fl_app.config.config import Config
+    from leakmeter.fl_app.task import Task
+
+# Entropy of an image as the paper has estimated it, by MINE, in bits; for its axis only.
+IMAGE_BITS = {"mnist": 567.0, "cifar10": 1403.0}
+SEED = 2208
+TARGET = 0
+
+Algorithm = Literal["fedsgd", "fedavg", "fedprox"]
+NAMES: dict[Algorithm, str] = {"fedsgd": "FedSGD", "fedavg": "FedAvg", "fedprox": "FedProx"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One federation under audit.
+
+    Attributes:
+        dataset: Data set of the run.
+        clients: Clients among whom the data are dealt.
+        algorithm: What a client does with its data.
+        batch_size: Records in a gradient step.
+        epochs: Local passes; FedSGD takes one step.
+        lr: Step length.
+        mu: How strongly FedProx holds a client near the model sent.
+        partition: "iid", "dirichlet", or "natural" for a person's records each.
+        dirichlet: Concentration of the second.
+        game: What is drawn anew; see `auditors.auditor.Game`.
+        draws: Joint draws of the clients.
+        rank: Directions that are looked along.
+        model: Which model.
+        synthetic_examples: Records of the synthetic data set.
+    """
+
+    dataset: str
+    clients: int = 50
+    algorithm: Algorithm = "fedsgd"
+    batch_size: int = 32
+    epochs: int = 1
+    lr: float = 0.1
+    mu: float = 0.1
+    partition: Literal["iid", "dirichlet", "natural"] = "iid"
+    dirichlet: float = 1.0
+    game: Game = "independent"
+    draws: int = 180
+    rank: int = 40
+    model: str = "linear"
+    synthetic_examples: int = 6000
+
+    @property
+    def rule(self) -> UpdateRule:
+        """What a client does with its data."""
+        from leakmeter.clients.update import FedAvg, FedProx, FedSGD
+
+        match self.algorithm:
+            case "fedsgd":
+                return FedSGD(self.batch_size, self.lr)
+            case "fedavg":
+                return FedAvg(self.epochs, self.batch_size, self.lr)
+            case "fedprox":
+                return FedProx(self.epochs, self.batch_size, self.lr, self.mu)
+
+    @property
+    def key(self) -> str:
+        """Names the draws: settings of one experiment that differ in what is drawn."""
+        kinds = {"iid": "", "dirichlet": f"-dirichlet{self.dirichlet:g}", "natural": "-natural"}
+        own = f"{self.algorithm}-B{self.batch_size}-E{self.epochs}"
+        net = "" if self.model == "linear" else f"-{self.model}"
+        return f"{self.dataset}{net}{kinds[self.partition]}-{own}-{self.game}"
+
+    @property
+    def cell(self) -> str:
+        """Names results; those of another size are not taken for these."""
+        return f"{self.key}-{self.draws}x{self.rank}"
+
+
+def config_of(setting: Setting) -> Config:
+    """Return the configuration of a run on the setting's data and model."""
+    from leakmeter.fl_app.config.config import Config
+
+    return Config(
+        dataset=setting.dataset,
+        synthetic_examples=setting.synthetic_examples,
+        model=setting.model,
+        partition=setting.partition,
+        dirichlet=setting.dirichlet,
+        clients=setting.clients,
+        sample=1,
+        auditors="none",
+        secagg="off",
+        seed=SEED,
+    )
+
+
+def task_of(setting: Setting) -> Task:
+    """Return data, partition and model."""
+    from leakmeter.fl_app.task import load_task
+
+    return load_task(config_of(setting))
+
+
+def initial_model(task: Task) -> Vector:
+    """Return the parameters that the first round sends, as one vector."""
+    import torch
+
+    flat = torch.nn.utils.parameters_to_vector(task.initial.parameters())
+    return np.asarray(flat.detach().double().numpy())
+
+
+def sampler_of(setting: Setting) -> tuple[UpdateSampler, Vector]:
+    """Return what draws updates, and the model that they start from."""
+    from leakmeter.fl_app.engines.samplers import sampler_for
+
+    task = task_of(setting)
+    sampler = sampler_for(
+        task, config_of(setting), setting.rule, setting.game, threads=spread.threads()
+    )
+    return spread.spread(sampler), initial_model(task)
+
+
+def look(
+    setting: Setting,
+    users: int,
+    *,
+    colluding: int = 0,
+    noise_std: float = 0.0,
+    others: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """Return what the sum of so many users tells of one of them, and of all on average.
+
+    Args:
+        setting: The federation.
+        users: Users in the sum, the target among them.
+        colluding: Of these, users that show the server their update.
+        noise_std: Noise on each coordinate of the users' mean update, after the sum.
+        others: Who is in the sum beside the target; None takes the first users.
+    """
+    if not 0 <= colluding <= users - 2:
+        raise ValueError(f"colluding must be in [0, users - 2 = {users - 2}], got {colluding}")
+    others = range(1, users) if others is None else others
+    if len(others) != users - 1 or TARGET in others:
+        raise ValueError(f"others must be {users - 1} users but the target, got {list(others)}")
+    hidden = [TARGET, *others[colluding:]]
+    found = _measured(
+        setting, hidden, Look(draws=setting.draws, rank=setting.rank), noise_std=noise_std * users
+    )
+    assert found.figure is not None
+    sampler, model = sampler_of(setting)
+    free = model.size if sampler.free is None else int(sampler.free.size)
+    each = np.array([nats for nats, _ in found.each.values()])
+    return {
+        "bits": found.figure.bits,
+        "error": _bits(found.figure.std_error),
+        "mean": _bits(float(each.mean())),
+        "largest": _bits(float(each.max())),
+        "smallest": _bits(float(each.min())),
+        "gaussian": gaussian_information(found.rank, len(hidden)).bits,
+        "rank": found.rank,
+        "kept": found.variance_kept,
+        "free": free,
+        "records": held_by_target(setting),
+    }
+
+
+def critics(setting: Setting, users: int, *, draws: int, count: int) -> dict[str, Any]:
+    """Return what neural critics find in whole updates, as in the paper and held out, in bits.
+
+    Args:
+        setting: The federation.
+        users: Users in the sum, the target among them.
+        draws: Pairs of the target's update and the sum; the paper has 1,000.
+        count: Critics on the pairs as they are, and on shuffled pairs.
+    """
+    asked = Look(draws=draws, rank=None, estimators=("mine",), critics=count)
+    found = _measured(setting, list(range(users)), asked).neural
+    assert found is not None
+    return {
+        "trained": _bits(found.trained.mean),
+        "shuffled": _bits(found.null_trained.mean),
+        "held_out": _bits(found.nwj.mean),
+        "held_out_error": _bits(found.nwj.std_error),
+        "log_draws": _bits(found.log_samples),
+    }
+
+
+def update_std(setting: Setting) -> float:
+    """Return the spread of one client's update along the measured directions, as a root mean.
+
+    A noise of this size on the sum hides about as much as one more client would.
+    """
+    sampler, model = sampler_of(setting)
+    stream = ("mi", setting.key, "spread")
+    rows = np.concatenate(list(sampler.sample(model, [TARGET], setting.draws, stream)))[:, 0]
+    spectrum = np.linalg.svd(rows - rows.mean(axis=0, dtype=np.float64), compute_uv=False)
+    return float(np.sqrt((spectrum[: setting.rank] ** 2).mean() / (len(rows) - 1)))
+
+
+def largest_norm(setting: Setting) -> float:
+    """Return the largest norm among some updates of the target."""
+    sampler, model = sampler_of(setting)
+    rows = sampler.sample(model, [TARGET], setting.draws, ("mi", setting.key, "norm"))
+    return float(np.linalg.norm(np.concatenate(list(rows))[:, 0], axis=1).max())
+
+
+def held_by_target(setting: Setting) -> int:
+    """Return how many records the target holds."""
+    return len(task_of(setting).parts[TARGET])
+
+
+# What follows needs cells only, so that kept results make their table without the data.
+
+
+def records_used(setting: Setting, held: int) -> int:
+    """Return how many of a client's records a round uses."""
+    return min(setting.batch_size, held) if setting.algorithm == "fedsgd" else held
+
+
+def batch_bits(setting: Setting, held: int) -> float:
+    """Return what the choice of a batch from so many records holds at most, in bits."""
+    return batch_entropy(held, min(setting.batch_size, held)).bits
+
+
+def paper_share(setting: Setting, bits: float, held: int) -> float | None:
+    """Return the bits as a share of the paper's entropy of what a round uses; None if unknown.
+
+    FedSGD is normalised by its batch, the others by all records of the target (Fig. 3 and 4).
+    """
+    if setting.dataset not in IMAGE_BITS:
+        return None
+    return bits / (records_used(setting, held) * IMAGE_BITS[setting.dataset])
+
+
+def over(setting: Setting, **changes: Any) -> Setting:
+    """Return the setting with some fields changed."""
+    return replace(setting, **changes)
+
+
+def _measured(
+    setting: Setting, hidden: list[int], asked: Look, *, noise_std: float = 0.0
+) -> Measured:
+    sampler, model = sampler_of(setting)
+    return measure(
+        sampler,
+        model,
+        hidden,
+        target=TARGET,
+        look=asked,
+        stream=("mi", setting.key),
+        noise_std=noise_std,
+        seed=SEED,
+    )
+
+
+def _bits(nats: float | None) -> float:
+    return float("inf") if nats is None else nats / NATS_PER_BIT

@@ -1,0 +1,231 @@
+"""The likelihood-ratio audit of a secure sum at the size of the paper, in two games side by side.
+
+Ngo, Östman, Durisi, Graell i Amat (2024), arXiv:2403.17775, section 5: the first round of
+federated averaging with 100 clients, of which n + 1 are in the sum. All initial models train on
+the same deals and batches, and the sums of fewer clients are prefixes of the sums of more, so one
+simulation serves all of them. The pair of candidates is the one that is farthest apart on average
+over the initial models, which is hardly less than each model's own worst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.auditors.auditor import Game, Moments
+from leakmeter.auditors.bounds.band import upper_limit
+from leakmeter.auditors.bounds.curve import ErrorCurve
+from leakmeter.auditors.likelihood_ratio.challenge import farthest
+from leakmeter.auditors.likelihood_ratio.findings import DELTAS
+from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
+from leakmeter.fl_app.experiments import distribute as spread
+from leakmeter.fl_app.experiments.base import Cells
+
+Matrix = NDArray[np.float64]
+
+_SEED = 2403
+_CONFIDENCE = 0.95
+DELTA = 1e-5
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One federation under audit.
+
+    Attributes:
+        dataset: Data set of the run.
+        partition: "iid" or "dirichlet" with a concentration of 1.
+        models: Initial models.
+        clients: Clients among whom the data are dealt.
+        sums: Clients in the sum, the target among them.
+        fit: Updates behind the covariance of the sum.
+        candidates: Updates of the target among which the worst pair is looked for.
+        trials: Sums on which the test is judged.
+        block: Trials computed at a time; what an interrupted run loses at most.
+        synthetic_examples: Records of the synthetic data set.
+    """
+
+    dataset: str
+    partition: Literal["iid", "dirichlet"] = "iid"
+    models: int = 10
+    clients: int = 100
+    sums: tuple[int, ...] = (60, 70, 90)
+    fit: int = 25_000
+    candidates: int = 5_000
+    trials: int = 5_000
+    block: int = 500
+    synthetic_examples: int = 6000
+
+    @property
+    def others(self) -> list[int]:
+        """Clients beside the target, in the largest sum."""
+        return list(range(1, max(self.sums)))
+
+
+def audit(setting: Setting, game: Game, cells: Cells) -> dict[str, Any]:
+    """Return what the audit of one game shows, for each size of the sum and each initial model."""
+    # Results of another size are not taken for these.
+    size = f"{setting.models}x{setting.fit}x{setting.candidates}x{setting.trials}"
+    name = f"{setting.dataset}-{setting.partition}-{game}-{size}"
+    done: dict[str, Any] = cells.get(name, partial(_play, setting, game, cells, name))
+    return done
+
+
+def _play(setting: Setting, game: Game, cells: Cells, name: str) -> dict[str, Any]:
+    """Return the result of a game from its parts, each of which is kept by itself."""
+    attack = cells.get(f"{name}-attack", partial(_attack, setting, game))
+    blocks = [
+        cells.get(f"{name}-trials-{first}", partial(_trials, setting, game, attack, first))
+        for first in range(0, setting.trials, setting.block)
+    ]
+    scores = np.concatenate([np.asarray(b["scores"]) for b in blocks], axis=-1)
+    within = float(np.mean([b["within"] for b in blocks]))
+    shifts = np.asarray(attack["shifts"])
+    return {
+        str(size): _judged(shifts, scores[:, i], size - 1, within)
+        for i, size in enumerate(setting.sums)
+    }
+
+
+def _sampler(setting: Setting, game: Game) -> tuple[Any, Matrix]:
+    """Return the sampler of a game and the initial models, (models, dim)."""
+    import torch
+
+    from leakmeter.clients.update import FedAvg
+    from leakmeter.fl_app import model
+    from leakmeter.fl_app.config.config import Config
+    from leakmeter.fl_app.engines.samplers import sampler_for
+    from leakmeter.fl_app.task import load_task
+
+    config = Config(
+        dataset=setting.dataset,
+        synthetic_examples=setting.synthetic_examples,
+        model="linear",
+        partition=setting.partition,
+        dirichlet=1.0,
+        clients=setting.clients,
+        sample=max(setting.sums),
+        auditors="none",
+        secagg="off",
+        seed=_SEED,
+    )
+    task = load_task(config)
+    shape, classes = task.dataset.input_shape, task.dataset.num_classes
+    starts = [
+        torch.nn.utils.parameters_to_vector(
+            model.build("linear", shape, classes, seed).parameters()
+        )
+        for seed in range(setting.models)
+    ]
+    # One local epoch of batches of 64 at a rate of 0.01, as in the paper.
+    rule = FedAvg(epochs=1, batch_size=64, lr=0.01)
+    sampler = sampler_for(task, config, rule, game, threads=spread.threads())
+    return spread.spread(sampler), torch.stack(starts).detach().double().numpy()
+
+
+def _attack(setting: Setting, game: Game) -> dict[str, Any]:
+    """Fit the law of the others' sum at each model and choose the pair; no trial is seen."""
+    sampler, models = _sampler(setting, game)
+    stream = ("secagg-lrt", game, setting.partition)
+    rows = np.concatenate(
+        list(sampler.sample(models, [0], setting.candidates, (*stream, "candidates"))), axis=1
+    )[:, :, 0]  # (models, candidates, dim)
+    squares = np.zeros((setting.candidates, setting.candidates))
+    solved, facts = [], []
+    fits = _moments(sampler, models, setting, (*stream, "fit"))
+    for own, moments in zip(rows, fits, strict=True):
+        law = DenseLaw.fit(moments, free=sampler.free)
+        centred = own - own.mean(axis=0)
+        solved.append(law.solve(centred).astype(np.float32))
+        squares += centred @ solved[-1].T / setting.models
+        facts.append((law.shrinkage, law.condition, law.kept.size))
+    first, second = farthest(squares)
+    gaps = rows[:, first] - rows[:, second]
+    raw = np.stack([own[first] - own[second] for own in solved]).astype(np.float64)
+    separations = np.sqrt(np.einsum("ij,ij->i", gaps, raw))
+    directions = raw / separations[:, None]
+    return {
+        "pair": [first, second],
+        "directions": directions,
+        "shifts": np.einsum("ij,ij->i", gaps, directions),
+        "modelled": separations,
+        "fits": [{"shrinkage": f[0], "condition": f[1], "dimension": int(f[2])} for f in facts],
+    }
+
+
+def _moments(
+    sampler: Any, models: Matrix, setting: Setting, stream: tuple[str, ...]
+) -> Iterator[Moments]:
+    """Yield the moments of the sum at each model; large ones one at a time, for their memory."""
+    if models.shape[1] <= 1000:
+        yield from sampler.moments_each(models, setting.others, setting.fit, stream)
+        return
+    for model in models:
+        yield sampler.moments(model, setting.others, setting.fit, stream)
+
+
+def _trials(
+    setting: Setting,
+    game: Game,
+    attack: dict[str, Any],
+    first: int,
+) -> dict[str, Any]:
+    """Return the scores of one block of trials, (models, sizes, trials)."""
+    sampler, models = _sampler(setting, game)
+    stream = ("secagg-lrt", game, setting.partition)
+    # The others never hold the records behind the two candidates.
+    others = sampler.apart(0, (*stream, "candidates"), sorted(attack["pair"]))
+    project = np.asarray(attack["directions"])[:, :, None]
+    count = min(setting.block, setting.trials - first)
+    drawn = others.sample(
+        models, setting.others, count, (*stream, "test"), project=project, first=first
+    )
+    each = np.concatenate(list(drawn), axis=1)[..., 0]  # (models, trials, others)
+    sums = np.cumsum(each, axis=-1)[..., [size - 2 for size in setting.sums]]
+    return {
+        "scores": np.moveaxis(sums, -1, 1),
+        "within": float(each.var(axis=-1, ddof=1).mean()),
+    }
+
+
+def _judged(shifts: Matrix, scores: Matrix, others: int, within: float) -> dict[str, Any]:
+    """Return separations, error rates and bounds of one size of the sum, model by model."""
+    curves = [
+        ErrorCurve.of(own + shift, own, confidence=_CONFIDENCE)
+        for own, shift in zip(scores, shifts, strict=True)
+    ]
+    std = scores.std(axis=-1, ddof=1)
+    return {
+        "separation": (shifts / std).tolist(),
+        # Of the variance that as many independent clients would have.
+        "variance_ratio": float((std**2).mean() / (others * within)),
+        "error_as_printed": [
+            _printed(own + shift, own) for own, shift in zip(scores, shifts, strict=True)
+        ],
+        "error": [curve.balanced() for curve in curves],
+        "epsilon": [float(curve.epsilons([DELTA])[0]) for curve in curves],
+        "cap": float(curves[0].caps([DELTA])[0]),
+        "deltas": DELTAS,
+        "epsilons": [curve.epsilons(DELTAS).tolist() for curve in curves],
+        "caps": curves[0].caps(DELTAS).tolist(),
+        "tradeoff": [curve.thinned() for curve in curves],
+    }
+
+
+def _printed(inside: Matrix, outside: Matrix) -> float:
+    """Return the smallest error that both stay below, as the paper takes it.
+
+    Its limits hold at one threshold only, and the best threshold is taken on the same trials: the
+    number flatters the attack, and no confidence belongs to it.
+    """
+    thresholds = np.unique(np.concatenate([inside, outside]))
+    missed = np.searchsorted(np.sort(inside), thresholds)
+    passed = outside.size - np.searchsorted(np.sort(outside), thresholds)
+    level = (1 - _CONFIDENCE) / 2
+    rates = upper_limit(missed, inside.size, level), upper_limit(passed, outside.size, level)
+    return float(np.maximum(*rates).min())

@@ -1,0 +1,173 @@
+"""Three clients whose sum hides nothing of a fourth, and the noise that would.
+
+Elkordy et al. 2023, How Much Privacy Does Federated Learning with Secure Aggregation Guarantee?
+(arXiv:2208.02304), Fig. 17, and Zhang and Psounis 2024, Differentially Private Federated Learning
+without Noise Addition: When is it Possible? (arXiv:2405.04551), Fig. 3: the last quarter of three
+updates is zero, that of the fourth is not. The papers show a heatmap; here auditors look for it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from leakmeter.auditors.auditor import Bound
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.likelihood_ratio.span import outside_span
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.plot import Line, Panel
+
+Floats = NDArray[np.float64]
+
+_SCALES = {"paper": 3000, "small": 300}  # sums in either world
+_DIM, _OTHERS, _LOUD, _DELTA = 40, 3, 10.0, 1e-5
+_IDLE = _DIM // 4
+_SIGMAS = (0.0, 0.25, 0.5, 1.0, 2.0)
+_FIGURES = "Elkordy et al. 2023, Fig. 17; Zhang and Psounis 2024, Fig. 3"
+
+
+def run(scale: str, cells: Cells) -> Table:
+    """Look at the span, and tell the fourth client's two updates apart at every noise."""
+    trials = _SCALES[scale]
+    support = cells.get("span", _support)
+    found = {
+        sigma: cells.get(f"{scale}-sigma{sigma:g}", partial(_audited, trials, sigma))
+        for sigma in _SIGMAS
+    }
+    bare = found[0.0]
+    return Table(
+        title=f"A sum of {_OTHERS + 1} clients of which {_OTHERS} never touch a quarter of "
+        f"{_DIM} parameters, δ = {_DELTA:g}",
+        columns=("noise σ in every direction", "ε at least", "cap", "errors", "ε at most"),
+        rows=tuple(
+            (
+                sigma,
+                f"{f['value']:.3f}",
+                _short(f["cap"]),
+                f"{f['errors']} of {2 * trials}",
+                _short(f["most"]),
+            )
+            for sigma, f in found.items()
+        ),
+        notes=(
+            f"Span: {support['words']}. {support['idle']:.0%} of the squared length of x₄ is in "
+            "the quarter that the others leave alone. A diagnosis.",
+            f"Each of the three has noise of standard deviation {_LOUD:g} elsewhere, ten times the "
+            "length of the fourth update. Lower bounds at 95 % confidence, replace, unit client; "
+            "without noise they reach what so many trials can show at most. ε at most: the exact "
+            "ε of the two worlds with that noise in every direction and nothing else.",
+        ),
+        figures={"counterexample.svg": _panels(found)},
+        comparisons=(
+            Comparison(
+                _FIGURES,
+                "chance to tell x₄ from x₄′ in the sum of four, without noise",
+                "an adversary can perfectly distinguish them",
+                f"{bare['errors']} errors in {2 * trials} sums, ε ≥ {bare['value']:.2f}, "
+                "the most that so many can show",
+                "" if bare["errors"] == 0 else "the auditor made errors",
+            ),
+            Comparison(
+                "Zhang and Psounis 2024, Theorem 1",
+                "what of x₄ - x₄′ the others' span does not hold",
+                "must be nothing for any DP",
+                f"{support['outside']:.0%} of its length",
+                "the updates are made up as in the figure, whose numbers are not published",
+            ),
+        ),
+    )
+
+
+def _others(rng: np.random.Generator) -> Floats:
+    """Return the three updates: loud, and zero in the last quarter."""
+    updates = _LOUD * rng.standard_normal((_OTHERS, _DIM))
+    updates[:, -_IDLE:] = 0.0
+    return updates
+
+
+def _candidates() -> tuple[Floats, Floats]:
+    """Return the fourth update before and after one record has changed."""
+    first, second = stream(0, "candidates").standard_normal((2, _DIM)) / np.sqrt(_DIM)
+    return first, second
+
+
+def _support() -> dict[str, Any]:
+    """Return what the others' span misses, after many rounds."""
+    first, second = _candidates()
+    rng = stream(0, "span")
+    found = outside_span(first - second, np.concatenate([_others(rng) for _ in range(60)]))
+    idle = float((first[-_IDLE:] ** 2).sum() / (first**2).sum())
+    return {"words": found.words, "outside": found.share, "idle": idle}
+
+
+def _audited(trials: int, sigma: float) -> dict[str, Any]:
+    """Return what sums prove, how often a guess is wrong, and what could be proved at most."""
+    first, second = _candidates()
+    difference = (first - second)[-_IDLE:]
+    middle = (first + second)[-_IDLE:] / 2
+
+    def scores(update: Floats, name: str) -> Floats:
+        rng = stream(0, "sums", name)
+        sums = np.stack([_others(rng).sum(axis=0) + update for _ in range(trials)])
+        sums += sigma * rng.standard_normal(sums.shape)
+        # The last quarter alone tells: its part along the difference, from half way.
+        return np.asarray((sums[:, -_IDLE:] - middle) @ difference)
+
+    inside, outside = scores(first, "in"), scores(second, "out")
+    most = (
+        epsilon_gaussian(_DELTA, float(np.linalg.norm(first - second)) / sigma) if sigma else None
+    )
+    bound = _bound(inside, outside, sigma, float(np.linalg.norm(difference)))
+    return {
+        "value": bound.value,
+        "cap": bound.cap,
+        "errors": int((inside <= 0).sum() + (outside > 0).sum()),
+        "most": most,
+    }
+
+
+def _bound(inside: Floats, outside: Floats, sigma: float, length: float) -> Bound:
+    if sigma == 0:
+        return epsilon_lower_bound(inside, outside, delta=_DELTA)
+    # Noise of one's own has a known law, and so has the score in the other world.
+    mean, std = -(length**2) / 2, sigma * length
+
+    def null_logsf(thresholds: Floats) -> Floats:
+        return np.asarray(norm.logsf(thresholds, mean, std))
+
+    return epsilon_lower_bound(inside, null_logsf=null_logsf, delta=_DELTA)
+
+
+def _short(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
+
+
+def _panels(found: dict[float, dict[str, Any]]) -> tuple[Panel, ...]:
+    """Return one draw of the four updates, and the bounds over the noise."""
+    rng = stream(0, "heatmap")
+    rows = [*np.abs(_others(rng)), np.abs(_candidates()[0])]
+    index = list(range(1, _DIM + 1))
+    # A logarithmic axis has no zero.
+    updates = tuple(
+        Line(f"user {i + 1}", index, [max(float(v), 1e-3) for v in row], i)
+        for i, row in enumerate(rows)
+    )
+    noisy = [sigma for sigma in found if sigma]
+    return (
+        Panel("sizes of four updates", "parameter", "absolute value", updates, log_y=True),
+        Panel(
+            "what sums tell once noise fills all directions",
+            "σ",
+            "ε",
+            (
+                Line("at least", noisy, [found[s]["value"] for s in noisy], 0),
+                Line("at most", noisy, [found[s]["most"] for s in noisy], 1, "--"),
+            ),
+        ),
+    )

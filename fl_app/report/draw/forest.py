@@ -1,0 +1,152 @@
+"""All ε of a run on one axis: guarantees from above, lower bounds from below, estimates between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from leakmeter.auditors.auditor import Finding
+from leakmeter.fl_app.report.adversaries import by_adversary
+from leakmeter.fl_app.report.draw.scale import Scale, label
+from leakmeter.fl_app.report.html.markup import Markup, joined, tag
+from leakmeter.fl_app.report.judge.verdict import leads, stake
+from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.wording import (
+    KINDS,
+    SIGNS,
+    capital,
+    claim,
+    covers,
+    exact,
+    is_epsilon,
+    number,
+    terms,
+)
+
+_WIDTH, _HEIGHT, _PAD = 300, 26, 12
+_COLORS = {"guarantee": "c2", "lower_bound": "c1", "estimate": "c0", "approximation": "c4"}
+
+
+def forest(run: Run) -> Markup | None:
+    """Return the table, or nothing if the run has no ε."""
+    rows = _rows(run)
+    if not rows:
+        return None
+    finite = [f.value for f in rows if math.isfinite(f.value)]
+    finite += [edge for f in rows if f.null_band for edge in f.null_band if math.isfinite(edge)]
+    scale = Scale.over(finite, "shifted")
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for f in rows:
+        groups.setdefault((f.observer, f.unit, f.adjacency or ""), []).append(f)
+    body = []
+    for found in groups.values():
+        what = stake(found[0])
+        title = capital(found[0].observer) + (f": {what}?" if what else "")
+        body.append(tag("tr", tag("th", title, colspan=3, scope="rowgroup")))
+        body += [_row(f, scale) for f in found]
+    table = tag(
+        "table",
+        tag("caption", "ε of the run: what is guaranteed, what is shown, what is estimated"),
+        tag(
+            "thead",
+            tag(
+                "tr",
+                tag("th", "number", scope="col"),
+                tag("th", _axis(scale), scope="col", class_="wide"),
+                tag("th", "how", scope="col"),
+            ),
+        ),
+        tag("tbody", *body),
+        class_="forest",
+    )
+    return joined(table, *(tag("p", words, class_="warn") for words in contradictions(run)))
+
+
+def contradictions(run: Run) -> list[str]:
+    """Return what cannot be: lower bounds above a guarantee for the same adversary."""
+    found = []
+    for bound in run.of_the_run:
+        for upper in run.of_the_run:
+            too_much = bound.kind == "lower_bound" and bound.value > upper.value
+            if too_much and covers(upper, bound) and (upper.delta or 0) <= (bound.delta or 0):
+                found.append(
+                    f"{capital(bound.auditor)} shows {claim(bound)}{terms(bound)}, above the "
+                    f"guarantee {claim(upper)}{terms(upper)}. Unless it is one of the "
+                    f"{number(100 - 100 * (bound.confidence or 0))} % of bounds that miss, an "
+                    "assumption of one of them does not hold."
+                )
+    return found
+
+
+def _rows(run: Run) -> list[Finding]:
+    """Return the numbers to show first, of each adversary."""
+    groups = by_adversary([f for f in run.of_the_run if is_epsilon(f)])
+    return [f for group in groups.values() for f in leads(group)]
+
+
+def _row(finding: Finding, scale: Scale) -> Markup:
+    name, _ = KINDS[finding.kind]
+    how = f"{name}, {finding.auditor}: {finding.threat_model.split(' (game ')[0]}; {finding.rule}"
+    sign = SIGNS.get(finding.kind, "≈") + " "
+    value = tag("td", tag("span", sign, exact(finding.value, finding.kind), class_="number"))
+    return tag(
+        "tr",
+        value,
+        tag("td", _bar(finding, scale), class_="wide"),
+        tag("td", how, class_="how"),
+    )
+
+
+def _x(scale: Scale, value: float) -> float:
+    return round(_PAD + scale.at(value) * (_WIDTH - 2 * _PAD), 1)
+
+
+def _bar(finding: Finding, scale: Scale) -> Markup:
+    """Return where the number stands, and on which side of it the truth may be."""
+    color, middle = _COLORS[finding.kind], _HEIGHT / 2
+    pieces = []
+    if finding.null_band is not None:
+        low, high = (_x(scale, edge) for edge in finding.null_band)
+        wide = max(high - low, 1.5)
+        pieces.append(tag("rect", x=low, y=6, width=wide, height=_HEIGHT - 12, class_="area ref"))
+    if math.isfinite(finding.value):
+        at = _x(scale, finding.value)
+        if finding.kind == "lower_bound":
+            pieces.append(_ray(at, _WIDTH - 2, color))
+        if finding.kind == "guarantee":
+            pieces.append(_ray(at, 2, color))
+        if finding.cap is not None and math.isfinite(finding.cap):
+            cap = _x(scale, finding.cap)
+            pieces.append(tag("path", d=f"M{cap:g} 4V{_HEIGHT - 4}", class_="line ref"))
+        shape = {
+            "lower_bound": f"M{at:g} {middle - 6:g}l8 6l-8 6z",
+            "guarantee": f"M{at:g} {middle - 6:g}l-8 6l8 6z",
+        }.get(finding.kind, f"M{at - 5:g} {middle:g}l5 -5l5 5l-5 5z")
+        pieces.append(tag("g", tag("path", d=shape, class_="mark"), class_=f"pt {color}"))
+    else:
+        words = "no upper bound" if finding.kind == "guarantee" else "infinite"
+        pieces.append(tag("text", words, x=_WIDTH - 4, y=middle + 4, text_anchor="end"))
+    return tag("svg", *pieces, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", aria_hidden="true")
+
+
+def _ray(start: float, end: float, color: str) -> Markup:
+    """Return the line towards where the truth may be."""
+    return tag(
+        "path",
+        d=f"M{start:g} {_HEIGHT / 2:g}H{end:g}",
+        class_=f"line {color}",
+        stroke_dasharray="3 3",
+    )
+
+
+def _axis(scale: Scale) -> Markup:
+    pieces = [tag("path", d=f"M{_PAD} {_HEIGHT - 1}H{_WIDTH - _PAD}", class_="axis")]
+    for tick in scale.ticks(7):
+        at = _x(scale, tick)
+        pieces.append(tag("path", d=f"M{at:g} {_HEIGHT - 6}V{_HEIGHT - 1}", class_="axis"))
+        pieces.append(tag("text", label(tick), x=at, y=14, text_anchor="middle"))
+    svg = tag("svg", *pieces, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", aria_hidden="true")
+    return joined(tag("span", "ε", class_="hidden"), svg)
+
+
+__all__: Sequence[str] = ["contradictions", "forest"]

@@ -1,0 +1,174 @@
+"""What changes from round to round: accuracy, ε of single rounds, mutual information."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.information.information import NATS_PER_BIT
+from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Marker, Series
+from leakmeter.fl_app.report.draw.figure import Figure
+from leakmeter.fl_app.report.draw.scale import Form
+from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.wording import number, slug
+
+_ROUND = "round"
+_MUCH = 30  # times as large: such a line would press all others flat
+_INFORMATION = "mutual information in bits"
+_MARKERS: tuple[Marker, ...] = ("circle", "square", "triangle", "diamond")
+
+
+def accuracy(runs: Sequence[Run]) -> list[Figure]:
+    """Return accuracy over rounds, where anybody measured it."""
+    lines = []
+    for i, run in enumerate(runs):
+        known = [(one.server_round, one.accuracy) for one in run.rounds]
+        points = [(r, a) for r, a in known if a is not None and math.isfinite(a)]
+        if points:
+            label = run.name if len(runs) > 1 else "accuracy"
+            x, y = zip(*points, strict=True)
+            lines.append(Series(label, x, y, i, i // 4, marker=_MARKERS[i % 4]))
+    if not lines:
+        return []
+    chart = Chart(
+        "accuracy",
+        "Accuracy",
+        f"Accuracy after each round, from {number(lines[0].y[0], 3)} to "
+        f"{number(lines[0].y[-1], 3)} in {lines[0].label}.",
+        Axis(_ROUND, is_whole=True),
+        Axis("accuracy"),
+        tuple(lines),
+    )
+    return [Figure(chart, "What the model is worth, beside what it gives away.")]
+
+
+def single_rounds(runs: Sequence[Run]) -> list[Figure]:
+    """Return a figure for each auditor that gives an ε of single rounds."""
+    names = dict.fromkeys(
+        (f.auditor, f.kind) for run in runs for f in run.findings if _is_of_round(f)
+    )
+    return [_epsilons(auditor, kind, runs) for auditor, kind in names]
+
+
+def _is_of_round(f: Finding) -> bool:
+    shown = f.kind in ("estimate", "lower_bound")
+    return f.server_round is not None and f.quantity == "epsilon" and shown
+
+
+def _epsilons(auditor: str, kind: str, runs: Sequence[Run]) -> Figure:
+    lines: list[Series] = []
+    for i, run in enumerate(runs):
+        found = [
+            f for f in run.findings if _is_of_round(f) and (f.auditor, f.kind) == (auditor, kind)
+        ]
+        found = [f for f in found if math.isfinite(f.value)]
+        if found:
+            lines += _of_run(found, i, f"{run.name}: " if len(runs) > 1 else "")
+    values = [v for one in lines for v in one.y]
+    form: Form = "shifted" if max(values, default=0) > 30 else "linear"
+    what = "An estimate" if kind == "estimate" else "A lower bound"
+    beside = (
+        "the band is what the method says without a leak"
+        if kind == "estimate"
+        else "the dashed line is the most that could have been shown"
+    )
+    return Figure(
+        Chart(
+            f"rounds-{slug(auditor)}-{kind}",
+            f"ε of single rounds, {auditor}",
+            f"{what} of epsilon for each audited round by itself.",
+            Axis(_ROUND, is_whole=True),
+            Axis("ε", form, has_zero=True),
+            tuple(lines),
+        ),
+        f"{what} for each round by itself; {beside}. Rounds do not add up to the run.",
+    )
+
+
+def _of_run(found: Sequence[Finding], color: int, name: str) -> Iterator[Series]:
+    rounds = [float(f.server_round or 0) for f in found]
+    bands = [f.null_band for f in found]
+    if all(band is not None for band in bands):
+        low, high = ([band[i] for band in bands if band is not None] for i in (0, 1))
+        null = f"{name}without a leak, 5 to 95 %"
+        middle = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
+        yield Series(null, rounds, middle, REFERENCE, 2, low=low, high=high)
+    capped = [(r, f.cap) for r, f in zip(rounds, found, strict=True) if f.cap is not None]
+    if capped:
+        x, y = zip(*capped, strict=True)
+        yield Series(f"{name}most that could be shown", x, y, REFERENCE, 1)
+    label = found[0].kind.replace("_", " ")
+    if found[0].confidence is not None:
+        label += f", {100 * found[0].confidence:g} % for each round"
+    marker = _MARKERS[color % 4]
+    yield Series(name + label, rounds, [f.value for f in found], color, marker=marker)
+
+
+def information(runs: Sequence[Run]) -> list[Figure]:
+    """Return mutual information over rounds with its references, if it was measured."""
+    lines = [line for i, run in enumerate(runs) for line in _information(run, i, len(runs) > 1)]
+    if not lines:
+        return []
+    lines, note = _on_one_scale(lines)
+    chart = Chart(
+        "information",
+        "Mutual information of single rounds",
+        "Bits about one client's update in the sum of each round, beside references.",
+        Axis(_ROUND, is_whole=True),
+        Axis("bits"),
+        tuple(lines),
+    )
+    return [
+        Figure(
+            chart,
+            "What a Gaussian model of the sum says of one client's update, with two standard "
+            f"errors; no bound. A reference is what clients of one Gaussian law would give.{note}",
+        )
+    ]
+
+
+def _error(finding: Finding) -> float:
+    """Return the standard error in bits, zero where it is not known."""
+    found = finding.details.get("std_error_bits")
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
+def _on_one_scale(lines: Sequence[Series]) -> tuple[list[Series], str]:
+    """Return the lines without those that would flatten all others, and a sentence about these."""
+    least = max((v for one in lines if one.color != REFERENCE for v in one.y), default=math.inf)
+    kept = [one for one in lines if max(one.y) <= _MUCH * abs(least)]
+    said = [
+        f" Not drawn, {one.label}: {number(min(one.y), 3)} to {number(max(one.y), 3)} bits."
+        for one in lines
+        if one not in kept
+    ]
+    return kept, "".join(said)
+
+
+def _information(run: Run, color: int, many: bool) -> Iterator[Series]:
+    name = f"{run.name}: " if many else ""
+    found = [f for f in run.findings if f.server_round is not None and math.isfinite(f.value)]
+    main = [f for f in found if f.quantity == _INFORMATION and f.kind == "approximation"]
+    whole = [f for f in found if f.quantity == f"{_INFORMATION}, all coordinates"]
+    kinds = {"approximation": "all coordinates, alike", "guarantee": "upper bound by theorem"}
+    for i, (kind, words) in enumerate(kinds.items()):
+        some = [f for f in whole if f.kind == kind]
+        if some:
+            rounds = [float(f.server_round or 0) for f in some]
+            yield Series(name + words, rounds, [f.value for f in some], REFERENCE, 2 + i)
+    alike = [
+        (float(f.server_round or 0), float(f.details["gaussian_nats"]) / NATS_PER_BIT)
+        for f in main
+        if isinstance(f.details.get("gaussian_nats"), int | float)
+    ]
+    if alike:
+        x, y = zip(*alike, strict=True)
+        yield Series(f"{name}same directions, alike", x, y, REFERENCE, 1)
+    if main:
+        rounds = [float(f.server_round or 0) for f in main]
+        errors = [2 * _error(f) for f in main]
+        value = [f.value for f in main]
+        low = [v - e for v, e in zip(value, errors, strict=True)]
+        high = [v + e for v, e in zip(value, errors, strict=True)]
+        yield Series(f"{name}measured", rounds, value, color, 0, "circle", low, high)

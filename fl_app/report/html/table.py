@@ -1,0 +1,124 @@
+"""Every finding of a run with all of its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from leakmeter.auditors.auditor import Finding
+from leakmeter.fl_app.report.html.markup import Markup, joined, tag
+from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.wording import KINDS, counted, exact, percent
+
+_HEADS = (
+    "finding",
+    "kind",
+    "value",
+    "δ",
+    "confidence",
+    "cap",
+    "null band",
+    "adversary",
+    "how and on what samples",
+    "assumptions",
+)
+_DASH = tag("span", "–", class_="none")
+
+
+def tables(run: Run) -> Markup:
+    """Return the findings of the run, then those of its rounds, folded an auditor at a time."""
+    of_rounds: dict[str, list[Finding]] = {}
+    for f in run.findings:
+        if f.server_round is not None:
+            of_rounds.setdefault(f.auditor, []).append(f)
+    parts = []
+    if run.of_the_run:
+        parts.append(_table(run.of_the_run, "Findings about the run as a whole"))
+    for auditor, found in of_rounds.items():
+        rounds = counted(len({f.server_round for f in found}), "round")
+        summary = f"{auditor}: {counted(len(found), 'finding')} about {rounds}, each by itself"
+        parts.append(
+            tag("details", tag("summary", summary), _table(found, f"{auditor}, round by round"))
+        )
+    return joined(*parts) if parts else tag("p", "There are no findings.")
+
+
+def _table(findings: Sequence[Finding], caption: str) -> Markup:
+    with_rounds = any(f.server_round is not None for f in findings)
+    heads = (("round",) if with_rounds else ()) + _HEADS
+    # Adversaries and assumptions repeat: each text stands once below the table.
+    texts = dict.fromkeys(_adversary(f) for f in findings)
+    adversaries = {words: f"A{i}" for i, words in enumerate(texts, start=1)}
+    assumed = dict.fromkeys(words for f in findings for words in f.assumptions)
+    assumptions = {words: f"{i}" for i, words in enumerate(assumed, start=1)}
+    table = tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))),
+        tag("tbody", *(_row(f, with_rounds, adversaries, assumptions) for f in findings)),
+        class_="findings",
+    )
+    region = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
+    return joined(region, _keys("Adversaries", adversaries), _keys("Assumptions", assumptions))
+
+
+def _row(
+    f: Finding, with_rounds: bool, adversaries: Mapping[str, str], assumptions: Mapping[str, str]
+) -> Markup:
+    name = "ε" if f.quantity == "epsilon" else f.quantity
+    cap = _DASH if f.cap is None else exact(f.cap)
+    saturated = tag("span", "saturated", class_="tag") if f.saturated else None
+    band = f.null_band
+    return tag(
+        "tr",
+        tag("td", exact(f.server_round or 0)) if with_rounds else None,
+        tag("th", name, tag("small", f.auditor), scope="row"),
+        tag("td", KINDS[f.kind][0]),
+        tag("td", exact(f.value, f.kind), class_="value"),
+        tag("td", _DASH if f.delta is None else exact(f.delta)),
+        tag("td", _DASH if f.confidence is None else _share(f.confidence)),
+        tag("td", cap, saturated),
+        tag("td", _DASH if band is None else joined(exact(band[0]), " to ", exact(band[1]))),
+        tag("td", adversaries[_adversary(f)]),
+        tag("td", f.rule, _samples(f), _details(f.details), class_="how"),
+        tag("td", ", ".join(assumptions[words] for words in f.assumptions) or _DASH),
+    )
+
+
+def _share(confidence: float) -> Markup:
+    return tag("data", percent(confidence), value=repr(confidence))
+
+
+def _adversary(f: Finding) -> str:
+    adjacency = f", {f.adjacency}" if f.adjacency else ""
+    return f"{f.threat_model} [{f.observer}, {f.unit}{adjacency}]"
+
+
+def _samples(f: Finding) -> Markup | None:
+    pieces: list[Markup] = []
+    for name, count in f.sample_sizes.items():
+        pieces.append(joined(exact(count), f" {name}; "))
+    if f.seed is not None:
+        pieces.append(joined("seed ", exact(f.seed)))
+    return tag("small", *pieces) if pieces else None
+
+
+def _details(details: Mapping[str, Any]) -> Markup | None:
+    """Return single numbers and words; lists stand in figures and in report.json."""
+    pieces = []
+    for name, value in details.items():
+        words = name.replace("_", " ")
+        if isinstance(value, bool) or value is None:
+            pieces.append(joined(f"{words}: {str(value).lower()}"))
+        elif isinstance(value, int | float):
+            pieces.append(joined(f"{words}: ", exact(value)))
+        elif isinstance(value, str):
+            pieces.append(joined(f"{words}: {value}"))
+    return tag("small", *(joined(p, "; ") for p in pieces)) if pieces else None
+
+
+def _keys(title: str, keys: Mapping[str, str]) -> Markup | None:
+    if not keys:
+        return None
+    entries = [joined(tag("dt", key), tag("dd", words)) for words, key in keys.items()]
+    return tag("div", tag("h4", title), tag("dl", *entries), class_="keys")

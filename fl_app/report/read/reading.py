@@ -1,0 +1,171 @@
+"""Reads what a run has left: the report of a finished one, the rounds of one that goes on."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.limitations import LIMIT
+from leakmeter.auditors.run_log import SCHEMA
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.report.read.fields import REPORT, ROUND, checked, finding, mapping, text
+
+# Settings that every run of our own command line notes.
+_OURS = {"dataset", "model", "algorithm", "secagg", "auditors", "engine"}
+
+
+@dataclass(frozen=True)
+class Round:
+    """One finished round."""
+
+    server_round: int
+    accuracy: float | None
+    num_clients: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that a page says of one run.
+
+    Attributes:
+        name: Of its folder; differs between the runs of a page.
+        folder: Where it was read from.
+        config: Settings, as far as the run noted them.
+        versions: Package to release; empty in records of early releases.
+        rounds: Finished rounds.
+        findings: Of the rounds and, once it is finished, of the run.
+        failures: Which auditors were left out, and why.
+        is_finished: Whether it has its report.
+    """
+
+    name: str
+    folder: Path
+    config: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    rounds: tuple[Round, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    failures: tuple[str, ...] = ()
+    is_finished: bool = True
+
+    @property
+    def of_the_run(self) -> tuple[Finding, ...]:
+        """Findings about the run as a whole."""
+        return tuple(f for f in self.findings if f.server_round is None)
+
+    @property
+    def limits(self) -> tuple[Finding, ...]:
+        """What auditors could not do here, in the words of their rules; no adversary's."""
+        return tuple(f for f in self.findings if f.quantity == LIMIT)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of our own command line; none for a project whose words may mean else."""
+        return self.config if set(self.config) >= _OURS else {}
+
+    @property
+    def accuracy(self) -> float | None:
+        """The last that was measured."""
+        known = [one.accuracy for one in self.rounds if one.accuracy is not None]
+        return known[-1] if known else None
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Return the runs, with names that differ."""
+    runs = [read_run(path) for path in paths]
+    names = [run.name for run in runs]
+    if len(set(names)) == len(names):
+        return runs
+    return [replace(run, name=f"{i}: {run.name}") for i, run in enumerate(runs, start=1)]
+
+
+def read_run(path: Path) -> Run:
+    """Return the run in a folder; a file in it names the folder as well."""
+    path = path.expanduser().absolute()
+    folder = path.parent if path.is_file() else path
+    report, rounds = folder / "report.json", folder / "rounds.jsonl"
+    if report.is_file():
+        return _finished(folder, report)
+    if rounds.is_file():
+        return _unfinished(folder, rounds)
+    raise ConfigError(
+        f"RUN must be the folder of a run with report.json or rounds.jsonl, got {path}"
+    )
+
+
+def _finished(folder: Path, path: Path) -> Run:
+    values = _parsed(_text(path), str(path))
+    schema = values.get("schema") if isinstance(values, dict) else None
+    if schema != SCHEMA:
+        raise ConfigError(f"{path}: schema must be {SCHEMA}, got {schema!r}")
+    found = checked(values, REPORT, str(path))
+    try:  # not in the first records of this schema
+        versions = mapping(text)(values.get("versions", {}))
+    except ValueError as error:
+        raise ConfigError(f"{path}: versions must be {error}") from None
+    return Run(
+        name=folder.name,
+        folder=folder,
+        config=found["config"],
+        versions=versions,
+        rounds=_rounds(found["rounds"], f"{path}: rounds"),
+        findings=_findings(found["findings"], f"{path}: findings"),
+        failures=found["failures"],
+    )
+
+
+def _unfinished(folder: Path, path: Path) -> Run:
+    lines = [line for line in _text(path).splitlines(keepends=True) if line.endswith("\n")]
+    values = [_parsed(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1)]
+    rounds = _rounds(values, f"{path}: rounds")
+    findings: list[Finding] = []
+    for i, line in enumerate(values):
+        listed = checked(line, {"findings": REPORT["findings"]}, f"{path}: rounds[{i}]")
+        findings += _findings(listed["findings"], f"{path}: rounds[{i}].findings")
+    return Run(
+        name=folder.name,
+        folder=folder,
+        config=_settings(folder / "config.toml"),
+        rounds=rounds,
+        findings=tuple(findings),
+        is_finished=False,
+    )
+
+
+def _rounds(values: Sequence[Any], where: str) -> tuple[Round, ...]:
+    return tuple(Round(**checked(line, ROUND, f"{where}[{i}]")) for i, line in enumerate(values))
+
+
+def _findings(values: Sequence[Any], where: str) -> tuple[Finding, ...]:
+    return tuple(finding(one, f"{where}[{i}]") for i, one in enumerate(values))
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Return the settings beside an unfinished record; a foreign project leaves none."""
+    if not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} must be a TOML file: {error}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} must be readable: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} must be UTF-8 text") from None
+
+
+def _parsed(content: str, where: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise ConfigError(f"{where} must be JSON, as a run writes it: {error}") from None

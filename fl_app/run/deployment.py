@@ -1,0 +1,60 @@
+"""What is different where clients are real machines: nobody can look at their updates or data."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from pathlib import Path
+
+from leakmeter.auditors.hook.mods import is_supernode
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import out_of_range
+
+# Flower starts these for a SuperLink's runs and a SuperNode's clients, and never in a simulation.
+_PROGRAMS = ("flwr-serverapp", "flwr-clientapp")
+# One of these is loaded wherever clients are simulated: Flower's engine, in all of its workers as
+# well, or ours.
+_SIMULATORS = ("flwr.server.superlink.fleet.vce", "leakmeter.fl_app.engines.inline")
+_POSSIBLE = ("one-shot",)
+
+
+def is_deployed() -> bool:
+    """Whether this process is one end of a deployment, or does not show that it simulates.
+
+    A simulation that is not seen loses its seed and its tap; a deployment would lose its privacy.
+    """
+    if is_supernode() or Path(sys.argv[0]).stem in _PROGRAMS:
+        return True
+    return not any(name in sys.modules for name in _SIMULATORS)
+
+
+def noise_seed(config: Config) -> int | None:
+    """Return what names noise and rounding: the run's seed, or nothing that anybody knows."""
+    return None if is_deployed() else config.seed
+
+
+def cohort_seed(config: Config) -> int:
+    """Return what names the cohorts: the run's seed, or a secret where hiding them is counted on.
+
+    Every client of a deployment gets the run's seed with its configuration. Orders that last for
+    epochs keep it, so that a resumed run goes on with them: nothing is claimed for their secrecy.
+    """
+    if is_deployed() and config.participation in ("fixed", "poisson"):
+        return secrets.randbits(63)
+    return config.seed
+
+
+def check_deployed(config: Config) -> None:
+    """Raise if this is a deployment and the run needs what only a simulation has."""
+    if not is_deployed():
+        return
+    if config.noise == "wfna":
+        allowed = "another in a deployment: this one is drawn from the run's seed"
+        raise out_of_range("noise", allowed, config.noise)
+    for name in config.auditor_names:
+        if name not in _POSSIBLE:
+            allowed = (
+                f"{' or '.join(_POSSIBLE)} or none in a deployment: others draw the clients' data "
+                "anew, which the server does not hold"
+            )
+            raise out_of_range("auditors", allowed, name)

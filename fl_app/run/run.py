@@ -1,0 +1,103 @@
+"""Conducts one run on a grid: strategies, auditors, record and checkpoints around Flower's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from threadpoolctl import threadpool_limits
+
+from leakmeter.auditors import Audited, Finding
+from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.run_log import RoundLine
+from leakmeter.fl_app import build
+from leakmeter.fl_app.run.budget import charge, statement
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.progress import Progress
+from leakmeter.fl_app.task import load_task
+from leakmeter.strategies import Chosen, Masked, PatientGrid
+from leakmeter.strategies.state import check_resumable, restore_strategy, strategy_state
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run that has ended says."""
+
+    findings: Sequence[Finding]
+    failures: Sequence[str]
+
+
+def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
+    """Run or continue the run of `folder` to its report."""
+    torch.set_num_threads(1)
+    # Flower's launches have imported numpy before us; on one thread sums have the same last bits
+    # in every launch.
+    threadpool_limits(limits=1)
+    config = folder.config
+    task = load_task(config)
+    strategy = build.server_strategy(config)
+    check_resumable(strategy)
+    kept = folder.load()
+    arrays = task.initial_arrays()
+    rounds_done = 0
+    if kept is None:
+        folder.start_over()
+    else:
+        restore_strategy(strategy, kept["strategy"])
+        arrays = ArrayRecord({name: Array(a) for name, a in kept["model"].items()})
+        rounds_done = kept["server_round"]
+
+    def keep(line: RoundLine, model: ArrayRecord) -> None:
+        # Before the checkpoint, so that a resume tries it again.
+        if line.num_clients == 0 and not _is_excused(strategy):
+            raise RuntimeError(f"no client answered in round {line.server_round}")
+        charge(config, strategy, folder.path)
+        folder.save(
+            {
+                "server_round": line.server_round,
+                "model": {name: a.numpy() for name, a in model.items()},
+                "strategy": strategy_state(strategy),
+                "audit": audited.state(),
+            }
+        )
+        progress.round(line)
+
+    audited = Audited(
+        strategy,
+        build.auditors(config, task.dim, progress.audit),
+        out=folder.path,
+        config=config.to_mapping(),
+        rounds_done=rounds_done,
+        on_round=keep,
+    )
+    if kept is not None:
+        audited.restore(kept["audit"])
+    progress.begin(config, task.dim, task.sizes, rounds_done)
+    try:
+        audited.start(
+            PatientGrid(grid),
+            arrays,
+            num_rounds=config.rounds,
+            evaluate_fn=lambda _, model: task.evaluate(model),
+        )
+    finally:  # what was released counts, however the run ends
+        if charge(config, strategy, folder.path) is not None:
+            progress.say(statement(config))
+    return Outcome(audited.findings, audited.failures)
+
+
+def _is_excused(strategy: Strategy) -> bool:
+    """Whether a round without a single update is bad luck, and no broken client app.
+
+    Sampling may have drawn too few clients to begin with, and dropouts may have left too few for a
+    secure sum before any of them was asked to train.
+    """
+    chosen = next(s.num_chosen for s in chain(strategy) if isinstance(s, Chosen))
+    masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
+    if masked is None:
+        return chosen == 0
+    return chosen < 3 or (masked.num_announced > 0 and not masked.asked_to_train)

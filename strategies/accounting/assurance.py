@@ -1,0 +1,151 @@
+"""The guarantees of a noised run, one for each observer who is protected or is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from scipy.stats import binom
+
+from leakmeter.auditors.auditor import Adjacency, Bound, Finding, Observer
+from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
+from leakmeter.strategies.noise.mechanism import Central, Distributed, Local, Noise
+
+_WORLDS: dict[Adjacency, str] = {
+    "add-remove": "is a client there or not?",
+    "zero-out": "does a client send its update or zero?",
+    "replace": "which of two updates does a client send?",
+}
+_EQUAL = "every client weighs 1 and clips to the stated norm; sums are divided by a public number"
+_FLOAT = "noise is a real Gaussian; float64 sampling is open to known attacks on its lowest bits"
+_OTHERS = "contributors other than the stated colluders add their noise and keep it to themselves"
+_ROUGH = "a client's noise is below two rounding steps: the Gaussian law is approximate"
+_METRICS = "the models alone are seen: metrics of training and evaluation carry no noise"
+_DROPOUT = "who drops out does not depend on the updates"
+
+
+@dataclass(frozen=True)
+class Assurance:
+    """What a run's releases guarantee.
+
+    Attributes:
+        noise: Who added it.
+        releases: The sums behind the released models, round by round.
+        participations: Most rounds that any client took part in.
+        single: The single updates under local noise, round by round.
+        is_masked: Whether a secure sum hid single updates from the server.
+        is_rough: Whether rounding was too coarse against the clients' noise for a proof.
+    """
+
+    noise: Noise
+    releases: tuple[Release, ...]
+    participations: int
+    single: tuple[Release, ...] = ()
+    is_masked: bool = False
+    is_rough: bool = False
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Zero-out, or add/remove where a clip bit was released: it is proven for that only."""
+        has_bit = any(r.bit_std is not None for r in self.releases)
+        return "add-remove" if has_bit else "zero-out"
+
+    def findings(self, delta: float) -> Sequence[Finding]:
+        """Return a finding for the server, one or more for outsiders, one for the wire."""
+        plain = self._plain(self.releases, delta)
+        outsider = self._finding(
+            plain, "outsider", self.adjacency, "sees every released model", (_METRICS,)
+        )
+        return [*self._inside(plain, delta), outsider, *self._amplified(delta)]
+
+    def _plain(self, releases: Sequence[Release], delta: float) -> Bound:
+        return unamplified(
+            releases, delta, participations=self.participations, adjacency=self.adjacency
+        )
+
+    def _inside(self, plain: Bound, delta: float) -> Iterator[Finding]:
+        """Yield what holds against the server and on the wire."""
+        match self.noise:
+            case Central():
+                # The noise comes after the server has seen the mean.
+                rule = "the server sees the mean before noise"
+                none = Bound(math.inf, "guarantee", rule, delta)
+                yield self._finding(none, "server", self.adjacency, "learns the mean of each round")
+            case Distributed():
+                who = "learns the noised sum of each round"
+                yield self._finding(plain, "server", self.adjacency, who)
+            case Local():
+                own = self._plain(self.single, delta)
+                for observer in ("server", "wire"):
+                    who = "sees every noised update by itself"
+                    yield self._finding(own, observer, self.adjacency, who)
+
+    def _amplified(self, delta: float) -> Iterator[Finding]:
+        """Yield what holds against those who see models but not who took part."""
+        left = delta
+        kinds: set[Adjacency] = {self.adjacency}
+        if self.adjacency == "zero-out":
+            kinds.add("replace")
+        if all(r.sampling == "poisson" for r in self.releases):
+            if not isinstance(self.noise, Central):
+                return  # a client that is not drawn takes its noise away as well: not covered
+            left -= self.thin_rounds()
+        if left <= 0 or any(r.noise_std == 0 for r in self.releases):
+            return
+        for kind in sorted(kinds, reverse=True):
+            try:
+                better = amplified(self.releases, left, adjacency=kind)
+            except ValueError:
+                continue  # no accountant covers this combination
+            if math.isfinite(better.value):
+                who = "sees every released model, but not who took part"
+                better = replace(better, delta=delta)
+                yield self._finding(better, "outsider", kind, who, (_METRICS, _DROPOUT))
+
+    def thin_rounds(self) -> float:
+        """Return the chance that one client decided whether there was a secure sum at all.
+
+        Fewer than three clients make none, and that is seen. Without masks an empty round is
+        noised like any other.
+        """
+        if not self.is_masked:
+            return 0.0
+        return math.fsum(float(binom.cdf(2, r.population - 1, r.rate)) for r in self.releases)
+
+    def _finding(
+        self,
+        bound: Bound,
+        observer: Observer,
+        adjacency: Adjacency,
+        who: str,
+        assumptions: tuple[str, ...] = (),
+    ) -> Finding:
+        is_own = isinstance(self.noise, Local) and observer != "outsider"
+        is_shared = not isinstance(self.noise, Central) and not is_own
+        rough = self.is_rough and is_shared
+        priced = self.single if is_own else self.releases
+        return Finding.of(
+            bound,
+            kind="approximation" if rough else bound.kind,
+            auditor="accountant",
+            quantity="epsilon",
+            threat_model=f"{observer} who {who}; {_WORLDS[adjacency]}",
+            observer=observer,
+            adjacency=adjacency,
+            unit="client",
+            assumptions=(
+                *bound.assumptions,
+                *assumptions,
+                *(_EQUAL, _FLOAT),
+                *((_OTHERS,) if is_shared else ()),
+                *((_ROUGH,) if rough else ()),
+            ),
+            details={
+                "noise": type(self.noise).__name__.lower(),
+                "noise_std": [r.noise_std for r in priced],
+                "sensitivity": [r.sensitivity for r in priced],
+                "sampling": sorted({r.sampling for r in priced}),
+                "participations": self.participations,
+            },
+        )

@@ -1,0 +1,99 @@
+"""What a noised run has released so far, and who took part how often."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from leakmeter.strategies.accounting.accountant import Release
+from leakmeter.strategies.accounting.assurance import Assurance
+from leakmeter.strategies.noise.mechanism import Central, Distributed, Local, Noise
+
+
+@dataclass
+class Spending:
+    """Notes rounds as they happen.
+
+    Attributes:
+        noise: Who adds it.
+        releases: The sums behind the released models.
+        single: The single updates under local noise.
+        times: Client, or node where clients are not known, to rounds that it took part in.
+        is_masked: Whether a secure sum hid single updates.
+        is_rough: Whether rounding was too coarse against the clients' noise in some round.
+    """
+
+    noise: Noise
+    releases: list[Release] = field(default_factory=list)
+    single: list[Release] = field(default_factory=list)
+    times: Counter[int] = field(default_factory=Counter)
+    is_masked: bool = False
+    is_rough: bool = False
+
+    def add(
+        self, release: Release, clients: Iterable[int], *, share_std: float, step: float
+    ) -> None:
+        """Note a round.
+
+        Args:
+            release: The sum with the server's noise, if any; the clients' is added here.
+            clients: Those in the sum.
+            share_std: Noise that each of them added.
+            step: Grid that each update was rounded to; 0 without a secure sum.
+        """
+        who = list(clients)
+        self.times.update(who)
+        self.is_masked |= step > 0
+        is_coarse = share_std < 2 * step
+        match self.noise:
+            case Central():
+                pass
+            case Distributed(_, _, colluders):
+                honest = max(len(who) - colluders, 0)
+                release = replace(release, noise_std=share_std * math.sqrt(honest))
+                # Rounding after noise is no post-processing of the sum unless it is fine.
+                self.is_rough |= is_coarse
+            case Local():
+                self.single.append(replace(release, noise_std=share_std))
+                # The client's own noise counts in any case: rounding comes after it.
+                counted = 1 if is_coarse else max(len(who), 1)
+                release = replace(release, noise_std=share_std * math.sqrt(counted))
+        self.releases.append(release)
+
+    @property
+    def participations(self) -> int:
+        """Most rounds that any client took part in."""
+        return max(self.times.values(), default=0)
+
+    def assurance(self) -> Assurance | None:
+        """Return what all this guarantees; None before the first round."""
+        if not self.releases:
+            return None
+        return Assurance(
+            noise=self.noise,
+            releases=tuple(self.releases),
+            participations=self.participations,
+            single=tuple(self.single),
+            is_masked=self.is_masked,
+            is_rough=self.is_rough,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return all but the noise, which is a setting."""
+        return {
+            "releases": [asdict(r) for r in self.releases],
+            "single": [asdict(r) for r in self.single],
+            "times": {str(k): v for k, v in self.times.items()},
+            "is_masked": self.is_masked,
+            "is_rough": self.is_rough,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned."""
+        self.releases = [Release(**r) for r in state["releases"]]
+        self.single = [Release(**r) for r in state["single"]]
+        self.times = Counter({int(k): v for k, v in state["times"].items()})
+        self.is_masked, self.is_rough = state["is_masked"], state["is_rough"]

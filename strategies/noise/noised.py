@@ -1,0 +1,305 @@
+"""DP-FedAvg as a wrapper: clipping by the clients, noise on the mean, and what it guarantees.
+
+McMahan, Ramage, Talwar, Zhang (2018), Learning Differentially Private Recurrent Language Models,
+arXiv:1710.06963. The noise goes on the mean *before* the server's optimiser, so that momentum and
+adaptive steps are post-processing. (Noise behind a momentum of 0.9 gives a contributor 2.55 times
+the separation that an accountant assumes.) The sum is divided by a fixed public number, not by
+how many have answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from leakmeter.auditors.auditor import Finding, Vector
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.view import weight_key
+from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.noise.clipping import clip, gaussian
+from leakmeter.strategies.accounting.accountant import Release, multiplier_with_bit
+from leakmeter.strategies.accounting.spending import Spending
+from leakmeter.strategies.noise.mechanism import (
+    AdaptiveClip,
+    Central,
+    Clipping,
+    Distributed,
+    FixedClip,
+    Local,
+    Noise,
+)
+from leakmeter.strategies.noise.reply import (
+    check,
+    clip_bit,
+    reply_of_nobody,
+    rounding_step,
+    with_arrays,
+)
+from leakmeter.strategies.secure_sum.masked import Masked
+
+_log = logging.getLogger("flwr")
+
+
+class Noised(Wrapper):
+    """Clips every update, noises the mean, and accounts for what was released.
+
+    Args:
+        strategy: Gets noised means only; its optimiser is post-processing.
+        noise: Who adds how much.
+        clipping: To which norm updates are clipped; adaptive under central noise only.
+        expected_clients: The public number that sums are divided by; None takes the size of the
+            first round, which must then not be random.
+        delta: The delta of the guarantees.
+        seed: Names the server's noise in a simulation; None takes the operating system's source.
+
+    Example:
+        inner = Noised(FedAvg(), noise=Central(1.0), clipping=FixedClip(0.5), expected_clients=50)
+        result = Masked(inner, max_weight=1).start(grid, initial_arrays, num_rounds=20)
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        noise: Noise,
+        clipping: Clipping,
+        expected_clients: float | None = None,
+        delta: float = 1e-5,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(strategy)
+        if expected_clients is not None and not 0 < expected_clients < math.inf:
+            raise ValueError(f"expected_clients must be in (0, inf), got {expected_clients}")
+        if not 0 < delta < 1:
+            raise ValueError(f"delta must be in (0, 1), got {delta}")
+        if isinstance(clipping, AdaptiveClip) and not isinstance(noise, Central):
+            raise ValueError(f"noise must be Central with an adaptive clip norm, got {noise}")
+        if any(isinstance(held, Masked) for held in chain(strategy)):
+            raise TypeError("Noised must be inside Masked: write Masked(Noised(strategy, ...))")
+        self._noise, self._clipping = noise, clipping
+        self._expected = expected_clients
+        self._seed = seed
+        self._delta = delta
+        self._clip_norm = clipping.norm if isinstance(clipping, FixedClip) else clipping.initial
+        self._weight_key = weight_key(strategy)
+        self._spending = Spending(noise)
+        self._layout: Layout | None = None
+        self._num_asked = 0
+        self._facts: dict[str, Any] = {}
+        if expected_clients is not None:
+            self._server_std()  # a bit noise that does not fit is an error now
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Clip norm, noise and noised mean of the last round."""
+        return self._facts
+
+    @property
+    def spending(self) -> Spending:
+        """What was released so far, and who took part how often."""
+        return self._spending
+
+    def state(self) -> dict[str, Any]:
+        """Return clip norm, releases and participations."""
+        return {
+            "layout": asdict(self._layout) if self._layout else None,
+            "clip_norm": self._clip_norm,
+            "expected": self._expected,
+            "spending": self._spending.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned."""
+        self._layout = Layout.from_json(state["layout"]) if state["layout"] else None
+        self._clip_norm, self._expected = state["clip_norm"], state["expected"]
+        self._spending.restore(state["spending"])
+
+    def findings(self) -> Sequence[Finding]:
+        """Return the guarantee for each observer."""
+        assurance = self._spending.assurance()
+        return assurance.findings(self._delta) if assurance else ()
+
+    def planned(self, num_clients: int) -> Release:
+        """Return what outsiders see of a round with so many contributors, before rounding."""
+        trial = Spending(self._noise)
+        share = self._share_std()
+        trial.add(self._release(0.0), range(num_clients), share_std=share, step=0.0)
+        return trial.releases[0]
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Order each client of the round to clip, and to noise where that is its part."""
+        self._facts = {}
+        messages = list(self._inner_configure_train(server_round, arrays, config, grid))
+        if self._layout is None:
+            self._layout = Layout.of(arrays)
+            _warn(self._layout, self._delta, self._pattern.get("population", 0))
+        self._sent, self._num_asked = arrays, len(messages)
+        if self._expected is None:
+            if self._pattern.get("sampling") == "poisson":
+                raise ValueError("expected_clients must be given with Poisson sampling, got None")
+            self._expected = float(len(messages)) or None
+        for message in messages:
+            order = ConfigRecord(
+                {
+                    "round": server_round,
+                    "clip-norm": self._clip_norm,
+                    "share-std": self._share_std(),
+                    "weight-key": self._weight_key,
+                }
+            )
+            wire.add_record(message, wire.NOISE, order)
+            wire.add_left_out(message, self._layout.left_out)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Noise the mean and let the inner strategy aggregate copies of it."""
+        replies = list(replies)
+        good = [m for m in replies if m.has_content()]
+        if self._layout is None or self._expected is None or (not good and not self._is_empty):
+            return self._inner_aggregate_train(server_round, replies)
+        start = self._layout.flatten(self._sent)
+        step = max((rounding_step(m.content) for m in good), default=0.0)
+        total, bits = self._sum(good, start, is_masked=step > 0)
+        noise = gaussian(total.size, self._server_std(), self._rng("server-noise", server_round))
+        noised = (total + noise) / self._expected
+        self._account(good, step)
+        share = self._share_std() * math.sqrt(len(good))
+        self._facts = {
+            "clip_norm": self._clip_norm,
+            "noised": noised,
+            "noise_std": math.hypot(self._server_std(), share) / self._expected,
+            "share_std": self._share_std(),
+            "divisor": self._expected,
+        }
+        self._adapt(bits, server_round)
+        arrays = self._layout.restore(start + noised, self._sent)
+        copies = [with_arrays(m, arrays) for m in good] or [
+            reply_of_nobody(arrays, self._weight_key)
+        ]
+        return self._inner_aggregate_train(server_round, copies)
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether nobody was asked: the noise must come nevertheless, or one client would show."""
+        return self._num_asked == 0 and isinstance(self._noise, Central)
+
+    @property
+    def _pattern(self) -> Mapping[str, Any]:
+        """How clients are drawn, where a strategy inside knows it."""
+        return next((s.pattern for s in chain(self.strategy) if hasattr(s, "pattern")), {})
+
+    def _rng(self, purpose: str, server_round: int) -> np.random.Generator | None:
+        return None if self._seed is None else stream(self._seed, purpose, server_round)
+
+    def _sum(
+        self, replies: Sequence[Message], start: Vector, *, is_masked: bool
+    ) -> tuple[Vector, float]:
+        """Return the sum of the clipped updates, and of the bits, +1/2 for who was below."""
+        assert self._layout is not None
+        if isinstance(self._noise, Distributed) and not is_masked:
+            raise ValueError("noise Distributed needs Masked around Noised: single shares are weak")
+        total, bits = np.zeros(self._layout.dim), 0.0
+        for message in replies:
+            # Under central noise the server clips single updates itself.
+            check(message, self._weight_key, is_masked=is_masked, has_noise=self._share_std() > 0)
+            update = self._layout.flatten(wire.arrays(message.content)) - start
+            # A mean behind masks cannot be clipped any more, nor can what carries its noise.
+            is_plain = not is_masked and isinstance(self._noise, Central)
+            total += clip(update, self._clip_norm) if is_plain else update
+            if isinstance(self._clipping, AdaptiveClip):
+                bits += clip_bit(message) - 0.5
+        return total, bits
+
+    def _share_std(self) -> float:
+        """Return the noise that each client adds to its update."""
+        match self._noise:
+            case Central():
+                return 0.0
+            case Distributed(multiplier, min_honest):
+                return multiplier * self._clip_norm / math.sqrt(min_honest)
+            case Local(multiplier):
+                return multiplier * self._clip_norm
+
+    def _server_std(self) -> float:
+        """Return the noise that the server adds to the sum."""
+        if not isinstance(self._noise, Central):
+            return 0.0
+        multiplier = self._noise.noise_multiplier
+        if multiplier > 0 and (bit_std := self._bit_std()) is not None:
+            # The vector's noise grows, so that vector and bit together cost what was asked for.
+            multiplier = multiplier_with_bit(multiplier, bit_std)
+        return multiplier * self._clip_norm
+
+    def _bit_std(self) -> float | None:
+        """Return the noise on the sum of bits; None with a fixed clip norm."""
+        if isinstance(self._clipping, FixedClip):
+            return None
+        return self._clipping.bit_std or (self._expected or 1.0) / 20
+
+    def _account(self, replies: Sequence[Message], step: float) -> None:
+        """Note what this round has released, and to whose cost."""
+        known: Mapping[int, int] = next(
+            (s.client_of for s in chain(self.strategy) if hasattr(s, "client_of")), {}
+        )
+        nodes = [m.metadata.src_node_id for m in replies]
+        self._spending.add(
+            self._release(step),
+            [known.get(node, node) for node in nodes],
+            share_std=self._share_std(),
+            step=step,
+        )
+
+    def _release(self, step: float) -> Release:
+        """Return a round's sum with the server's noise on it."""
+        # Each client rounds on its own, which may lengthen its update by step·√d. Under noise of
+        # its own the rounding must be fine instead.
+        dim = self._layout.dim if self._layout and isinstance(self._noise, Central) else 0
+        return Release(
+            noise_std=self._server_std(),
+            sensitivity=self._clip_norm + step * math.sqrt(dim),
+            bit_std=self._bit_std(),
+            **self._pattern,
+        )
+
+    def _adapt(self, bits: float, server_round: int) -> None:
+        """Move the clip norm towards the quantile, by the noised share of updates below it.
+
+        Andrew et al. (2021), Algorithm 1: too many below it make it smaller. With bits of ±1/2
+        one client moves their sum by 1/2, and an absent one by nothing.
+        """
+        if not isinstance(self._clipping, AdaptiveClip):
+            return
+        bit_std = self._bit_std()
+        assert bit_std is not None
+        assert self._expected is not None
+        noisy = bits + float(gaussian(1, bit_std, self._rng("bit-noise", server_round))[0])
+        below = noisy / self._expected + 0.5
+        self._clip_norm *= math.exp(-self._clipping.rate * (below - self._clipping.quantile))
+
+
+def _warn(layout: Layout, delta: float, population: int) -> None:
+    """Say once what the numbers of this run may hide."""
+    buffers = [n for n in layout.names if n.endswith(("running_mean", "running_var"))]
+    if buffers:
+        _log.warning("running statistics are clipped and noised like weights: %s", buffers)
+    if delta * population >= 1:
+        _log.warning(
+            "delta %g is not below 1 / %d clients: a mechanism that publishes one client outright "
+            "would pass at this delta",
+            *(delta, population),
+        )

@@ -1,0 +1,303 @@
+"""Secure aggregation for Flower's strategies: the server learns the weighted mean and no update.
+
+Bonawitz et al. 2017, Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS),
+and Bell et al. 2020, Secure Single-Server Aggregation with (Poly)Logarithmic Overhead (CCS).
+Keys and shares travel in `configure_train`, masked updates with the training, and shares of the
+masks in `aggregate_train`: the two calls that Flower gives a strategy anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from leakmeter.auditors.auditor import Finding, Vector
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.clients.secure_sum.graph import MAX_ABORT, MAX_EXPOSURE
+from leakmeter.clients.secure_sum.quantise import Quantiser, SecureMean
+from leakmeter.clients.secure_sum.wire import put_sum
+from leakmeter.strategies.secure_sum.exchange import Exchange
+from leakmeter.strategies.secure_sum.mean_only import check_mean_only
+from leakmeter.strategies.secure_sum.tally import Tally
+from leakmeter.strategies.secure_sum.topology import Plan, Topology
+from leakmeter.strategies.secure_sum.unmasking import AbandonedError, Cohort
+
+_log = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What the server keeps between `configure_train` and `aggregate_train`."""
+
+    exchange: Exchange
+    plan: Plan
+    cohort: Cohort
+    sharers: set[int]
+    quantiser: Quantiser
+    sent: ArrayRecord
+    start: Vector  # the model in `sent`
+
+
+class Masked(Wrapper):
+    """Gives `strategy` the secure weighted mean in place of the single replies.
+
+    Against an honest-but-curious server that colludes with at most T clients, it learns no more
+    than the sum over the honest clients that survived. Never claimed: anything against a server
+    that swaps keys, invents clients, picks the graph or lies about dropouts; the validity of what
+    clients send; the privacy of the sum. Clients list `mask_mod` as their first mod.
+
+    Args:
+        strategy: Any strategy that needs only the weighted mean of the replies.
+        threshold: Shares that open a secret, as a number or as a fraction of the holders; not
+            used with neighbours="auto", which computes it.
+        neighbours: Peers of each client: None for all, a number for a random regular graph,
+            "auto" for the smallest graph that is safe at the stated rates.
+        clip_range: Update coordinates are clipped to ± this value.
+        bits: Size of the ring; a coordinate takes as many bits of upload, in whole bytes.
+        max_weight: Largest weight (number of examples) that a client may state.
+        metrics: Name to (low, high) of the metrics to average inside the secure sum.
+        colluders: Clients of a neighbourhood that may collude with the server.
+        dropout_rate: Share of clients that may drop out, for a sparse graph.
+        collusion_rate: Share of clients that may collude, for a sparse graph.
+        max_abort: Largest chance of an aborted round that a sparse graph may have.
+        max_exposure: Largest chance that a sparse graph exposes a client.
+        stage_timeout: Seconds to wait for the replies of a stage.
+
+    Example:
+        strategy = Masked(FedAvg(), max_weight=500, metrics={"train-loss": (0.0, 10.0)})
+        result = strategy.start(grid, initial_arrays, num_rounds=20)
+    """
+
+    hides_updates = True  # auditors look for it: replays of such a round would unmask clients
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        threshold: int | float = 2 / 3,
+        neighbours: int | Literal["auto"] | None = None,
+        clip_range: float = 4.0,
+        bits: int = 32,
+        max_weight: float = 1000.0,
+        metrics: Mapping[str, tuple[float, float]] | None = None,
+        colluders: int = 0,
+        dropout_rate: float = 0.1,
+        collusion_rate: float = 0.05,
+        max_abort: float = MAX_ABORT,
+        max_exposure: float = MAX_EXPOSURE,
+        stage_timeout: float = 600.0,
+    ) -> None:
+        super().__init__(strategy)
+        check_mean_only(strategy)
+        self._topology = Topology(
+            threshold=threshold,
+            neighbours=neighbours,
+            colluders=colluders,
+            dropout_rate=dropout_rate,
+            collusion_rate=collusion_rate,
+            max_abort=max_abort,
+            max_exposure=max_exposure,
+        )
+        self._shape: dict[str, Any] = {
+            "clip_range": clip_range,
+            "bits": bits,
+            "max_weight": max_weight,
+            "metrics": dict(metrics or {}),
+        }
+        Quantiser(max_clients=3, **self._shape)  # refuse now, not in round 1
+        self._timeout = stage_timeout
+        self._weight_key: str = next(
+            (s.weighted_by_key for s in chain(strategy) if hasattr(s, "weighted_by_key")),
+            wire.WEIGHT,
+        )
+        if self._weight_key in self._shape["metrics"]:
+            raise ValueError(f"metrics must not name the weight, got {self._weight_key!r}")
+        self._layout: Layout | None = None
+        self._last = 0
+        self._round: _Round | None = None
+        self._num_announced, self._asked_to_train = 0, False
+        self._facts: dict[str, Any] = {}
+        self._tally = Tally()
+        self._has_warned = False
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the server learnt in the last round."""
+        return self._facts
+
+    @property
+    def num_announced(self) -> int:
+        """How many clients have announced keys in the last round."""
+        return self._num_announced
+
+    @property
+    def asked_to_train(self) -> bool:
+        """Whether the last round got as far as the training."""
+        return self._asked_to_train
+
+    def state(self) -> dict[str, Any]:
+        """Return layout and tally; keys belong to their round alone."""
+        layout = asdict(self._layout) if self._layout else None
+        return {"layout": layout, "last": self._last, "tally": asdict(self._tally)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned."""
+        # The first record's layout: FedAvg has turned integer arrays into floats since.
+        self._layout = Layout.from_json(state["layout"]) if state["layout"] else None
+        self._last, self._tally = int(state["last"]), Tally(**state["tally"])
+
+    def findings(self) -> Sequence[Finding]:
+        """Say what secure aggregation has hidden, and from whom."""
+        return self._tally.findings(self._topology)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Exchange keys and shares, then return the train messages of those who are with us."""
+        self._round, self._facts = None, {}
+        self._num_announced, self._asked_to_train = 0, False
+        messages = list(self._inner_configure_train(server_round, arrays, config, grid))
+        is_first, self._last = self._last == 0, max(server_round, self._last + 1)
+        if is_first and len(messages) > 2:
+            self._check(len(messages))
+        self._layout = self._layout or Layout.of(arrays)
+        # By a number of our own: clients refuse a round twice, and a second `start` in one run
+        # counts from 1 again.
+        numbered = dict(enumerate(messages, start=1))
+        exchange = Exchange(grid, numbered, self._last, self._timeout)
+        try:
+            return self._prepare(exchange, arrays, self._layout)
+        except AbandonedError as reason:
+            self._abandon(str(reason))
+            return []
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Take the masks off the sum and let the inner strategy aggregate the mean."""
+        current, self._round = self._round, None
+        if current is None:
+            return None, None
+        try:
+            survivors, mean = self._sum(current, replies)
+        except AbandonedError as reason:
+            self._abandon(str(reason))
+            return None, None
+        self._facts = {
+            "aggregate": mean.mean,
+            "num_clients": mean.num_clients,
+            "total_weight": mean.total_weight,
+            "quantum": mean.quantum,
+            "saturated": mean.saturated,
+        }
+        _log.info("secure sum of %d of %d clients", len(survivors), len(current.sharers))
+        if mean.saturated:
+            _log.warning("%d coordinates were clipped to fit the secure sum", mean.saturated)
+        self._tally = self._tally.with_round(len(survivors), current.plan)
+        return self._inner_aggregate_train(server_round, self._synthetic(current, survivors, mean))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Warn once that evaluation replies travel in clear."""
+        messages = list(self._inner_configure_evaluate(server_round, arrays, config, grid))
+        if messages and not self._has_warned:
+            self._has_warned = True
+            _log.warning("clients evaluate: their metrics reach the server one by one, in clear")
+        return messages
+
+    def _check(self, num_clients: int) -> None:
+        """Refuse settings that do not fit the first cohort: that is a mistake, no dropout."""
+        plan = self._topology.plan(num_clients)
+        Quantiser(max_clients=num_clients, **self._shape)
+        if plan.risk is not None:
+            _log.info(
+                "secure sum of %d clients, %d neighbours, threshold %d: P(abort) ≤ %.2g, "
+                "P(exposure) ≤ %.2g in a round",
+                *(num_clients, plan.degree, plan.threshold, plan.risk.abort, plan.risk.exposure),
+            )
+
+    def _prepare(self, exchange: Exchange, arrays: ArrayRecord, layout: Layout) -> list[Message]:
+        """Run the stages before the training and return the train messages with their orders."""
+        if len(exchange.messages) < 3:
+            raise AbandonedError(f"{len(exchange.messages)} clients were chosen, 3 are needed")
+        keys = exchange.keys()
+        self._num_announced = len(keys)
+        try:
+            plan = self._topology.plan(len(keys))
+        except ValueError as error:
+            raise AbandonedError(
+                f"{len(keys)} of {len(exchange.messages)} clients have announced keys: {error}"
+                + (f"; one failed in stage {exchange.complaint}" if exchange.complaint else "")
+            ) from None
+        cohort = Cohort(exchange.session, keys, plan.draw(sorted(keys)), plan.threshold)
+        boxes = exchange.boxes(cohort)
+        sharers = cohort.enough(boxes)
+        # Noise that clients add themselves gets room, so that nothing is clipped after it.
+        noise_std = max(wire.share_std(m.content) for m in exchange.messages.values())
+        norm = max(wire.clip_norm(m.content) or 0.0 for m in exchange.messages.values())
+        if noise_std > 0 and norm > self._shape["clip_range"]:
+            raise ValueError(
+                f"clip_range must be at least the clip norm {norm:g} where clients add noise, or "
+                f"large updates find no room, got {self._shape['clip_range']:g}"
+            )
+        quantiser = Quantiser(max_clients=len(sharers), noise_std=noise_std, **self._shape)
+        start = layout.flatten(arrays)
+        self._asked_to_train = True
+        self._round = _Round(exchange, plan, cohort, sharers, quantiser, arrays, start)
+        shared = put_sum(quantiser, layout, self._weight_key)
+        return [
+            exchange.order(
+                number,
+                {peer: boxes[peer][number] for peer in cohort.neighbourhood(number, sharers)},
+                shared,
+            )
+            for number in sorted(sharers)
+        ]
+
+    def _sum(self, current: _Round, replies: Iterable[Message]) -> tuple[list[int], SecureMean]:
+        """Collect uploads, ask the survivors for shares, and return the mean behind the masks."""
+        cohort, quantiser, sharers = current.cohort, current.quantiser, current.sharers
+        uploads = current.exchange.uploads(replies, sharers, quantiser, len(current.start))
+        cohort.check(uploads, sharers)
+        revealed = current.exchange.shares(cohort, uploads, sharers)
+        total = cohort.total(uploads, sharers, revealed, quantiser.ring)
+        if (reason := quantiser.implausible(total, len(uploads))) is not None:
+            raise AbandonedError(f"some client has sent what no honest one can: {reason}")
+        return list(uploads), quantiser.decode(total)
+
+    def _synthetic(
+        self, current: _Round, survivors: Iterable[int], mean: SecureMean
+    ) -> list[Message]:
+        """Return one reply per survivor, each with the mean: their mean is the mean."""
+        assert self._layout is not None
+        arrays = self._layout.restore(current.start + mean.mean, current.sent)
+        metrics: dict[str, Any] = {
+            self._weight_key: mean.total_weight / mean.num_clients,
+            **mean.metrics,
+        }
+        # At equal weights the mean errs by at most the grid that each client rounds its update to.
+        about = ConfigRecord({"step": mean.quantum, "saturated": mean.saturated})
+        return [
+            Message(
+                RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics), wire.SUM: about}),
+                reply_to=current.exchange.messages[number],
+            )
+            for number in survivors
+        ]
+
+    def _abandon(self, reason: str) -> None:
+        """Give the round up; the model stays and the next round goes on."""
+        _log.warning("secure sum abandoned, the model stays as it is: %s", reason)
+        self._tally = self._tally.with_abandoned()
+        nothing = {"aggregate": None, "num_clients": 0, "total_weight": 0.0}
+        self._facts = {**nothing, "abandoned": reason}

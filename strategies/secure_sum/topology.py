@@ -1,0 +1,115 @@
+"""How many peers share a client's secrets and how many shares open them, for any cohort size.
+
+Bonawitz et al. 2017 for the complete graph, Bell et al. 2020 for the sparse one; the
+probabilities come from `clients.secure_sum.graph`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from leakmeter.clients.secure_sum.graph import (
+    MAX_ABORT,
+    MAX_EXPOSURE,
+    Graph,
+    Risk,
+    assess,
+    check_threshold,
+    complete_graph,
+    plan_graph,
+    regular_graph,
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Graph and threshold for one cohort.
+
+    Attributes:
+        degree: Peers of each client.
+        threshold: Shares that open a secret.
+        colluders: Clients of a neighbourhood that may work for the server.
+        risk: What a sparse graph risks at the stated rates; None for a complete graph, where
+            nothing is left to chance.
+    """
+
+    degree: int
+    threshold: int
+    colluders: int
+    risk: Risk | None = None
+
+    @property
+    def holders(self) -> int:
+        """Clients that hold shares of one secret, its owner among them."""
+        return self.degree + 1
+
+    def draw(self, clients: Sequence[int]) -> Graph:
+        """Return who masks with whom; nobody can foresee it."""
+        if self.degree == len(clients) - 1:
+            return complete_graph(clients)
+        return regular_graph(clients, self.degree, np.random.default_rng())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """Turns a cohort's size into a `Plan`; the fields are those of `Masked`."""
+
+    threshold: int | float = 2 / 3
+    neighbours: int | Literal["auto"] | None = None
+    colluders: int = 0
+    dropout_rate: float = 0.1
+    collusion_rate: float = 0.05
+    max_abort: float = MAX_ABORT
+    max_exposure: float = MAX_EXPOSURE
+
+    def __post_init__(self) -> None:
+        is_count = isinstance(self.threshold, int)
+        if not (self.threshold >= 2 if is_count else 0.5 < self.threshold <= 1):
+            raise ValueError(
+                "threshold must be a number of at least 2 or a fraction in (0.5, 1], "
+                f"got {self.threshold}"
+            )
+        if isinstance(self.neighbours, str) and self.neighbours != "auto":
+            raise ValueError(f"neighbours must be a number, 'auto' or None, got {self.neighbours}")
+        if isinstance(self.neighbours, int) and self.neighbours < 2:
+            raise ValueError(f"neighbours must be at least 2, got {self.neighbours}")
+        if self.colluders < 0:
+            raise ValueError(f"colluders must be at least 0, got {self.colluders}")
+
+    def plan(self, num_clients: int) -> Plan:
+        """Return graph and threshold for a cohort of this size.
+
+        Raises:
+            ValueError: If there are too few clients, or the graph would fail or expose a client
+                more often than allowed.
+        """
+        if num_clients < 3:
+            raise ValueError(f"a secure sum needs at least 3 clients, got {num_clients}")
+        rates = (self.dropout_rate, self.collusion_rate)
+        risk = None
+        if self.neighbours == "auto":
+            limits = {"max_abort": self.max_abort, "max_exposure": self.max_exposure}
+            auto = plan_graph(num_clients, *rates, **limits)
+            degree, threshold, risk = auto.degree, auto.threshold, auto.risk
+        else:
+            degree = min(self.neighbours or num_clients - 1, num_clients - 1)
+            threshold = self._shares(degree + 1)
+            if degree < num_clients - 1:
+                risk = assess(num_clients, degree, threshold, *rates)
+                risk.check(self.max_abort, self.max_exposure)
+        check_threshold(degree + 1, threshold, self.colluders)
+        if threshold < self.colluders + 2:  # a sum over one honest client would be its update
+            raise ValueError(
+                f"threshold must be at least colluders + 2 = {self.colluders + 2}, got {threshold}"
+            )
+        return Plan(degree, threshold, self.colluders, risk)
+
+    def _shares(self, holders: int) -> int:
+        if isinstance(self.threshold, int):
+            return self.threshold
+        return max(math.ceil(self.threshold * holders - 1e-9), 2)

@@ -1,0 +1,267 @@
+"""Water filling as a wrapper: the clients' own noise is counted, and what it guarantees a record.
+
+Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
+Possible? (arXiv:2405.04551), with the corrected bound of `strategies.water_filling.rdp`. The server
+adds nothing: every client samples its gradients with Gaussian weights and fills what their
+covariance lacks (`clients.water_filling.gaussian_sampling`), and a secure sum hides the single
+updates.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from leakmeter.auditors.auditor import Bound, Finding
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.view import weight_key
+from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
+from leakmeter.strategies.noise.noised import Noised
+from leakmeter.strategies.noise.reply import rounding_step
+from leakmeter.strategies.secure_sum.masked import Masked
+from leakmeter.strategies.water_filling.guarantee import RecordGuarantee, guarantee
+from leakmeter.strategies.water_filling.rdp import Contribution, Round
+
+_log = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """One secure sum that was released.
+
+    Attributes:
+        clients: Those in it; nodes where clients are not known.
+        step: Grid that each update was rounded to, by the secure sum or as a model's parameter, in
+            units of an update.
+        saturated: Coordinates that did not fit.
+    """
+
+    clients: tuple[int, ...]
+    step: float
+    saturated: int
+
+
+class Filled(Wrapper):
+    """Tells clients how their updates must be filled, and accounts for the sums they give.
+
+    It stands inside `Masked`; clients list `mask_mod` and `fill_mod`. The guarantee is for one
+    record of one client that is replaced, against the server, which knows who took part when: no
+    amplification.
+
+    Args:
+        strategy: Gets the filled means; what it makes of them is post-processing.
+        sigma2: σ², least variance of a client's gradient estimate in any direction.
+        clip_norm: C, largest norm of an example's gradient.
+        batch_size: B, scale of the Gaussian sampling weights.
+        examples: Fewest examples that any client has; public.
+        lr: The clients' step length; public. An update is -lr times the gradient estimate.
+        steps: Local steps; there is no guarantee for more than one.
+        colluders: Contributors whose noise does not count: they tell it, or send none, as canary
+            seats do.
+        delta: The delta of the guarantee.
+
+    Example:
+        inner = Filled(FedAvg(), sigma2=1e-3, clip_norm=10, batch_size=32, examples=1200, lr=0.1)
+        Masked(inner, max_weight=1, clip_range=inner.clip_range).start(grid, arrays, num_rounds=20)
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        sigma2: float,
+        clip_norm: float,
+        batch_size: int,
+        examples: int,
+        lr: float,
+        steps: int = 1,
+        colluders: int = 0,
+        delta: float = 1e-5,
+    ) -> None:
+        super().__init__(strategy)
+        self._member = Contribution(sigma2, clip_norm, batch_size, examples)
+        if not 0 < lr < math.inf:
+            raise ValueError(f"lr must be in (0, inf), got {lr}")
+        for name, value, least in (("steps", steps, 1), ("colluders", colluders, 0)):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        if not 0 < delta < 1:
+            raise ValueError(f"delta must be in (0, 1), got {delta}")
+        for held in chain(strategy):
+            if isinstance(held, Masked):
+                raise TypeError("Filled must be inside Masked: write Masked(Filled(strategy, ...))")
+            if isinstance(held, Noised):
+                raise TypeError("Filled must not hold Noised: updates are filled or noised")
+        self._lr, self._steps, self._colluders, self._delta = lr, steps, colluders, delta
+        self._weight_key = weight_key(strategy)
+        self._sums: list[_Sum] = []
+        self._grain = 0.0
+
+    @property
+    def clip_range(self) -> float:
+        """Range of the secure sum in which nothing saturates, but with chance 1.5e-23 a coordinate.
+
+        A mean of clipped gradients is within C, and the sampling variance in any direction is at
+        most C²/B: the trace of GᵀG/(BD).
+        """
+        one = self._member
+        std = math.sqrt(max(one.floor, one.clip**2 / one.batch))
+        return self._lr * self._steps * (one.clip + NOISE_ROOM * std)
+
+    def state(self) -> dict[str, Any]:
+        """Return the sums so far."""
+        return {"sums": [asdict(one) for one in self._sums]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned."""
+        self._sums = [
+            _Sum(tuple(map(int, one["clients"])), float(one["step"]), int(one["saturated"]))
+            for one in state["sums"]
+        ]
+
+    def findings(self) -> Sequence[Finding]:
+        """Return the guarantee for a record of the client that took part most."""
+        if not self._sums:
+            return ()
+        worst = self._guarantee()
+        details = {
+            "mechanism": "water-filling",
+            "sigma2": self._member.floor,
+            "clip_norm": self._member.clip,
+            "batch_size": self._member.batch,
+            "examples": self._member.examples,
+            "honest": [len(one.clients) - self._colluders for one in self._sums],
+            "participations": max(len(rounds) for rounds in self._taken().values()),
+        }
+        return [worst.finding("accountant", details=details)]
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Say in each message what the accounting will count on."""
+        messages = list(self._inner_configure_train(server_round, arrays, config, grid))
+        self._grain = _grain(arrays)
+        one = self._member
+        for message in messages:
+            order = ConfigRecord(
+                {
+                    "sigma2": float(one.floor),
+                    "clip-norm": float(one.clip),
+                    "batch-size": int(one.batch),
+                    "examples": int(one.examples),
+                    "lr": float(self._lr),
+                    "steps": int(self._steps),
+                    "weight-key": self._weight_key,
+                }
+            )
+            wire.add_record(message, wire.FILLED, order)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check and note the round's sum, and let the inner strategy aggregate it."""
+        replies = list(replies)
+        if good := [message for message in replies if message.has_content()]:
+            self._sums.append(self._noted(good))
+        return self._inner_aggregate_train(server_round, replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Refuse evaluation by clients: what they answer would carry no noise."""
+        messages = list(self._inner_configure_evaluate(server_round, arrays, config, grid))
+        if messages:
+            raise ValueError(
+                f"clients must not evaluate on filled data, got {len(messages)} messages: their "
+                "metrics carry no noise; set fraction_evaluate to 0 and evaluate on the server"
+            )
+        return messages
+
+    def _noted(self, replies: Sequence[Message]) -> _Sum:
+        """Return what the round has released; raise if it is not what is accounted for."""
+        for message in replies:
+            if (weight := wire.weight(message.content, self._weight_key)) != 1:
+                raise ValueError(
+                    f"{self._weight_key} must be 1 under water filling, got {weight:g} on average: "
+                    "list fill_mod in the client app"
+                )
+            if extra := sorted(_metrics(message) - {self._weight_key}):
+                raise ValueError(
+                    f"metrics must be none but {self._weight_key!r} under water filling, got "
+                    f"{', '.join(extra)}: they carry no noise"
+                )
+        abouts = [wire.config(message.content, wire.SUM) for message in replies]
+        if None in abouts:
+            raise ValueError("Filled needs Masked around it: a single floor protects little")
+        known: Mapping[int, int] = next(
+            (s.client_of for s in chain(self.strategy) if hasattr(s, "client_of")), {}
+        )
+        nodes = [message.metadata.src_node_id for message in replies]
+        noted = _Sum(
+            tuple(known.get(node, node) for node in nodes),
+            max(self._grain, *(rounding_step(message.content) for message in replies)),
+            max(int(str(about["saturated"])) for about in abouts if about is not None),
+        )
+        if noted.saturated:
+            _log.warning("water filling: saturated coordinates void the guarantee")
+        return noted
+
+    def _taken(self) -> dict[int, list[_Sum]]:
+        """Return the sums that each client was in."""
+        taken: dict[int, list[_Sum]] = {}
+        for one in self._sums:
+            for client in one.clients:
+                taken.setdefault(client, []).append(one)
+        return taken
+
+    def _guarantee(self) -> RecordGuarantee:
+        """Return the weakest guarantee over the clients."""
+        if self._steps > 1:
+            rule = f"no theorem covers {self._steps} local steps: the sum is no Gaussian"
+            return RecordGuarantee(Bound(math.inf, "guarantee", rule, self._delta))
+        if min(len(one.clients) for one in self._sums) <= self._colluders:
+            rule = "a sum without any honest contributor"
+            return RecordGuarantee(Bound(math.inf, "guarantee", rule, self._delta))
+        # Many clients took part in the same number of equal rounds: each pattern is priced once.
+        patterns = {
+            tuple(sorted(map(self._round, sums), key=_order)) for sums in self._taken().values()
+        }
+        found = [guarantee(rounds, self._delta).bound for rounds in sorted(patterns, key=len)]
+        worst = max(found, key=lambda bound: bound.value)
+        # It is to hold for every client, also where rounding leaves an approximation only.
+        weakest = next((bound for bound in found if bound.kind == "approximation"), worst)
+        return RecordGuarantee(replace(weakest, value=worst.value, rule=worst.rule))
+
+    def _round(self, one: _Sum) -> Round:
+        """Return a sum in units of a gradient."""
+        honest = len(one.clients) - self._colluders
+        step = one.step / self._lr
+        return Round((self._member,) * honest, step=step, saturated=one.saturated)
+
+
+def _grain(arrays: ArrayRecord) -> float:
+    """Return the coarsest grid of a model's own numbers: trained parameters are rounded to it."""
+    found = (array.numpy() for array in arrays.values())
+    floats = [a for a in found if np.issubdtype(a.dtype, np.floating) and a.size]
+    return max((float(np.spacing(np.abs(a).max())) for a in floats), default=0.0)
+
+
+def _order(one: Round) -> tuple[int, float, int]:
+    return len(one.members), one.step, one.saturated
+
+
+def _metrics(message: Message) -> set[str]:
+    """Return the names of all metrics in a reply."""
+    records = message.content.values()
+    return {name for r in records if isinstance(r, MetricRecord) for name in r}

@@ -1,0 +1,289 @@
+"""What sampled and noised gradients under a secure sum guarantee to a single record.
+
+The mathematics and its source are in `strategies.water_filling.rdp`; here it gets words: which
+observer, which unit, which neighbours, which assumptions. Rows are those of Table 1 in
+arXiv:2405.04551.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy.special import logsumexp
+
+from leakmeter.auditors.auditor import Adjacency, Bound, Finding, Observer, Unit
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.strategies.water_filling.rdp import (
+    Contribution,
+    Conversion,
+    Floats,
+    Mechanism,
+    Round,
+    composed,
+    epsilon_of,
+    theorem_two,
+)
+
+_COMMON = (
+    "the number of records of each client, clip norms, weights, batch scales and floors are public "
+    "and fixed beforehand",
+    "the counted clients are honest, are in the sum, and keep their noise to themselves",
+    "a secure sum hides the single updates from the server",
+    "each client takes one step from the model that was sent, and sends nothing else: its loss and "
+    "metrics would carry no noise",
+    "noise is a real Gaussian; float64 sampling is open to known attacks on its lowest bits",
+)
+_SAMPLED = "every client weighs its examples with Gaussians, drawn anew in each round"
+_KNOWN_FLOOR = (
+    "the sampling covariance of every client keeps its smallest eigenvalue whichever record is "
+    "replaced: an eigenvalue that was measured does not show this"
+)
+_ASSUMED: dict[Mechanism, tuple[str, ...]] = {
+    "sampling": (_SAMPLED, _KNOWN_FLOOR),
+    "isotropic": (_SAMPLED, "every client adds noise of at least its floor to each coordinate"),
+    "water-filling": (
+        _SAMPLED,
+        "every client fills its own covariance to its floor; if in blocks, each block is sampled "
+        "independently",
+    ),
+    "full": (
+        "every client takes its full gradient and adds noise of its floor to each coordinate",
+    ),
+}
+_SUBSPACE = (
+    "the gradients of all possible records lie in one public subspace, in which the eigenvalues "
+    "are meant"
+)
+_ROUGH = "a client's noise is below two rounding steps: the Gaussian law is approximate"
+
+
+@dataclass(frozen=True)
+class RecordGuarantee:
+    """A bound and whom it protects from whom.
+
+    Attributes:
+        bound: ε with its δ, rule and assumptions.
+        observer: Who looks on. What holds against the server holds against outsiders too.
+        unit: Whose data: one record of one client. Whole updates may differ by far more.
+        adjacency: The record is replaced by another; their number stays.
+    """
+
+    bound: Bound
+    observer: Observer = "server"
+    unit: Unit = "record"
+    adjacency: Adjacency = "replace"
+
+    def finding(self, auditor: str, **context: Any) -> Finding:
+        """Return it as a finding."""
+        own = {
+            "auditor": auditor,
+            "quantity": "epsilon",
+            "threat_model": "learns the sum of each round; which of two records did a client hold?",
+            "observer": self.observer,
+            "adjacency": self.adjacency,
+            "unit": self.unit,
+        }
+        return Finding.of(self.bound, **(own | context))
+
+
+def guarantee(
+    rounds: Sequence[Round],
+    delta: float,
+    *,
+    conversion: Conversion = "tight",
+    is_subspace: bool = False,
+) -> RecordGuarantee:
+    """Return what rounds guarantee together to a record of any client in them.
+
+    Args:
+        rounds: The sums that were released.
+        delta: δ.
+        conversion: From Rényi DP to ε at δ.
+        is_subspace: Whether floors of sampling alone are meant in a subspace (Theorem 3).
+    """
+    if is_subspace and any(one.mechanism != "sampling" for one in rounds):
+        raise ValueError("is_subspace must be False unless all rounds rely on sampling alone")
+    curve = composed(rounds)
+    limit = min(one.limit for one in rounds)
+    value = epsilon_of(curve, delta, limit=limit, conversion=conversion)
+    kinds = sorted({one.mechanism for one in rounds})
+    rule = f"Rényi DP of {', '.join(kinds)}, {len(rounds)} rounds, 1 < α < {limit:.6g}"
+    saturated = sum(one.saturated for one in rounds)
+    if saturated:
+        value, rule = math.inf, f"{saturated} coordinates saturated, which voids the guarantee"
+    is_rough = any(one.is_rough for one in rounds)
+    specific = [text for kind in kinds for text in _ASSUMED[kind]]
+    if is_subspace:
+        specific.append(_SUBSPACE)
+    if is_rough:
+        specific.append(_ROUGH)
+    bound = Bound(
+        value=value,
+        kind="approximation" if is_rough else "guarantee",
+        rule=f"{rule}, {conversion} conversion",
+        delta=delta,
+        sample_sizes={"rounds": len(rounds), "users": min(len(one.members) for one in rounds)},
+        assumptions=(*_COMMON, *dict.fromkeys(specific)),
+    )
+    return RecordGuarantee(bound)
+
+
+def water_filling_epsilon(
+    *,
+    users: int,
+    floor: float,
+    clip: float,
+    batch: int,
+    examples: int,
+    delta: float,
+    rounds: int = 1,
+    conversion: Conversion = "tight",
+) -> float:
+    """Return ε of Gaussian sampling filled to the floor σ² by each of `users` equal clients.
+
+    >>> setting = dict(users=50, clip=10.0, batch=32, examples=1200, delta=1e-4)
+    >>> round(water_filling_epsilon(floor=1e-3, **setting, conversion="plain"), 6)
+    1.221943
+    >>> round(water_filling_epsilon(floor=1e-3, **setting), 6)
+    0.863769
+    """
+    one = Contribution(floor, clip, batch, examples)
+    return _equal(one, users, "water-filling", rounds, delta, conversion)
+
+
+def gaussian_sampling_epsilon(
+    *,
+    users: int,
+    floor: float,
+    clip: float,
+    batch: int,
+    examples: int,
+    delta: float,
+    rounds: int = 1,
+    conversion: Conversion = "tight",
+) -> float:
+    """Return ε of Gaussian sampling with isotropic noise of variance `floor` (row 5, sharpened)."""
+    one = Contribution(floor, clip, batch, examples)
+    return _equal(one, users, "isotropic", rounds, delta, conversion)
+
+
+def full_gradient_epsilon(
+    *,
+    users: int,
+    floor: float,
+    clip: float,
+    examples: int,
+    delta: float,
+    rounds: int = 1,
+    conversion: Conversion | Literal["exact"] = "exact",
+) -> float:
+    """Return ε of the full gradient with isotropic noise (row 3); "exact" is the Gaussian's own."""
+    one = Contribution(floor, clip, 1, examples)
+    if conversion != "exact":
+        return _equal(one, users, "full", rounds, delta, conversion)
+    _check(users, rounds)
+    return float(epsilon_gaussian(delta, one.shift * math.sqrt(rounds / (users * floor))))
+
+
+def minibatch_epsilon(
+    *,
+    users: int,
+    floor: float,
+    clip: float,
+    batch: int,
+    examples: int,
+    delta: float,
+    rounds: int = 1,
+    conversion: Conversion = "tight",
+) -> float:
+    """Return ε of a minibatch without replacement and isotropic noise on its mean gradient.
+
+    "plain" is row 1, a statement about one round: ln(1 + B/D (e^ε' - 1)) with ε' for a batch whose
+    members are known. "tight" is the least of three that hold: the Rényi accountant of sampling
+    without replacement; known batches, whose Gaussians compose exactly; and for one round
+    row 1 with the exact ε' at δD/B (Balle, Barthe, Gaboardi 2018, arXiv:1807.01647, Theorem 9).
+    """
+    _check(users, rounds)
+    if not 1 <= batch <= examples:
+        raise ValueError(f"batch must be in [1, {examples}], got {batch}")
+    drawn = Contribution(floor, clip, 1, batch)  # with a known batch only it counts: D is B
+    share = batch / examples
+    if conversion == "plain":
+        if rounds != 1:
+            raise ValueError(f"rounds must be 1 with the plain conversion, got {rounds}")
+        return _diluted(_equal(drawn, users, "full", 1, delta, "plain"), share)
+    known = drawn.shift * math.sqrt(rounds / (users * floor))
+    found = [float(epsilon_gaussian(delta, known))]
+    if rounds == 1:
+        room = min(delta / share, 1 - 2**-53)
+        found.append(_diluted(float(epsilon_gaussian(room, known)), share))
+    from leakmeter.strategies.accounting.accountant import (  # which may offer our names
+        Release,
+        amplified,
+    )
+
+    release = Release(
+        noise_std=math.sqrt(users * floor),
+        sensitivity=clip / batch,
+        sampling="fixed",
+        cohort=batch,
+        population=examples,
+    )
+    return min(*found, amplified([release] * rounds, delta, adjacency="replace").value)
+
+
+def _diluted(epsilon: float, share: float) -> float:
+    """Return ln(1 + share (e^ε - 1)), for any ε."""
+    return float(logsumexp([0.0, epsilon], b=[1 - share, share]))
+
+
+def theorem_two_epsilon(
+    *,
+    smallest: float,
+    clip: float,
+    batch: int,
+    examples: int,
+    delta: float,
+    rounds: int = 1,
+    conversion: Conversion = "tight",
+) -> float:
+    """Return ε by (19), or (34) in a subspace, of Gaussian sampling without any noise.
+
+    `smallest` is S, the sum over clients of the smallest eigenvalue of (1/D) Σ gᵀg: it must hold
+    for all neighbours, which no measurement shows.
+    """
+    if not 0 < smallest < math.inf:
+        raise ValueError(f"smallest must be in (0, inf), got {smallest}")
+    Contribution(smallest, clip, batch, examples)  # checks the others
+    _check(1, rounds)
+
+    def curve(alpha: Floats) -> Floats:
+        one = theorem_two(alpha, smallest=smallest, clip=clip, batch=batch, examples=examples)
+        return np.asarray(rounds * one)
+
+    limit = examples * smallest / clip**2
+    return epsilon_of(curve, delta, limit=limit, conversion=conversion)
+
+
+def _equal(
+    one: Contribution,
+    users: int,
+    mechanism: Mechanism,
+    rounds: int,
+    delta: float,
+    conversion: Conversion,
+) -> float:
+    _check(users, rounds)
+    each = Round((one,) * users, mechanism)
+    return guarantee([each] * rounds, delta, conversion=conversion).bound.value
+
+
+def _check(users: int, rounds: int) -> None:
+    if users < 1:
+        raise ValueError(f"users must be at least 1, got {users}")
+    if rounds < 1:
+        raise ValueError(f"rounds must be at least 1, got {rounds}")

@@ -1,0 +1,75 @@
+"""The curve of all thresholds says what one bound at a time says, and covers the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from leakmeter.auditors.bounds.curve import ErrorCurve, drawn
+from leakmeter.auditors.bounds.lower_bound import Bonferroni, SimultaneousBand, epsilon_lower_bound
+from leakmeter.auditors.rng import stream
+
+DELTAS = [0.0, 1e-6, 1e-3, 0.1, 0.5]
+SCORES = st.lists(st.integers(0, 8).map(float), min_size=1, max_size=30)
+
+
+@given(SCORES, SCORES, st.sampled_from([SimultaneousBand(), Bonferroni(10)]))
+@settings(max_examples=60, deadline=None)
+def test_the_curve_proves_what_single_bounds_prove(ins, outs, rule) -> None:
+    curve = ErrorCurve.of(ins, outs, rule=rule)
+    single = [epsilon_lower_bound(ins, outs, delta=d, rule=rule) for d in DELTAS]
+    np.testing.assert_allclose(curve.epsilons(DELTAS), [b.value for b in single], rtol=1e-12)
+    np.testing.assert_allclose(curve.caps(DELTAS), [b.cap for b in single], rtol=1e-12)
+
+
+def test_the_limits_of_a_gaussian_test_hold_together() -> None:
+    # With chance 0.95 or more no point of the curve is below the truth: of 200 curves at most
+    # 10 + 3·√9.5 = 19 may be, a chance of 0.2 % for a right one.
+    rng = stream(3, "curve")
+    wrong = 0
+    for _ in range(200):
+        curve = ErrorCurve.of(rng.normal(1.5, 1, 80), rng.normal(0, 1, 80))
+        fpr, fnr = norm.sf(curve.thresholds), norm.cdf(curve.thresholds - 1.5)
+        wrong += bool((curve.fpr < fpr).any() or (curve.fnr < fnr).any())
+    assert wrong <= 19
+
+
+def test_a_few_points_keep_the_ends_of_the_curve() -> None:
+    rng = stream(3, "thin")
+    curve = ErrorCurve.of(rng.normal(1, 1, 500), rng.normal(0, 1, 500))
+    thin = curve.thinned(20)
+    assert len(thin["fpr"]) <= 20
+    assert thin["fpr"] == sorted(thin["fpr"])
+    assert thin["fnr"] == sorted(thin["fnr"], reverse=True)
+    assert min(thin["fpr"]) == curve.fpr.min()
+    assert min(thin["fnr"]) == pytest.approx(curve.fnr.min())
+
+
+def test_the_balanced_error_of_a_perfect_test_is_the_least_limit() -> None:
+    curve = ErrorCurve.of([1.0] * 1000, [0.0] * 1000)
+    assert curve.balanced() == pytest.approx(max(curve.least))
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match=r"confidence must be in \(0, 1\), got 1"):
+        ErrorCurve.of([1.0], [0.0], confidence=1.0)
+    with pytest.raises(ValueError, match=r"deltas must be in \[0, 1\), got 1"):
+        ErrorCurve.of([1.0], [0.0]).epsilons([0.5, 1.0])
+
+
+@given(SCORES, SCORES)
+@settings(max_examples=40, deadline=None)
+def test_what_was_counted_stays_below_the_limits_that_are_drawn(ins, outs) -> None:
+    found = drawn(np.array(ins), np.array(outs), confidence=0.95, deltas=DELTAS)
+    assert found["epsilons"] == ErrorCurve.of(ins, outs).epsilons(DELTAS).tolist()
+    counted = list(zip(found["observed"]["fpr"], found["observed"]["fnr"], strict=True))
+    assert 1 <= len(counted) <= 25
+    for fpr, fnr in counted:
+        thresholds = sorted({*ins, *outs})
+        rates = [(np.mean(np.array(outs) >= t), np.mean(np.array(ins) < t)) for t in thresholds]
+        assert (fpr, fnr) in [pytest.approx(rate) for rate in rates]
+    for fpr, fnr in zip(found["tradeoff"]["fpr"], found["tradeoff"]["fnr"], strict=True):
+        assert any(fpr >= a and fnr >= b for a, b in counted)

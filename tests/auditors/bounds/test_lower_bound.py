@@ -1,0 +1,234 @@
+"""Lower bounds from scores: golden values, twins, edges and properties."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import laplace, norm
+
+from leakmeter.auditors.bounds.band import MAX_EXACT, band_level, upper_limit
+from leakmeter.auditors.bounds.lower_bound import (
+    Bonferroni,
+    Fixed,
+    PilotSplit,
+    SimultaneousBand,
+    epsilon_lower_bound,
+)
+from leakmeter.auditors.bounds.rules import Scores
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.rng import stream
+
+steady = settings(derandomize=True, deadline=None)
+RULES = [Fixed(0.8), PilotSplit(), SimultaneousBand(), Bonferroni()]
+
+
+def quantiles(law, num_samples):
+    """Return samples without luck."""
+    return law.ppf((np.arange(num_samples) + 0.5) / num_samples)
+
+
+def test_a_pilot_takes_other_ranks_from_other_scores_and_the_same_from_the_same():
+    # One choice of ranks for all data would tie the test to the pilot.
+    def ranks(values):
+        pilot, test = Scores.of(values, values, None).split(PilotSplit())
+        assert sorted([*pilot.ins, *test.ins]) == sorted(values)
+        return tuple(np.searchsorted(np.sort(values), pilot.ins))
+
+    rows = stream(7, "split").normal(size=(20, 30))
+    assert len({ranks(row) for row in rows}) == 20
+    assert ranks(rows[0]) == ranks(rows[0][::-1])
+
+
+@pytest.mark.parametrize(
+    ("rule", "num_samples", "delta", "cap"),
+    [
+        (Fixed(0.5), 5000, 0.0, 7.21150153982787),
+        (Fixed(0.5), 5000, 1e-6, 7.211500539089321),
+        (Fixed(0.5), 5000, 0.5, 6.517616038661934),
+        (Fixed(0.5), 5000, 0.9, 4.902251854664389),
+        (SimultaneousBand(), 5000, 0.0, 6.452),
+        (SimultaneousBand(), 1000, 0.0, 4.884),
+        (PilotSplit(), 10_000, 0.0, 7.21150153982787),
+    ],
+)
+def test_perfect_separation_reaches_the_cap(rule, num_samples, delta, cap):
+    bound = epsilon_lower_bound(np.ones(num_samples), np.zeros(num_samples), delta=delta, rule=rule)
+    assert bound.cap == pytest.approx(
+        cap, rel=1e-4 if isinstance(rule, SimultaneousBand) else 1e-12
+    )
+    assert bound.value == bound.cap
+    assert bound.saturated
+
+
+def test_above_the_exact_size_the_band_is_bonferroni():
+    ins, outs = quantiles(norm(1, 1), MAX_EXACT + 1), quantiles(norm(0, 1), MAX_EXACT + 1)
+    above = epsilon_lower_bound(ins, outs, delta=1e-5)
+    assert above.value == epsilon_lower_bound(ins, outs, delta=1e-5, rule=Bonferroni()).value
+    below = epsilon_lower_bound(ins[1:], outs[1:], delta=1e-5)
+    assert 0.9 * below.value < above.value < below.value
+
+
+def test_a_known_null_shows_a_large_epsilon():
+    bound = epsilon_lower_bound(
+        quantiles(norm(20, 1), 1000), null_logsf=norm(0, 1).logsf, delta=1e-6
+    )
+    assert 250 < bound.value < epsilon_gaussian(1e-6, 20.0)
+    assert (bound.cap, bound.saturated) == (None, False)
+    assert "null_logsf is the exact law of scores of samples that were out" in bound.assumptions
+
+
+def test_a_score_that_the_null_cannot_have_shows_an_infinite_epsilon():
+    def uniform_logsf(t):
+        with np.errstate(divide="ignore"):
+            return np.log(np.clip(1 - t, 0, 1))
+
+    for family in ("any", "gaussian"):
+        bound = epsilon_lower_bound(
+            [2.0] * 100, null_logsf=uniform_logsf, delta=1e-5, family=family
+        )
+        assert bound.value == math.inf
+
+
+@pytest.mark.parametrize(
+    ("rule", "share"),
+    [(Fixed(1.0), 0.9), (PilotSplit(), 0.8), (SimultaneousBand(), 0.8), (Bonferroni(), 0.75)],
+    ids=lambda value: type(value).__name__,
+)
+def test_bounds_come_near_the_truth(rule, share):
+    ins, outs = quantiles(laplace(1, 1), 5000), quantiles(laplace(0, 1), 5000)
+    assert share < epsilon_lower_bound(ins, outs, delta=0, rule=rule).value < 1
+    known = epsilon_lower_bound(ins, null_logsf=laplace(0, 1).logsf, delta=0, rule=rule)
+    assert share < known.value < 1
+
+
+def test_the_gaussian_family_is_far_tighter_and_says_what_it_assumes():
+    ins, outs = quantiles(norm(2, 1), 1000), quantiles(norm(0, 1), 1000)
+    truth = epsilon_gaussian(1e-6, 2.0)
+    bound = epsilon_lower_bound(ins, outs, delta=1e-6, family="gaussian")
+    assert 0.8 * truth < bound.value < truth
+    assert epsilon_lower_bound(ins, outs, delta=1e-6).value < 0.3 * truth
+    assert "the mechanism is mu-GDP for some mu" in bound.assumptions
+
+
+def test_jeffreys_is_an_estimate_that_says_credible():
+    ins, outs = quantiles(norm(1, 1), 200), quantiles(norm(0, 1), 200)
+    credible = epsilon_lower_bound(ins, outs, delta=1e-5, limit="jeffreys")
+    assert (credible.kind, credible.confidence) == ("estimate", None)
+    assert "credible" in credible.rule
+    assert credible.value > epsilon_lower_bound(ins, outs, delta=1e-5).value
+
+
+def test_a_bound_carries_how_it_was_obtained():
+    bound = epsilon_lower_bound([1.0, 2.0, 3.0], [0.0] * 5, delta=1e-5, rule=PilotSplit(0.4, 3))
+    assert (bound.kind, bound.delta, bound.confidence) == ("lower_bound", 1e-5, 0.95)
+    assert bound.sample_sizes == {"in": 2, "out": 3, "pilot in": 1, "pilot out": 2}
+    assert bound.rule == (
+        "threshold chosen on a pilot share of 0.4 (seed 3); Clopper-Pearson limits; sampled null"
+    )
+    assert bound.assumptions == ("scores are independent, each from its own run or trial",)
+
+
+@pytest.mark.parametrize("family", ["any", "gaussian"])
+@pytest.mark.parametrize("limit", ["clopper-pearson", "jeffreys"])
+@pytest.mark.parametrize("rule", [*RULES, Fixed(math.inf), Fixed(-math.inf)], ids=str)
+@pytest.mark.parametrize(
+    ("ins", "outs"),
+    [([1.0], [0.0]), ([1.0] * 50, [1.0] * 50), ([0.0, math.inf], [-math.inf]), ([0.0], [1.0])],
+    ids=["one sample", "equal scores", "infinite scores", "upside down"],
+)
+def test_poor_data_give_zero_and_never_nan(ins, outs, rule, limit, family):
+    kwargs = {"delta": 1e-3, "rule": rule, "limit": limit, "family": family}
+    bound = epsilon_lower_bound(ins, outs, **kwargs)
+    assert bound.value == 0
+    assert bound.cap >= 0
+    known = epsilon_lower_bound(ins, null_logsf=np.zeros_like, **kwargs)
+    assert known.value == 0
+
+
+def test_ties_are_never_split():
+    # Of 100 equal scores in either class, no threshold may separate any.
+    ins, outs = [0.0] * 100 + [1.0] * 10, [0.0] * 100 + [1.0] * 10
+    assert epsilon_lower_bound(ins, outs, delta=0, limit="jeffreys", rule=Fixed(1.0)).value == 0
+    assert epsilon_lower_bound(ins, outs, delta=0).value == 0
+
+
+def test_a_score_at_the_threshold_counts_as_in():
+    at = epsilon_lower_bound([1.0] * 100, [0.0] * 100, delta=0, rule=Fixed(1.0))
+    assert at.saturated
+    assert epsilon_lower_bound([1.0] * 100, [1.0] * 100, delta=0, rule=Fixed(1.0)).value == 0
+
+
+scores = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=60)
+
+
+@steady
+@given(scores, scores, st.floats(0, 0.9), st.floats(0, 0.09), st.sampled_from(RULES))
+def test_bounds_fall_when_delta_or_confidence_grows(ins, outs, delta, more, rule):
+    bound = epsilon_lower_bound(ins, outs, delta=delta, rule=rule)
+    assert 0 <= bound.value <= bound.cap
+    # A pilot may choose another threshold for another delta.
+    if not isinstance(rule, PilotSplit):
+        assert epsilon_lower_bound(ins, outs, delta=delta + more, rule=rule).value <= bound.value
+        surer = epsilon_lower_bound(ins, outs, delta=delta, rule=rule, confidence=0.99)
+        assert surer.value <= bound.value
+
+
+@steady
+@given(scores, scores, st.floats(0, 0.5))
+def test_only_the_order_of_scores_matters(ins, outs, delta):
+    bound = epsilon_lower_bound(ins, outs, delta=delta)
+    stretched = epsilon_lower_bound(np.exp(ins) * 3 - 7, np.exp(outs) * 3 - 7, delta=delta)
+    assert stretched == bound
+    assert epsilon_lower_bound(ins[::-1], outs[::-1], delta=delta) == bound
+
+
+@steady
+@given(scores, scores, st.floats(0, 0.5))
+def test_the_band_agrees_with_counting_by_hand(ins, outs, delta):
+    level_in, level_out = band_level(len(ins), 0.025), band_level(len(outs), 0.025)
+    best = 0.0
+    for threshold in {*ins, *outs}:
+        fpr = float(upper_limit(sum(s >= threshold for s in outs), len(outs), level_out))
+        fnr = float(upper_limit(sum(s < threshold for s in ins), len(ins), level_in))
+        for hit, error in ((1 - delta - fnr, fpr), (1 - delta - fpr, fnr)):
+            best = max(best, math.log(hit / error) if hit > 0 else 0.0)
+    assert epsilon_lower_bound(ins, outs, delta=delta).value == pytest.approx(best, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"delta": 1.0}, r"delta must be in \[0, 1\), got 1.0"),
+        ({"delta": -0.1}, r"delta must be in \[0, 1\), got -0.1"),
+        ({"confidence": 1.0}, r"confidence must be in \(0, 1\), got 1.0"),
+        ({"scores_in": []}, r"scores_in must be one row of at least 1 score, got shape \(0,\)"),
+        ({"scores_out": [math.nan]}, r"scores_out must be in \[-inf, inf\], got nan"),
+        ({"scores_out": None}, "scores_out and null_logsf, got neither"),
+        ({"null_logsf": np.zeros_like}, "scores_out and null_logsf, got both"),
+        ({"limit": "wald"}, "limit must be one of .*, got 'wald'"),
+        ({"family": "laplace"}, "family must be one of .*, got 'laplace'"),
+        ({"scores_out": None, "null_logsf": np.ones_like}, r"null_logsf .* \[-inf, 0\], got 1"),
+        ({"scores_out": None, "null_logsf": np.sum}, r"null_logsf .* got shape \(\)"),
+    ],
+)
+def test_bad_input_names_field_range_and_value(kwargs, message):
+    arguments = {"scores_in": [1.0], "scores_out": [0.0], "delta": 0.1} | kwargs
+    with pytest.raises(ValueError, match=message):
+        epsilon_lower_bound(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (lambda: Fixed(math.nan), "threshold must be in .*, got nan"),
+        (lambda: PilotSplit(1.0), r"fraction must be in \(0, 1\), got 1"),
+        (lambda: Bonferroni(1), r"num_counts must be in \[2, inf\), got 1"),
+    ],
+)
+def test_bad_rules_name_field_range_and_value(rule, message):
+    with pytest.raises(ValueError, match=message):
+        rule()

@@ -1,0 +1,113 @@
+"""Lower bounds from scores keep their confidence, and the check would notice if they did not."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import laplace, norm
+
+from leakmeter.auditors.bounds.band import upper_limit
+from leakmeter.auditors.bounds.lower_bound import (
+    Bonferroni,
+    Fixed,
+    PilotSplit,
+    SimultaneousBand,
+    epsilon_lower_bound,
+)
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.rng import stream
+
+RULES = [Fixed(0.8), PilotSplit(), SimultaneousBand(), Bonferroni()]
+# Law of out, law of in, delta and the true epsilon.
+CASES = {
+    "no leak": (norm(0, 1), norm(0, 1), 0.0, 0.0),
+    "Laplace": (laplace(0, 1), laplace(1, 1), 0.0, 1.0),
+    "Gaussian": (norm(0, 1), norm(1, 1), 0.05, epsilon_gaussian(0.05, 1.0)),
+}
+
+
+def violations(claim, case, num_samples, num_runs):
+    """Return in how many runs `claim(ins, outs, out_law, delta)` exceeds the true epsilon."""
+    out_law, in_law, delta, truth = CASES[case]
+    rng = stream(7, "coverage", case, num_samples)
+    count = 0
+    for _ in range(num_runs):
+        ins = in_law.rvs(num_samples, random_state=rng)
+        outs = out_law.rvs(num_samples, random_state=rng)
+        count += claim(ins, outs, out_law, delta) > truth
+    return count
+
+
+def most_allowed(num_runs, nominal=0.05):
+    """Return how many violations are nominal plus three standard errors."""
+    return num_runs * nominal + 3 * math.sqrt(num_runs * nominal * (1 - nominal))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_the_confidence_is_kept(rule, case):
+    def claim(ins, outs, _, delta):
+        return epsilon_lower_bound(ins, outs, delta=delta, rule=rule).value
+
+    assert violations(claim, case, 150, 400) <= most_allowed(400)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_the_confidence_is_kept_with_a_known_null(rule, case):
+    def claim(ins, _, out_law, delta):
+        return epsilon_lower_bound(ins, null_logsf=out_law.logsf, delta=delta, rule=rule).value
+
+    assert violations(claim, case, 150, 400) <= most_allowed(400)
+
+
+@pytest.mark.parametrize("case", ["no leak", "Gaussian"])
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_the_confidence_is_kept_within_the_gaussian_family(rule, case):
+    def claim(ins, outs, _, delta):
+        return epsilon_lower_bound(
+            ins, outs, delta=delta or 1e-5, rule=rule, family="gaussian"
+        ).value
+
+    assert violations(claim, case, 150, 200) <= most_allowed(200)
+
+
+def test_the_check_catches_a_threshold_chosen_on_the_tested_scores():
+    table = upper_limit(np.arange(5001), 5000, 0.025)
+
+    def wrong(ins, outs, _, delta):
+        at = np.concatenate([ins, outs])
+        fpr = table[5000 - np.searchsorted(np.sort(outs), at)]
+        fnr = table[np.searchsorted(np.sort(ins), at)]
+        hits, rejections = np.maximum(1e-300, 1 - delta - np.array([fnr, fpr]))
+        return np.log([hits / fpr, rejections / fnr]).max()
+
+    def right(ins, outs, _, delta):
+        return epsilon_lower_bound(ins, outs, delta=delta).value
+
+    assert violations(wrong, "Laplace", 5000, 600) > most_allowed(600)
+    assert violations(right, "Laplace", 5000, 600) <= most_allowed(600)
+
+
+@pytest.mark.parametrize("limit", ["clopper-pearson", "jeffreys"])
+def test_the_check_catches_a_chosen_threshold_under_a_known_null(limit):
+    def wrong(ins, _, out_law, delta):
+        fnr = upper_limit(np.arange(ins.size), ins.size, 0.05, limit)
+        return (np.log(1 - delta - fnr) - out_law.logsf(np.sort(ins))).max()
+
+    assert violations(wrong, "no leak", 150, 400) > 4 * most_allowed(400)
+
+
+def test_one_run_scores_need_the_independence_that_is_written_down():
+    # Everything is revealed with chance 0.2: (0, 0.2)-DP, yet all scores of a run go together.
+    rng = stream(7, "reveal")
+    claims = []
+    for _ in range(200):
+        reveal = 5.0 * (rng.random() < 0.2)
+        ins, outs = rng.normal(reveal, 1, 100), rng.normal(0, 1, 100)
+        bound = epsilon_lower_bound(ins, outs, delta=0.2, same_run=True)
+        claims.append(bound.value > 0)
+    assert sum(claims) > most_allowed(200)
+    assert "scores of one run are independent, though they share its noise" in bound.assumptions

@@ -1,0 +1,611 @@
+"""The hook: training goes on as without it, and the auditors see what happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedProx,
+    FedYogi,
+    Result,
+    Strategy,
+)
+
+from leakmeter.auditors import (
+    Audited,
+    Auditor,
+    Canary,
+    Finding,
+    OneShotCanaries,
+    RoundView,
+    canary_mod,
+    tap_mod,
+)
+from leakmeter.auditors.canaries.canary import canary_vector
+from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.clients import MaskMod
+from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised
+from leakmeter.strategies.grid import GridWrapper
+
+NO_EVALUATION = {"fraction_evaluate": 0.0}
+
+
+class Through(Wrapper):
+    """Hands everything on."""
+
+
+def chosen(strategy: Strategy | None = None, size: int = 6) -> Chosen:
+    inner = FedAvg(**NO_EVALUATION) if strategy is None else strategy
+    return Chosen(inner, FixedSize(size), num_clients=6, seed=1)
+
+
+class Spy(Auditor):
+    """Keeps every view and says how far the model moved."""
+
+    name = "spy"
+
+    def __init__(self, name: str = "spy", *, seats: int = 0, wants_truth: bool = False) -> None:
+        self.name, self.seats, self.wants_truth = name, seats, wants_truth
+        self.views: list[RoundView] = []
+        self.chosen: list[list[int]] = []
+        self.begun: list[tuple[int, int]] = []
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        self.begun.append((dim, num_rounds))
+
+    def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
+        self.chosen.append(list(chosen))
+        return {c: Canary(id=c, seed=len(self.name)) for c in chosen[: self.seats]}
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        self.views.append(view)
+        moved = float(np.linalg.norm(view.released - view.sent))
+        return [self.found(moved, view.server_round)]
+
+    def report(self) -> Sequence[Finding]:
+        return [self.found(float(len(self.views)), None)]
+
+    def state(self) -> dict[str, Any]:
+        return {"count": len(self.views)}
+
+    def found(self, value: float, server_round: int | None) -> Finding:
+        return Finding(
+            value=value,
+            kind="diagnostic",
+            rule="length",
+            auditor=self.name,
+            quantity="moved",
+            threat_model="outsider",
+            observer="outsider",
+            server_round=server_round,
+        )
+
+
+class Silent(Auditor):
+    name = "silent"
+
+
+class OwnLoop(FedAvg):
+    """A strategy with a loop and attributes of its own."""
+
+    favourite = "blue"
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **more: Any):
+        self.options = sorted(more)
+        arrays, result = initial_arrays, Result()
+        for server_round in range(1, num_rounds + 1):
+            messages = self.configure_train(server_round, arrays, ConfigRecord(), grid)
+            arrays, metrics = self.aggregate_train(server_round, grid.send_and_receive(messages))
+            result.train_metrics_clientapp[server_round] = metrics
+        result.arrays = arrays
+        return result
+
+
+def same(a: ArrayRecord, b: ArrayRecord) -> bool:
+    assert set(a) == {"w", "n", "b"}
+    return list(a) == list(b) and all(np.array_equal(a[k].numpy(), b[k].numpy()) for k in a)
+
+
+# Training goes on as without the hook.
+
+
+def test_the_whole_chain_trains_like_plain_fedavg(federation: Any) -> None:
+    fed = federation()
+    plain = chosen().start(fed.grid, fed.arrays(), 3)
+    audited = Audited(Through(chosen()), [Silent()]).start(fed.grid, fed.arrays(), 3)
+    assert same(plain.arrays, audited.arrays)
+    assert plain.train_metrics_clientapp == audited.train_metrics_clientapp
+    masking = federation(mods=[MaskMod(allow_tap=True, seed=0), tap_mod, canary_mod])
+    whole = Audited(Masked(Through(chosen())), [Silent()])
+    layout = Layout.of(fed.arrays())
+    np.testing.assert_allclose(  # a secure sum is the mean up to its rounding
+        layout.flatten(whole.start(masking.grid, fed.arrays(), 3).arrays),
+        layout.flatten(plain.arrays),
+        atol=1e-5,
+    )
+    # Flower's own sampling sums in another order.
+    flower = FedAvg(**NO_EVALUATION).start(fed.grid, fed.arrays(), 3)
+    np.testing.assert_allclose(
+        layout.flatten(audited.arrays), layout.flatten(flower.arrays), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FedAvgM(server_momentum=0.9, **NO_EVALUATION),
+        lambda: FedAdam(**NO_EVALUATION),
+        lambda: FedYogi(**NO_EVALUATION),
+        lambda: FedProx(proximal_mu=0.1, **NO_EVALUATION),
+    ],
+)
+def test_other_strategies_train_as_without_it(federation: Any, make: Any) -> None:
+    fed = federation()
+    plain = chosen(make()).start(fed.grid, fed.arrays(), 3)
+    audited = Audited(Through(chosen(make())), [Spy()]).start(fed.grid, fed.arrays(), 3)
+    assert same(plain.arrays, audited.arrays)
+
+
+def test_it_works_around_flowers_own_privacy_wrapper(federation: Any) -> None:
+    fed = federation()
+    arrays = fed.arrays()
+    del arrays["n"]  # that wrapper cannot noise integers
+    trained, fed.trained = fed.trained, lambda c, a: _without_counter(trained, c, a)
+    spy = Spy()
+    inner = DifferentialPrivacyServerSideFixedClipping(
+        chosen(), noise_multiplier=0.0, clipping_norm=0.5, num_sampled_clients=6
+    )
+    Audited(inner, [spy]).start(fed.grid, arrays, 2)
+    moved = [np.linalg.norm(view.released - view.sent) for view in spy.views]
+    assert len(moved) == 2
+    assert max(moved) <= 0.5 + 1e-6
+    # The view shows what crossed the wire, before the server clipped it.
+    assert min(np.linalg.norm(u) for u in spy.views[0].replies.values()) > 0.5
+
+
+def _without_counter(trained: Any, client: int, arrays: ArrayRecord) -> dict[str, np.ndarray]:
+    made = trained(client, ArrayRecord({**arrays, "n": Array(np.array(0))}))
+    return {name: value for name, value in made.items() if name != "n"}
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_a_loop_of_its_own_is_kept_however_deep(federation: Any, depth: int) -> None:
+    fed, spy = federation(), Spy()
+    strategy: Strategy = OwnLoop()
+    for _ in range(depth):
+        strategy = Through(strategy)
+    result = Audited(strategy, [spy]).start(fed.grid, fed.arrays(), 4, extra="known to its start")
+    assert [view.server_round for view in spy.views] == [1, 2, 3, 4]
+    assert "spy.moved" in result.train_metrics_clientapp[4]
+
+
+def test_further_arguments_reach_the_inner_start(federation: Any) -> None:
+    fed, inner = federation(), OwnLoop()
+    Audited(inner, []).start(fed.grid, fed.arrays(), 1, extra=1)
+    assert "extra" in inner.options
+
+
+def test_attributes_of_all_strategies_inside_can_be_reached() -> None:
+    dp = DifferentialPrivacyServerSideFixedClipping(OwnLoop(), 1.0, 2.0, 6)
+    audited = Audited(Through(dp), [])
+    assert audited.favourite == "blue"
+    assert audited.clipping_norm == 2.0
+    assert audited.weighted_by_key == "num-examples"
+    with pytest.raises(AttributeError, match="'Audited' object has no attribute 'colour'"):
+        _ = audited.colour
+
+
+class Broken(FedAvg):
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        if server_round == 2:
+            raise RuntimeError("no sum today")
+        return super().aggregate_train(server_round, replies)
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, Broken])
+def test_hooks_are_taken_away_also_after_an_exception(federation: Any, strategy: Any) -> None:
+    fed = federation()
+    audited = Audited(Through(Through(strategy(**NO_EVALUATION))), [Spy()])
+    inside = list(chain(audited.strategy))
+    before = [set(vars(held)) for held in inside]
+    if strategy is Broken:
+        with pytest.raises(RuntimeError, match="no sum today"):
+            audited.start(fed.grid, fed.arrays(), 2)
+    else:
+        audited.start(fed.grid, fed.arrays(), 2)
+    assert [set(vars(held)) for held in inside] == before
+
+
+def test_a_broken_start_leaves_no_line_for_the_next_one(federation: Any) -> None:
+    fed, lines = federation(), []
+
+    def evaluate(server_round: int, _: ArrayRecord) -> None:
+        if server_round == 2:
+            raise RuntimeError("no evaluation today")
+
+    audited = Audited(chosen(), [], on_round=lambda line, _: lines.append(line.server_round))
+    with pytest.raises(RuntimeError, match="no evaluation today"):
+        audited.start(fed.grid, fed.arrays(), 3, evaluate_fn=evaluate)
+    assert lines == [1]
+    audited.start(fed.grid, fed.arrays(), 1)
+    assert lines == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        Masked,
+        lambda s: Noised(s, noise=Central(1.0), clipping=FixedClip(1.0)),
+        Through,
+        chosen,
+        lambda s: DifferentialPrivacyServerSideFixedClipping(s, 1.0, 1.0, 6),
+        lambda s: Audited(s, []),
+    ],
+)
+def test_inside_another_wrapper_it_refuses_to_run(federation: Any, around: Any) -> None:
+    fed = federation()
+    strategy = around(Audited(FedAvg(**NO_EVALUATION), [Spy()]))
+    with pytest.raises(RuntimeError, match="Audited must be outermost"):
+        strategy.start(fed.grid, fed.arrays(), 1)
+    assert not [kind for kind, *_ in fed.seen if kind == "train"]  # before anybody trained
+
+
+# What the auditors see.
+
+
+def test_views_show_model_replies_and_mean(federation: Any) -> None:
+    fed, spy = federation(), Spy()
+    Audited(Through(chosen(size=4)), [spy]).start(fed.grid, fed.arrays(), 2)
+    layout = Layout.of(fed.arrays())
+    assert spy.begun == [(132, 2)]
+    first, second = spy.views
+    assert np.array_equal(first.sent, layout.flatten(fed.arrays()))
+    assert np.array_equal(second.sent, first.released)
+    assert list(first.replies) == FixedSize(4).cohort(1, 1, 6) == spy.chosen[0]
+    for client, update in first.replies.items():
+        trained = fed.trained(client, fed.arrays())
+        model = np.concatenate([trained["w"].ravel(), trained["b"]])
+        assert np.array_equal(update, model - first.sent)
+    weights = {c: 10.0 * (c + 1) for c in first.replies}
+    mean = sum(w * first.replies[c] for c, w in weights.items()) / sum(weights.values())
+    np.testing.assert_allclose(first.facts.aggregate, mean, atol=1e-12)
+    np.testing.assert_allclose(first.released - first.sent, mean, atol=1e-6)
+    assert (first.facts.num_clients, first.facts.total_weight) == (4, sum(weights.values()))
+    assert first.facts.abandoned is None
+
+
+def test_the_mean_is_weighted_as_the_strategy_weights(federation: Any) -> None:
+    fed, spy = federation(weight_key="share"), Spy()
+    inner = FedAvg(weighted_by_key="share", **NO_EVALUATION)
+    Audited(Through(chosen(inner)), [spy]).start(fed.grid, fed.arrays(), 1)
+    (view,) = spy.views
+    assert view.facts.total_weight == sum(10 * (c + 1) for c in range(6))
+    np.testing.assert_allclose(view.released - view.sent, view.facts.aggregate, atol=1e-6)
+
+
+def test_without_chosen_clients_are_numbered_by_node(federation: Any) -> None:
+    fed, spy = federation(), Spy()
+    Audited(FedAvg(**NO_EVALUATION), [spy]).start(fed.grid, fed.arrays(), 1)
+    assert list(spy.views[0].replies) == list(range(6))
+
+
+def test_plain_updates_are_collected_where_an_auditor_wants_them(federation: Any) -> None:
+    fed, spy = federation(), Spy(wants_truth=True)
+    Audited(Through(chosen(size=4)), [spy]).start(fed.grid, fed.arrays(), 2)
+    for view in spy.views:
+        assert list(view.truth) == list(view.replies)
+        for client in view.truth:
+            assert np.array_equal(view.truth[client], view.replies[client])
+
+
+def test_nothing_is_collected_where_nobody_wants_it(federation: Any) -> None:
+    fed, spy = federation(), Spy()
+    Audited(chosen(), [spy]).start(fed.grid, fed.arrays(), 1)
+    assert spy.views[0].truth == {}
+    assert len(fed.seen) == 6
+
+
+def test_a_canary_reaches_the_sum_along_the_auditors_own_vector(federation: Any) -> None:
+    fed, spy = federation(), Spy(seats=2)
+    Audited(Through(chosen()), [spy]).start(fed.grid, fed.arrays(), 3)
+    # From round 2 on FedAvg's counter is a float; the canary must not shift because of it.
+    for view in spy.views:
+        assert sorted(view.instructed) == [0, 1]
+        for client, order in view.instructed.items():
+            update = view.replies[client]
+            cosine = update @ canary_vector(order.seed, order.id, 132) / np.linalg.norm(update)
+            assert cosine == pytest.approx(1.0, abs=1e-5)
+
+
+def test_canary_seats_keep_their_weight(federation: Any) -> None:
+    fed = federation()
+    spies = [Spy(seats=2), Spy()]
+    for spy in spies:
+        Audited(chosen(), [spy]).start(fed.grid, fed.arrays(), 1)
+    assert spies[0].views[0].facts.total_weight == spies[1].views[0].facts.total_weight
+
+
+def test_two_auditors_never_get_the_same_seat(federation: Any) -> None:
+    fed, one, two = federation(), Spy("one", seats=2), Spy("another", seats=3)
+    Audited(chosen(size=6), [one, two]).start(fed.grid, fed.arrays(), 2)
+    for view, free in zip(one.views, two.chosen, strict=True):
+        seats = {c: order.seed for c, order in view.instructed.items()}
+        assert seats == {0: 3, 1: 3, 2: 7, 3: 7, 4: 7}  # the spies' seeds
+        assert free == [2, 3, 4, 5]
+
+
+def test_one_shot_canaries_find_themselves_in_a_federation_without_noise(federation: Any) -> None:
+    fed = federation(10)
+    auditor = OneShotCanaries(seats=5)
+    strategy = Chosen(FedAvg(**NO_EVALUATION), FixedSize(8), num_clients=10, seed=1)
+    audited = Audited(strategy, [auditor])
+    audited.start(fed.grid, fed.arrays(), 12)
+    assert not audited.failures
+    *_, maxima = (f for f in audited.findings if f.kind == "estimate")
+    assert maxima.null_band is not None
+    assert maxima.value > maxima.null_band[1]
+    known = next(
+        f for f in audited.findings if f.kind == "lower_bound" and "every" in f.threat_model
+    )
+    assert known.value > 1
+
+
+# Faults.
+
+
+class Failing(Spy):
+    """Raises at a given call."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__("failing", seats=1)
+        self.where = where
+
+    def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
+        if self.where == "stranger":
+            return {99: Canary(id=0, seed=0)}
+        if self.where == "instruct" and server_round == 2:
+            raise KeyError("nobody")
+        return super().instruct(server_round, chosen)
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        if self.where == "observe" and view.server_round == 2:
+            raise ZeroDivisionError("no denominator")
+        return super().observe(view)
+
+    def report(self) -> Sequence[Finding]:
+        if self.where == "report":
+            raise ValueError("no words")
+        return super().report()
+
+
+@pytest.mark.parametrize(
+    ("where", "failure"),
+    [
+        ("instruct", "failing, round 2: KeyError: 'nobody'"),
+        ("observe", "failing, round 2: ZeroDivisionError: no denominator"),
+        ("report", "failing, report: ValueError: no words"),
+        ("stranger", "failing, round 1: ValueError: may instruct only clients in"),
+    ],
+)
+def test_an_auditor_that_fails_is_left_out_and_training_goes_on(
+    federation: Any, tmp_path: Path, where: str, failure: str
+) -> None:
+    fed, spy = federation(), Spy()
+    audited = Audited(chosen(), [Failing(where), spy], out=tmp_path)
+    result = audited.start(fed.grid, fed.arrays(), 3)
+    assert len(result.train_metrics_clientapp) == 3
+    assert len(spy.views) == 3
+    assert audited.auditors == [spy]
+    (said,) = audited.failures
+    assert said.startswith(failure)
+    assert json.loads((tmp_path / "report.json").read_text())["failures"] == [said]
+
+
+def test_an_auditor_that_cannot_begin_is_an_error_before_anything_is_sent(federation: Any) -> None:
+    fed = federation()
+    audited = Audited(chosen(), [OneShotCanaries(seats=1, canaries=50)])
+    with pytest.raises(ValueError, match="canaries x repetitions must be at most"):
+        audited.start(fed.grid, fed.arrays(), 3)
+    assert not fed.seen
+
+
+def test_clients_that_fail_are_missing_from_the_view(federation: Any) -> None:
+    fed = federation(fails=lambda server_round, client: client == 0 and server_round == 2)
+    spy = Spy(seats=2, wants_truth=True)
+    Audited(chosen(), [spy]).start(fed.grid, fed.arrays(), 3)
+    assert [next(iter(view.replies)) for view in spy.views] == [0, 1, 0]
+    assert [sorted(view.instructed) for view in spy.views] == [[0, 1], [1], [0, 1]]
+    assert [len(view.truth) for view in spy.views] == [6, 5, 6]
+    assert [view.facts.num_clients for view in spy.views] == [6, 5, 6]
+
+
+def test_a_round_in_which_all_fail_releases_nothing(federation: Any, tmp_path: Path) -> None:
+    fed = federation(fails=lambda server_round, _: server_round == 2)
+    spy, models = Spy(seats=1), []
+    audited = Audited(
+        chosen(),
+        [spy, OneShotCanaries(seats=2)],
+        out=tmp_path,
+        on_round=lambda _, model: models.append(model),
+    )
+    result = audited.start(fed.grid, fed.arrays(), 3)
+    empty = spy.views[1]
+    assert np.array_equal(empty.released, empty.sent)
+    assert (len(empty.replies), dict(empty.instructed)) == (0, {})
+    assert empty.facts.aggregate is None
+    assert empty.facts.abandoned == "the strategy released no model"
+    assert same(models[1], models[0])
+    assert same(models[2], result.arrays)
+    assert not audited.failures
+    lines = (tmp_path / "rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["num_clients"] for line in lines] == [6, 0, 6]
+
+
+class Deaf(GridWrapper):
+    """Brings no reply at all, as after a timeout."""
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return []
+
+
+def test_nobody_replying_is_a_round_like_any_other(federation: Any) -> None:
+    fed, spy = federation(), Spy(seats=1)
+    result = Audited(FedAvg(**NO_EVALUATION), [Silent()]).start(Deaf(fed.grid), fed.arrays(), 2)
+    assert not result.train_metrics_clientapp  # as without the hook
+    Audited(FedAvg(**NO_EVALUATION), [spy]).start(Deaf(fed.grid), fed.arrays(), 2)
+    assert [len(view.replies) for view in spy.views] == [0, 0]
+
+
+def test_a_round_that_sends_nothing_asks_nobody_to_play(federation: Any) -> None:
+    fed, spy = federation(), Spy(seats=1)
+    none = FedAvg(fraction_train=0.0, fraction_evaluate=0.0)
+    audited = Audited(none, [spy])
+    audited.start(fed.grid, fed.arrays(), 2)
+    assert spy.chosen == []
+    assert len(spy.views) == 2
+    assert not audited.failures
+
+
+def test_a_client_that_sends_nans_does_not_stop_the_training(federation: Any) -> None:
+    fed = federation()
+    trained = fed.trained
+    fed.trained = lambda c, a: {k: np.asarray(v * np.nan) for k, v in trained(c, a).items()}
+    audited = Audited(chosen(), [OneShotCanaries(seats=2), Spy()])
+    result = audited.start(fed.grid, fed.arrays(), 2)
+    assert len(result.train_metrics_clientapp) == 2
+    assert audited.failures[0].startswith("one-shot, round 1: ValueError: the model must change")
+
+
+# What is written and counted.
+
+
+def test_findings_appear_in_flowers_result_beside_the_clients_metrics(federation: Any) -> None:
+    fed, spy = federation(), Spy()
+    audited = Audited(chosen(), [spy])
+    result = audited.start(fed.grid, fed.arrays(), 2)
+    plain = chosen().start(fed.grid, fed.arrays(), 2)
+    for server_round, view in enumerate(spy.views, start=1):
+        metrics = dict(result.train_metrics_clientapp[server_round])
+        assert metrics.pop("spy.moved") == np.linalg.norm(view.released - view.sent)
+        assert metrics == dict(plain.train_metrics_clientapp[server_round])
+    assert [f.server_round for f in audited.findings] == [1, 2, None]
+
+
+def test_metrics_of_all_evaluations_are_noted_in_the_line_of_their_round(
+    federation: Any, tmp_path: Path
+) -> None:
+    fed = federation()
+
+    def evaluate(server_round: int, _: ArrayRecord) -> MetricRecord | None:
+        return None if server_round == 3 else MetricRecord({"loss": float(server_round)})
+
+    audited = Audited(chosen(FedAvg()), [], out=tmp_path)
+    result = audited.start(fed.grid, fed.arrays(), 3, evaluate_fn=evaluate)
+    assert list(result.evaluate_metrics_serverapp) == [0, 1, 2]
+    rounds = json.loads((tmp_path / "report.json").read_text())["rounds"]
+    accuracy = sum(10 * (c + 1) * c / 100 for c in range(6)) / 210  # what the clients measured
+    for line in rounds:
+        assert line["accuracy"] == pytest.approx(accuracy)
+        assert line["metrics"]["train-loss"] == pytest.approx(100 * accuracy)
+    assert [line["metrics"].get("loss") for line in rounds] == [1.0, 2.0, None]
+
+
+def test_the_report_is_complete(federation: Any, tmp_path: Path) -> None:
+    fed = federation()
+    audited = Audited(chosen(), [OneShotCanaries(seats=3)], out=tmp_path, config={"seed": 1})
+    audited.start(fed.grid, fed.arrays(), 4)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert {"schema", "config", "rounds", "findings", "failures"} <= set(report)
+    assert [r["server_round"] for r in report["rounds"]] == [1, 2, 3, 4]
+    of_rounds = [f["server_round"] for f in report["findings"]]
+    assert of_rounds[:4] == [1, 2, 3, 4]
+    assert set(of_rounds[4:]) == {None}
+    for finding in report["findings"]:
+        assert {"kind", "delta", "threat_model", "rule", "null_band"} <= set(finding)
+    assert len(audited.findings) == len(report["findings"])
+
+
+def test_rounds_of_an_interrupted_run_are_counted_on_everywhere(federation: Any) -> None:
+    fed, spy, evaluated, lines = federation(), Spy(), [], []
+    audited = Audited(
+        chosen(FedAvg(), size=3), [spy], rounds_done=4, on_round=lambda line, _: lines.append(line)
+    )
+    audited.start(
+        fed.grid, fed.arrays(), num_rounds=6, evaluate_fn=lambda r, _: evaluated.append(r)
+    )
+    assert spy.begun == [(132, 6)]
+    assert [view.server_round for view in spy.views] == [5, 6]
+    assert [line.server_round for line in lines] == [5, 6]
+    assert evaluated == [4, 5, 6]
+    told = {kind: sorted({r for k, r, _ in fed.seen if k == kind}) for kind, *_ in fed.seen}
+    assert told == {"train": [5, 6], "evaluate": [5, 6]}
+    # The cohorts are those of rounds 5 and 6, not of 1 and 2.
+    trained = sorted((r, c) for kind, r, c in fed.seen if kind == "train")
+    assert trained == [(r, c) for r in (5, 6) for c in FixedSize(3).cohort(1, r, 6)]
+
+
+def test_a_finished_run_only_reports_again(federation: Any) -> None:
+    fed, spy = federation(), Spy()
+    Audited(chosen(), [spy], rounds_done=3).start(fed.grid, fed.arrays(), num_rounds=3)
+    assert spy.views == []
+    assert not fed.seen
+
+
+def test_a_resumed_audit_finds_the_same_as_one_without_a_break(federation: Any) -> None:
+    def auditors() -> list[Auditor]:
+        return [OneShotCanaries(seats=3, seed=4), Failing("observe")]
+
+    fed = federation()
+    whole = Audited(chosen(), auditors())
+    whole.start(fed.grid, fed.arrays(), 5)
+
+    saved: dict[int, Any] = {}
+    first = Audited(
+        chosen(),
+        auditors(),
+        on_round=lambda line, model: saved.update({line.server_round: (first.state(), model)}),
+    )
+    first.start(fed.grid, fed.arrays(), 5)
+    state, model = saved[3]
+    second = Audited(chosen(), auditors(), rounds_done=3)
+    second.restore(state)
+    second.start(fed.grid, model, 5)
+    assert whole.findings[-len(second.findings) :] == second.findings
+    assert [a.name for a in second.auditors] == ["one-shot"]  # the other had failed before
+    assert second.failures == whole.failures
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match=r"different names, got \['spy', 'spy'\]"):
+        Audited(FedAvg(), [Spy(), Spy()])
+    with pytest.raises(ValueError, match="rounds_done must be at least 0, got -1"):
+        Audited(FedAvg(), [], rounds_done=-1)
+
+
+def test_a_client_app_without_canary_mod_is_noticed(federation: Any, caplog: Any) -> None:
+    there, missing = federation(), federation(mods=[])
+    audited = {}
+    for name, made in {"there": there, "missing": missing}.items():
+        audited[name] = Audited(chosen(), [OneShotCanaries(seats=3, seed=4)])
+        audited[name].start(made.grid, made.arrays(), num_rounds=4)
+        warned = "is canary_mod in the client app?" in caplog.text
+        assert warned == (name == "missing")
+    # Without the mod nothing was played: to call that "epsilon 0" would be false comfort.
+    kinds = {f.kind for f in audited["missing"].findings if f.auditor == "one-shot"}
+    assert kinds == {"diagnostic"}
+    assert "estimate" in {f.kind for f in audited["there"].findings}

@@ -1,0 +1,351 @@
+"""Other people's projects: the audit works, or says why not, and the training goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedProx,
+    Result,
+    Strategy,
+)
+
+from leakmeter.auditors import (
+    Audited,
+    Auditor,
+    Effort,
+    Finding,
+    LikelihoodRatio,
+    MutualInformation,
+    OneShotCanaries,
+    ReplaySampler,
+    RoundView,
+    canary_mod,
+)
+from leakmeter.auditors.hook.wrapper import Wrapper
+
+ROUNDS = 8
+QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)
+ALL = {"min_train_nodes": 6, "min_available_nodes": 6, "fraction_evaluate": 0.0}
+
+
+@pytest.fixture
+def foreign(federation: Any) -> Any:
+    """Return the maker of federations whose clients draw batches, and hold no integer array."""
+
+    class Foreign(federation):  # type: ignore[misc]
+        draws = np.random.default_rng(0)
+
+        def arrays(self) -> ArrayRecord:
+            made = super().arrays()
+            del made["n"]
+            return made
+
+        def trained(self, client: int, arrays: ArrayRecord) -> dict[str, np.ndarray]:
+            whole = ArrayRecord({**arrays, "n": Array(np.array(0))})
+            models = super().trained(client, whole)
+            del models["n"]
+            return {
+                name: (value + 0.3 * self.draws.standard_normal(value.shape)).astype(value.dtype)
+                for name, value in models.items()
+            }
+
+    return lambda **more: Foreign(**{"mods": [canary_mod], "identity": False, **more})
+
+
+def panel() -> list[Auditor]:
+    return [
+        OneShotCanaries(seats=2),
+        LikelihoodRatio(ReplaySampler(), effort=QUICK),
+        MutualInformation(ReplaySampler(), every=0, draws=8, rank=2),
+    ]
+
+
+def run(of: Any, strategy: Strategy, auditors: list[Auditor] | None = None) -> Audited:
+    """Return an audited run."""
+    audited = Audited(strategy, panel() if auditors is None else auditors)
+    result = audited.start(of.grid, of.arrays(), num_rounds=ROUNDS)
+    assert len(result.train_metrics_clientapp) == ROUNDS
+    return audited
+
+
+def largest_bound(audited: Audited, auditor: str) -> float:
+    found = [f for f in audited.findings if f.auditor == auditor and f.kind == "lower_bound"]
+    return max(f.value for f in found)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FedAvg(**ALL),
+        lambda: FedProx(proximal_mu=0.1, **ALL),
+        lambda: FedAvgM(server_momentum=0.9, **ALL),
+    ],
+    ids=["FedAvg", "FedProx", "FedAvgM"],
+)
+def test_all_three_audits_work_around_flowers_strategies(
+    foreign: Any, make: Callable[[], Strategy]
+) -> None:
+    audited = run(foreign(), make())
+    assert audited.failures == []
+    assert not [f for f in audited.findings if f.quantity == "limit"]
+    assert largest_bound(audited, "one-shot") > 0.5
+    assert largest_bound(audited, "likelihood-ratio") > 0
+    bits = [f for f in audited.findings if f.auditor == "mutual-information"]
+    assert bits[0].value > 0
+
+
+def test_an_adaptive_optimiser_is_audited_and_said_to_blur_canaries(foreign: Any) -> None:
+    audited = run(foreign(), FedAdam(eta=0.1, **ALL))
+    assert audited.failures == []
+    assert largest_bound(audited, "likelihood-ratio") > 0  # which looks at the mean itself
+    assert [f.rule for f in audited.findings if f.quantity == "limit"] == [
+        "FedAdam scales every coordinate of the mean by itself: the released models show canaries "
+        "less clearly than an outsider sees them who undoes that"
+    ]
+
+
+def dp(wrapper: Any, noise: float = 0.1, clip: float = 3.0) -> Strategy:
+    """Return Flower's privacy wrapper around FedAvg."""
+    name = "initial_clipping_norm" if "Adaptive" in wrapper.__name__ else "clipping_norm"
+    options = {"noise_multiplier": noise, "num_sampled_clients": 6, name: clip}
+    made: Strategy = wrapper(FedAvg(**ALL), **options)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "mods"),
+    [
+        (DifferentialPrivacyServerSideFixedClipping, [canary_mod]),
+        (DifferentialPrivacyServerSideAdaptiveClipping, [canary_mod]),
+        (DifferentialPrivacyClientSideFixedClipping, [fixedclipping_mod, canary_mod]),
+        (DifferentialPrivacyClientSideFixedClipping, [canary_mod, fixedclipping_mod]),
+        (DifferentialPrivacyClientSideAdaptiveClipping, [adaptiveclipping_mod, canary_mod]),
+    ],
+)
+def test_canaries_and_replays_work_under_flowers_privacy_wrappers(
+    foreign: Any, wrapper: Any, mods: list[Any]
+) -> None:
+    # Flower's clipping divides by the length of an update, so a seat must not send exactly zero,
+    # and its mods refuse messages that carry a second ConfigRecord.
+    audited = run(foreign(mods=mods), dp(wrapper))
+    assert audited.failures == []
+    played = [f for f in audited.findings if f.auditor == "one-shot" and f.kind == "estimate"]
+    assert played
+    assert largest_bound(audited, "one-shot") > 0.3
+    assert largest_bound(audited, "likelihood-ratio") >= 0
+
+
+def test_much_noise_of_flowers_wrapper_hides_the_canaries(foreign: Any) -> None:
+    noisy = dp(DifferentialPrivacyServerSideFixedClipping, noise=30.0)
+    audited = run(foreign(), noisy, [OneShotCanaries(seats=2)])
+    assert audited.failures == []
+    assert largest_bound(audited, "one-shot") < 0.5
+
+
+def test_noise_that_nobody_knows_makes_no_bound_for_an_outsider(foreign: Any) -> None:
+    auditor = LikelihoodRatio(ReplaySampler(), effort=QUICK, observer="outsider")
+    audited = run(foreign(), dp(DifferentialPrivacyServerSideFixedClipping), [auditor])
+    assert audited.failures == [
+        "likelihood-ratio, before round 1: UnableError: an outsider sees the sum with noise on it, "
+        "and how much DifferentialPrivacyServerSideFixedClipping adds is not known here: take "
+        "observer='server', which judges the sum before it"
+    ]
+    assert not audited.findings
+
+
+def test_canaries_behind_flowers_local_noise_are_counted(foreign: Any) -> None:
+    local = LocalDpMod(clipping_norm=3.0, sensitivity=3.0, epsilon=60.0, delta=1e-5)
+    of = foreign(mods=[local, canary_mod])
+    audited = run(of, FedAvg(**ALL), [OneShotCanaries(seats=2, excluded="honest")])
+    assert audited.failures == []
+    assert not [f for f in audited.findings if f.quantity == "limit"]
+    assert [f for f in audited.findings if f.kind == "estimate"]
+
+
+def test_few_clients_a_round_and_flowers_default_minimum(foreign: Any) -> None:
+    audited = run(foreign(), FedAvg(fraction_train=0.5, fraction_evaluate=0.0))
+    assert audited.failures == []
+    said = [f.rule for f in audited.findings if f.quantity == "limit"]
+    # Two of three clients play canaries: one is left, and it is not hidden by anybody.
+    assert said == [
+        "2 of the 3 clients of round 1 play canaries: the model learns from 1; take fewer seats or "
+        "more clients a round",
+        "round 1 has 1 honest client beside 2 canary seats: a sum hides a client among others "
+        "only; not audited",
+        "round 1 has 1 honest client beside 2 canary seats: its update is the sum; nothing hides "
+        "it",
+        "it has found nothing to say about any round or the run, so nothing follows about leaks",
+    ]
+
+
+def test_integer_arrays_stay_outside(federation: Any, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, "flwr")
+    of = federation(mods=[canary_mod], identity=False)
+    assert not run(of, FedAvg(**ALL), [OneShotCanaries(seats=2)]).failures
+    assert "not audited (integer arrays, kept as sent): n" in caplog.text
+
+
+def test_metrics_of_any_kind_and_client_evaluation_pass_through(foreign: Any) -> None:
+    def talkative(message: Message, context: Any, call_next: Any) -> Message:
+        reply = call_next(message, context)
+        reply.content["metrics"]["per-class"] = [0.1, 0.2]
+        return reply
+
+    of = foreign(mods=[talkative, canary_mod], weight_key="records")
+    strategy = FedAvg(min_train_nodes=6, min_available_nodes=6, weighted_by_key="records")
+    audited = Audited(strategy, [OneShotCanaries(seats=2)])
+    result = audited.start(of.grid, of.arrays(), num_rounds=ROUNDS)
+    assert audited.failures == []
+    assert result.train_metrics_clientapp[1]["per-class"] == pytest.approx([0.1, 0.2])
+    assert result.evaluate_metrics_clientapp[ROUNDS]["accuracy"] > 0
+
+
+def test_nodes_with_long_ids_and_no_partition(foreign: Any) -> None:
+    of, ids = foreign(), [2**64 - 1 - i for i in range(6)]  # Flower's are unsigned, of 64 bits
+    contexts = of.grid._contexts
+    app = of.grid._app
+
+    def by_place(message: Message, context: Any) -> Message:
+        place = ids.index(message.metadata.dst_node_id)
+        assert not context.node_config
+        context.node_config = {"partition-id": str(place)}  # the app's own way to its data
+        reply = app(message, context)
+        context.node_config = {}
+        return reply
+
+    of.grid._app = by_place
+    of.grid._contexts = dict(zip(ids, contexts.values(), strict=True))
+    for context in contexts.values():
+        context.node_config = {}
+    audited = run(of, FedAvg(**ALL))
+    assert audited.failures == []
+    assert largest_bound(audited, "one-shot") > 0.5
+
+
+def test_a_client_app_without_the_mod_is_said_once_and_kept_for_the_report(
+    foreign: Any, caplog: Any
+) -> None:
+    audited = run(foreign(mods=[]), FedAvg(**ALL), [OneShotCanaries(seats=2)])
+    said = [f for f in audited.findings if f.quantity == "limit"]
+    assert [f.rule for f in said] == [
+        "canary seats have sent something else: is canary_mod in the client app?"
+    ]
+    assert (said[0].auditor, said[0].kind, said[0].server_round) == ("one-shot", "diagnostic", None)
+    assert "auditor one-shot: canary seats have sent something else" in caplog.text
+
+
+class Through(Wrapper):
+    """Hands everything on."""
+
+
+class OwnLoop(FedAvg):
+    """Has left out what it does not use of Flower's `start`."""
+
+    def start(self, grid: Any, initial_arrays: ArrayRecord, num_rounds: int) -> Result:
+        arrays, result = initial_arrays, Result()
+        for server_round in range(1, num_rounds + 1):
+            messages = self.configure_train(server_round, arrays, ConfigRecord(), grid)
+            arrays, metrics = self.aggregate_train(server_round, grid.send_and_receive(messages))
+            result.train_metrics_clientapp[server_round] = metrics
+        return result
+
+
+def test_a_start_with_fewer_arguments_is_called_with_those_it_has(foreign: Any) -> None:
+    assert not run(foreign(), OwnLoop(**ALL)).failures
+    assert not run(foreign(), Through(OwnLoop(**ALL)), [Spy()]).failures
+    of = foreign()
+    with pytest.raises(TypeError, match="train_config"):  # asked for, so not dropped in silence
+        Audited(OwnLoop(**ALL), []).start(
+            of.grid, of.arrays(), 1, train_config=ConfigRecord({"lr": 1.0})
+        )
+
+
+class Elsewhere(FedAvg):
+    """Trains without the two calls that Flower gives a strategy."""
+
+    def start(self, grid: Any, initial_arrays: ArrayRecord, num_rounds: int = 3) -> Result:
+        return Result(train_metrics_clientapp={r + 1: MetricRecord() for r in range(num_rounds)})
+
+
+def test_a_loop_that_nobody_can_see_is_no_silent_success(foreign: Any) -> None:
+    audited = run(foreign(), Elsewhere(**ALL))
+    [failure] = audited.failures
+    assert failure.startswith("the run was not audited: RuntimeError: the strategy's start never")
+    assert not audited.findings
+
+
+class Spy(Auditor):
+    name = "spy"
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def observe(self, view: RoundView) -> list[Finding]:
+        self.seen.append(len(view.replies))
+        return []
+
+
+class Twofold(FedAvg):
+    """Lets clients send a second ArrayRecord beside the model, as control variates would be."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        replies = list(replies)
+        for reply in replies:
+            reply.content = RecordDict({k: v for k, v in reply.content.items() if k != "control"})
+        return super().aggregate_train(server_round, replies)
+
+
+def test_a_reply_that_cannot_be_read_is_left_out_of_the_audit_only(foreign: Any) -> None:
+    def second(message: Message, context: Any, call_next: Any) -> Message:
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == 0:
+            reply.content["control"] = ArrayRecord({"c": Array(np.zeros(2))})
+        return reply
+
+    spy = Spy()
+    run(foreign(mods=[second]), Twofold(**ALL), [spy])
+    assert spy.seen == [5] * ROUNDS
+
+
+class Growing(FedAvg):
+    """Returns a model of another shape after its second round."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        if server_round == ROUNDS:
+            arrays["b"] = Array(np.zeros(3))
+        return arrays, metrics
+
+
+def test_a_model_that_changes_its_shape_ends_the_audit_and_not_the_training(foreign: Any) -> None:
+    spy = Spy()
+    audited = run(foreign(), Growing(**ALL), [spy])
+    assert len(spy.seen) == ROUNDS - 1
+    [failure] = audited.failures
+    assert failure == (
+        f"round {ROUNDS} could not be audited: ValueError: array 'b' must have shape (12,), got "
+        "(3,)"
+    )
+
+
+def test_without_masks_the_truth_is_what_was_sent_and_nobody_is_asked_for_it(foreign: Any) -> None:
+    of = foreign()
+    audited = run(of, FedAvg(**ALL), [LikelihoodRatio(ReplaySampler(), effort=QUICK)])
+    assert [f for f in audited.findings if f.quantity == "verdict"]
+    asked = [kind for kind, *_ in of.seen]
+    # 8 rounds of 6; 6 candidates; of 5 others 6 for the fit, 10 twice for pilots, 20 for trials.
+    assert len(asked) == ROUNDS * 6 + 6 + (6 + 2 * 10 + 20) * 5

@@ -1,0 +1,157 @@
+"""A model is one vector and comes back from it as it was."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from leakmeter.auditors.hook.layout import Layout
+
+FLOATS = st.sampled_from([np.float16, np.float32, np.float64])
+INTEGERS = st.sampled_from([np.int64, np.int32, np.uint8, np.bool_])
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+
+
+def arrays_of(dtypes: st.SearchStrategy[Any]) -> st.SearchStrategy[np.ndarray]:
+    finite = {"allow_nan": False, "allow_infinity": False, "width": 16}
+    elements = st.floats(**finite)  # exact in every float type
+    return dtypes.flatmap(
+        lambda dtype: hnp.arrays(
+            dtype, SHAPES, elements=elements if np.issubdtype(dtype, np.floating) else None
+        )
+    )
+
+
+RECORDS = st.tuples(
+    st.lists(arrays_of(FLOATS), min_size=1, max_size=4),
+    st.lists(arrays_of(INTEGERS), max_size=2),
+    st.randoms(),
+)
+
+
+def record_of(floats: list[np.ndarray], integers: list[np.ndarray], rng: Any) -> ArrayRecord:
+    """Return a record in which float and integer arrays stand in any order."""
+    named = [(f"f{i}", a) for i, a in enumerate(floats)]
+    named += [(f"i{i}", a) for i, a in enumerate(integers)]
+    rng.shuffle(named)
+    return ArrayRecord({name: Array(np.asarray(a)) for name, a in named})
+
+
+def assert_same(a: ArrayRecord, b: ArrayRecord) -> None:
+    assert list(a) == list(b)
+    for name in a:
+        assert (a[name].dtype, a[name].shape) == (b[name].dtype, b[name].shape)
+        assert np.array_equal(a[name].numpy(), b[name].numpy())
+
+
+@settings(max_examples=40, deadline=None)
+@given(RECORDS)
+def test_a_record_comes_back_from_its_vector(parts: Any) -> None:
+    record = record_of(*parts)
+    layout = Layout.of(record)
+    vector = layout.flatten(record)
+    assert vector.dtype == np.float64
+    assert vector.shape == (layout.dim,) == (sum(a.size for a in parts[0]),)
+    assert_same(layout.restore(vector, record), record)
+
+
+@settings(max_examples=40, deadline=None)
+@given(RECORDS)
+def test_a_vector_comes_back_from_its_record(parts: Any) -> None:
+    record = record_of(*parts)
+    layout = Layout.of(record)
+    vector = np.arange(layout.dim, dtype=np.float64)  # small whole numbers: exact in float16
+    assert np.array_equal(layout.flatten(layout.restore(vector, record)), vector)
+
+
+@settings(max_examples=40, deadline=None)
+@given(RECORDS)
+def test_arrays_that_are_no_floats_are_left_out_and_kept_as_sent(parts: Any) -> None:
+    record = record_of(*parts)
+    layout = Layout.of(record)
+    assert set(layout.left_out) == {name for name in record if name.startswith("i")}
+    restored = layout.restore(np.zeros(layout.dim), record)
+    for name in layout.left_out:
+        assert np.array_equal(restored[name].numpy(), record[name].numpy())
+
+
+@settings(max_examples=40, deadline=None)
+@given(RECORDS)
+def test_a_layout_survives_json(parts: Any) -> None:
+    layout = Layout.of(record_of(*parts))
+    assert Layout.from_json(json.loads(json.dumps(asdict(layout)))) == layout
+
+
+def simple(counter: Any = np.int64(3)) -> ArrayRecord:  # noqa: B008
+    return ArrayRecord(
+        {
+            "a": Array(np.ones((2, 2), dtype=np.float32)),
+            "n": Array(np.asarray(counter)),
+            "b": Array(np.full(3, 2.0)),
+        }
+    )
+
+
+@pytest.mark.usefixtures("flower_task")
+def test_the_first_layout_still_fits_after_fedavg_turned_integers_into_floats() -> None:
+    first = simple()
+    layout = Layout.of(first)
+    question = Message(RecordDict(), dst_node_id=1, message_type="train")
+    content = RecordDict({"arrays": first, "metrics": MetricRecord({"num-examples": 2})})
+    later, _ = FedAvg().aggregate_train(1, [Message(content, reply_to=question)])
+    assert later is not None
+    assert np.issubdtype(later["n"].numpy().dtype, np.floating)  # the trap
+    assert np.array_equal(layout.flatten(later), layout.flatten(first))
+    assert Layout.of(later) != layout
+    assert Layout.of(later, left_out=layout.left_out) == layout
+
+
+def test_the_order_is_that_of_the_record() -> None:
+    assert np.array_equal(Layout.of(simple()).flatten(simple()), [1, 1, 1, 1, 2, 2, 2])
+
+
+def test_float16_is_flattened_without_rounding_sums() -> None:
+    record = ArrayRecord({"a": Array(np.array([2048.0, 1.0], dtype=np.float16))})
+    assert Layout.of(record).flatten(record).sum() == 2049.0  # float16 would say 2048
+
+
+def test_a_record_without_floats_is_refused() -> None:
+    record = ArrayRecord({"n": Array(np.array([1]))})
+    with pytest.raises(ValueError, match=r"at least one float array, got \['n'\]"):
+        Layout.of(record)
+
+
+def test_a_missing_array_is_named() -> None:
+    partial = ArrayRecord({"a": simple()["a"]})
+    with pytest.raises(ValueError, match=r"array 'b' must be in the record, got \['a'\]"):
+        Layout.of(simple()).flatten(partial)
+
+
+def test_another_shape_is_named() -> None:
+    other = ArrayRecord({**simple(), "a": Array(np.ones(4))})
+    with pytest.raises(ValueError, match=r"array 'a' must have shape \(2, 2\), got \(4,\)"):
+        Layout.of(simple()).flatten(other)
+
+
+@pytest.mark.parametrize("shape", [(6,), (8,), (7, 1)])
+def test_a_vector_of_another_length_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"vector must have shape \(7,\), got"):
+        Layout.of(simple()).restore(np.zeros(shape), simple())
+
+
+def test_what_is_not_audited_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        Layout.of(simple()).announce()
+        Layout.of(ArrayRecord({"a": simple()["a"]})).announce()
+    lines = [r.getMessage() for r in caplog.records if "not audited" in r.getMessage()]
+    assert lines == ["not audited (integer arrays, kept as sent): n"]

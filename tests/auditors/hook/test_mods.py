@@ -1,0 +1,252 @@
+"""Mods of an audit change what they must and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+
+from leakmeter.auditors import Canary, canary_mod, tap_mod
+from leakmeter.auditors.canaries.canary import canary_vector
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.layout import Layout
+
+pytestmark = pytest.mark.usefixtures("flower_task")
+
+DIM = 7
+CANARY = Canary(id=4, seed=11)
+
+
+def model(value: float, counter: Any = np.int64(0)) -> ArrayRecord:  # noqa: B008
+    return ArrayRecord(
+        {
+            "a": Array(np.full((2, 2), value, dtype=np.float32)),
+            "n": Array(np.asarray(counter)),
+            "b": Array(np.full(3, value)),
+        }
+    )
+
+
+def message(canary: Canary | None = None, sent: ArrayRecord | None = None, **more: Any) -> Message:
+    content = RecordDict({"arrays": sent or model(1.0), "config": ConfigRecord(), **more})
+    if canary is not None:
+        content[wire.CANARY] = wire.canary_record(canary)
+    made = Message(content, dst_node_id=1, message_type="train")
+    wire.add_left_out(made, ["n"])
+    return made
+
+
+def context(**node_config: int) -> Context:
+    return Context(run_id=1, node_id=1, node_config=node_config, state=RecordDict(), run_config={})
+
+
+def train(message: Message, _: Context) -> Message:
+    """Move every parameter by 0.5; the counter goes up by one."""
+    content = {
+        "model": model(1.5, np.int64(1)),
+        "metrics": MetricRecord({"num-examples": 12, "train-loss": 0.25}),
+        "note": ConfigRecord({"kept": True}),
+    }
+    return Message(RecordDict(content), reply_to=message)
+
+
+def fail(message: Message, _: Context) -> Message:
+    return Message(Error(0, "no"), reply_to=message)
+
+
+def update(message: Message, reply: Message) -> np.ndarray:
+    """Return the update in a reply, without the counter."""
+    sent = wire.arrays(message.content)
+    layout = Layout.of(sent, left_out=["n"])
+    return layout.flatten(wire.arrays(reply.content)) - layout.flatten(sent)
+
+
+def test_a_message_without_an_order_is_trained_as_ever() -> None:
+    question = message()
+    reply = canary_mod(question, context(), train)
+    assert np.array_equal(update(question, reply), np.full(DIM, 0.5))
+
+
+def test_a_canary_takes_the_place_of_the_update() -> None:
+    question = message(CANARY)
+    sent = canary_mod(question, context(), train)
+    trained_length = 0.5 * np.sqrt(DIM)
+    expected = trained_length * canary_vector(11, 4, DIM)
+    np.testing.assert_allclose(update(question, sent), expected, atol=1e-6)
+
+
+def test_everything_but_the_arrays_stays_as_trained() -> None:
+    reply = canary_mod(message(CANARY), context(), train)
+    assert list(reply.content) == ["model", "metrics", "note"]
+    assert dict(reply.content["metrics"]) == {"num-examples": 12, "train-loss": 0.25}
+    assert wire.weight(reply.content) == 12
+    assert reply.content["note"]["kept"] is True
+
+
+def test_the_reply_has_the_types_that_were_sent_and_counters_as_sent() -> None:
+    question = message(CANARY)
+    reply = canary_mod(question, context(), train)
+    sent, replied = wire.arrays(question.content), wire.arrays(reply.content)
+    for name in sent:
+        assert (sent[name].dtype, sent[name].shape) == (replied[name].dtype, replied[name].shape)
+    assert replied["n"].numpy() == 0
+
+
+def test_a_canary_that_is_out_sends_exactly_zero_with_its_weight() -> None:
+    question = message(Canary(id=4, seed=11, included=False))
+    reply = canary_mod(question, context(), train)
+    assert np.array_equal(update(question, reply), np.zeros(DIM))
+    assert wire.weight(reply.content) == 12
+
+
+@pytest.mark.parametrize(
+    ("own", "clip", "length"),
+    [(None, None, 0.5 * np.sqrt(DIM)), (None, 3.0, 3.0), (2.0, 3.0, 2.0), (0.0, 3.0, 0.0)],
+)
+def test_the_length_is_the_orders_else_the_clip_norm_else_the_trained_one(
+    own: float | None, clip: float | None, length: float
+) -> None:
+    noise = {} if clip is None else {wire.NOISE: ConfigRecord({"clip-norm": clip})}
+    question = message(Canary(id=4, seed=11, norm=own), **noise)
+    reply = canary_mod(question, context(), train)
+    assert np.linalg.norm(update(question, reply)) == pytest.approx(length, abs=1e-6)
+
+
+def test_a_counter_that_became_a_float_is_still_left_alone() -> None:
+    # FedAvg turns integer arrays into floats after round 1; counting it in would shift the canary.
+    later = message(CANARY, sent=model(1.0, np.float64(3.0)))
+    reply = canary_mod(later, context(), train)
+    assert wire.arrays(reply.content)["n"].numpy() == 3.0
+    direction = update(later, reply)
+    cosine = direction @ canary_vector(11, 4, DIM) / np.linalg.norm(direction)
+    assert cosine == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_message_is_not_spoiled_for_the_clients_that_share_it() -> None:
+    shared = RecordDict({"arrays": model(1.0)})
+    seat = Message(shared, dst_node_id=1, message_type="train")
+    wire.add_record(seat, wire.CANARY, wire.canary_record(CANARY))
+    other = Message(shared, dst_node_id=2, message_type="train")
+    canary_mod(seat, context(), train)
+    assert np.array_equal(wire.arrays(other.content)["b"].numpy(), np.ones(3))
+    reply = canary_mod(other, context(), train)
+    assert np.array_equal(update(other, reply), np.full(DIM, 0.5))
+
+
+def test_a_seat_that_fails_to_train_hands_its_error_on() -> None:
+    assert canary_mod(message(CANARY), context(), fail).has_error()
+
+
+def tapped(action: str, server_round: int) -> Message:
+    order = ConfigRecord({"action": action, "round": server_round})
+    if action == "collect":
+        return Message(RecordDict({wire.TAP: order}), dst_node_id=1, message_type="train")
+    return message(**{wire.TAP: order})
+
+
+def test_without_an_order_nothing_is_kept() -> None:
+    node = context(**{"partition-id": 0})
+    tap_mod(message(), node, train)
+    assert not node.state
+
+
+def test_what_is_kept_is_collected_once() -> None:
+    node = context(**{"partition-id": 0})
+    question = tapped("keep", 3)
+    tap_mod(question, node, train)
+    collected = tap_mod(tapped("collect", 3), node, fail)
+    assert np.array_equal(update(question, collected), np.full(DIM, 0.5))
+    assert not node.state
+    with pytest.raises(ValueError, match="nothing is kept for round 3"):
+        tap_mod(tapped("collect", 3), node, fail)
+
+
+@pytest.mark.parametrize("action", ["keep", "collect"])
+def test_a_supernode_keeps_and_gives_nothing_whatever_its_configuration_says(
+    action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = context(**{"partition-id": 0, "num-partitions": 5})  # as Flower's guides start them
+    tap_mod(tapped("keep", 3), node, train)
+    monkeypatch.setitem(sys.modules, "flwr.supernode.cli", ModuleType("flwr.supernode.cli"))
+    with pytest.raises(ValueError, match="simulated nodes only: this one is a SuperNode"):
+        tap_mod(tapped(action, 3), node, train)
+
+
+def test_the_kept_update_does_not_ride_on_the_reply() -> None:
+    node = context(**{"partition-id": 0})
+    plain = train(message(), node)
+    reply = tap_mod(tapped("keep", 3), node, train)
+    assert list(reply.content) == list(plain.content)
+    assert [type(r) for r in reply.content.values()] == [type(r) for r in plain.content.values()]
+
+
+def test_what_happens_to_the_reply_later_does_not_change_what_is_kept() -> None:
+    node = context(**{"partition-id": 0})
+    question = tapped("keep", 3)
+    reply = tap_mod(question, node, train)
+    wire.arrays(reply.content).clear()  # as a strategy in the same process may do
+    collected = tap_mod(tapped("collect", 3), node, fail)
+    assert np.array_equal(update(question, collected), np.full(DIM, 0.5))
+
+
+def test_the_update_of_another_round_is_refused_and_stays() -> None:
+    node = context(**{"partition-id": 0})
+    tap_mod(tapped("keep", 3), node, train)
+    with pytest.raises(ValueError, match=r"nothing is kept for round 4, kept: .*3"):
+        tap_mod(tapped("collect", 4), node, fail)
+    assert tap_mod(tapped("collect", 3), node, fail).has_content()
+
+
+def test_a_new_round_takes_the_place_of_an_old_one() -> None:
+    node = context(**{"partition-id": 0})
+    tap_mod(tapped("keep", 3), node, train)
+    tap_mod(tapped("keep", 4), node, train)
+    with pytest.raises(ValueError, match="nothing is kept for round 3"):
+        tap_mod(tapped("collect", 3), node, fail)
+    assert tap_mod(tapped("collect", 4), node, fail).has_content()
+
+
+def test_a_seat_that_failed_keeps_nothing() -> None:
+    node = context(**{"partition-id": 0})
+    assert tap_mod(tapped("keep", 3), node, fail).has_error()
+    with pytest.raises(ValueError, match="nothing is kept for round 3, kept: None"):
+        tap_mod(tapped("collect", 3), node, fail)
+
+
+@pytest.mark.parametrize("action", ["keep", "collect"])
+def test_a_deployed_node_refuses_to_be_tapped_before_it_trains(action: str) -> None:
+    calls: list[str] = []
+
+    def count(message: Message, context: Context) -> Message:
+        calls.append("trained")
+        return train(message, context)
+
+    with pytest.raises(ValueError, match="simulated nodes only: node_config lacks 'partition-id'"):
+        tap_mod(tapped(action, 3), context(), count)
+    assert not calls
+
+
+def test_the_tap_before_the_canary_keeps_what_the_seat_sends() -> None:
+    node = context(**{"partition-id": 0})
+    question = message(CANARY, **{wire.TAP: ConfigRecord({"action": "keep", "round": 3})})
+
+    def canary_then_train(message: Message, context: Context) -> Message:
+        return canary_mod(message, context, train)
+
+    reply = tap_mod(question, node, canary_then_train)
+    collected = tap_mod(tapped("collect", 3), node, fail)
+    assert np.array_equal(update(question, collected), update(question, reply))
+    assert not np.array_equal(update(question, collected), np.full(DIM, 0.5))

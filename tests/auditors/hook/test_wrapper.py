@@ -1,0 +1,119 @@
+"""Wrappers hand everything on, keep the inner loop, and take their hooks away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from leakmeter.auditors.hook.chain import chain, replaced
+from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.strategies import Chosen, FixedSize
+
+
+class Through(Wrapper):
+    """Hands everything on."""
+
+
+class Noting(Wrapper):
+    """Notes each call that passes through it."""
+
+    def __init__(self, strategy: Any, name: str, calls: list[str]) -> None:
+        super().__init__(strategy)
+        self._name, self._calls = name, calls
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self._calls.append(self._name)
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+class OwnLoop(FedAvg):
+    """A strategy with a loop of its own, as in Flower's advanced example."""
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **more: Any):
+        result, self.rounds_run = Result(), 0
+        arrays = initial_arrays
+        for server_round in range(1, num_rounds + 1):
+            messages = self.configure_train(server_round, arrays, ConfigRecord(), grid)
+            replies = grid.send_and_receive(messages)
+            arrays, _ = self.aggregate_train(server_round, replies)
+            self.rounds_run += 1
+        result.arrays = arrays
+        return result
+
+
+def same(a: ArrayRecord, b: ArrayRecord) -> bool:
+    assert set(a) == {"w", "n", "b"}
+    return list(a) == list(b) and all(np.array_equal(a[k].numpy(), b[k].numpy()) for k in a)
+
+
+def chosen(strategy: FedAvg, size: int = 6) -> Chosen:
+    return Chosen(strategy, FixedSize(size), num_clients=6, seed=1)
+
+
+def test_wrappers_change_nothing(federation: Any) -> None:
+    plain = chosen(FedAvg()).start(federation().grid, federation().arrays(), 2)
+    wrapped = Through(Through(Through(chosen(FedAvg())))).start(
+        federation().grid, federation().arrays(), 2
+    )
+    assert same(plain.arrays, wrapped.arrays)
+    assert plain.train_metrics_clientapp == wrapped.train_metrics_clientapp
+    assert plain.evaluate_metrics_clientapp == wrapped.evaluate_metrics_clientapp
+
+
+def test_calls_pass_through_every_wrapper_from_the_outside_in(federation: Any) -> None:
+    calls: list[str] = []
+    inner = Noting(Noting(OwnLoop(), "inner", calls), "middle", calls)
+    Noting(inner, "outer", calls).start(federation().grid, federation().arrays(), num_rounds=2)
+    assert calls == ["outer", "middle", "inner"] * 2
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_loop_of_its_own_is_kept_however_deep_it_is_wrapped(federation: Any, depth: int) -> None:
+    inner = OwnLoop()
+    strategy: Any = inner
+    for _ in range(depth):
+        strategy = Through(strategy)
+    result = strategy.start(federation().grid, federation().arrays(), num_rounds=3)
+    assert inner.rounds_run == 3
+    plain = FedAvg(fraction_evaluate=0.0).start(federation().grid, federation().arrays(), 3)
+    # Flower asks nodes in random order, and float32 sums depend on it.
+    for name in ("w", "b"):
+        np.testing.assert_allclose(
+            result.arrays[name].numpy(), plain.arrays[name].numpy(), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_hooks_are_taken_away_also_after_an_exception(federation: Any) -> None:
+    class Broken(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            raise RuntimeError("no sum today")
+
+    inner = Broken()
+    strategy = Through(Through(inner))
+    before = [dict(vars(held)) for held in chain(strategy)]
+    with pytest.raises(RuntimeError, match="no sum today"):
+        strategy.start(federation().grid, federation().arrays(), 1)
+    assert [dict(vars(held)) for held in chain(strategy)] == before
+
+
+def test_replaced_methods_come_back_in_order() -> None:
+    inner = FedAvg()
+    with replaced(inner, summary=lambda: "first"):
+        with replaced(inner, summary=lambda: "second"):
+            assert inner.summary() == "second"
+        assert inner.summary() == "first"
+    assert "summary" not in vars(inner)
+
+
+def test_the_chain_stops_where_strategy_is_something_else() -> None:
+    inner = FedAvg()
+    inner.strategy = "weighted"  # a foreign strategy may use this name for anything
+    assert list(chain(Through(inner)))[1:] == [inner]

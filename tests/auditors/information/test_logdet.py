@@ -1,0 +1,322 @@
+"""Log-determinant information: Gaussian truth, its error, twins, invariances and bad input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from leakmeter.auditors.auditor import Moments
+from leakmeter.auditors.information.determinant import jackknife_std, log_det_bias, log_det_std
+from leakmeter.auditors.information.mi import (
+    Information,
+    gaussian_information,
+    joint_information,
+    logdet_information,
+    principal_subspace,
+    subspace_information,
+)
+from leakmeter.auditors.rng import stream
+
+Floats = NDArray[np.float64]
+
+
+def gaussian_sums(dim: int, users: int, draws: int, *path: int) -> tuple[Floats, Floats, Floats]:
+    """Return draws of a target, of the sum with it, and of the same sum without it."""
+    rng = stream(5, "sums", dim, users, draws, *path)
+    x = rng.standard_normal((draws, dim))
+    y = math.sqrt(users - 1) * rng.standard_normal((draws, dim))
+    return x, x + y, y
+
+
+def moments(rows: Floats) -> Moments:
+    mean = rows.mean(axis=0)
+    return Moments(len(rows), mean, (rows - mean).T @ (rows - mean))
+
+
+def mean_and_error(values: list[float]) -> tuple[float, float]:
+    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+# The third has hardly more draws than coordinates. Each fails by chance once in 370 seeds.
+@pytest.mark.parametrize(("dim", "users", "draws"), [(1, 2, 30), (10, 5, 40), (30, 20, 32)])
+def test_the_mean_over_many_samples_is_the_gaussian_truth(dim: int, users: int, draws: int) -> None:
+    found = [logdet_information(*gaussian_sums(dim, users, draws, i)[1:]).nats for i in range(400)]
+    mean, error = mean_and_error(found)
+    assert abs(mean - gaussian_information(dim, users).nats) < 3 * error
+
+
+@pytest.mark.parametrize("dim", [1, 10, 100, 1000])
+def test_gaussian_clients_follow_the_formula_within_the_stated_error(dim: int) -> None:
+    for users in (2, 20) if dim < 1000 else (5,):
+        _, with_target, without = gaussian_sums(dim, users, dim + dim // 2 + 50)
+        found = logdet_information(with_target, without)
+        truth = gaussian_information(dim, users).nats
+        assert found.std_error is not None
+        assert abs(found.nats - truth) < 3 * found.std_error
+        assert found.std_error < 0.1 * truth or dim < 100
+
+
+def test_unequal_numbers_of_draws_are_corrected_and_would_mislead_uncorrected() -> None:
+    corrected, naive = [], []
+    for i in range(200):
+        _, _, without = gaussian_sums(25, 11, 80, i)
+        _, with_target, _ = gaussian_sums(25, 11, 40, i)
+        corrected.append(logdet_information(with_target, without).nats)
+        naive.append(
+            0.5 * np.linalg.slogdet(np.cov(with_target.T))[1]
+            - 0.5 * np.linalg.slogdet(np.cov(without.T))[1]
+        )
+    truth = gaussian_information(25, 11).nats
+    mean, error = mean_and_error(corrected)
+    assert abs(mean - truth) < 3 * error
+    mean, error = mean_and_error(naive)
+    assert mean < truth - 10 * error  # forty against eighty draws: even the sign is wrong
+    assert mean < 0
+
+
+@pytest.mark.parametrize(("dim", "users", "draws"), [(5, 2, 200), (50, 2, 100), (40, 20, 50)])
+def test_the_standard_error_is_that_of_repeated_samples(dim: int, users: int, draws: int) -> None:
+    found = [logdet_information(*gaussian_sums(dim, users, draws, i)[1:]) for i in range(150)]
+    scatter = np.std([f.nats for f in found], ddof=1)
+    stated = np.sqrt(np.mean([f.std_error**2 for f in found if f.std_error is not None]))
+    # 150 repetitions know the spread to 6 %; the stated one may be large, hardly too small.
+    assert 0.85 * scatter < stated < 1.6 * scatter
+
+
+def test_heavy_tails_show_in_the_standard_error() -> None:
+    values, stated = [], []
+    for i in range(150):
+        rng = stream(6, "tails", i)
+        x, y = rng.standard_t(6, (80, 20)), rng.standard_t(6, (80, 20))
+        found = logdet_information(x + y, y)
+        values.append(found.nats)
+        stated.append(found.std_error)
+    gaussian = [logdet_information(*gaussian_sums(20, 2, 80, i)[1:]).std_error for i in range(20)]
+    assert np.mean(stated) > 0.85 * np.std(values)
+    assert np.mean(stated) > 1.1 * np.mean(gaussian)
+
+
+def test_paired_draws_are_less_noisy_than_unrelated_ones() -> None:
+    paired, unrelated = [], []
+    for i in range(100):
+        _, with_target, without = gaussian_sums(10, 20, 40, i)
+        paired.append(logdet_information(with_target, without).nats)
+        unrelated.append(logdet_information(with_target, gaussian_sums(10, 20, 40, i, 1)[2]).nats)
+    assert np.std(paired) < 0.5 * np.std(unrelated)
+    assert np.std(unrelated) == pytest.approx(log_det_std(10, 40) / math.sqrt(2), rel=0.25)
+
+
+# Standard deviations of the figure from unrelated draws, by the trigamma sum.
+@pytest.mark.parametrize(
+    ("dim", "draws", "std"), [(200, 1000, 0.47277803186676054), (900, 1000, 1.521898926576272)]
+)
+def test_the_spread_of_a_log_determinant_is_known(dim: int, draws: int, std: float) -> None:
+    assert math.sqrt(2) * log_det_std(dim, draws) / 2 == pytest.approx(std, rel=1e-12)
+
+
+def test_leaving_out_rows_by_leverage_equals_leaving_them_out() -> None:
+    _, with_target, without = gaussian_sums(4, 3, 20)
+    found = joint_information(with_target, without)
+    rows = np.arange(20)
+    # The bias of 19 rows, the same for all, does not change their spread.
+    slow = np.array(
+        [joint_information(with_target[rows != i], without[rows != i]).nats for i in rows]
+    )
+    assert found.std_error == pytest.approx(
+        math.sqrt(19 / 20 * ((slow - slow.mean()) ** 2).sum()), rel=1e-9
+    )
+
+
+def test_blocks_of_moments_give_the_same_value_and_a_like_error() -> None:
+    _, with_target, without = gaussian_sums(5, 4, 600)
+    cuts = [100, 200, 300, 400, 480]  # unequal ones too
+    rows = logdet_information(with_target, without)
+    blocks = logdet_information(
+        [moments(part) for part in np.split(with_target, cuts)],
+        [moments(part) for part in np.split(without, cuts)],
+    )
+    assert blocks.nats == pytest.approx(rows.nats, rel=1e-10)
+    assert blocks.std_error == pytest.approx(rows.std_error, rel=0.7)
+
+
+def test_a_jackknife_over_blocks_covers_at_the_rate_of_its_error() -> None:
+    inside = 0
+    for i in range(200):
+        _, with_target, without = gaussian_sums(3, 3, 240, i)
+        found = logdet_information(
+            [moments(part) for part in np.split(with_target, 12)],
+            [moments(part) for part in np.split(without, 12)],
+        )
+        assert found.std_error is not None
+        inside += abs(found.nats - gaussian_information(3, 3).nats) < 2.2 * found.std_error
+    assert 180 <= inside <= 200  # 95 % by Student with 11 degrees of freedom, three errors down
+
+
+def test_plain_moments_give_the_same_value_with_the_error_of_unrelated_draws() -> None:
+    _, with_target, without = gaussian_sums(5, 4, 60)
+    rows, plain = (
+        logdet_information(with_target, without),
+        logdet_information(moments(with_target), moments(without)),
+    )
+    assert plain.nats == pytest.approx(rows.nats, rel=1e-12)
+    assert plain.std_error == pytest.approx(log_det_std(5, 60) / math.sqrt(2))
+
+
+def test_the_jackknife_of_a_mean_is_its_textbook_error() -> None:
+    values = stream(1, "mean").standard_normal(50)
+    left_out = (values.sum() - values) / 49
+    textbook = values.std(ddof=1) / math.sqrt(50)
+    assert jackknife_std(values.mean(), left_out, np.full(50, 50.0)) == pytest.approx(textbook)
+
+
+def test_independent_draws_carry_no_information() -> None:
+    for i in range(20):
+        x, _, other = gaussian_sums(8, 3, 60, i)
+        found = joint_information(x, other)
+        assert found.std_error is not None
+        assert abs(found.nats) < 3 * found.std_error
+
+
+def test_the_joint_plug_in_is_unbiased_and_raw_it_is_not() -> None:
+    found, raw = [], []
+    for i in range(200):
+        x, z, _ = gaussian_sums(5, 4, 40, i)
+        found.append(joint_information(x, z).nats)
+        dets = [np.linalg.slogdet(np.cov(a.T))[1] for a in (x, z, np.hstack([x, z]))]
+        raw.append((dets[0] + dets[1] - dets[2]) / 2)
+    truth = gaussian_information(5, 4).nats
+    mean, error = mean_and_error(found)
+    assert abs(mean - truth) < 3 * error
+    assert np.mean(raw) > truth + 5 * error
+    bias = (2 * log_det_bias(5, 40) - log_det_bias(10, 40)) / 2
+    assert np.subtract(raw, found) == pytest.approx(bias, rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e6])
+def test_scaling_shifting_and_mixing_coordinates_change_nothing(scale: float) -> None:
+    _, with_target, without = gaussian_sums(6, 3, 50)
+    mix = stream(2, "mix").standard_normal((6, 6)) * scale
+    plain = logdet_information(with_target, without)
+    mixed = logdet_information(with_target @ mix + 3 * scale, without @ mix - 5 * scale)
+    assert mixed.nats == pytest.approx(plain.nats, abs=1e-9)
+    assert mixed.std_error == pytest.approx(plain.std_error, rel=1e-6)
+
+
+def test_information_of_independent_halves_adds_up() -> None:
+    parts = []
+    for i in range(100):
+        _, with_target, without = gaussian_sums(8, 3, 60, i)
+        first, second, whole = (
+            logdet_information(with_target[:, a], without[:, a]).nats
+            for a in (slice(4), slice(4, 8), slice(8))
+        )
+        parts.append(whole - first - second)
+    mean, error = mean_and_error(parts)
+    assert abs(mean) < 3 * error
+
+
+def test_coordinates_that_never_move_are_left_out() -> None:
+    _, with_target, without = gaussian_sums(4, 3, 50)
+    plain = logdet_information(with_target, without)
+    dead = np.full((50, 3), 0.1)
+    padded = logdet_information(np.hstack([with_target, dead]), np.hstack([without, dead]))
+    assert padded.nats == pytest.approx(plain.nats)
+    assert padded.rank == 4
+
+
+def test_constant_updates_carry_nothing_and_a_lone_mover_everything() -> None:
+    constant = np.full((20, 3), 0.7)
+    assert logdet_information(constant, constant).nats == 0
+    assert joint_information(constant, constant).nats == 0
+    x, _, _ = gaussian_sums(3, 2, 20)
+    assert logdet_information(x, constant).nats == math.inf
+    _, _, y = gaussian_sums(3, 2, 20)
+    assert abs(logdet_information(y + 1.0, y).nats) < 1e-12  # a target that always says the same
+
+
+def test_single_precision_rows_are_read_as_they_are() -> None:
+    _, with_target, without = gaussian_sums(10, 5, 60)
+    double = logdet_information(with_target, without)
+    single = logdet_information(with_target.astype(np.float32), without.astype(np.float32))
+    assert single.nats == pytest.approx(double.nats, abs=1e-4)
+
+
+def test_bits_nats_and_the_reported_number_agree() -> None:
+    found = logdet_information(*gaussian_sums(3, 2, 50)[1:])
+    assert found.bits == pytest.approx(found.nats / math.log(2))
+    assert found.bound("bits").value == found.bits
+    assert found.bound().kind == "approximation"
+    assert found.bound().sample_sizes == {"with": 50, "without": 50}
+    with pytest.raises(ValueError, match="scale must be"):
+        found.bound("bytes")  # type: ignore[arg-type]
+    capped = Information(2.0, "estimate", "critic", cap=math.log(4)).bound("bits")
+    assert capped.cap == pytest.approx(2.0)
+    assert capped.saturated
+
+
+def low_rank(draws: int, *path: int) -> tuple[Floats, Floats]:
+    """Return sums of three users, with and without the target, that move in 3 of 30 directions."""
+    basis = np.linalg.qr(stream(3, "basis").standard_normal((30, 3)))[0]
+    _, with_target, without = gaussian_sums(3, 3, draws, *path)
+    scale = np.array([3.0, 2.0, 1.0])
+    return (with_target * scale) @ basis.T, (without * scale) @ basis.T
+
+
+@pytest.mark.parametrize("draws", [20, 100])  # fewer and more than coordinates
+def test_a_subspace_fitted_elsewhere_finds_the_rank_and_the_information(draws: int) -> None:
+    subspace = principal_subspace(low_rank(draws)[0], share=0.999999)
+    assert subspace.rank == 3
+    assert subspace.variance_kept == pytest.approx(1.0)
+    assert subspace.directions.T @ subspace.directions == pytest.approx(np.eye(3), abs=1e-9)
+    found = subspace_information(*low_rank(200, 1), subspace)
+    assert found.std_error is not None
+    assert abs(found.nats - gaussian_information(3, 3).nats) < 3 * found.std_error
+    assert (found.rank, found.variance_kept) == (3, subspace.variance_kept)
+
+
+def test_fewer_directions_keep_less_variance_and_less_information() -> None:
+    fitted, (with_target, without) = low_rank(100)[0], low_rank(400, 2)
+    spaces = [principal_subspace(fitted, rank=k) for k in (1, 2, 3)]
+    kept = [s.variance_kept for s in spaces]
+    assert kept == sorted(kept)
+    assert kept[0] == pytest.approx(9 / 14, rel=0.15)
+    nats = [subspace_information(with_target, without, s).nats for s in spaces]
+    assert nats == sorted(nats)
+    projected = spaces[1].project(with_target), spaces[1].project(without)
+    assert subspace_information(*projected, spaces[1]).nats == pytest.approx(nats[1])
+
+
+def test_moments_and_rows_span_the_same_subspace() -> None:
+    rows = low_rank(100)[0]
+    a, b = principal_subspace(rows, rank=2), principal_subspace(moments(rows), rank=2)
+    assert a.directions @ a.directions.T == pytest.approx(b.directions @ b.directions.T, abs=1e-9)
+
+
+Y = gaussian_sums(3, 2, 20)[2]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: logdet_information(Y[:3], Y[:3]), "more draws than its 3 moving coordinates, got"),
+        (lambda: logdet_information(Y, Y[:, :2]), "must have 3 columns, got 2"),
+        (lambda: logdet_information(Y * [1, 1, 0], Y), "coordinate 2 constant"),
+        (lambda: logdet_information(Y @ np.ones((3, 2)), Y @ np.ones((3, 2))), "follow from"),
+        (lambda: logdet_information(Y[:, 0], Y), "must have shape"),
+        (lambda: logdet_information(Y * math.nan, Y), "must be finite"),
+        (lambda: logdet_information([], []), "at least one block"),
+        (lambda: joint_information(Y, Y), "follow from"),
+        (lambda: joint_information(Y, Y[:5]), "as many rows as x, 20, got 5"),
+        (lambda: principal_subspace(Y), "exactly one of rank and share"),
+        (lambda: principal_subspace(Y, rank=4), r"rank must be in \[1, 3\]"),
+        (lambda: principal_subspace(Y, share=1.5), r"share must be in \(0, 1\], got 1.5"),
+        (lambda: principal_subspace(Y * 0, rank=1), "constant ones"),
+    ],
+)
+def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

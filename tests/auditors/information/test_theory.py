@@ -1,0 +1,176 @@
+"""Theory of information in a sum: golden values, limits, monotonicity and bad input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakmeter.auditors.information.mi import (
+    IndependentWhitened,
+    Information,
+    LogConcaveWhitened,
+    accumulated,
+    batch_entropy,
+    gaussian_information,
+    round_bound,
+    run_bound,
+)
+
+GAUSSIAN = [IndependentWhitened(0.0)]
+LOOSE = [IndependentWhitened(2.0)]
+
+# rank, users, nats: (rank/2) ln(users / (users - 1)), computed apart.
+TRUTH = [
+    (1, 2, 0.34657359027997264),
+    (1, 1000, 0.000500250166791811),
+    (10, 5, 1.1157177565710488),
+    (50, 50, 0.5050676829379868),
+    (210, 5, 23.430072887992026),
+    (1000, 2, 346.5735902799726),
+    (7850, 2, 2720.6026836977853),
+    (7850, 5, 875.8384389082734),
+    (7850, 50, 79.29562622126392),
+    (7850, 1000, 3.9269638093157164),
+    (30730, 20, 788.1214682647131),
+    (82554, 50, 833.9071499452511),
+    (89610, 10, 4720.67790404891),
+]
+
+
+@pytest.mark.parametrize(("rank", "users", "nats"), TRUTH)
+def test_the_gaussian_truth_has_its_golden_values(rank: int, users: int, nats: float) -> None:
+    found = gaussian_information(rank, users)
+    assert found.nats == pytest.approx(nats, rel=1e-13)
+    assert found.bits == pytest.approx(nats / math.log(2), rel=1e-13)
+    assert found.kind == "approximation"
+
+
+def test_twenty_users_of_the_linear_model_leave_201_nats() -> None:
+    assert gaussian_information(7850, 20).nats == pytest.approx(201.3, abs=0.05)
+
+
+def test_no_varying_direction_means_no_information() -> None:
+    assert gaussian_information(0, 2).nats == 0
+    assert round_bound(0, 5, 8, cases=LOOSE).nats == 0
+
+
+# Bits of the choice of a batch.
+@pytest.mark.parametrize(
+    ("records", "batch", "bits"),
+    [
+        (1200, 32, 209.05733318334654),
+        (1000, 32, 200.518622568801),
+        (1200, 16, 119.26606387482724),
+        (1200, 256, 892.2142329568617),
+        (2, 1, 1.0),
+        (7, 7, 0.0),
+    ],
+)
+def test_the_choice_of_a_batch_has_its_golden_entropy(
+    records: int, batch: int, bits: float
+) -> None:
+    assert batch_entropy(records, batch).bits == pytest.approx(bits, rel=1e-11)
+
+
+def test_case_1_adds_its_constant_to_the_gaussian_term() -> None:
+    # 100 · 2 / (9 · 32) + 50 ln(10/9)
+    found = round_bound(100, 10, 32, cases=LOOSE)
+    assert found.nats == pytest.approx(0.6944444444444444 + 5.268025782891318, rel=1e-12)
+    assert found.kind == "guarantee"
+    assert any("C_0 = 2" in assumption for assumption in found.assumptions)
+
+
+def test_a_gaussian_gradient_meets_the_case_1_bound_with_constant_0() -> None:
+    assert round_bound(50, 7, 8, cases=GAUSSIAN).nats == gaussian_information(50, 7).nats
+
+
+def test_case_2_has_the_constants_of_the_paper() -> None:
+    # sigma ½, entropy 10 nats in 10 dimensions, B = 4, N = 3; terms written out by hand.
+    c_1 = 2 * (1.5 + 1.8378770664093453 + 0.6931471805599453)
+    by_hand = (10 * c_1 - 40) / (2 * 4 * 0.0625) + 5 * 0.4054651081081644
+    found = round_bound(10, 3, 4, cases=[LogConcaveWhitened(0.5, 10.0)])
+    assert found.nats == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_case_2_is_loose_for_the_only_law_it_admits() -> None:
+    gaussian = 10 / 2 * math.log(2 * math.pi * math.e)
+    case = LogConcaveWhitened(1.0, gaussian)
+    # 2 d* (sigma - ln sigma) remains of the constants, where the truth has nothing.
+    assert case.excess(10) == pytest.approx(20.0)
+    assert round_bound(10, 3, 4, cases=[case]).nats > gaussian_information(10, 3).nats
+
+
+def test_the_smallest_case_counts() -> None:
+    both = round_bound(10, 3, 4, cases=[LogConcaveWhitened(0.5, 10.0), *LOOSE])
+    assert both.nats == round_bound(10, 3, 4, cases=LOOSE).nats
+    assert "Case 1" in both.rule
+
+
+@given(st.integers(1, 500), st.integers(3, 500), st.integers(1, 300), st.floats(0, 50))
+def test_bounds_fall_with_users_and_batch_and_rise_with_rank_and_rounds(
+    rank: int, users: int, batch: int, constant: float
+) -> None:
+    cases = [IndependentWhitened(constant)]
+    here = round_bound(rank, users, batch, cases=cases).nats
+    assert round_bound(rank, users + 1, batch, cases=cases).nats < here
+    assert round_bound(rank, users, batch + 1, cases=cases).nats <= here
+    assert round_bound(rank + 1, users, batch, cases=cases).nats > here
+    assert gaussian_information(rank, users).nats <= here
+    assert run_bound(rank, users, batch, rounds=7, cases=cases).nats == pytest.approx(7 * here)
+
+
+def test_dropouts_and_colluders_hide_nobody() -> None:
+    fewer = round_bound(20, 6, 8, cases=LOOSE)
+    assert round_bound(20, 10, 8, cases=LOOSE, dropped=3, colluding=1).nats == fewer.nats
+    run = run_bound(20, 10, 8, rounds=5, cases=LOOSE, dropped=3, colluding=1)
+    assert run.nats == pytest.approx(5 * fewer.nats)
+
+
+def test_a_sampled_user_leaks_in_its_share_of_the_rounds_only() -> None:
+    one = round_bound(20, 10, 8, cases=LOOSE).nats
+    sampled = run_bound(20, 50, 8, rounds=30, cases=LOOSE, cohort=10)
+    assert sampled.nats == pytest.approx(30 * 10 / 50 * one)  # T K / N rounds, not K / N
+    known = run_bound(20, 50, 8, rounds=30, cases=LOOSE, cohort=10, participations=9)
+    assert known.nats == pytest.approx(9 * one)
+    absent = run_bound(20, 50, 8, rounds=30, cases=LOOSE, cohort=10, participations=0)
+    assert absent.nats == 0
+
+
+def test_rounds_of_different_size_add_up() -> None:
+    rounds = [round_bound(5, users, 8, cases=LOOSE) for users in (10, 7, 9)]
+    assert accumulated(rounds).nats == pytest.approx(sum(r.nats for r in rounds))
+    assert accumulated(rounds[:1]).assumptions == rounds[0].assumptions
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: gaussian_information(5, 1), "users must be at least 2, got 1: a sum of one"),
+        (lambda: gaussian_information(-1, 3), "rank must be a whole number of at least 0, got -1"),
+        (lambda: gaussian_information(1, 2.5), "got 2.5"),  # type: ignore[arg-type]
+        (
+            lambda: round_bound(5, 4, 8, cases=LOOSE, dropped=2, colluding=1),
+            "users - dropped - colluding must be at least 2, got 1",
+        ),
+        (lambda: round_bound(5, 4, 0, cases=LOOSE), "batch_size must be"),
+        (lambda: round_bound(5, 4, 8, cases=[]), "at least one Case"),
+        (lambda: run_bound(5, 4, 8, rounds=2, cases=LOOSE, cohort=5), r"\[1, users = 4\], got 5"),
+        (
+            lambda: run_bound(5, 4, 8, rounds=2, cases=LOOSE, participations=3),
+            r"participations must be in \[0, 2\], got 3",
+        ),
+        (lambda: IndependentWhitened(-1.0), r"constant must be in \[0, inf\), got -1"),
+        (lambda: LogConcaveWhitened(1.5, 0.0), r"sigma must be in \(0, 1\], got 1.5"),
+        (lambda: LogConcaveWhitened(1.0, 99.0).excess(2), "entropy must be in"),
+        (lambda: batch_entropy(5, 6), r"\[1, records = 5\], got 6"),
+        (lambda: accumulated([]), "at least one Information"),
+        (lambda: accumulated([Information(1.0, "estimate", "x")]), "kind 'guarantee', got 'esti"),
+    ],
+)
+def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

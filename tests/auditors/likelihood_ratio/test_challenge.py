@@ -1,0 +1,56 @@
+"""The worst pair is found by one product, and the test between two updates is the optimal one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import pdist, squareform
+
+from leakmeter.auditors.likelihood_ratio.challenge import between, challenge, farthest
+from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampling.scatter import Scatter
+
+DIM = 8
+ROOT = stream(0, "root").standard_normal((DIM, DIM))
+ROWS = stream(0, "fit").standard_normal((400, DIM)) @ ROOT.T
+CANDIDATES = stream(0, "candidates").standard_normal((60, DIM)) @ ROOT.T + 100.0
+
+
+def laws() -> list[DenseLaw | DualLaw]:
+    """Return both forms of the same model."""
+    moments = Scatter(DIM).add(ROWS).moments()
+    return [DenseLaw.fit(moments, shrinkage=0.1), DualLaw.fit(ROWS, shrinkage=0.1)]
+
+
+def test_the_pair_is_that_of_the_mahalanobis_distances() -> None:
+    covariance = np.cov(ROWS.T)
+    shrunk = 0.9 * covariance + 0.1 * np.diag(np.diagonal(covariance))
+    distances = squareform(pdist(CANDIDATES, "mahalanobis", VI=np.linalg.inv(shrunk)))
+    expected = np.unravel_index(distances.argmax(), distances.shape)
+    for law in laws():
+        found = challenge(CANDIDATES, law)
+        assert set(found.pair) == set(expected)
+        assert found.modelled == pytest.approx(distances.max(), rel=1e-3)
+
+
+def test_scores_have_unit_variance_under_the_model_and_differ_by_the_separation() -> None:
+    for law in laws():
+        test = challenge(CANDIDATES, law)
+        assert test.shift == pytest.approx(test.modelled, rel=1e-9)
+        covariance = np.cov(ROWS.T)
+        shrunk = 0.9 * covariance + 0.1 * np.diag(np.diagonal(covariance))
+        assert test.direction @ shrunk @ test.direction == pytest.approx(1.0, rel=1e-3)
+
+
+def test_equal_candidates_cannot_be_told_apart() -> None:
+    for law in laws():
+        test = between(CANDIDATES[0], CANDIDATES[0], law)
+        assert (test.shift, test.modelled) == (0.0, 0.0)
+        assert not test.direction.any()
+
+
+def test_the_farthest_of_two_are_the_two() -> None:
+    assert set(farthest(np.array([[1.0, 0.0], [0.0, 1.0]]))) == {0, 1}
+    with pytest.raises(ValueError, match="candidates must be at least 2, got 1"):
+        challenge(CANDIDATES[:1], laws()[0])

@@ -1,0 +1,193 @@
+"""The game of the audit on laws that are known: right where there is a leak, silent where none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.likelihood_ratio.challenge import Challenge, challenge
+from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, duel
+from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
+from leakmeter.auditors.rng import stream
+
+DIM = 10
+SMALL = Effort(fit=400, candidates=30, pilot=60, trials=400)
+
+
+def play(sampler, key: int = 0, effort: Effort = SMALL, others: int = 4, **more) -> Duel:
+    """Return one played game of client 0 against a few others."""
+    dim = len(sampler.root)
+    names = list(range(1, 1 + others))
+    return duel(sampler, np.zeros(dim), 0, names, effort=effort, stream=("t", key), **more)
+
+
+def test_the_separation_is_that_of_the_worst_pair(gaussian_sampler) -> None:
+    sampler = gaussian_sampler(stream(0, "root").standard_normal((DIM, DIM)))
+    played = play(sampler, effort=Effort(fit=3000, candidates=30, pilot=60, trials=2000))
+    chunks = sampler.sample(np.zeros(DIM), [0], 30, ("t", 0, "candidates"))
+    rows = np.concatenate(list(chunks))[:, 0]
+    covariance = 4 * sampler.root @ sampler.root.T
+    gaps = rows[:, None] - rows[None]
+    squares = np.einsum("ijk,kl,ijl->ij", gaps, np.linalg.inv(covariance), gaps)
+    assert played.separation == pytest.approx(math.sqrt(squares.max()), rel=0.06)
+    assert played.scores.std(ddof=1) == pytest.approx(1.0, abs=0.06)
+
+
+@pytest.mark.parametrize("noise_std", [0.5, 3.0])
+def test_noise_on_the_sum_is_part_of_the_trials(gaussian_sampler, noise_std: float) -> None:
+    sampler = gaussian_sampler(np.eye(DIM))
+    quiet = play(sampler, effort=Effort(fit=2000, candidates=30, pilot=60, trials=2000))
+    noisy = play(
+        sampler,
+        effort=Effort(fit=2000, candidates=30, pilot=60, trials=2000),
+        noise_std=noise_std,
+    )
+    factor = math.sqrt(4 / (4 + noise_std**2))
+    assert noisy.separation == pytest.approx(factor * quiet.separation, rel=0.08)
+
+
+def test_few_samples_flatter_the_fit_and_not_the_trials(gaussian_sampler) -> None:
+    # 200 dimensions from 240 updates: the model promises more than fresh draws show.
+    sampler = gaussian_sampler(stream(1, "root").standard_normal((200, 200)))
+    played = play(sampler, effort=Effort(fit=240, candidates=40, pilot=100, trials=400))
+    assert played.modelled > 1.15 * played.separation
+
+
+def fitted(sampler, key: int) -> tuple[np.ndarray, np.ndarray, Challenge]:
+    """Return two sets of trials of equal worlds along one fitted direction, and the test."""
+    others, model = list(range(1, 4)), np.zeros(len(sampler.root))
+    moments = sampler.moments(model, others, 100, ("fit", key))
+    rows = np.concatenate(list(sampler.sample(model, [0], 10, ("candidates", key))))[:, 0]
+    test = challenge(rows, DenseLaw.fit(moments))
+    draws = [
+        np.concatenate(list(sampler.sums(model, others, 60, (name, key)))) for name in ("a", "b")
+    ]
+    return draws[0], draws[1], test
+
+
+def test_worlds_that_do_not_differ_are_told_apart_no_more_often_than_allowed(
+    gaussian_sampler,
+) -> None:
+    # Nominal 5 % of 200 repetitions and three standard errors: 10 + 9.2.
+    sampler = gaussian_sampler(stream(0, "root").standard_normal((30, 30)))
+    claims, chosen = 0, 0
+    for key in range(200):
+        first, second, test = fitted(sampler, key)
+        scores = first @ test.direction, second @ test.direction
+        claims += epsilon_lower_bound(*scores, delta=1e-5).value > 0
+        # The same with a direction that was chosen on the trials themselves claims too much.
+        gap = first.mean(axis=0) - second.mean(axis=0)
+        fooled = np.linalg.solve(np.cov(np.concatenate([first, second]).T), gap)
+        chosen += epsilon_lower_bound(first @ fooled, second @ fooled, delta=1e-5).value > 0
+    assert claims <= 19
+    assert chosen > 40
+
+
+def test_bounds_stay_below_the_truth_and_come_near_it(gaussian_sampler) -> None:
+    sampler = gaussian_sampler(np.eye(DIM))
+    effort = Effort(fit=2000, candidates=20, pilot=50, trials=1000)
+    above, ratios = 0, []
+    for key in range(20):
+        played = play(sampler, key, effort, others=20)
+        rows = np.concatenate(
+            list(sampler.sample(np.zeros(DIM), [0], 20, ("t", key, "candidates")))
+        )[:, 0]
+        pair = rows[played.pair[0]] - rows[played.pair[1]]
+        truth = epsilon_gaussian(0.01, float(np.linalg.norm(pair)) / math.sqrt(20))
+        bound = epsilon_lower_bound(played.scores + played.shift, played.scores, delta=0.01)
+        above += bound.value > truth
+        ratios.append(bound.value / truth)
+    assert above <= 20 * 0.05 + 3 * math.sqrt(20 * 0.05 * 0.95)
+    assert np.median(ratios) > 0.5
+
+
+def test_the_others_never_hold_what_is_behind_the_pair(gaussian_sampler) -> None:
+    held = []
+
+    class Watching(gaussian_sampler):
+        def apart(self, client, path, draws):
+            held.append((client, tuple(path), tuple(draws)))
+            return super().apart(client, path, draws)
+
+    played = play(Watching(np.eye(DIM)))
+    apart = (0, ("t", 0, "candidates"), tuple(sorted(played.pair)))
+    assert held == [apart, apart]  # in the pilot, and in the trials
+
+
+def test_a_coordinate_that_only_the_target_moves_is_separation_by_support(
+    gaussian_sampler,
+) -> None:
+    class Lopsided(gaussian_sampler):
+        """The target moves the last coordinate, the others do not."""
+
+        def sample(self, model, clients, draws, path, *, project=None):
+            for chunk in super().sample(model, clients, draws, path):
+                chunk = chunk.copy()
+                for place, client in enumerate(clients):
+                    if client != 0:
+                        chunk[:, place, -1] = 0.0
+                yield chunk if project is None else chunk @ project
+
+    played = play(Lopsided(np.eye(DIM)))
+    assert played.facts["dimension"] == DIM - 1
+    assert played.span.separated
+    assert 0.01 < played.span.share < 1
+    assert not play(gaussian_sampler(np.eye(DIM))).span.separated
+
+
+@pytest.mark.parametrize(("rank", "separated"), [(4, True), (9, True), (30, False)])
+def test_a_pair_beyond_what_the_others_span_is_separated_by_support(
+    gaussian_sampler, rank: int, separated: bool
+) -> None:
+    """The others move in a few directions, the target in all; no coordinate is idle."""
+    mixed = np.linalg.qr(stream(2, "mixed").standard_normal((30, 30)))[0]
+
+    class Narrow(gaussian_sampler):
+        def sample(self, model, clients, draws, path, *, project=None):
+            for chunk in super().sample(model, clients, draws, path):
+                chunk = chunk.copy()
+                for place, client in enumerate(clients):
+                    if client != 0:
+                        chunk[:, place] = (chunk[:, place] @ mixed[:, :rank]) @ mixed[:, :rank].T
+                yield chunk if project is None else chunk @ project
+
+    for fit in (400, 40):  # the dense form and the dual one
+        effort = Effort(fit=fit, candidates=20, pilot=20, trials=40)
+        span = play(Narrow(np.eye(30)), effort=effort).span
+        assert span.separated == separated
+        noisy = play(Narrow(np.eye(30)), effort=effort, noise_std=0.1)
+        assert noisy.span is None
+
+
+def test_others_that_never_change_are_said_to_hide_nothing(gaussian_sampler) -> None:
+    with pytest.raises(ConstantSumError, match="the same in every draw"):
+        play(gaussian_sampler(np.eye(DIM), frozen=True))
+    # Noise hides where the others do not.
+    assert play(gaussian_sampler(np.eye(DIM), frozen=True), noise_std=1.0).separation >= 0
+
+
+def test_chunks_change_the_shrinkage_a_little_and_nothing_else(gaussian_sampler) -> None:
+    first = play(gaussian_sampler(np.eye(DIM), chunk=50))
+    second = play(gaussian_sampler(np.eye(DIM), chunk=400))
+    assert first.pair == second.pair
+    assert np.corrcoef(first.scores, second.scores)[0, 1] > 0.999
+
+
+def test_progress_is_told_to_the_end(gaussian_sampler) -> None:
+    seen: list[tuple[str, float]] = []
+    play(gaussian_sampler(np.eye(DIM)), watch=lambda stage, share: seen.append((stage, share)))
+    assert [stage for stage, _ in seen][:2] == ["fit", "candidates"]
+    assert ("pilot", 1.0) in seen
+    assert seen[-1] == ("test", 1.0)
+
+
+def test_wrong_arguments_are_named(gaussian_sampler) -> None:
+    sampler = gaussian_sampler(np.eye(DIM))
+    with pytest.raises(ValueError, match=r"trials must be in \[20, inf\), got 3"):
+        Effort(trials=3)
+    with pytest.raises(ValueError, match=r"others must be clients beside the target 0, got \[\]"):
+        play(sampler, others=0)

@@ -1,0 +1,123 @@
+"""Models of a sum: both forms agree, shrink as they should, and know what they do not know."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.covariance import ledoit_wolf_shrinkage
+
+from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampling.scatter import Scatter
+
+DIM = 12
+ROOT = stream(0, "root").standard_normal((DIM, DIM)) * np.logspace(-2, 2, DIM)[:, None]
+
+
+def draws(count: int, seed: int = 1) -> np.ndarray:
+    """Return rows with covariance ROOT ROOTᵀ."""
+    return stream(seed, "draws").standard_normal((count, DIM)) @ ROOT.T
+
+
+def dense(rows: np.ndarray, **more: object) -> DenseLaw:
+    """Return the dense model of some rows."""
+    return DenseLaw.fit(Scatter(rows.shape[1]).add(rows).moments(), **more)
+
+
+def shrunk(rows: np.ndarray, shrinkage: float, noise_std: float = 0.0) -> np.ndarray:
+    """Return the covariance that both forms should invert, the slow way."""
+    covariance = np.cov(rows.T)
+    target = np.diag(np.diagonal(covariance))
+    return (1 - shrinkage) * covariance + shrinkage * target + noise_std**2 * np.eye(len(target))
+
+
+@pytest.mark.parametrize("noise_std", [0.0, 0.7])
+@pytest.mark.parametrize("shrinkage", [0.05, 0.6, 1.0])
+def test_both_forms_invert_the_shrunk_covariance(shrinkage: float, noise_std: float) -> None:
+    rows, vectors = draws(40), draws(5, seed=2)
+    truth = np.linalg.inv(shrunk(rows, shrinkage, noise_std))
+    for law in (
+        dense(rows, shrinkage=shrinkage, noise_std=noise_std),
+        DualLaw.fit(rows, shrinkage=shrinkage, noise_std=noise_std),
+    ):
+        gram = vectors @ truth @ vectors.T
+        np.testing.assert_allclose(law.gram(vectors), gram, rtol=2e-4, atol=1e-4 * gram.max())
+        expected = truth @ vectors[0]
+        scale = np.sqrt(np.diagonal(truth))
+        assert np.abs((law.solve(vectors[0]) - expected) / scale).max() < 1e-3
+
+
+def test_fewer_samples_than_dimensions_are_enough_for_the_dual_form() -> None:
+    rows = draws(6)
+    law = DualLaw.fit(rows, shrinkage=0.3)
+    expected = np.linalg.solve(shrunk(rows, 0.3), ROOT[:, 0])
+    np.testing.assert_allclose(law.solve(ROOT[:, 0]) @ ROOT[:, 0], expected @ ROOT[:, 0], rtol=1e-3)
+
+
+def test_leading_directions_see_nothing_outside_them() -> None:
+    rows = draws(200)
+    law = DualLaw.fit(rows, shrinkage=0.01).leading(3)
+    assert law.form == "3 leading directions"
+    basis = law.mix @ law.white
+    np.testing.assert_allclose(basis @ basis.T, np.eye(3), atol=1e-5)
+    inside = basis * law.root  # rows of the model in the units of the updates
+    outside = draws(1, seed=3)[0]
+    scaled = outside / law.root
+    outside = (scaled - basis.T @ (basis @ scaled)) * law.root
+    assert abs(law.gram(outside[None])[0, 0]) < 1e-6 * law.gram(inside[:1])[0, 0]
+
+
+def test_shrinkage_falls_with_samples_and_agrees_with_ledoit_and_wolf() -> None:
+    # On standardised data with equal variances their target is the same as ours.
+    found = []
+    for count in (30, 150, 750):
+        rows = (
+            stream(4, "lw").standard_normal((count, 40))
+            @ np.linalg.cholesky(0.5 * np.eye(40) + 0.5).T
+        )
+        standard = (rows - rows.mean(axis=0)) / rows.std(axis=0)
+        theirs = ledoit_wolf_shrinkage(standard)
+        ours = dense(rows).shrinkage, DualLaw.fit(rows).shrinkage
+        assert ours == pytest.approx((theirs, theirs), rel=0.2)
+        found.append(ours[0])
+    assert found == sorted(found, reverse=True)
+
+
+def test_independent_coordinates_are_shrunk_all_the_way() -> None:
+    rows = stream(5, "white").standard_normal((50, 80))
+    assert dense(rows).shrinkage > 0.9
+
+
+def test_redundant_and_still_coordinates_are_left_out() -> None:
+    rows = draws(60)
+    rows[:, 4] = 0.0
+    free = np.arange(DIM - 2)
+    for law in (dense(rows, free=free), DualLaw.fit(rows, free=free)):
+        assert law.kept.tolist() == [i for i in range(DIM - 2) if i != 4]
+        assert law.solve(np.ones(DIM))[[4, DIM - 2, DIM - 1]].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_many_vectors_are_solved_at_once() -> None:
+    law, vectors = dense(draws(60)), draws(4, seed=2)
+    np.testing.assert_allclose(law.solve(vectors), [law.solve(v) for v in vectors], rtol=1e-9)
+
+
+def test_noise_moves_every_coordinate() -> None:
+    rows = draws(60)
+    rows[:, 4] = 0.0
+    assert 4 in dense(rows, noise_std=0.1).kept
+
+
+def test_a_singular_covariance_still_has_a_factor() -> None:
+    rows = draws(500)
+    rows[:, 1] = rows[:, 0]
+    law = dense(rows, shrinkage=0.0)
+    assert law.shrinkage > 0
+    assert np.isfinite(law.gram(rows[:3])).all()
+
+
+def test_nothing_that_moves_is_an_error() -> None:
+    with pytest.raises(ValueError, match="samples must move at least one coordinate"):
+        dense(np.ones((5, 3)))
+    with pytest.raises(ValueError, match="sums must hold at least 3 samples, got 2"):
+        DualLaw.fit(np.ones((2, 3)))

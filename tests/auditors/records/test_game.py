@@ -1,0 +1,262 @@
+"""The record-level audit: exact densities, bounds that hold, and a missing floor that shows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from leakmeter.auditors.auditor import Bound, RoundFacts, RoundView
+from leakmeter.auditors.checks import check_auditor
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
+from leakmeter.auditors.records.game import RecordCase, RecordEffort, audit_records
+from leakmeter.auditors.records.law import PairLaw
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.noise.clipping import gaussian
+from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
+from leakmeter.clients.water_filling.water_filling import WaterFilling
+from leakmeter.strategies.water_filling.guarantee import water_filling_epsilon
+
+DELTA = 1e-2
+QUICK = RecordEffort(pairs=2, pilot=20, trials=150)
+
+
+def gradients(count: int, dim: int, clip: float = 1.0, seed: int = 0) -> np.ndarray:
+    rows = stream(seed, "gradients").standard_normal((count, dim))
+    return clip * rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def case(rows: np.ndarray, **options: Any) -> RecordCase:
+    given = {"records": len(rows) - 2, "batch": 2, "floor": 0.05, "rest": 0.1, **options}
+    return RecordCase((DenseGradients(rows),), **given)
+
+
+def dense_law(rows: np.ndarray, batch: int, floor: float, rest: float) -> Any:
+    """Return the sum's law through the whole covariance."""
+    values, vectors = np.linalg.eigh(rows.T @ rows / (batch * len(rows)))
+    covariance = (vectors * (np.maximum(values, floor) + rest)) @ vectors.T
+    return stats.multivariate_normal(rows.mean(axis=0), covariance)
+
+
+# The score.
+
+
+@pytest.mark.parametrize("dim", [3, 6, 30])
+def test_the_log_ratio_is_that_of_the_whole_densities(dim: int) -> None:
+    rows = gradients(7, dim)
+    own, other = np.arange(6), np.array([0, 1, 6, 3, 4, 5])
+    about: dict[str, Any] = {"batch": 2, "floor": 0.05, "rest": 0.1}
+    law = PairLaw.of(rows @ rows.T, own, other, **about)
+    left, right = dense_law(rows[own], **about), dense_law(rows[other], **about)
+    for point in stream(1, "points").standard_normal((5, dim)):
+        found = law.log_ratio(law.coordinates(rows @ point))
+        assert found == pytest.approx(left.logpdf(point) - right.logpdf(point), abs=1e-8)
+
+
+def test_draws_by_the_law_and_by_the_code_agree_and_a_wrong_floor_is_seen() -> None:
+    # Chance of failure by bad luck 1e-3, fixed seed.
+    rows = gradients(7, 9)
+    options: dict[str, Any] = {"records": 6, "floor": 0.15, "rest": 0.0}
+
+    def draw(which: np.ndarray, rng: np.random.Generator, floor: float = 0.15) -> np.ndarray:
+        return WaterFilling(floor).draw(DenseGradients(rows[which]), 2, rng).gradient
+
+    def scores(draws: Any) -> np.ndarray:
+        found = case(rows, **options, draw=draws)
+        own, other = np.arange(6), np.array([6, 1, 2, 3, 4, 5])
+        about: dict[str, Any] = {"batch": 2, "floor": 0.15, "rest": 0.0}
+        law = PairLaw.of(rows @ rows.T, own, other, **about)
+        if draws is None:
+            return law.log_ratio(law.worlds[0].draw(1500, stream(0, "law")))
+        rng = stream(0, "code")
+        block = found.blocks[0]
+        return np.array(
+            [
+                float(law.log_ratio(law.coordinates(block.products(draws(own, rng)))))
+                for _ in range(1500)
+            ]
+        )
+
+    by_law = scores(None)
+    assert stats.ks_2samp(by_law, scores(draw)).pvalue > 1e-3
+    wrong = scores(lambda which, rng: draw(which, rng, 0.05))
+    assert stats.ks_2samp(by_law, wrong).pvalue < 1e-3
+
+
+def test_blocks_are_independent_and_add_up() -> None:
+    rows = gradients(8, 10)
+    whole = case(rows, floor=5.0)  # the floor is above all eigenvalues: blocks make no difference
+    halves = (DenseGradients(rows[:, :4]), DenseGradients(rows[:, 4:]))
+    split = replace(whole, blocks=halves)
+    points = stream(0, "points").standard_normal((3, 10))
+    own, other = np.arange(6), np.array([7, 1, 2, 3, 4, 5])
+    about: dict[str, Any] = {"batch": 2, "floor": 5.0, "rest": 0.1}
+    one = PairLaw.of(rows @ rows.T, own, other, **about)
+    two = [PairLaw.of(half.gram(), own, other, **about) for half in split.blocks]
+    for point in points:
+        parts = zip(two, (rows[:, :4] @ point[:4], rows[:, 4:] @ point[4:]), strict=True)
+        assert sum(float(law.log_ratio(law.coordinates(p))) for law, p in parts) == pytest.approx(
+            float(one.log_ratio(one.coordinates(rows @ point))), abs=1e-9
+        )
+    assert audit_records(split, delta=DELTA, effort=QUICK).bound.value >= 0
+
+
+# The bound.
+
+
+def test_where_only_means_differ_the_bound_is_below_the_exact_epsilon_and_near_it() -> None:
+    # A floor above every eigenvalue leaves the same covariance in both worlds.
+    rows = np.zeros((4, 5))
+    rows[0, 0], rows[3, 0] = 1.0, -1.0
+    mu = (2 / 3) / math.sqrt(0.5 + 0.1)
+    truth = epsilon_gaussian(DELTA, mu)
+    effort = RecordEffort(pairs=3, pilot=50, trials=4000)
+    about = case(rows, records=3, floor=0.5)
+    found = audit_records(about, delta=DELTA, effort=effort)
+    assert (found.record, found.other) == (0, 3)
+    assert 0.6 * truth < found.bound.value < truth
+    assert found.means == pytest.approx((mu**2 / 2, -(mu**2) / 2), abs=0.1)
+    assert found.bound.kind == "lower_bound"
+
+
+def test_the_worst_of_the_pairs_is_chosen() -> None:
+    rows = np.zeros((6, 4))
+    rows[0, 0], rows[4, 1], rows[5, 0] = 1.0, 0.3, -1.0
+    # Exchanging 0 and 5 moves the mean furthest; exchanging 0 and 4 makes a variance twelve times
+    # smaller, which tells more: 9.2 nats both ways against 2.
+    found = audit_records(case(rows, floor=0.01, rest=0.0), delta=DELTA)
+    assert (found.record, found.other) == (0, 4)
+    by_mean = audit_records(case(rows, floor=1.0, rest=0.0), delta=DELTA)
+    assert (by_mean.record, by_mean.other) == (0, 5)
+
+
+def test_gradients_that_vanish_leak_nothing_even_in_one_block_of_two() -> None:
+    empty = audit_records(case(np.zeros((5, 4))), delta=DELTA, effort=QUICK)
+    assert (empty.bound.value, empty.means) == (0.0, (0.0, 0.0))
+    rows = gradients(7, 6)
+    whole = case(rows)
+    beside = replace(whole, blocks=(*whole.blocks, DenseGradients(np.zeros((7, 3)))))
+    one, two = (audit_records(c, delta=DELTA, effort=QUICK) for c in (whole, beside))
+    assert one.means == pytest.approx(two.means, abs=1e-12)
+
+
+def test_bounds_exceed_the_guarantee_no_more_often_than_promised_and_a_weak_floor_shows() -> None:
+    # The most that a record may do: its gradient of norm C turns round.
+    rows = np.zeros((6, 8))
+    rows[0, 0], rows[1, 1], rows[4, 0], rows[5, 2] = 1.0, 0.5, -1.0, 1.0
+    about = {"floor": 0.3, "clip": 1.0, "batch": 50, "examples": 4}
+    guarantee = water_filling_epsilon(users=1, delta=DELTA, **about)
+    effort = RecordEffort(pairs=2, pilot=20, trials=300)
+    repetitions = 100
+
+    def bounds(floor: float, number: int) -> list[Bound]:
+        one = case(rows, batch=50, floor=floor, rest=0.0)
+        return [audit_records(one, delta=DELTA, effort=effort, seed=s).bound for s in range(number)]
+
+    kept = bounds(0.3, repetitions)
+    assert guarantee < kept[0].cap  # else nothing could exceed it
+    assert np.median([bound.value for bound in kept]) > 0.1 * guarantee  # nor is it idle
+    above = sum(bound.value > guarantee for bound in kept)
+    assert above / repetitions <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / repetitions)
+    assert all(bound.value > guarantee for bound in bounds(0.006, 20))
+
+
+def test_bounds_exceed_the_exact_epsilon_no_more_often_than_promised() -> None:
+    rows = np.zeros((4, 5))
+    rows[0, 0], rows[3, 0] = 1.0, -1.0
+    truth = epsilon_gaussian(DELTA, (2 / 3) / math.sqrt(0.6))
+    about = case(rows, records=3, floor=0.5)
+    repetitions = 150
+    found = [audit_records(about, delta=DELTA, effort=QUICK, seed=s) for s in range(repetitions)]
+    above = sum(one.bound.value > truth for one in found)
+    assert above / repetitions <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / repetitions)
+
+
+def test_without_the_floor_the_guarantee_is_exceeded() -> None:
+    about = {"floor": 0.3, "clip": 1.0, "batch": 2, "examples": 5}
+    guarantee = water_filling_epsilon(users=3, delta=DELTA, **about)
+    rows = gradients(7, 12)
+
+    def filled(which: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        own = WaterFilling(0.3).draw(DenseGradients(rows[which]), 2, rng).gradient
+        return own + gaussian(12, math.sqrt(2 * 0.3), rng)
+
+    def bare(which: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        weights = 1 / len(which) + gaussian(len(which), 1 / math.sqrt(2 * len(which)), rng)
+        return weights @ rows[which]
+
+    effort = RecordEffort(pairs=2, pilot=20, trials=300)
+    kept = audit_records(case(rows, floor=0.3, rest=0.6, draw=filled), delta=DELTA, effort=effort)
+    broken = audit_records(case(rows, floor=0.0, rest=0.0, draw=bare), delta=DELTA, effort=effort)
+    assert kept.bound.value <= guarantee < 3.0 < broken.bound.value
+    assert broken.bound.saturated  # no error at all in 300 trials
+
+
+# The auditor.
+
+
+def view(server_round: int = 1, **facts: Any) -> RoundView:
+    return RoundView(server_round, np.zeros(9), {}, np.zeros(9), RoundFacts(**facts))
+
+
+def test_the_auditor_speaks_of_a_record_that_is_replaced() -> None:
+    auditor = RecordLikelihoodRatio(lambda _: case(gradients(7, 9)), effort=QUICK, delta=DELTA)
+    [found] = auditor.observe(view())
+    assert (found.unit, found.adjacency, found.observer) == ("record", "replace", "server")
+    assert (found.kind, found.server_round, found.delta) == ("lower_bound", 1, DELTA)
+    assert "same" not in " ".join(found.assumptions)
+    assert auditor.observe(view(2)) == ()
+
+
+def test_rounds_that_gave_no_sum_are_not_audited() -> None:
+    auditor = RecordLikelihoodRatio(lambda _: case(gradients(7, 9)), effort=QUICK, every=2)
+    assert [len(auditor.observe(view(r))) for r in (1, 2, 3)] == [1, 0, 1]
+    assert auditor.observe(view(1, abandoned="too few")) == ()
+
+
+def test_the_run_gets_the_largest_bound_at_a_confidence_that_rounds_share() -> None:
+    def auditor() -> RecordLikelihoodRatio:
+        made = RecordLikelihoodRatio(
+            lambda _: case(gradients(7, 9), floor=0.0, rest=0.0), effort=QUICK, every=2
+        )
+        made.begin(9, 4)
+        return made
+
+    one, other = auditor(), auditor()
+    assert one.report() == ()
+    rounds = [f.value for r in (1, 2, 3, 4) for f in one.observe(view(r))]
+    [whole] = one.report()
+    assert len(rounds) == 2
+    assert 0 < whole.value < max(rounds)  # half the chance of failure for each of two rounds
+    assert (whole.server_round, whole.confidence, whole.unit) == (None, 0.95, "record")
+    other.restore(one.state())
+    assert other.report() == one.report()
+
+
+def test_the_auditor_keeps_the_contract() -> None:
+    check_auditor(lambda: RecordLikelihoodRatio(lambda _: case(gradients(7, 9)), effort=QUICK))
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"records": 0}, "records"), ({"records": 7}, "records"), ({"batch": 0}, "batch")]
+    + [({name: value}, name) for name in ("floor", "rest") for value in (-1.0, math.inf)],
+)
+def test_what_cannot_be_is_refused(options: dict[str, float], field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        case(gradients(7, 9), **options)
+
+
+def test_blocks_of_different_records_and_draws_of_another_length_are_refused() -> None:
+    rows = gradients(7, 9)
+    with pytest.raises(ValueError, match="same records"):
+        replace(case(rows), blocks=(DenseGradients(rows), DenseGradients(rows[:5])))
+    with pytest.raises(ValueError, match="shape"):
+        audit_records(case(rows, draw=lambda *_: np.zeros(3)), delta=DELTA, effort=QUICK)
+    with pytest.raises(ValueError, match="trials"):
+        RecordEffort(trials=0)

@@ -1,0 +1,297 @@
+"""Membership of records: scores against slow twins, bounds that hold, and the auditor."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from leakmeter.auditors import Membership, check_auditor
+from leakmeter.auditors.auditor import RoundFacts, RoundView
+from leakmeter.auditors.bounds.lower_bound import Fixed
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.records.membership import (
+    Floats,
+    Shadows,
+    logit_confidences,
+    loss_scores,
+    membership_bound,
+    separation,
+)
+from leakmeter.auditors.rng import stream
+
+RECORDS, DELTA = 60, 1e-5
+
+
+def losses_of(confidences: Floats) -> Floats:
+    """Return the losses that have these logit confidences."""
+    return np.logaddexp(0, -confidences)
+
+
+def uneven(seed: int, *, shift: float, models: int = 16) -> tuple[Floats, Shadows, Floats]:
+    """Return confidences of members, then held-out records, that differ far more than members do.
+
+    Each record has a difficulty of its own with deviation 4; being trained on adds `shift`.
+    """
+    rng = stream(seed, "uneven")
+    difficulty = 4 * rng.standard_normal(2 * RECORDS)
+    was_in = rng.permuted(np.arange(models)[:, None].repeat(2 * RECORDS, 1) % 2 == 0, axis=0)
+    noise = rng.standard_normal((models, 2 * RECORDS))
+    is_member = np.arange(2 * RECORDS) < RECORDS
+    target = difficulty + shift * is_member + rng.standard_normal(2 * RECORDS)
+    outside = difficulty + rng.standard_normal((models, 2 * RECORDS))
+    return target, Shadows(difficulty + shift * was_in + noise, was_in), outside
+
+
+@given(st.floats(1e-9, 30))
+def test_logits_are_those_of_the_probability(loss: float) -> None:
+    p = math.exp(-loss)
+    # In whole precision of p; 1 - p would lose what the loss still has.
+    expected = math.log(p) - math.log(-math.expm1(-loss))
+    assert logit_confidences([loss])[0] == pytest.approx(expected, rel=1e-12)
+    assert losses_of(logit_confidences([loss]))[0] == pytest.approx(loss, rel=1e-9)
+
+
+def test_a_model_that_is_sure_has_a_finite_logit_right_or_wrong() -> None:
+    right, wrong = logit_confidences([0.0, math.inf])
+    assert right == pytest.approx(53 * math.log(2))
+    assert wrong == pytest.approx(-745)
+    assert loss_scores([0.0, math.inf]).tolist() == [0.0, -math.inf]
+
+
+@pytest.mark.parametrize("spread", ["shared", "record"])
+def test_online_scores_are_ratios_of_fitted_densities(spread: Any) -> None:
+    target, shadows, _ = uneven(0, shift=1.5)
+    assert shadows.was_in is not None
+    shadows = Shadows(shadows.confidences, shadows.was_in, spread)
+    got = shadows.scores(target)
+    groups = [shadows.was_in, ~shadows.was_in]
+    pooled = [
+        math.sqrt(
+            sum(np.var(c[w]) * w.sum() for c, w in zip(shadows.confidences.T, g.T, strict=True))
+            / (g.sum() - g.shape[1])
+        )
+        for g in groups
+    ]
+    for i in range(len(target)):
+        samples = [shadows.confidences[g[:, i], i] for g in groups]
+        stds = pooled if spread == "shared" else [s.std(ddof=1) for s in samples]
+        inside, outside = (
+            norm.logpdf(target[i], s.mean(), std) for s, std in zip(samples, stds, strict=True)
+        )
+        assert got[i] == pytest.approx(inside - outside, rel=1e-9, abs=1e-9)
+
+
+def test_offline_scores_rank_as_the_tail_probability_and_do_not_round() -> None:
+    models = stream(0, "models").standard_normal((40, 3))
+    shadows = Shadows(models, spread="record")
+    mean, std = models.mean(0), models.std(0, ddof=1)
+    np.testing.assert_allclose(shadows.scores(mean + 2 * std), 2, rtol=1e-12)
+    far = shadows.scores(mean + np.array([20, 30, 40]) * std)
+    assert (np.diff(far) > 9).all()  # the tail probability of all three is 0
+    assert (shadows.scores(mean - 1) < 0).all()
+
+
+@pytest.mark.parametrize("attack", ["loss", "online", "offline"])
+def test_where_nothing_leaks_a_bound_is_claimed_no_more_often_than_promised(attack: str) -> None:
+    claims, runs = 0, 200
+    for seed in range(runs):
+        target, shadows, outside = uneven(seed, shift=0.0, models=8)
+        scores = {
+            "loss": lambda t=target: loss_scores(losses_of(t)),
+            "online": lambda t=target, s=shadows: s.scores(t),
+            "offline": lambda t=target, o=outside: Shadows(o).scores(t),
+        }[attack]()
+        claims += membership_bound(scores[:RECORDS], scores[RECORDS:], delta=DELTA).value > 0
+    assert claims <= 0.05 * runs + 3 * math.sqrt(0.05 * 0.95 * runs)
+
+
+@pytest.mark.parametrize(("mu", "share"), [(0.5, 0.15), (2.0, 0.3)])
+def test_the_bound_stays_below_the_truth_as_often_as_promised_and_shows_a_part_of_it(
+    mu: float, share: float
+) -> None:
+    delta, runs, size = 0.01, 150, 400
+    truth = epsilon_gaussian(delta, mu)
+    values = []
+    for seed in range(runs):
+        rng = stream(seed, "coverage")
+        ins, outs = mu + rng.standard_normal(size), rng.standard_normal(size)
+        values.append(membership_bound(ins, outs, delta=delta).value)
+    violations = sum(value > truth for value in values)
+    assert violations <= 0.05 * runs + 3 * math.sqrt(0.05 * 0.95 * runs)
+    assert np.mean(values) > share * truth
+
+
+def test_planted_overfitting_reaches_the_cap() -> None:
+    rng = stream(0, "overfit")
+    members, held_out = 0.01 * rng.random(500), 1 + rng.random(500)
+    bound = membership_bound(loss_scores(members), loss_scores(held_out), delta=DELTA)
+    assert bound.saturated
+    assert bound.value == bound.cap
+    assert bound.value > 3.5
+    swapped = membership_bound(loss_scores(held_out), loss_scores(members), delta=DELTA)
+    assert swapped.value == 0
+
+
+def test_the_likelihood_ratio_beats_the_loss_where_records_differ_in_difficulty() -> None:
+    target, shadows, outside = uneven(1, shift=4.0)
+    bounds = {
+        name: membership_bound(scores[:RECORDS], scores[RECORDS:], delta=DELTA).value
+        for name, scores in {
+            "loss": loss_scores(losses_of(target)),
+            "online": shadows.scores(target),
+            "offline": Shadows(outside).scores(target),
+        }.items()
+    }
+    assert bounds["online"] > bounds["loss"] + 0.5
+    assert bounds["offline"] > bounds["loss"] + 0.5
+    assert (
+        separation(shadows.scores(target)[:RECORDS], shadows.scores(target)[RECORDS:])["auc"]
+        > 0.95
+        > separation(target[:RECORDS], target[RECORDS:])["auc"]
+    )
+
+
+def test_the_bound_says_that_scores_share_a_run_and_records_were_drawn_alike() -> None:
+    said = membership_bound([1.0, 2.0], [0.0, 1.0], delta=DELTA).assumptions
+    assert any("though they share its noise" in text for text in said)
+    assert any("drawn alike" in text for text in said)
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=20),
+    st.lists(st.integers(0, 5), min_size=1, max_size=20),
+)
+def test_separation_agrees_with_counting(ins: list[int], outs: list[int]) -> None:
+    pairs = [(i > o) + (i == o) / 2 for i in ins for o in outs]
+    rates = [(np.mean([i >= t for i in ins]), np.mean([o >= t for o in outs])) for t in range(7)]
+    found = separation(ins, outs)
+    assert found["auc"] == pytest.approx(np.mean(pairs))
+    assert found["advantage"] == pytest.approx(max(tpr - fpr for tpr, fpr in rates))
+    low = max(tpr for tpr, fpr in rates if fpr <= 0.01)
+    assert found["tpr at fpr 0.01"] == pytest.approx(low)
+
+
+def fake_losses(model: Floats) -> tuple[Floats, Floats]:
+    """Return losses that depend on the model; members' are smaller."""
+    each = np.abs(np.resize(model, 80)) + 0.1
+    return 0.2 * each[:30], each[30:]
+
+
+@pytest.mark.parametrize("every", [0, 2])
+@pytest.mark.parametrize("attack", ["loss", "offline", "online"])
+def test_the_auditor_keeps_the_contract(every: int, attack: str) -> None:
+    models = stream(0, "shadows").standard_normal((8, 80))
+    was_in = (np.arange(8)[:, None] + np.arange(80)) % 2 == 0 if attack == "online" else None
+    shadows = None if attack == "loss" else Shadows(models, was_in)
+    check_auditor(lambda: Membership(fake_losses, every=every, shadows=shadows))
+
+
+def view(server_round: int, released: Floats) -> RoundView:
+    return RoundView(server_round, np.zeros_like(released), {}, released, RoundFacts())
+
+
+def test_the_final_model_is_audited_and_those_of_every_so_many_rounds() -> None:
+    auditor = Membership(fake_losses, every=2, delta=0.01)
+    auditor.begin(4, 5)
+    models = [stream(i).standard_normal(4) for i in range(5)]
+    found = [f for i, m in enumerate(models, start=1) for f in auditor.observe(view(i, m))]
+    assert [f.server_round for f in found] == [2, 4]
+    (last,) = auditor.report()
+    scores = [loss_scores(part) for part in fake_losses(models[-1])]
+    assert last.value == membership_bound(*scores, delta=0.01).value
+    assert (last.unit, last.adjacency, last.observer) == ("record", "replace", "outsider")
+    assert (last.kind, last.confidence, last.server_round) == ("lower_bound", 0.95, None)
+    assert last.sample_sizes == {"in": 30, "out": 50}
+    assert last.rule.startswith("loss threshold; ")
+    assert last.details["observed"] == separation(*scores)
+    json.dumps(last.to_json())
+
+
+def test_an_auditor_that_saw_no_round_says_nothing() -> None:
+    assert Membership(fake_losses).report() == ()
+
+
+def test_both_attacks_are_reported_and_the_rule_is_the_one_asked_for() -> None:
+    shadows = Shadows(stream(0).standard_normal((3, 80)))
+    auditor = Membership(fake_losses, shadows=shadows, rule=Fixed(-0.3))
+    auditor.observe(view(1, np.ones(4)))
+    loss, ratio = auditor.report()
+    assert ratio.details["attack"] == "likelihood ratio, offline, 3 shadow models"
+    assert "threshold -0.3 fixed beforehand" in loss.rule
+    assert loss.value > 0
+
+
+def test_a_network_that_learnt_its_records_by_heart_is_caught() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+    rng = stream(0, "by heart")
+    x = torch.from_numpy(rng.standard_normal((400, 20)).astype(np.float32))
+    y = torch.from_numpy(rng.integers(0, 2, 400))  # labels mean nothing: only memory helps
+    net = torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2)
+    model = torch.nn.Sequential(*net)
+    start = torch.from_numpy(rng.standard_normal(64 * 21 + 2 * 65).astype(np.float32)) / 5
+    vector_to_parameters(start, model.parameters())
+
+    def losses(flat: Floats) -> tuple[Floats, Floats]:
+        vector_to_parameters(torch.from_numpy(flat).float(), model.parameters())
+        with torch.no_grad():
+            each = torch.nn.functional.cross_entropy(model(x), y, reduction="none").numpy()
+        return each[:200], each[200:]
+
+    auditor = Membership(losses, every=1, delta=0.01)
+    untrained = auditor.observe(view(1, start.double().numpy()))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(120):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[:200]), y[:200]).backward()
+        optimizer.step()
+    trained = parameters_to_vector(model.parameters()).detach().double().numpy()
+    by_heart = auditor.observe(view(2, trained))
+    assert untrained[0].value < 0.3
+    assert by_heart[0].value > 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: loss_scores([]), r"losses must be one number a record, .* got \(0,\)"),
+        (lambda: loss_scores([[1.0]]), r"got \(1, 1\)"),
+        (lambda: loss_scores([1.0, -0.1]), "losses must be cross-entropies, at least 0, got -0.1"),
+        (lambda: logit_confidences([np.nan]), "at least 0, got nan"),
+        (lambda: Shadows(np.ones(3)), r"confidences must be finite .* got \(3,\)"),
+        (lambda: Shadows(np.full((2, 3), np.inf)), "confidences must be finite"),
+        (lambda: Shadows(np.ones((2, 3)), np.ones((3, 2), bool)), r"was_in must .* got \(3, 2\)"),
+        (lambda: Shadows(np.ones((2, 3)), spread="wide"), "spread must be .* got 'wide'"),
+        (lambda: Shadows(np.ones((4, 3))).scores([1.0]), r"have shape \(3,\), got \(1,\)"),
+        (lambda: Shadows(np.ones((4, 3))).scores(np.ones(3)), "must differ between shadow models"),
+        (
+            lambda: Shadows(np.eye(3), np.ones((3, 3), bool)).scores(np.ones(3)),
+            "at least 1 shadow models not trained on it with spread 'shared', got 0 for record 0",
+        ),
+        (
+            lambda: Shadows(np.eye(3), np.eye(3, dtype=bool), "record").scores(np.ones(3)),
+            "at least 2 shadow models trained on it with spread 'record', got 1",
+        ),
+        (lambda: Membership(fake_losses, every=-1), "every must be in .* got -1"),
+        (lambda: Membership(fake_losses, delta=1.0), "delta must be in .* got 1"),
+        (lambda: Membership(fake_losses, confidence=1.0), "confidence must be in .* got 1"),
+    ],
+)
+def test_bad_input_names_field_range_and_value(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_losses_that_are_none_are_named() -> None:
+    auditor = Membership(lambda _: ([0.1], [math.nan]))
+    auditor.observe(view(1, np.ones(4)))
+    with pytest.raises(ValueError, match="losses of held-out records must be cross-entropies"):
+        auditor.report()

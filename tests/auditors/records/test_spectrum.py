@@ -1,0 +1,72 @@
+"""The spectrum of gradient noise: the full covariance is its twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from leakmeter.auditors.records.spectrum import Spectrum
+from leakmeter.auditors.rng import stream
+
+BATCH = 4
+
+
+@pytest.mark.parametrize(("count", "dim", "rank"), [(5, 8, 5), (8, 5, 5), (8, 5, 2), (1, 1, 1)])
+@pytest.mark.parametrize("floor", [0.0, 0.1, 1e6])
+def test_the_gram_matrix_tells_what_the_covariance_would(
+    count: int, dim: int, rank: int, floor: float
+) -> None:
+    rng = stream(count, "g", dim, rank)
+    g = rng.standard_normal((count, rank)) @ rng.standard_normal((rank, dim))
+    found = Spectrum.of_gram(g @ g.T, dim, batch=BATCH, floor=floor)
+    truth = np.linalg.eigvalsh(g.T @ g / (BATCH * count))
+    size = truth[-1]
+    assert found.rank == np.linalg.matrix_rank(g) == rank
+    assert found.smallest == pytest.approx(truth[0], abs=1e-13 * size)
+    added = np.maximum(floor - truth, 0.0).sum()
+    assert found.added_variance == pytest.approx(added, abs=1e-12 * size)
+    if floor:
+        assert found.share_saved == pytest.approx(1 - added / (dim * floor), abs=1e-9)
+        assert found.num_covered == (truth >= floor).sum()
+
+
+def test_without_gradients_nothing_is_saved() -> None:
+    found = Spectrum.of_gram(np.zeros((3, 3)), 7, batch=1, floor=2.0)
+    assert (found.rank, found.smallest, found.num_covered) == (0, 0.0, 0)
+    assert (found.added_variance, found.share_saved) == (14.0, 0.0)
+
+
+def test_every_number_is_called_a_diagnostic() -> None:
+    found = Spectrum.of_gram(np.eye(3), 7, batch=1, floor=0.2).bounds()
+    assert {bound.kind for bound in found.values()} == {"diagnostic"}
+    assert all(bound.assumptions for bound in found.values())
+    assert found["rank"].value == 3
+    assert found["smallest eigenvalue"].value == 0
+
+
+def test_the_curve_runs_from_the_largest_eigenvalue_through_all_directions() -> None:
+    found = Spectrum(np.array([0.1, 0.5, 3.0]), 1000, floor=1.0)
+    curve = found.curve(20)
+    assert curve[:3] == ((1, 3.0, 0.0), (2, 0.5, 0.5), (3, 0.1, 0.9))
+    assert curve[-1] == (1000, 0.0, 1.0)
+    assert len(curve) <= 20
+    assert Spectrum(np.array([2.0]), 1).curve() == ((1, 2.0, 0.0),)
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match="eigenvalues must be 1 to 2, got 3"):
+        Spectrum(np.ones(3), 2)
+    with pytest.raises(ValueError, match=r"floor must be in \[0, inf\), got -1"):
+        Spectrum(np.ones(2), 2, -1.0)
+    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
+        Spectrum.of_gram(np.eye(2), 2, batch=0)
+    with pytest.raises(ValueError, match="points must be at least 1, got 0"):
+        Spectrum(np.ones(2), 2).curve(0)
+
+
+def test_what_is_drawn_is_small_and_says_what_was_added() -> None:
+    found = Spectrum(np.array([0.1, 0.5, 3.0]), 1000, floor=1.0).drawn()
+    assert (found["dim"], found["floor"], found["covered"]) == (1000, 1.0, 1)
+    assert len(found["curve"]) <= 25
+    assert found["curve"][:3] == [[1, 3.0, 0.0], [2, 0.5, 0.5], [3, 0.1, 0.9]]
+    assert found["curve"][-1] == [1000, 0.0, 1.0]

@@ -1,0 +1,94 @@
+"""Findings say how strong they are, and refuse to be what they are not."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakmeter.auditors.auditor import Auditor, Bound, Finding, RoundFacts, RoundView, plain
+
+CONTEXT: dict[str, Any] = {
+    "auditor": "mine",
+    "quantity": "epsilon",
+    "threat_model": "outsider with the final model",
+    "observer": "outsider",
+}
+
+
+def finding(**more: Any) -> Finding:
+    good: dict[str, Any] = {"value": 1.0, "kind": "estimate", "rule": "a rule", **CONTEXT}
+    return Finding(**(good | more))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"value": math.nan}, "value must be a number, got nan"),
+        ({"kind": "proof"}, r"kind must be one of \('guarantee', .*got 'proof'"),
+        ({"kind": "lower_bound"}, "a lower_bound must state its confidence"),
+        ({"delta": 1.0}, r"delta must be in \[0, 1\), got 1.0"),
+        ({"delta": -1e-9}, "delta must be in"),
+        ({"confidence": 1.0}, r"confidence must be in \(0, 1\), got 1.0"),
+        ({"observer": "everyone"}, r"observer must be one of \('server', .*got 'everyone'"),
+        ({"adjacency": "add"}, r"adjacency must be one of \('add-remove', .*got 'add'"),
+        ({"unit": "house"}, r"unit must be one of \('client', 'record'\), got 'house'"),
+    ],
+)
+def test_what_a_finding_may_not_say_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        finding(**values)
+
+
+def test_everything_a_finding_may_say_is_accepted() -> None:
+    finding(kind="lower_bound", confidence=0.95, delta=0.0, adjacency="zero-out", unit="record")
+    finding(value=math.inf, kind="guarantee", observer="wire")
+
+
+def test_a_bound_turns_into_a_finding_without_losing_a_field() -> None:
+    bound = Bound(
+        value=2.0,
+        kind="lower_bound",
+        rule="Clopper-Pearson",
+        delta=1e-5,
+        confidence=0.95,
+        sample_sizes={"in": 10},
+        cap=3.0,
+        saturated=True,
+        assumptions=("independent scores",),
+    )
+    made = Finding.of(bound, server_round=4, seed=7, **CONTEXT)
+    for name, value in vars(bound).items():
+        assert getattr(made, name) == value
+    assert (made.server_round, made.seed, made.auditor) == (4, 7, "mine")
+
+
+def test_findings_survive_json_with_infinities_and_numpy() -> None:
+    made = finding(
+        value=math.inf,
+        null_band=(0.0, 0.5),
+        details={"curve": np.array([1.0, -math.inf]), "count": np.int64(3), "nested": {"x": (1,)}},
+    )
+    read = json.loads(json.dumps(made.to_json(), allow_nan=False))
+    assert read["value"] == "inf"
+    assert read["details"] == {"curve": [1.0, "-inf"], "count": 3, "nested": {"x": [1]}}
+    assert read["null_band"] == [0.0, 0.5]
+    assert set(read) >= {"kind", "delta", "confidence", "rule", "cap", "saturated", "adjacency"}
+
+
+def test_plain_leaves_plain_values_alone() -> None:
+    values = {"a": [1, 2.5, None, True, "x"]}
+    assert plain(values) == values
+
+
+def test_an_auditor_that_writes_nothing_does_nothing() -> None:
+    auditor = Auditor()
+    auditor.begin(10, 3)
+    view = RoundView(1, np.zeros(10), {}, np.zeros(10), RoundFacts())
+    assert not auditor.instruct(1, [0, 1])
+    assert not auditor.observe(view)
+    assert not auditor.report()
+    auditor.restore(auditor.state())

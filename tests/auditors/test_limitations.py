@@ -1,0 +1,231 @@
+"""What an auditor cannot do is said before anybody trains, in these words, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import FedAvg
+
+from leakmeter.auditors import (
+    Audited,
+    Auditor,
+    Effort,
+    Finding,
+    LikelihoodRatio,
+    MutualInformation,
+    OneShotCanaries,
+    ReplaySampler,
+    canary_mod,
+    passive,
+    tap_mod,
+)
+from leakmeter.auditors.limitations import THREAT_MODEL, Project, UnableError
+from leakmeter.clients import MaskMod
+from leakmeter.strategies import Chosen, FixedSize, Masked
+
+CAPABLE = Project(dim=10_000, num_rounds=20, clients=12, seats=2)
+QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)
+
+
+def said(auditor: Auditor, **changes: Any) -> list[str]:
+    """Return what an auditor says of a project that is capable but for these changes."""
+    project = replace(CAPABLE, **changes)
+    auditor.begin(project.dim, project.num_rounds)
+    return list(auditor.limits(project))
+
+
+def test_a_capable_project_gets_no_such_line() -> None:
+    for auditor in passive():
+        assert said(auditor) == []
+        assert said(auditor, clients=None, seats=0) == []  # as it is asked first
+
+
+def test_few_canaries_are_said() -> None:
+    line = (
+        "9 canaries in 3 rounds: estimates from so few scatter widely; more seats or rounds give "
+        "more, 10 or better 50"
+    )
+    assert said(OneShotCanaries(seats=3), num_rounds=3) == [line]
+    assert said(OneShotCanaries(seats=5), num_rounds=2) == []
+
+
+def test_few_parameters_are_said() -> None:
+    line = (
+        "107 parameters for 12 clients a round: a canary stands out by about 3.0 standard "
+        "deviations only, so little may be found although much leaks; fewer clients a round or a "
+        "larger model show more"
+    )
+    assert said(OneShotCanaries(seats=2), dim=107) == [line]
+    assert said(OneShotCanaries(seats=2), dim=108) == []  # √(108/12) = 3
+    assert said(OneShotCanaries(seats=2), dim=107, clients=None) == []  # not known yet
+
+
+def test_few_honest_clients_are_said() -> None:
+    line = (
+        "7 of the 12 clients of round 1 play canaries: the model learns from 5; take fewer seats "
+        "or more clients a round"
+    )
+    assert said(OneShotCanaries(seats=7)) == [line]
+    assert said(OneShotCanaries(seats=6)) == []
+
+
+@pytest.mark.parametrize(
+    ("clients", "lines"),
+    [
+        (
+            3,
+            [
+                "round 1 has 1 honest client beside 2 canary seats: a sum hides a client among "
+                "others only; not audited"
+            ],
+        ),
+        (
+            5,
+            [
+                "round 1 has 3 honest clients beside 2 canary seats: its Gaussian approximation is "
+                "poor for so few; the lower bound holds all the same"
+            ],
+        ),
+        (6, []),
+    ],
+)
+def test_few_clients_that_hide_one_another_are_said(clients: int, lines: list[str]) -> None:
+    assert said(LikelihoodRatio(ReplaySampler()), clients=clients) == lines
+
+
+def test_few_draws_for_so_many_directions_are_said() -> None:
+    auditor = MutualInformation(ReplaySampler(), draws=6, rank=8)
+    assert said(auditor, clients=5) == [
+        "6 draws of 3 honest clients allow 2 of 8 directions: draws must be more for the others"
+    ]
+    assert said(auditor, clients=14) == []
+    whole = MutualInformation(ReplaySampler(), draws=16, rank=None)
+    with pytest.raises(
+        UnableError, match="draws must be above 10000 to look at all 10000 coordinates"
+    ):
+        said(whole)
+
+
+@pytest.mark.parametrize("make", [LikelihoodRatio, MutualInformation])
+def test_masks_and_client_noise_prevent_replays(make: Any) -> None:
+    auditor = make(ReplaySampler())
+    with pytest.raises(UnableError, match="replays need plain updates, but the clients are told"):
+        said(auditor, is_masked=True)
+    with pytest.raises(UnableError, match="replays keep a client's own noise"):
+        said(auditor, has_client_noise=True)
+    assert said(make(ReplaySampler(simulated=True)), is_masked=True) == []
+
+
+@pytest.mark.parametrize("make", [LikelihoodRatio, MutualInformation])
+def test_unknown_noise_is_no_matter_for_a_server_that_sees_the_sum_before_it(make: Any) -> None:
+    wrapped = {"noised_by": ("DifferentialPrivacyServerSideFixedClipping",)}
+    assert said(make(ReplaySampler()), **wrapped) == []
+    with pytest.raises(UnableError, match="how much DifferentialPrivacyServerSide"):
+        said(make(ReplaySampler(), observer="outsider"), **wrapped)
+
+
+def masked(of: Any, auditors: list[Auditor], out: Path | None = None) -> Audited:
+    """Return an audited run under secure aggregation."""
+    inner = FedAvg(min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
+    chosen = Chosen(inner, FixedSize(5), num_clients=5, seed=0)
+    secure = Masked(chosen, max_weight=50.0, clip_range=8.0, metrics={"train-loss": (0.0, 9.0)})
+    audited = Audited(secure, auditors, out=out)
+    audited.start(of.grid, of.arrays(), num_rounds=2)
+    return audited
+
+
+def test_it_is_said_before_anybody_trains(federation: Any, caplog: Any) -> None:
+    trained_when_said: list[int] = []
+    of = federation(5, mods=[MaskMod(allow_tap=True, seed=0), tap_mod, canary_mod])
+
+    class Slow(LikelihoodRatio):
+        def limits(self, project: Project) -> Any:
+            trained_when_said.append(len(of.seen))
+            return super().limits(project)
+
+    audited = masked(of, [Slow(ReplaySampler(), effort=QUICK)])
+    assert trained_when_said == [0]
+    [failure] = audited.failures
+    assert failure.startswith("likelihood-ratio, before round 1: ReplayError: replays need plain")
+    assert "auditor likelihood-ratio is left out, before round 1: replays need" in caplog.text
+    assert "Traceback" not in caplog.text
+    assert caplog.text.index("is left out, before round 1") < caplog.text.index("[ROUND 1/2]")
+
+
+def test_an_auditor_that_never_finds_anything_is_named_in_the_report(federation: Any) -> None:
+    class Waiting(Auditor):
+        name = "waiting"
+        says: Any = ()
+
+        def observe(self, view: Any) -> Any:
+            return self.says
+
+    def found() -> list[Finding]:
+        audited = masked(federation(5, mods=[MaskMod(seed=0)]), [Waiting()])
+        return [f for f in audited.findings if f.auditor == "waiting"]
+
+    [said] = found()
+    assert (said.auditor, said.quantity, said.kind) == ("waiting", "limit", "diagnostic")
+    assert "nothing follows about leaks" in said.rule
+    Waiting.says = (said,)
+    assert found() == [said, said]  # one a round, and no limit: it has spoken
+
+
+def test_a_missing_tap_is_said_once_after_the_first_round(federation: Any, tmp_path: Path) -> None:
+    class Noisy(federation):  # type: ignore[misc]
+        draws = np.random.default_rng(0)
+
+        def trained(self, client: int, arrays: Any) -> dict[str, np.ndarray]:
+            models = super().trained(client, arrays)
+            return {**models, "b": models["b"] + self.draws.standard_normal(12)}
+
+    of = Noisy(5, mods=[MaskMod(required=True, allow_tap=True, seed=0), canary_mod])
+    auditor = LikelihoodRatio(ReplaySampler(simulated=True), effort=QUICK, every=1)
+    audited = masked(of, [auditor], out=tmp_path)
+    assert audited.failures == []
+    report = json.loads((tmp_path / "report.json").read_text())
+    [limit] = [f for f in report["findings"] if f["quantity"] == "limit"]
+    assert limit["rule"] == (
+        "no client kept its plain update, so the sum that was really released gets no verdict: in "
+        "a simulation list tap_mod in the client app, behind the mods that mask or noise"
+    )
+    assert (limit["kind"], limit["threat_model"]) == ("diagnostic", THREAT_MODEL)
+    assert not [f for f in report["findings"] if f["quantity"] == "verdict"]
+
+
+def test_a_model_too_small_for_canaries_leaves_the_auditor_out_and_trains(
+    federation: Any,
+) -> None:
+    of = federation(mods=[canary_mod])
+    arrays = of.arrays()
+    del arrays["w"]
+    of.trained = lambda _, sent: {"b": sent["b"].numpy() + 1, "n": sent["n"].numpy()}
+    inner = FedAvg(min_train_nodes=6, min_available_nodes=6, fraction_evaluate=0.0)
+    audited = Audited(inner, [OneShotCanaries(seats=2)])
+    result = audited.start(of.grid, arrays, num_rounds=5)
+    assert len(result.train_metrics_clientapp) == 5
+    assert audited.failures == [
+        "one-shot, before round 1: UnableError: the model must have at least 100 parameters for "
+        "canaries, got 12"
+    ]
+
+
+def test_limits_survive_an_interruption(federation: Any) -> None:
+    def audited(done: int) -> Audited:
+        inner = FedAvg(min_train_nodes=6, min_available_nodes=6, fraction_evaluate=0.0)
+        return Audited(inner, [OneShotCanaries(seats=4)], rounds_done=done)
+
+    of = federation(mods=[canary_mod], identity=False)
+    first = audited(0)
+    first.start(of.grid, of.arrays(), num_rounds=2)
+    second = audited(1)
+    second.restore(json.loads(json.dumps(first.state(), default=np.ndarray.tolist)))
+    second.start(of.grid, of.arrays(), num_rounds=2)
+    lines = [[f.rule for f in a.findings if f.quantity == "limit"] for a in (first, second)]
+    assert len(lines[0]) == 2  # few canaries, few honest clients
+    assert lines[0] == lines[1]

@@ -1,0 +1,162 @@
+"""The record of a run: complete, valid JSON, and never half written."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakmeter.auditors import Finding
+from leakmeter.auditors.run_log import (
+    SCHEMA,
+    RoundLine,
+    RunRecord,
+    read_rounds,
+    versions,
+    write_atomically,
+)
+
+
+def finding(server_round: int | None = None, value: float = 1.0) -> Finding:
+    return Finding(
+        value=value,
+        kind="estimate",
+        rule="a rule",
+        auditor="mine",
+        quantity="epsilon",
+        threat_model="outsider",
+        observer="outsider",
+        server_round=server_round,
+    )
+
+
+def line(server_round: int, **metrics: float) -> RoundLine:
+    return RoundLine(server_round, 5, metrics, (finding(server_round),))
+
+
+def strict(text: str) -> Any:
+    """Read JSON as other readers do: without NaN and infinities."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_rounds_are_on_disk_as_soon_as_they_are_added(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path / "run", {})
+    record.add(line(1, accuracy=0.5))
+    first = strict((tmp_path / "run" / "rounds.jsonl").read_text())
+    assert (first["server_round"], first["accuracy"], first["num_clients"]) == (1, 0.5, 5)
+    record.add(line(2))
+    assert [x["server_round"] for x in read_rounds(tmp_path / "run")] == [1, 2]
+    assert read_rounds(tmp_path / "run")[1]["accuracy"] is None
+
+
+def test_the_report_holds_all_rounds_and_findings(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path, {"seed": 3})
+    record.add(line(1, accuracy=0.5, loss=2.0))
+    record.add(line(2, accuracy=0.6))
+    path = record.finish([finding(None, 4.0)], ["other, round 1: ValueError: no"])
+    report = strict(path.read_text())
+    assert report["schema"] == SCHEMA
+    assert report["config"] == {"seed": 3}
+    assert [(r["server_round"], r["accuracy"]) for r in report["rounds"]] == [(1, 0.5), (2, 0.6)]
+    assert report["rounds"][0]["metrics"] == {"accuracy": 0.5, "loss": 2.0}
+    assert [f["server_round"] for f in report["findings"]] == [1, 2, None]
+    assert report["failures"] == ["other, round 1: ValueError: no"]
+
+
+def test_a_diverged_run_is_still_valid_json(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path, {"limit": math.inf})
+    record.add(RoundLine(1, 5, {"loss": math.nan, "accuracy": math.inf}, (finding(1, math.inf),)))
+    report = strict(record.finish([], []).read_text())
+    assert report["rounds"][0]["metrics"] == {"loss": "nan", "accuracy": "inf"}
+    assert report["findings"][0]["value"] == "inf"
+    assert report["config"] == {"limit": "inf"}
+
+
+def test_a_configuration_that_is_no_json_is_refused_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        RunRecord(tmp_path / "run", {"model": object()})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "report.json"])
+def test_a_record_that_is_already_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("precious")
+    with pytest.raises(FileExistsError, match=f"without a record, got .*{name}"):
+        RunRecord(tmp_path, {})
+    assert (tmp_path / name).read_text() == "precious"
+
+
+def test_a_resumed_record_drops_what_comes_after_the_checkpoint(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path, {})
+    for server_round in (1, 2, 3):
+        record.add(line(server_round))
+    with (tmp_path / "rounds.jsonl").open("a") as file:
+        file.write('{"server_round": 4, "accu')  # killed in the middle of a line
+    resumed = RunRecord(tmp_path, {}, keep=2)
+    resumed.add(line(3, accuracy=0.9))
+    kept = read_rounds(tmp_path)
+    assert [x["server_round"] for x in kept] == [1, 2, 3]
+    assert kept[2]["accuracy"] == 0.9
+
+
+def test_a_resumed_record_equals_one_that_was_not_interrupted(tmp_path: Path) -> None:
+    for name in ("whole", "resumed"):
+        record = RunRecord(tmp_path / name, {"seed": 1})
+        record.add(line(1, accuracy=0.1))
+        record.add(line(2, loss=math.nan))
+        if name == "resumed":
+            record = RunRecord(tmp_path / name, {"seed": 1}, keep=1)
+            record.add(line(2, loss=math.nan))
+        record.finish([finding()], [])
+    for file in ("rounds.jsonl", "report.json"):
+        whole, resumed = (tmp_path / name / file for name in ("whole", "resumed"))
+        assert whole.read_bytes() == resumed.read_bytes()
+
+
+def test_a_record_with_rounds_missing_cannot_be_resumed(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path, {})
+    record.add(line(1))
+    with pytest.raises(ValueError, match="must hold rounds 1 to 2, got 1"):
+        RunRecord(tmp_path, {}, keep=2)
+
+
+def test_a_folder_without_rounds_reads_as_none(tmp_path: Path) -> None:
+    assert read_rounds(tmp_path) == []
+
+
+def test_a_write_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.json"
+    write_atomically(path, "old")
+
+    def no_space(_: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", no_space)
+    with pytest.raises(OSError, match="no space"):
+        write_atomically(path, "new and longer")
+    assert path.read_text() == "old"
+    monkeypatch.undo()
+    write_atomically(path, b"new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_report_says_which_releases_made_it(tmp_path: Path) -> None:
+    report = strict(RunRecord(tmp_path, {}).finish([], []).read_text())
+    assert report["versions"]["numpy"] == np.__version__
+    assert report["versions"]["python"].startswith("3.")
+
+
+def test_packages_that_are_not_there_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakmeter.auditors.run_log._PACKAGES", ("numpy", "no-such-package"))
+    assert set(versions()) == {"python", "numpy"}

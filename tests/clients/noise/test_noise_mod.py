@@ -1,0 +1,182 @@
+"""The mod clips and noises as ordered, within its owner's limits, or not at all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from leakmeter.auditors.hook import wire
+from leakmeter.clients import NoiseMod, noise_mod
+from leakmeter.clients.noise.noise_mod import CLIP_BIT
+
+pytestmark = pytest.mark.usefixtures("flower_task")
+
+START = np.linspace(-50, 50, 400, dtype=np.float32)
+
+
+def order(**values: Any) -> ConfigRecord:
+    asked = {"round": 3, "clip-norm": 1.0, "share-std": 0.0, "weight-key": "num-examples"}
+    return ConfigRecord({**asked, **{k.replace("_", "-"): v for k, v in values.items()}})
+
+
+def message(noise: ConfigRecord | None = None, kind: str = "train", model: bool = True) -> Message:
+    content = RecordDict({"arrays": ArrayRecord({"w": Array(START)})} if model else {})
+    if noise is not None:
+        content[wire.NOISE] = noise
+    return Message(content, dst_node_id=1, message_type=kind)
+
+
+def context(client: int = 0) -> Context:
+    return Context(1, 1, {"partition-id": client}, RecordDict(), {})
+
+
+class Training:
+    """A client that adds `update` to the model."""
+
+    def __init__(self, update: np.ndarray) -> None:
+        self.update, self.calls = update, 0
+
+    def __call__(self, asked: Message, _: Context) -> Message:
+        self.calls += 1
+        arrays = ArrayRecord({"w": Array((START + self.update).astype(np.float32))})
+        metrics = MetricRecord({"num-examples": 30, "train-loss": 0.7})
+        extra = ConfigRecord({"secret": 1})
+        content = RecordDict({"arrays": arrays, "metrics": metrics, "extra": extra})
+        return Message(content, reply_to=asked)
+
+
+def sent(reply: Message) -> np.ndarray:
+    return wire.arrays(reply.content)["w"].numpy().astype(np.float64) - START
+
+
+def test_the_update_is_clipped_weighs_one_and_says_so() -> None:
+    reply = noise_mod(message(order()), context(), Training(np.full(400, 0.5)))
+    assert np.linalg.norm(sent(reply)) == pytest.approx(1.0, abs=1e-4)
+    assert dict(reply.content["metrics"]) == {"num-examples": 1, "train-loss": 0.7, CLIP_BIT: 0.0}
+    assert set(reply.content) == {"arrays", "metrics", wire.NOISE}  # nothing else slips through
+
+
+def test_rounding_to_the_models_precision_never_leaves_the_norm() -> None:
+    rng = np.random.default_rng(0)
+    for size in (1e-4, 1.0, 30.0):
+        asked = message(order(clip_norm=size))
+        reply = noise_mod(asked, context(), Training(rng.standard_normal(400) * 40))
+        assert 0 < np.linalg.norm(sent(reply)) <= size
+
+
+def test_a_norm_below_the_models_precision_gives_a_zero_update() -> None:
+    asked = message(order(clip_norm=1e-12))
+    reply = noise_mod(asked, context(), Training(np.full(400, 9.0)))
+    assert np.linalg.norm(sent(reply)) <= 1e-12
+
+
+def test_a_small_update_stays_and_its_bit_is_one() -> None:
+    reply = noise_mod(message(order()), context(), Training(np.full(400, 0.015625)))
+    assert sent(reply).tolist() == [0.015625] * 400
+    assert reply.content["metrics"][CLIP_BIT] == 1.0
+
+
+def test_a_zero_update_stays_zero() -> None:
+    reply = noise_mod(message(order()), context(), Training(np.zeros(400)))
+    assert not sent(reply).any()
+
+
+def test_noise_comes_after_clipping_and_takes_all_metrics_away() -> None:
+    # 400 coordinates: the norm of the noise is within 4 standard errors of std·√400.
+    asked = message(order(share_std=2.0))
+    reply = NoiseMod(seed=1)(asked, context(), Training(np.full(400, 9.0)))
+    scale = np.linalg.norm(sent(reply) - 1 / 20) / 20
+    assert scale == pytest.approx(2.0, abs=4 * 2 / math.sqrt(800))
+    assert dict(reply.content["metrics"]) == {"num-examples": 1}
+
+
+def test_seeded_noise_repeats_and_differs_between_clients_rounds_and_seeds() -> None:
+    def drawn(seed: int | None, client: int, server_round: int) -> np.ndarray:
+        asked = message(order(share_std=1.0, round=server_round))
+        return sent(NoiseMod(seed=seed)(asked, context(client), Training(np.zeros(400))))
+
+    first = drawn(1, 0, 3)
+    assert np.array_equal(first, drawn(1, 0, 3))
+    for others in ((2, 0, 3), (1, 1, 3), (1, 0, 4)):
+        assert not np.array_equal(first, drawn(*others))
+    assert not np.array_equal(drawn(None, 0, 3), drawn(None, 0, 3))
+
+
+def test_a_seed_in_the_message_is_not_obeyed() -> None:
+    asked = order(share_std=1.0, seed=5)
+    drawn = [sent(noise_mod(message(asked), context(), Training(np.zeros(400)))) for _ in "ab"]
+    assert not np.array_equal(*drawn)
+
+
+@pytest.mark.parametrize("model", [True, False])
+def test_without_an_order_it_fails_closed_before_training(model: bool) -> None:
+    training = Training(np.zeros(400))
+    with pytest.raises(ValueError, match=r"must carry 'leakmeter\.noise': this client clips"):
+        noise_mod(message(model=model), context(), training)
+    assert training.calls == 0
+
+
+def test_an_app_may_switch_it_off_and_evaluation_passes() -> None:
+    training = Training(np.full(400, 9.0))
+    assert sent(NoiseMod(required=False)(message(), context(), training))[0] == pytest.approx(9)
+    assert sent(noise_mod(message(kind="evaluate"), context(), training))[0] == pytest.approx(9)
+
+
+def test_only_an_instrumented_client_lets_the_tap_collect() -> None:
+    tap = ConfigRecord({"action": "collect", "round": 1})
+    asked = Message(RecordDict({wire.TAP: tap}), dst_node_id=1, message_type="train")
+    training = Training(np.full(400, 9.0))
+    assert sent(NoiseMod(allow_tap=True)(asked, context(), training))[0] == pytest.approx(9)
+    with pytest.raises(ValueError, match="this client clips"):
+        noise_mod(asked, context(), training)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"clip_norm": 0.0}, "clip-norm must be in"),
+        ({"clip_norm": 2.5}, r"clip-norm must be in \(0, 2\] and finite, got 2.5"),
+        ({"clip_norm": math.nan}, "clip-norm must be in"),
+        ({"share_std": 0.4}, "share-std must be at least 0.5 and finite, got 0.4"),
+        ({"share_std": math.nan}, "share-std must be at least"),
+        ({"share_std": math.inf}, "share-std must be at least"),
+        ({"share_std": -1.0}, "share-std must be at least"),
+    ],
+)
+def test_the_owners_limits_come_before_training(values: dict[str, float], reason: str) -> None:
+    training = Training(np.zeros(400))
+    mod = NoiseMod(max_clip_norm=2.0, min_noise_std=0.5)
+    with pytest.raises(ValueError, match=reason):
+        mod(message(order(**{"share_std": 1.0, **values})), context(), training)
+    assert training.calls == 0
+    mod(message(order(share_std=0.5)), context(), training)
+    mod(message(order(clip_norm=2.0, share_std=1.0)), context(), training)
+
+
+def test_an_infinite_norm_is_refused_also_without_a_limit() -> None:
+    with pytest.raises(ValueError, match="finite, got inf"):
+        noise_mod(message(order(clip_norm=math.inf)), context(), Training(START))
+
+
+def test_an_order_that_lacks_something_is_refused() -> None:
+    asked = order()
+    del asked["share-std"]
+    with pytest.raises(ValueError, match="must say share-std"):
+        noise_mod(message(asked), context(), Training(START))
+
+
+@pytest.mark.parametrize("limits", [{"max_clip_norm": 0.0}, {"min_noise_std": -1.0}])
+def test_impossible_limits_are_refused(limits: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(limits))):
+        NoiseMod(**limits)
+
+
+def test_an_update_that_is_not_finite_is_the_clients_error() -> None:
+    update = np.zeros(400)
+    update[3] = math.nan
+    with pytest.raises(ValueError, match="update must be finite"):
+        noise_mod(message(order()), context(), Training(update))

@@ -1,0 +1,296 @@
+"""The sampler against the plain rule, its games against their laws, and what may not matter."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from leakmeter import clients
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.sampling.postprocess import Clip, ClipAndNoise
+from leakmeter.clients.sampling.sampler import CohortSampler
+from leakmeter.clients.sampling.source import Dealt, Fresh, Generators, Kept
+from leakmeter.clients.update import FedAvg, FedSGD, FullBatchGD, UpdateRule
+
+RECORDS, CLIENTS, DIM = 120, 6, 15
+RULE = FedAvg(epochs=1, batch_size=8, lr=0.2)
+
+
+def shuffled(pool: np.ndarray, shares: int, rng: np.random.Generator) -> list[np.ndarray]:
+    return np.array_split(rng.permutation(pool), shares)
+
+
+def chosen(pool: np.ndarray, shares: int, rng: np.random.Generator) -> np.ndarray:
+    return rng.choice(pool, len(pool) // shares, replace=False)
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    rng = stream(0, "data")
+    y = rng.integers(0, 3, RECORDS)
+    x = rng.standard_normal((RECORDS, 4)) + 2 * np.eye(3, 4)[y]
+    return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y)
+
+
+def module() -> nn.Module:
+    net = nn.Linear(4, 3)
+    weights = stream(0, "model").standard_normal(DIM).astype(np.float32) / 3
+    vector_to_parameters(torch.from_numpy(weights), net.parameters())
+    return net
+
+
+MODEL = parameters_to_vector(module().parameters()).detach().numpy().astype(np.float64)
+UNEQUAL = tuple(np.split(np.arange(RECORDS), [10, 25, 50, 70, 100]))
+
+
+def sampler(game: str = "rerun", rule: UpdateRule = RULE, **options: Any) -> CohortSampler:
+    pool = np.arange(RECORDS)
+    source = {
+        "rerun": Kept(UNEQUAL),
+        "partition": Dealt(pool=pool, num_clients=CLIENTS, deal=shuffled),
+        "independent": Fresh(pool=pool, num_clients=CLIENTS, draw=chosen),
+    }[game]
+    return CohortSampler(Cohort(module(), rule), *data(), source, seed=3, **options)
+
+
+def rows(of: CohortSampler, asked: Any = range(CLIENTS), draws: int = 5, **options: Any) -> Any:
+    return np.concatenate(list(of.sample(MODEL, asked, draws, ("test", 1), **options)), axis=0)
+
+
+def plain(game: str, rule: UpdateRule, draw: int, client: int) -> np.ndarray:
+    """Return one row by the plain rule."""
+    x, y = data()
+    rng = Generators(3, "test", 1, "client")(draw, client)
+    pool = np.arange(RECORDS)
+    if game == "rerun":
+        held = UNEQUAL[client]
+    elif game == "partition":
+        held = shuffled(pool, CLIENTS, Generators(3, "test", 1, "deal")(draw))[client]
+    else:
+        held = chosen(pool, CLIENTS, rng)
+    net = copy.deepcopy(module())
+    done = rule(net, x[held], y[held], rng)
+    update = parameters_to_vector(net.parameters()).detach().numpy() - MODEL
+    mean = min(RECORDS / CLIENTS, 8 if isinstance(rule, FedSGD) else RECORDS)
+    return done.num_examples / mean * update
+
+
+@pytest.mark.parametrize("game", ["rerun", "partition", "independent"])
+@pytest.mark.parametrize("rule", [RULE, FedSGD(8, 0.3)])
+def test_rows_are_the_plain_rules_updates_times_relative_weight(game, rule) -> None:
+    found = rows(sampler(game, rule))
+    assert found.shape == (5, CLIENTS, DIM)
+    assert found.dtype == np.float32
+    twin = [[plain(game, rule, draw, c) for c in range(CLIENTS)] for draw in range(5)]
+    np.testing.assert_allclose(found, twin, atol=2e-6)
+
+
+@pytest.mark.parametrize("game", ["rerun", "partition", "independent"])
+def test_who_else_is_asked_for_and_in_what_chunks_changes_nothing(game: str) -> None:
+    everyone = rows(sampler(game), draws=7)
+    for chunk, asked in ((1, [4]), (5, [1, 4]), (1000, [4, 0, 2])):
+        found = rows(sampler(game, chunk=chunk), asked, draws=7)
+        np.testing.assert_allclose(found, everyone[:, asked], atol=1e-6)
+    late = rows(sampler(game), draws=3, first=4)
+    np.testing.assert_allclose(late, everyone[4:], atol=1e-6)
+
+
+def test_chunks_are_the_same_for_the_same_call_and_hold_no_more_than_allowed() -> None:
+    of = sampler(chunk=13)
+    sizes = [len(part) for part in of.sample(MODEL, range(CLIENTS), 5, ("test", 1))]
+    assert sizes == [2, 2, 1]
+    np.testing.assert_array_equal(rows(of), rows(sampler(chunk=13)))
+
+
+def test_draws_streams_and_seeds_differ() -> None:
+    found = rows(sampler())[:, 0]
+    assert len(np.unique(found.round(7), axis=0)) == 5
+    other = np.concatenate(list(sampler().sample(MODEL, [0], 5, ("test", 2))))[:, 0]
+    assert not np.isclose(found, other, atol=1e-7).all(axis=1).any()
+
+
+@pytest.mark.parametrize("game", ["rerun", "partition", "independent"])
+def test_sums_and_projections_are_of_the_same_draws(game: str) -> None:
+    of, matrix = sampler(game), stream(0, "matrix").standard_normal((DIM, 2))
+    found = rows(of).astype(np.float64)
+    projected = rows(of, project=matrix)
+    assert projected.dtype == np.float64
+    np.testing.assert_allclose(projected, found @ matrix, rtol=1e-12)
+    sums = np.concatenate(list(of.sums(MODEL, range(CLIENTS), 5, ("test", 1))))
+    np.testing.assert_allclose(sums, found.sum(axis=1), rtol=1e-12, atol=1e-12)
+    both = np.concatenate(list(of.sums(MODEL, range(CLIENTS), 5, ("test", 1), project=matrix)))
+    np.testing.assert_allclose(both, found.sum(axis=1) @ matrix, atol=1e-12)
+
+
+def test_several_models_share_the_batches_of_each() -> None:
+    of, models = sampler("partition"), np.stack([MODEL, 0.5 * MODEL])
+    matrix = stream(0, "matrix").standard_normal((2, DIM, 1))
+    asked = {"clients": range(CLIENTS), "draws": 5, "stream": ("test", 1)}
+    found = np.concatenate(list(of.sample(models, **asked)), axis=1)
+    projected = np.concatenate(list(of.sample(models, **asked, project=matrix)), axis=1)
+    sums = np.concatenate(list(of.sums(models, **asked, project=matrix[0])), axis=1)
+    assert found.shape == (2, 5, CLIENTS, DIM)
+    for i, model in enumerate(models):
+        alone = np.concatenate(list(of.sample(model, **asked)))
+        np.testing.assert_allclose(found[i], alone, atol=1e-6)
+        np.testing.assert_allclose(projected[i], alone @ matrix[i], atol=1e-5)
+        np.testing.assert_allclose(sums[i], (alone @ matrix[0]).sum(axis=1), atol=1e-5)
+    each = of.moments_each(models, range(CLIENTS), 60, ("fit",))
+    other = of.moments(models[1], range(CLIENTS), 60, ("fit",))
+    np.testing.assert_allclose(each[1].covariance, other.covariance, atol=1e-6)
+
+
+def test_scale_turns_the_sum_of_rows_into_the_servers_mean() -> None:
+    of = sampler()
+    assert of.scale == RECORDS / CLIENTS
+    sizes = np.array([len(part) for part in UNEQUAL])
+    updates = rows(of)[0] * of.scale / sizes[:, None]
+    mean = of.scale / sizes.sum() * rows(of)[0].sum(axis=0)
+    np.testing.assert_allclose(mean, sizes @ updates / sizes.sum(), atol=1e-6)
+
+
+def test_equal_weights_leave_updates_as_they_are() -> None:
+    equal, of = sampler(weighted=False), sampler()
+    sizes = np.array([len(part) for part in UNEQUAL])
+    assert equal.scale == 1.0
+    np.testing.assert_allclose(rows(equal) * (sizes / 20)[:, None], rows(of), atol=1e-6)
+
+
+# Laws of the games.
+
+
+def test_moments_of_reruns_are_the_sum_of_each_clients_own() -> None:
+    found = sampler(chunk=32).moments(MODEL, range(CLIENTS), 50, ("test", 1))
+    redraws = rows(sampler(), draws=50).astype(np.float64)
+    twin = sum(np.cov(redraws[:, client].T) for client in range(CLIENTS))
+    np.testing.assert_allclose(found.covariance, twin, atol=1e-6)
+    np.testing.assert_allclose(found.mean, redraws.mean(axis=0).sum(axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize("game", ["partition", "independent"])
+def test_moments_fit_the_sums_of_their_own_game_and_not_of_the_other(game: str) -> None:
+    # Five of six clients: a deal leaves little room for their sum, fresh data leave much.
+    other = {"partition": "independent", "independent": "partition"}[game]
+    asked = range(CLIENTS - 1)
+    sums = np.concatenate(list(sampler(game).sums(MODEL, asked, 1500, ("sums",))))
+    spread = np.var(sums, axis=0)
+    fitted, wrong = (
+        np.diag(sampler(g).moments(MODEL, asked, 340, ("fit",)).covariance) for g in (game, other)
+    )
+    assert 0.75 < np.mean(fitted / spread) < 1.33
+    assert not 0.6 < np.mean(wrong / spread) < 1.67
+
+
+def test_deals_are_negatively_dependent_and_fresh_draws_are_not() -> None:
+    def dependence(game: str) -> float:
+        found = rows(sampler(game), draws=400).astype(np.float64)
+        centred = found - found.mean(axis=(0, 1))
+        return float((centred[:, 0] * centred[:, 1]).mean() / (centred**2).mean())
+
+    assert -1 / 5 - 0.06 < dependence("partition") < -0.08  # -1/(n - 1) but for the batches
+    assert abs(dependence("independent")) < 0.04
+
+
+# Setting records apart.
+
+
+@pytest.mark.parametrize("game", ["partition", "independent"])
+def test_others_never_see_what_the_target_held(game: str) -> None:
+    x, y = data()
+    of = sampler(game)
+    held = of.held(2, ("candidates",), [3, 8])
+    assert 20 < len(held) <= 40
+    spoilt = x.clone()
+    spoilt[held] = float("nan")
+    rest = of.on(spoilt, y).apart(2, ("candidates",), [3, 8])
+    assert rest.scale == of.scale
+    assert np.isfinite(rows(rest, [0, 1, 3, 4, 5], draws=20)).all()
+    assert not np.isfinite(rows(of.on(spoilt, y), draws=20)).all()
+    with pytest.raises(ValueError, match=r"clients must be others than \[2\], got \[2\]"):
+        rest.moments(MODEL, [0, 1, 2], 10, ("fit",))
+
+
+def test_a_candidate_held_just_the_records_that_are_set_apart() -> None:
+    of = sampler("partition")
+    x, y = data()
+    others = np.setdiff1d(np.arange(RECORDS), of.held(2, ("test", 1), [3]))
+    spoilt = x.clone()
+    spoilt[others] = float("nan")
+    found = np.concatenate(list(of.on(spoilt, y).sample(MODEL, [2], 1, ("test", 1), first=3)))
+    np.testing.assert_allclose(found[0, 0], rows(of)[3, 2], atol=1e-6)
+
+
+def test_reruns_have_nothing_to_set_apart() -> None:
+    of = sampler()
+    np.testing.assert_array_equal(rows(of.apart(2, ("c",), [1])), rows(of))
+    np.testing.assert_array_equal(of.held(2, ("c",), [1, 4]), UNEQUAL[2])
+    assert len(of.held(2, ("c",), [])) == 0
+
+
+# The mechanism.
+
+
+def test_a_finish_is_part_of_every_row_and_ends_redundancy() -> None:
+    of, clipped = sampler(), sampler(finish=Clip(0.05), weighted=False)
+    assert of.free is not None
+    assert clipped.free is None
+    lengths = np.linalg.norm(rows(clipped), axis=2)
+    np.testing.assert_allclose(lengths, 0.05, rtol=1e-5)
+
+
+def test_noise_of_a_finish_has_its_std_and_does_not_depend_on_chunks_or_models() -> None:
+    quiet = sampler("partition", finish=Clip(1e3))
+    noisy = sampler("partition", finish=ClipAndNoise(1e3, 0.5))
+    noise = rows(noisy, draws=40) - rows(quiet, draws=40)
+    assert noise.std() == pytest.approx(0.5, rel=0.06)  # 3600 draws: five standard errors
+    chunked = rows(sampler("partition", finish=ClipAndNoise(1e3, 0.5), chunk=1), [4])
+    np.testing.assert_allclose(chunked[:, 0], rows(noisy)[:, 4], atol=1e-6)
+    two = next(noisy.sample(np.stack([2 * MODEL, MODEL]), range(CLIENTS), 5, ("test", 1)))
+    np.testing.assert_allclose(two[1], rows(noisy), atol=1e-6)
+
+
+# The rest.
+
+
+def test_a_rule_without_randomness_gives_equal_reruns() -> None:
+    found = rows(sampler(rule=FullBatchGD(steps=2, lr=0.1)))
+    np.testing.assert_array_equal(found, found[:1].repeat(5, axis=0))
+
+
+def test_a_sampler_can_be_sent_to_another_process() -> None:
+    of = sampler("partition", finish=Clip(1.0))
+    np.testing.assert_array_equal(rows(pickle.loads(pickle.dumps(of))), rows(of))
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [([0, 6], r"clients must be in \[0, 5\], got \[0, 6\]"), ([1, 1], "clients must differ")],
+)
+def test_unknown_or_repeated_clients_are_refused(asked, message) -> None:
+    with pytest.raises(ValueError, match=message):  # at the call, not with the first chunk
+        sampler().sample(MODEL, asked, 5, ("test", 1))
+    with pytest.raises(ValueError, match=message):
+        sampler("independent").moments(MODEL, asked, 5, ("test", 1))
+
+
+def test_wrong_settings_name_field_range_and_value() -> None:
+    with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
+        sampler(chunk=0)
+    x, y = data()
+    with pytest.raises(ValueError, match=r"y must have one label a record \(120\), got 119"):
+        CohortSampler(Cohort(module(), RULE), x, y[1:], Kept(UNEQUAL), seed=0)
+    with pytest.raises(ValueError, match="clients must be at least one, got none"):
+        sampler().moments(MODEL, [], 10, ("fit",))
+
+
+def test_the_room_offers_the_sampler() -> None:
+    assert clients.CohortSampler is CohortSampler
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = clients.nothing

@@ -1,0 +1,170 @@
+"""Keys: both sides agree, nothing fits another place, wrong secrets are noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakmeter.clients.secure_sum.keys import (
+    ClientSecrets,
+    KeyPair,
+    Session,
+    agree,
+    belongs,
+    commit,
+    opens,
+    seal,
+    self_mask_key,
+    unseal,
+)
+
+SESSION = Session(run=7, server_round=3)
+ALICE, BOB = KeyPair.of(bytes(range(32))), KeyPair.of(bytes(range(1, 33)))
+
+
+def hkdf_by_hand(secret: bytes, salt: bytes, info: bytes) -> bytes:
+    """RFC 5869 for one block, from the standard library."""
+    extracted = hmac.digest(salt, secret, "sha256")
+    return hmac.digest(extracted, info + b"\x01", "sha256")
+
+
+def test_both_sides_get_the_same_key() -> None:
+    ours = agree(SESSION, "mask", 4, ALICE, {9: BOB.public})
+    theirs = agree(SESSION, "mask", 9, BOB, {4: ALICE.public})
+    assert ours[9] == theirs[4]
+    assert len(ours[9]) == 32
+
+
+def test_agreed_key_is_hkdf_of_the_exchange() -> None:
+    common = X25519PrivateKey.from_private_bytes(ALICE.secret).exchange(
+        X25519PublicKey.from_public_bytes(BOB.public)
+    )
+    info = SESSION.context("agree mask", 4, 9) + ALICE.public + BOB.public
+    expected = hkdf_by_hand(common, b"leakmeter secure sum 1", info)
+    assert agree(SESSION, "mask", 4, ALICE, {9: BOB.public}) == {9: expected}
+
+
+def test_every_field_changes_the_key() -> None:
+    peers = {9: BOB.public}
+    keys = [
+        agree(SESSION, "mask", 4, ALICE, peers)[9],
+        agree(SESSION, "share", 4, ALICE, peers)[9],
+        agree(Session(run=8, server_round=3), "mask", 4, ALICE, peers)[9],
+        agree(Session(run=7, server_round=4), "mask", 4, ALICE, peers)[9],
+        agree(SESSION, "mask", 5, ALICE, peers)[9],
+        agree(SESSION, "mask", 4, ALICE, {8: BOB.public})[8],
+        self_mask_key(SESSION, 4, ALICE.secret),
+        self_mask_key(SESSION, 5, ALICE.secret),
+        commit(SESSION, 4, ALICE.secret),
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+@given(st.text(max_size=9), st.lists(st.integers(0, 2**64 - 1), max_size=4))
+def test_context_is_unambiguous(label: str, ids: list[int]) -> None:
+    context = SESSION.context(label, *ids)
+    assert context != SESSION.context(label + "x", *ids)
+    assert context != SESSION.context(label, *ids, 0)
+    assert context != Session(run=7, server_round=2**40).context(label, *ids)
+
+
+def test_fresh_secrets_are_all_different_and_not_printed() -> None:
+    first, second = ClientSecrets.generate(), ClientSecrets.generate()
+    raw = [s for c in (first, second) for s in (c.share.secret, c.mask.secret, c.seed)]
+    assert len(set(raw)) == 6
+    assert all(str(secret) not in repr(first) for secret in raw)
+
+
+def test_peers_with_the_same_key_are_refused() -> None:
+    with pytest.raises(ValueError, match="distinct"):
+        agree(SESSION, "mask", 1, ALICE, {2: BOB.public, 3: BOB.public})
+    with pytest.raises(ValueError, match="distinct"):
+        agree(SESSION, "mask", 1, ALICE, {2: ALICE.public})
+    with pytest.raises(ValueError, match="others than 1"):
+        agree(SESSION, "mask", 1, ALICE, {1: BOB.public})
+
+
+@pytest.mark.parametrize("public", [bytes(32), b"\x01" + bytes(31)])
+def test_points_of_low_order_are_refused(public: bytes) -> None:
+    with pytest.raises(ValueError, match=r"(?i)shared key"):
+        agree(SESSION, "mask", 1, ALICE, {2: public})
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_wrong_sizes_are_named(size: int) -> None:
+    with pytest.raises(ValueError, match=f"secret must be 32 bytes, got {size}"):
+        KeyPair.of(bytes(size))
+    with pytest.raises(ValueError, match=f"public key of 2 must be 32 bytes, got {size}"):
+        agree(SESSION, "mask", 1, ALICE, {2: bytes(size)})
+    with pytest.raises(ValueError, match=f"seed must be 32 bytes, got {size}"):
+        commit(SESSION, 1, bytes(size))
+
+
+def test_ids_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"run must be in \[0, 2\^64\), got -1"):
+        Session(run=-1, server_round=1)
+    with pytest.raises(ValueError, match="id must be"):
+        SESSION.context("x", 1 << 64)
+
+
+def test_commitment_opens_only_for_its_seed_owner_and_round() -> None:
+    seed = hashlib.sha256(b"seed").digest()
+    commitment = commit(SESSION, 5, seed)
+    assert opens(SESSION, 5, seed, commitment)
+    assert not opens(SESSION, 6, seed, commitment)
+    assert not opens(Session(run=7, server_round=4), 5, seed, commitment)
+    assert not opens(SESSION, 5, seed[:-1] + b"\x00", commitment)
+
+
+def test_mask_secret_is_checked_against_its_public_key() -> None:
+    assert belongs(ALICE.secret, ALICE.public)
+    assert not belongs(BOB.secret, ALICE.public)
+
+
+@given(text=st.binary(max_size=100))
+def test_sealed_text_comes_back(text: bytes) -> None:
+    key = bytes(32)
+    box = seal(key, text, SESSION, "shares", 1, 2)
+    assert unseal(key, box, SESSION, "shares", 1, 2) == text
+    assert seal(key, text, SESSION, "shares", 1, 2) != box
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 12 + 78 + 16 - 1), st.integers(1, 255))
+def test_a_changed_byte_is_noticed(position: int, flip: int) -> None:
+    key = bytes(32)
+    box = bytearray(seal(key, bytes(78), SESSION, "shares", 1, 2))
+    box[position] ^= flip
+    with pytest.raises(ValueError, match="must be sealed by 1 for 2"):
+        unseal(key, bytes(box), SESSION, "shares", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("session", "stage", "sender", "receiver"),
+    [
+        (Session(run=8, server_round=3), "shares", 1, 2),
+        (Session(run=7, server_round=2), "shares", 1, 2),
+        (SESSION, "unmask", 1, 2),
+        (SESSION, "shares", 2, 1),
+        (SESSION, "shares", 1, 3),
+        (SESSION, "shares", 3, 2),
+    ],
+)
+def test_a_box_opens_nowhere_else(session: Session, stage: str, sender: int, receiver: int) -> None:
+    key = os.urandom(32)
+    box = seal(key, b"share", SESSION, "shares", 1, 2)
+    with pytest.raises(ValueError, match="must be sealed by"):
+        unseal(key, box, session, stage, sender, receiver)
+
+
+@pytest.mark.parametrize("size", [0, 5, 12, 27])
+def test_a_truncated_box_is_refused(size: int) -> None:
+    box = seal(bytes(32), b"", SESSION, "shares", 1, 2)
+    with pytest.raises(ValueError, match=f"these {size} bytes were not"):
+        unseal(bytes(32), box[:size], SESSION, "shares", 1, 2)

@@ -1,0 +1,643 @@
+"""The client's mod: it fails closed, and nothing but the masked vector leaves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from leakmeter.auditors import tap_mod
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.layout import Layout
+from leakmeter.clients import MaskMod, mask_mod
+from leakmeter.clients.secure_sum.participant import Participant, RefusedError
+from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.wire import (
+    SUM,
+    get_by_number,
+    get_participant,
+    get_upload,
+    put_by_number,
+    put_quantiser,
+    put_sum,
+)
+from leakmeter.fl_app.engines.inline import run_inline
+
+NUM = 4
+THRESHOLD = 3
+QUANTISER = Quantiser(
+    clip_range=2.0, bits=32, max_clients=NUM, max_weight=100.0, metrics={"loss": (0.0, 4.0)}
+)
+MODEL: dict[str, Any] = {
+    "w": np.array([[0.5, -1.0], [0.25, 0.0]], np.float32),
+    "count": np.array(3, np.int64),
+    "b": np.array(1.5, np.float64),
+    "none": np.zeros((0, 3), np.float32),
+}
+
+
+def record(arrays: dict[str, Any]) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+ABOUT: dict[str, Any] = dict(put_sum(QUANTISER, Layout.of(record(MODEL)), "num-examples"))
+
+
+def trained(**changes: Any) -> RecordDict:
+    """Return what an honest client's training gives back."""
+    arrays = {k: np.asarray(a + a.dtype.type(1)) for k, a in MODEL.items()} | changes.pop(
+        "arrays", {}
+    )
+    metrics = {"num-examples": 50, "loss": 1.0, **changes}
+    kept = {k: v for k, v in metrics.items() if v is not None}
+    return RecordDict({"arrays": record(arrays), "metrics": MetricRecord(kept)})
+
+
+class Federation:
+    """Four clients in this process whose stages a test sends one by one."""
+
+    def __init__(self, mod: Any = mask_mod, mods: Any = ()) -> None:
+        self.calls = 0
+        self.answer: Callable[[], RecordDict] = trained
+        self.contexts: dict[int, Context] = {}
+        self.app = ClientApp()
+
+        def spy(message: Message, context: Context, call_next: Any) -> Message:
+            self.contexts[context.node_id] = context
+            reply: Message = call_next(message, context)
+            return reply
+
+        def train(message: Message, _: Context) -> Message:
+            self.calls += 1
+            return Message(self.answer(), reply_to=message)
+
+        self.app.train(mods=[spy, mod, *mods])(train)
+        self.app.evaluate()(train)
+
+    def run(self, main: Callable[[Stages], None]) -> None:
+        """Run a test where Flower lets messages be made."""
+        server = ServerApp()
+
+        @server.main()
+        def _main(grid: Grid, _: Context) -> None:
+            main(Stages(grid))
+
+        run_inline(server, self.app, NUM)
+
+    def state(self, node: int) -> Participant:
+        kept = self.contexts[node].state[wire.MASK]
+        assert isinstance(kept, ConfigRecord)
+        return get_participant(kept)
+
+
+class Stages:
+    """Sends orders and keeps what the clients have answered."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.keys: dict[int, bytes] = {}
+        self.boxes: dict[int, dict[int, bytes]] = {}
+
+    def send(
+        self, node: int, content: dict[str, Any], message_type: str = "train"
+    ) -> RecordDict | str:
+        """Return the content of the reply, or the reason of its error."""
+        message = Message(RecordDict(content), dst_node_id=node, message_type=message_type)
+        reply = next(iter(self.grid.send_and_receive([message])))
+        return str(reply.error.reason) if reply.has_error() else reply.content
+
+    def ask(self, node: int, stage: Any, about: dict[str, Any] | None = None, **values: Any) -> Any:
+        """Send one order of a stage; `round` is 1 unless told."""
+        order = {"stage": stage, "round": 1, **values}
+        content: dict[str, Any] = {
+            wire.MASK: ConfigRecord({k: v for k, v in order.items() if v is not None})
+        }
+        if stage == "train":
+            told = {k: v for k, v in (about or {}).items() if v is not None}
+            model = {"arrays": record(MODEL), "config": ConfigRecord({"server-round": 1})}
+            content |= {SUM: ConfigRecord(told), **model}
+        answer = self.send(node, content)
+        return answer if isinstance(answer, str) or stage == "train" else answer[wire.MASK]
+
+    def announce(self, **values: Any) -> None:
+        for n in range(1, NUM + 1):
+            self.keys[n] = self.ask(n, "keys", number=n, **values)["keys"]
+
+    def share_order(self, n: int, **values: Any) -> dict[str, Any]:
+        keys = put_by_number("keys", {p: k for p, k in self.keys.items() if p != n})
+        return {"number": n, "threshold": THRESHOLD, **keys, **values}
+
+    def share(self, **values: Any) -> None:
+        self.announce(**values)
+        for n in self.keys:
+            answer = self.ask(n, "shares", **self.share_order(n, **values))
+            self.boxes[n] = get_by_number(answer, "boxes")
+
+    def train_order(self, n: int, **values: Any) -> dict[str, Any]:
+        boxes = {p: to[n] for p, to in self.boxes.items() if p != n}
+        return {**put_by_number("boxes", boxes), **values}
+
+    def train(self, n: int, about: dict[str, Any] | None = None, **values: Any) -> Any:
+        told = {**ABOUT, **(about or {})}
+        return self.ask(n, "train", told, **self.train_order(n, **values))
+
+
+def test_a_client_answers_the_four_stages_and_trains_once() -> None:
+    clients = Federation()
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        for n in range(1, NUM + 1):
+            reply = stages.train(n)
+            assert list(reply) == ["arrays"]
+        answer = stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
+        assert sorted(answer["peers"]) == [1, 2, 3, 4]
+        assert clients.calls == NUM
+
+    clients.run(main)
+
+
+def test_nothing_but_the_masked_vector_leaves_the_client(caplog: pytest.LogCaptureFixture) -> None:
+    clients = Federation()
+    clients.answer = lambda: trained(accuracy=0.5, curve=[1.0, 2.0])
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        with caplog.at_level(logging.INFO, "flwr"):
+            reply = stages.train(1)
+        dim = Layout.of(record(MODEL)).dim
+        assert list(reply) == ["arrays"]
+        assert list(reply["arrays"]) == ["masked"]
+        vector = get_upload(reply, QUANTISER.ring, QUANTISER.num_slots(dim))
+        assert vector.dtype == np.uint32
+
+    clients.run(main)
+    said = [r.getMessage() for r in caplog.records if "no part of the secure sum" in r.getMessage()]
+    assert said == ["not sent, since they are no part of the secure sum: accuracy, curve"]
+
+
+def test_a_train_message_without_an_order_is_refused_and_not_trained() -> None:
+    clients = Federation()
+
+    def main(stages: Stages) -> None:
+        plain = {"arrays": record(MODEL), "config": ConfigRecord({"server-round": 1})}
+        for content in (plain, {}, {**plain, wire.MASK: MetricRecord({"round": 1})}):
+            assert "this client masks" in stages.send(1, content)
+        assert clients.calls == 0
+
+    clients.run(main)
+
+
+def test_only_the_apps_own_configuration_switches_masking_off() -> None:
+    clients = Federation(MaskMod(required=False))
+
+    def main(stages: Stages) -> None:
+        reply = stages.send(1, {"arrays": record(MODEL), "config": ConfigRecord()})
+        assert sorted(reply) == ["arrays", "metrics"]
+
+    clients.run(main)
+
+
+def test_other_kinds_of_messages_pass() -> None:
+    clients = Federation()
+
+    def main(stages: Stages) -> None:
+        assert "metrics" in stages.send(1, {"arrays": record(MODEL)}, "evaluate")
+
+    clients.run(main)
+
+
+@pytest.mark.parametrize("message_type", ["train.other", "train"])
+def test_every_kind_of_training_is_masked(message_type: str) -> None:
+    clients = Federation()
+    clients.app.train("other", mods=[mask_mod])(lambda m, _: Message(trained(), reply_to=m))
+
+    def main(stages: Stages) -> None:
+        assert "this client masks" in stages.send(1, {"arrays": record(MODEL)}, message_type)
+
+    clients.run(main)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_tap_collects_only_where_it_is_allowed(allowed: bool) -> None:
+    clients = Federation(MaskMod(allow_tap=allowed), mods=[tap_mod])
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        keep = {wire.TAP: ConfigRecord({"action": "keep", "round": 1})}
+        order = ConfigRecord({"stage": "train", "round": 1, **stages.train_order(1)})
+        model = {SUM: ConfigRecord(ABOUT), "arrays": record(MODEL)}
+        assert list(stages.send(1, {wire.MASK: order, **keep, **model})) == ["arrays"]
+        reply = stages.send(1, {wire.TAP: ConfigRecord({"action": "collect", "round": 1})})
+        if allowed:
+            assert set(reply["arrays"]) == set(MODEL)  # type: ignore[index]
+        else:
+            assert "this client masks" in reply
+
+    clients.run(main)
+
+
+def test_a_tap_order_is_no_way_around_the_mask() -> None:
+    clients = Federation(MaskMod(allow_tap=True))  # but no tap is listed
+
+    def main(stages: Stages) -> None:
+        model = {"arrays": record(MODEL), "config": ConfigRecord()}
+        taps: list[dict[str, Any]] = [{"action": "collect", "round": 1}, {"action": "keep"}, {}]
+        for tap in taps:
+            reply = stages.send(1, {wire.TAP: ConfigRecord(tap), **model})
+            assert "this client masks" in reply
+        assert clients.calls == 0
+
+    clients.run(main)
+
+
+def test_a_round_is_not_announced_twice_and_none_before_it() -> None:
+    def main(stages: Stages) -> None:
+        stages.announce(round=5)
+        for again in (5, 4, 1):
+            assert "round must be above 5" in stages.ask(1, "keys", number=1, round=again)
+        assert "keys" in stages.ask(1, "keys", number=1, round=6)
+
+    Federation().run(main)
+
+
+def test_keys_are_fresh_in_every_round() -> None:
+    def main(stages: Stages) -> None:
+        stages.announce()
+        first = dict(stages.keys)
+        stages.announce(round=2)
+        both = [*first.values(), *stages.keys.values()]
+        pieces = [keys[i : i + 32] for keys in both for i in (0, 32, 64)]
+        assert len(set(pieces)) == len(pieces) == 6 * NUM
+
+    Federation().run(main)
+
+
+def test_another_run_begins_again_and_does_not_go_on_with_what_it_finds() -> None:
+    clients = Federation()
+
+    def main(stages: Stages) -> None:
+        stages.share(round=7)
+        for node in range(1, NUM + 1):  # as if the state came from an earlier run of this node
+            kept = clients.contexts[node].state[wire.MASK]
+            assert isinstance(kept, ConfigRecord)
+            kept["run"] = "99"
+        assert "of the run that sent the keys" in stages.train(1, round=7)
+        assert "keys" in stages.ask(1, "keys", number=1, round=1)
+
+    clients.run(main)
+
+
+@pytest.mark.parametrize("stage", ["shares", "train", "unmask"])
+def test_no_stage_comes_before_the_keys(stage: str) -> None:
+    clients = Federation()
+
+    def main(stages: Stages) -> None:
+        assert "comes after 'keys'" in stages.ask(1, stage)
+        assert clients.calls == 0
+
+    clients.run(main)
+
+
+def test_stages_out_of_order_or_of_another_round_are_refused_and_nothing_is_trained() -> None:
+    clients = Federation()
+
+    def main(stages: Stages) -> None:
+        stages.announce()
+        assert "after 'shared'" in stages.train(1)
+        assert "after 'uploaded'" in stages.ask(1, "unmask", survivors=[1, 2, 3], dropped=[])
+        stages.keys.clear()
+        stages.share(round=2)
+        assert "round must be 2" in stages.train(1, round=1)
+        assert "round must be 2" in stages.train(1, round=3)
+        assert "after 'announced'" in stages.ask(1, "shares", **stages.share_order(1, round=2))
+        assert "after 'uploaded'" in stages.ask(1, "unmask", survivors=[1], dropped=[], round=2)
+        assert clients.calls == 0
+
+    clients.run(main)
+
+
+def test_a_second_upload_is_refused_before_it_is_trained() -> None:
+    clients = Federation()
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        assert list(stages.train(1)) == ["arrays"]
+        assert "after 'shared', the last was 'uploaded'" in stages.train(1)
+        assert clients.calls == 1
+
+    clients.run(main)
+
+
+def test_a_second_unmasking_request_is_refused() -> None:
+    def main(stages: Stages) -> None:
+        stages.share()
+        stages.train(1)
+        lists: dict[str, Any] = {"survivors": [1, 2, 3], "dropped": [4]}
+        assert len(stages.ask(1, "unmask", **lists)["peers"]) == NUM
+        assert "once" in stages.ask(1, "unmask", **lists)
+        assert "once" in stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
+
+    Federation().run(main)
+
+
+def test_a_refused_unmasking_request_reveals_nothing_and_may_be_corrected() -> None:
+    def main(stages: Stages) -> None:
+        stages.share()
+        stages.train(1)
+        assert "survivors must be" in stages.ask(1, "unmask", survivors=[1, 2], dropped=[3, 4])
+        assert len(stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])["peers"]) == NUM
+
+    Federation().run(main)
+
+
+@pytest.mark.parametrize(
+    ("mod", "reason"),
+    [
+        (MaskMod(min_peers=4), "peers must be at least 4"),
+        (MaskMod(min_threshold=4), "threshold must be at least 4"),
+        (MaskMod(colluders=2), "threshold must be at least 4"),
+        (MaskMod(min_peers=3, colluders=1), None),
+    ],
+)
+def test_the_clients_own_policy_limits_what_the_server_proposes(
+    mod: MaskMod, reason: str | None
+) -> None:
+    def main(stages: Stages) -> None:
+        stages.announce()
+        answer = stages.ask(1, "shares", **stages.share_order(1))
+        if reason is None:
+            assert "boxes" in answer
+        else:
+            assert reason in answer
+
+    Federation(mod).run(main)
+
+
+def test_fewer_boxes_than_the_policy_wants_are_refused_before_training() -> None:
+    clients = Federation(MaskMod(min_peers=3))
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        del stages.boxes[4]
+        assert "peers must be at least 3, got 2" in stages.train(1)
+        assert clients.calls == 0
+
+    clients.run(main)
+
+
+def test_a_policy_that_protects_nothing_is_a_mistake() -> None:
+    for settings in ({"min_peers": 0}, {"min_threshold": 1}, {"colluders": -1}):
+        with pytest.raises(ValueError, match=next(iter(settings))):
+            MaskMod(**settings)  # type: ignore[arg-type]
+
+
+BAD_ORDERS: list[tuple[Any, dict[str, Any], str]] = [
+    ("keys", {"number": "one"}, "number must be a whole number, got str"),
+    ("keys", {"number": None}, "number must be a whole number"),
+    ("keys", {"number": True}, "number must be a whole number"),
+    ("keys", {"number": 1, "round": 1.5}, "round must be a whole number"),
+    ("keys", {"number": 1, "round": None}, "round must be a whole number"),
+    ("keys", {"number": 1, "round": -1}, "server_round must be"),
+    ("other", {}, "stage must be keys, shares, train or unmask"),
+    (3, {}, "stage must be a text"),
+    ("shares", {"threshold": None}, "threshold must be a whole number"),
+    ("shares", {"peers": [2, 3, 4, 5, 6]}, "keys must be 5 equal parts"),
+    ("shares", {"peers": [2, 3]}, "96 bytes, got 144"),
+    ("shares", {"peers": []}, "keys must be 0 equal parts"),
+    ("shares", {"peers": [2, 2, 3]}, "peers must be distinct"),
+    ("shares", {"peers": 2}, "peers must be a list of numbers"),
+    ("shares", {"peers": ["a", "b", "c"]}, "peers must be a list of numbers"),
+    ("shares", {"keys": b""}, "96 bytes, got 0"),
+    ("shares", {"keys": "abc"}, "keys must be bytes, got str"),
+    ("shares", {"keys": None}, "keys must be bytes"),
+    ("train", {"boxes": None}, "boxes must be bytes"),
+    ("train", {"boxes": b"12"}, "boxes must be 3 equal parts"),
+    ("train", {"boxes": b"123"}, "box must be sealed"),
+]
+BAD_SUMS: list[tuple[dict[str, Any], str]] = [
+    ({"clip-range": None}, "mask order must describe the quantiser"),
+    ({"clip-range": "wide"}, "mask order must describe the quantiser"),
+    ({"clip-range": -1.0}, "clip_range must be positive"),
+    ({"bits": 7}, "bits must be in"),
+    ({"metric-lows": [0.0, 1.0]}, "mask order must describe the quantiser"),
+    ({"max-clients": 3}, "max-clients must be at least 4"),
+    ({"weight-key": None}, "weight-key must be a text"),
+    ({"arrays": None}, "arrays must be names among"),
+    ({"arrays": ["w", "other"]}, "arrays must be names among"),
+    ({"arrays": []}, "at least one float array"),
+]
+
+
+@pytest.mark.parametrize(("stage", "change", "reason"), BAD_ORDERS)
+def test_a_malformed_order_is_refused_with_the_reason(
+    stage: Any, change: dict[str, Any], reason: str
+) -> None:
+    clients = Federation()
+
+    def main(stages: Stages) -> None:
+        if stage == "shares":
+            stages.announce()
+            answer = stages.ask(1, stage, **stages.share_order(1, **change))
+        elif stage == "train":
+            stages.share()
+            answer = stages.train(1, **change)
+        else:
+            stages.announce(round=0)
+            answer = stages.ask(1, stage, **{"round": 0 if stage == "other" else 1, **change})
+        assert isinstance(answer, str)
+        assert reason in answer
+        assert clients.calls == 0
+
+    clients.run(main)
+
+
+@pytest.mark.parametrize(("change", "reason"), BAD_SUMS)
+def test_a_sum_that_is_not_described_is_refused_before_training(
+    change: dict[str, Any], reason: str
+) -> None:
+    clients = Federation()
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        assert reason in stages.train(1, change)
+        assert clients.calls == 0
+
+    clients.run(main)
+
+
+def test_an_order_without_the_description_of_the_sum_is_refused() -> None:
+    def main(stages: Stages) -> None:
+        stages.share()
+        order = ConfigRecord({"stage": "train", "round": 1, **stages.train_order(1)})
+        assert SUM in stages.send(1, {wire.MASK: order, "arrays": record(MODEL)})
+
+    Federation().run(main)
+
+
+def test_lists_of_survivors_must_be_numbers() -> None:
+    def main(stages: Stages) -> None:
+        stages.share()
+        stages.train(1)
+        assert "dropped must be a list" in stages.ask(1, "unmask", survivors=[1, 2, 3])
+        answer = stages.ask(1, "unmask", survivors=[1, 1, 2, 3], dropped=[])
+        assert "survivors must be distinct" in answer
+
+    Federation().run(main)
+
+
+OWN_FAULTS: dict[str, Callable[[], RecordDict]] = {
+    "not a number": lambda: trained(arrays={"b": np.array(np.nan)}),
+    "infinite": lambda: trained(arrays={"b": np.array(np.inf)}),
+    "too heavy": lambda: trained(**{"num-examples": 101}),
+    "weightless": lambda: trained(**{"num-examples": 0}),
+    "a negative weight": lambda: trained(**{"num-examples": -3.0}),
+    "a weight that is no number": lambda: trained(**{"num-examples": float("nan")}),
+    "a list of weights": lambda: trained(**{"num-examples": [50.0]}),
+    "no weight": lambda: trained(**{"num-examples": None}),
+    "no metric": lambda: trained(loss=None),
+    "an infinite metric": lambda: trained(loss=float("inf")),
+}
+
+
+@pytest.mark.parametrize("fault", OWN_FAULTS)
+def test_a_clients_own_fault_is_caught_before_masking_and_tells_no_number(
+    fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients = Federation()
+    clients.answer = OWN_FAULTS[fault]
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        answer = stages.train(1)
+        assert isinstance(answer, str)
+        assert "not finite, missing or out of range; the client's own log says which" in answer
+        assert not set("0123456789") & set(answer)
+        clients.answer = trained  # nothing has been sent: the round is still open
+        assert list(stages.train(1)) == ["arrays"]
+
+    clients.run(main)
+    assert any("stays out of the round" in r.getMessage() for r in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [{"w": np.zeros(4, np.float32)}, {"b": np.zeros(1)}, {"none": np.zeros((1, 3), np.float32)}],
+)
+def test_a_trained_model_of_another_shape_is_refused(arrays: dict[str, Any]) -> None:
+    clients = Federation()
+    clients.answer = lambda: trained(arrays=arrays)
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        assert "must have shape" in stages.train(1)
+
+    clients.run(main)
+
+
+def test_an_exception_of_the_training_is_an_error_and_the_round_stays_open() -> None:
+    clients = Federation()
+
+    def fails() -> RecordDict:
+        raise ZeroDivisionError("no data")
+
+    clients.answer = fails
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        assert "no data" in stages.train(1)
+        assert clients.state(2).step == "shared"
+        clients.answer = trained
+        assert list(stages.train(1)) == ["arrays"]
+
+    clients.run(main)
+
+
+def test_integer_arrays_stay_outside_even_when_they_come_as_floats() -> None:
+    clients = Federation()
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        layout = Layout.of(record(MODEL))
+        assert ABOUT["arrays"] == ["w", "b", "none"]
+        later = {**MODEL, "count": np.array(3.0)}  # as FedAvg sends it after its first round
+        order = ConfigRecord({"stage": "train", "round": 1, **stages.train_order(1)})
+        clients.answer = lambda: trained(arrays={"count": np.array(4.0)})
+        content = {"arrays": record(later), wire.MASK: order, SUM: ConfigRecord(ABOUT)}
+        reply = stages.send(1, content)
+        get_upload(reply, QUANTISER.ring, QUANTISER.num_slots(layout.dim))  # type: ignore[arg-type]
+
+    clients.run(main)
+
+
+@pytest.mark.parametrize(("bits", "octets"), [(8, 1), (16, 2), (24, 3), (30, 4), (32, 4), (40, 5)])
+def test_a_coordinate_takes_as_many_bytes_as_its_ring_needs(bits: int, octets: int) -> None:
+    quantiser = Quantiser(clip_range=2.0, bits=bits, max_clients=NUM, max_weight=100.0)
+    slots = quantiser.num_slots(Layout.of(record(MODEL)).dim)
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        reply = stages.train(1, put_quantiser(quantiser))
+        assert reply["arrays"]["masked"].numpy().nbytes == octets * slots
+        vector = get_upload(reply, quantiser.ring, slots)
+        assert vector.shape == (slots,)
+        assert int(vector.max()) < 2**bits
+
+    Federation().run(main)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros(10, np.uint64),
+        np.zeros((2, 5), np.uint32),
+        np.zeros(9, np.uint32),
+        np.zeros(10, np.float32),
+        np.full(10, 2**31, np.uint32),
+    ],
+)
+def test_an_upload_of_another_form_is_refused(array: np.ndarray[Any, Any]) -> None:
+    content = RecordDict({"arrays": ArrayRecord({"masked": Array(array)})})
+    ring = Quantiser(clip_range=1.0, bits=31, max_clients=3).ring
+    with pytest.raises(RefusedError, match="masked vector must be"):
+        get_upload(content, ring, 10)
+
+
+def test_after_the_upload_the_clients_state_holds_no_secret_of_its_own() -> None:
+    clients = Federation()
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        before = clients.state(1).secrets
+        assert before is not None
+        stages.train(1)
+        kept = clients.contexts[1].state[wire.MASK]
+        text = repr(dict(kept))
+        for secret in (before.seed, before.mask.secret, before.share.secret):
+            assert repr(secret) not in text
+        stages.ask(1, "unmask", survivors=[1, 2, 3, 4], dropped=[])
+        kept = clients.contexts[1].state[wire.MASK]
+        assert isinstance(kept, ConfigRecord)
+        assert set(kept) == {"run", "step", "numbers"}
+
+    clients.run(main)
+
+
+def test_a_straggler_that_overwrites_the_state_leads_to_a_refusal() -> None:
+    clients = Federation()
+
+    def main(stages: Stages) -> None:
+        stages.share()
+        late = clients.contexts[1].state[wire.MASK]
+        stages.share(round=2)
+        clients.contexts[1].state[wire.MASK] = late  # the late reply of round 1 is written last
+        assert "round must be 1" in stages.train(1, round=2)
+        assert "after 'announced'" in stages.ask(1, "shares", **stages.share_order(1))
+
+    clients.run(main)

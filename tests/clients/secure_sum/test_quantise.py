@@ -1,0 +1,283 @@
+"""Quantiser: the sum never wraps, the mean errs by less than its quantum, faults are refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakmeter.clients.secure_sum import quantise
+from leakmeter.clients.secure_sum.masking import Ring, RingVector, add_vectors, mask_stream
+from leakmeter.clients.secure_sum.quantise import Quantiser
+
+BITS = [8, 12, 16, 24, 32, 48, 64]
+
+
+def plain(**changes: Any) -> Quantiser:
+    return Quantiser(**({"clip_range": 1.0, "bits": 32, "max_clients": 10} | changes))
+
+
+def total_of(quantiser: Quantiser, vectors: list[RingVector]) -> RingVector:
+    return add_vectors(vectors, quantiser.ring)
+
+
+cohorts = st.fixed_dictionaries(
+    {
+        "bits": st.sampled_from(BITS),
+        "clients": st.integers(1, 6),
+        "spare": st.integers(0, 3),
+        "dim": st.integers(0, 20),
+        "clip_range": st.sampled_from([1e-3, 0.7, 8.0]),
+        "max_weight": st.sampled_from([1.0, 0.3, 60.0, 1000.0, 1e7]),
+        "seed": st.integers(0, 1000),
+    }
+)
+
+
+@given(cohorts)
+@settings(max_examples=150, deadline=None)
+def test_mean_errs_by_less_than_its_quantum(case: dict[str, Any]) -> None:
+    rng = np.random.default_rng(case["seed"])
+    clients, reach = case["clients"], case["clip_range"]
+    quantiser = Quantiser(
+        clip_range=reach,
+        bits=case["bits"],
+        max_clients=clients + case["spare"],
+        max_weight=case["max_weight"],
+        metrics={"loss": (-1.0, 5.0), "accuracy": (0.0, 1.0)},
+    )
+    updates = rng.uniform(-1.5 * reach, 1.5 * reach, (clients, case["dim"]))
+    weights = rng.uniform(0.01, 1.0, clients) * case["max_weight"]
+    metrics = [{"loss": rng.uniform(-1, 5), "accuracy": rng.random()} for _ in range(clients)]
+    total = total_of(
+        quantiser,
+        [quantiser.encode(u, w, m, rng) for u, w, m in zip(updates, weights, metrics, strict=True)],
+    )
+    result = quantiser.decode(total)
+    # The mean is that of weights on the grid of `weight_unit`; nothing else is approximate.
+    rounded = np.round(weights / quantiser.weight_unit) * quantiser.weight_unit
+    expected = rounded @ np.clip(updates, -reach, reach) / rounded.sum()
+    assert np.all(np.abs(result.mean - expected) <= result.quantum * (1 + 1e-9))
+    assert result.total_weight == math.fsum(rounded)
+    assert result.num_clients == clients
+    assert result.saturated == np.count_nonzero(np.abs(updates) > reach)
+    for name, (low, high) in quantiser.metrics.items():
+        exact = rounded @ [m[name] for m in metrics] / rounded.sum()
+        slack = (high - low) * clients * quantiser.weight_unit / rounded.sum()
+        assert abs(result.metrics[name] - exact) <= slack * 1.001
+    assert quantiser.implausible(total, clients) is None
+
+
+@given(st.sampled_from(BITS), st.integers(1, 60), st.sampled_from([-1.0, 1.0]), st.integers(0, 50))
+@settings(deadline=None)
+def test_nothing_wraps_at_the_extremes(bits: int, clients: int, sign: float, seed: int) -> None:
+    quantiser = Quantiser(
+        clip_range=0.37,
+        bits=bits,
+        max_clients=clients,
+        max_weight=977.0,
+        metrics={"loss": (0.0, 1.0)},
+    )
+    rng = np.random.default_rng(seed)
+    one = quantiser.encode(np.full(3, sign * 9.9), 977.0, {"loss": 1.0}, rng)
+    result = quantiser.decode(total_of(quantiser, [one] * clients))
+    np.testing.assert_allclose(result.mean, sign * 0.37, rtol=1e-12)
+    assert result.total_weight == 977.0 * clients
+    assert result.metrics == {"loss": 1.0}
+    assert result.saturated == 3 * clients
+    assert result.num_clients == clients
+
+
+def test_grid_points_and_integer_weights_are_exact() -> None:
+    quantiser = plain(bits=16, clip_range=3276.0, max_weight=8.0)
+    assert quantiser.step == 1.0
+    rng = np.random.default_rng(0)
+    updates, weights = np.array([[1.0, -2.0, 3276.0], [8.0, 0.0, -3276.0]]), [4, 8]
+    vectors = [quantiser.encode(u * 2, w, {}, rng) for u, w in zip(updates, weights, strict=True)]
+    # Weighted by w/8 the coordinates are integers, so no rounding takes place.
+    result = quantiser.decode(total_of(quantiser, vectors))
+    expected = (4 * np.array([2.0, -4.0, 3276.0]) + 8 * np.array([16.0, 0.0, -3276.0])) / 12
+    np.testing.assert_allclose(result.mean, expected, rtol=1e-15)
+    assert result.total_weight == 12
+    assert result.saturated == 2
+
+
+def test_ring_sum_of_encodings_is_the_integer_sum() -> None:
+    quantiser, rng = plain(bits=24, metrics={"loss": (0.0, 1.0)}), np.random.default_rng(1)
+    vectors = [quantiser.encode(rng.normal(size=50), 1, {"loss": 0.3}, rng) for _ in range(10)]
+    ring = quantiser.ring
+    by_hand = sum(ring.signed(v[:50]) for v in vectors)
+    np.testing.assert_array_equal(ring.signed(total_of(quantiser, vectors)[:50]), by_hand)
+
+
+def test_empty_update_still_carries_weight_and_metrics() -> None:
+    quantiser = plain(max_weight=50.0, metrics={"loss": (0.0, 4.0)})
+    vector = quantiser.encode(np.empty(0), 30, {"loss": 1.0}, np.random.default_rng(0))
+    result = quantiser.decode(vector)
+    assert result.mean.shape == (0,)
+    assert (result.total_weight, result.num_clients) == (30.0, 1)
+    assert result.metrics["loss"] == pytest.approx(1.0, abs=1e-8)
+
+
+def bias_in_standard_errors(rounded: np.ndarray, exact: float) -> float:
+    fraction = exact - math.floor(exact)
+    return float((rounded.mean() - exact) / math.sqrt(fraction * (1 - fraction) / rounded.size))
+
+
+@pytest.mark.parametrize("value", [0.3, -0.3, 12345.75, -2000000.125])
+def test_rounding_is_unbiased_and_the_test_rejects_other_rounding(value: float) -> None:
+    # Fixed keys; a fair draw would exceed 4.5 standard errors with chance 7e-6.
+    words = mask_stream(bytes(32), 100_000, Ring(32))
+    fair = quantise._round(np.full(100_000, value), words)
+    assert set(fair.tolist()) == {math.floor(value), math.ceil(value)}
+    assert abs(bias_in_standard_errors(fair, value)) < 4.5
+    for wrong in (np.floor, np.rint):
+        assert abs(bias_in_standard_errors(wrong(np.full(100_000, value)), value)) > 50
+
+
+def test_the_mean_is_unbiased_with_the_stated_spread() -> None:
+    quantiser, rng = plain(bits=12, max_weight=10.0), np.random.default_rng(5)
+    update = np.full(40_000, 0.0137)
+    vectors = [quantiser.encode(update, weight, {}, rng) for weight in (3, 10, 7)]
+    result = quantiser.decode(total_of(quantiser, vectors))
+    spread = result.quantum / (2 * math.sqrt(3))
+    errors = result.mean - 0.0137
+    assert abs(errors.mean()) < 4.5 * spread / 200
+    assert errors.std() <= 1.01 * spread
+
+
+def test_rounding_the_weighted_update_beats_weighting_the_rounded_one() -> None:
+    # 100 clients of weight 60 of at most 1,000: the other order needs a grid 1,000 times coarser.
+    quantiser = plain(max_clients=100, max_weight=1000.0)
+    other = plain(max_clients=100 * 1000)
+    ratio = other.quantum(100, 100.0) / quantiser.quantum(100, 6000.0)
+    assert ratio == pytest.approx(60, rel=1e-3)
+
+
+def test_same_generator_same_vector_and_the_input_is_left_alone() -> None:
+    quantiser, update = plain(), np.random.default_rng(0).normal(size=40_000)
+    before = update.copy()
+    first, second = (quantiser.encode(update, 1, {}, np.random.default_rng(3)) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(update, before)
+    single = quantiser.encode(update.astype(np.float32), 1, {}, np.random.default_rng(3))
+    assert single.dtype == first.dtype
+
+
+@pytest.mark.parametrize(
+    ("bits", "bytes_each"), [(8, 1), (16, 2), (24, 3), (32, 4)], ids=lambda v: str(v)
+)
+def test_upload_is_four_bytes_a_parameter_or_fewer(bits: int, bytes_each: int) -> None:
+    quantiser = plain(bits=bits, max_clients=100, metrics={"loss": (0.0, 1.0)})
+    vector = quantiser.encode(np.zeros(7850), 1, {"loss": 0.5}, np.random.default_rng(0))
+    assert len(vector) == quantiser.num_slots(7850) <= 7850 + 100
+    assert len(quantiser.ring.to_bytes(vector)) == bytes_each * len(vector)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bits": 8, "max_clients": 128}, r"max_clients must be in \[1, 127\].*got 128"),
+        ({"max_clients": 0}, r"max_clients must be in \[1, 2147483647\].*got 0"),
+        ({"bits": 7}, r"bits must be in \[8, 64\], got 7"),
+        ({"clip_range": 0.0}, "clip_range must be positive and finite, got 0.0"),
+        ({"clip_range": math.nan}, "clip_range must be positive and finite, got nan"),
+        ({"max_weight": math.inf}, "max_weight must be positive and finite, got inf"),
+        ({"noise_std": -1.0}, "noise_std must be at least 0 and finite, got -1.0"),
+        ({"metrics": {"loss": (1.0, 1.0)}}, r"metrics\['loss'\] must be finite low < high"),
+    ],
+)
+def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plain(**changes)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 39_999])
+def test_updates_that_are_not_finite_are_refused(bad: float, place: int) -> None:
+    update = np.zeros(40_000)
+    update[place] = bad
+    with pytest.raises(ValueError, match="update must be finite"):
+        plain().encode(update, 1, {}, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("weight", [0, -1, 60.5, math.nan, math.inf, 1e-12])
+def test_weights_out_of_range_are_refused(weight: float) -> None:
+    with pytest.raises(ValueError, match=r"weight must be in \[.*, 60\], got"):
+        plain(max_weight=60.0).encode(np.zeros(3), weight, {}, np.random.default_rng(0))
+
+
+def test_metrics_are_required_finite_and_clipped() -> None:
+    quantiser, rng = plain(metrics={"loss": (0.0, 2.0), "b": (0, 1)}), np.random.default_rng(0)
+    with pytest.raises(ValueError, match=r"lacks \['b'\]"):
+        quantiser.encode(np.zeros(3), 1, {"loss": 1.0}, rng)
+    with pytest.raises(ValueError, match=r"metrics\['loss'\] must be finite, got nan"):
+        quantiser.encode(np.zeros(3), 1, {"loss": math.nan, "b": 0}, rng)
+    vector = quantiser.encode(np.zeros(3), 1, {"loss": 7.0, "b": 0, "other": 1.0}, rng)
+    result = quantiser.decode(vector)
+    assert result.metrics == {"loss": 2.0, "b": 0.0}
+    assert result.saturated == 1
+
+
+def test_updates_with_a_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"update must be a flat vector, got shape \(2, 2\)"):
+        plain().encode(np.zeros((2, 2)), 1, {}, np.random.default_rng(0))
+
+
+def test_noise_has_ten_standard_deviations_of_room_and_is_never_clipped() -> None:
+    quantiser, rng = plain(noise_std=0.5), np.random.default_rng(0)
+    assert quantiser.room == 6.0
+    noised = np.array([1.0 + 5.0, -6.0, 0.0])
+    result = quantiser.decode(quantiser.encode(noised, 1, {}, rng))
+    np.testing.assert_allclose(result.mean, noised, atol=quantiser.quantum(1, 1.0))
+    assert result.saturated == 0
+    with pytest.raises(ValueError, match=r"noised update must be within ±6, got 6.01"):
+        quantiser.encode(np.array([6.01]), 1, {}, rng)
+
+
+def lie(vector: RingVector, slot: int, amount: int) -> RingVector:
+    changed = vector.copy()
+    changed[slot] += changed.dtype.type(amount % 2 ** (8 * changed.itemsize))
+    return changed
+
+
+def test_sums_that_no_honest_cohort_has_are_named() -> None:
+    quantiser = plain(max_weight=10.0, metrics={"loss": (0.0, 1.0)})
+    rng = np.random.default_rng(0)
+    vectors = [quantiser.encode(np.zeros(4), 5, {"loss": 0.5}, rng) for _ in range(3)]
+    total = total_of(quantiser, vectors)
+    assert quantiser.implausible(total, 3) is None
+    assert "contributors must be in [2, 2], got 3" in str(quantiser.implausible(total, 2))
+    assert "num_clients must be in [1, 10], got 11" in str(quantiser.implausible(total, 11))
+    # Half the weight allows half the range: 1.5 · levels and three roundings.
+    most = 3 * quantiser.levels // 2 + 3
+    for amount in (most, -most):
+        assert quantiser.implausible(lie(total, 0, amount), 3) is None
+    for amount in (most + 2, -most - 2):
+        assert "sum in steps must be" in str(quantiser.implausible(lie(total, 0, amount), 3))
+    weight_slot, digits = 5, quantiser._num_digits
+    heavy = lie(total, weight_slot + digits - 1, 1 << 20)
+    assert "total weight in units" in str(quantiser.implausible(heavy, 3))
+    assert "saturated" in str(quantiser.implausible(lie(total, weight_slot + digits, 16), 3))
+    better = lie(total, weight_slot + 3 * digits - 1, 1 << 20)
+    assert "metric in weight units" in str(quantiser.implausible(better, 3))
+
+
+def test_the_lowest_number_of_a_64_bit_ring_does_not_slip_through() -> None:
+    quantiser = plain(bits=64)
+    vector = quantiser.encode(np.zeros(1), 1, {}, np.random.default_rng(0))
+    vector[0] = 1 << 63
+    assert "smallest sum in steps" in str(quantiser.implausible(vector, 1))
+
+
+def test_sums_of_the_wrong_type_or_length_and_of_nobody_are_refused() -> None:
+    quantiser = plain()
+    for wrong in (np.zeros(2, np.uint32), np.zeros(50, np.uint64), np.zeros((9, 9), np.uint32)):
+        with pytest.raises(ValueError, match="total must be a flat uint32 vector"):
+            quantiser.decode(wrong)
+    with pytest.raises(ValueError, match="total weight must be positive, got 0"):
+        quantiser.decode(np.zeros(50, np.uint32))

@@ -1,0 +1,263 @@
+"""Settings: the same words everywhere, and a clear word about every wrong one."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakmeter.fl_app.config.config import Config, kebab
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.names import ALGORITHMS, DATASETS, MODELS, PARTITIONS, SERVERS
+
+PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
+SETTINGS = {kebab(spec.name): spec.default for spec in fields(Config)}
+
+
+def test_settings_are_kebab_case_outside_and_snake_case_inside() -> None:
+    config = Config.from_mapping({"batch-size": 5, "canary-seats": 3})
+    assert (config.batch_size, config.canary_seats) == (5, 3)
+    assert config.to_mapping()["batch-size"] == 5
+    assert not any("_" in name for name in config.to_mapping())
+
+
+def test_a_whole_number_serves_where_a_float_is_due() -> None:
+    for config in (Config(lr=1), Config.from_mapping({"lr": 1})):
+        assert type(config.lr) is float
+        assert config == Config(lr=1.0)
+
+
+positive = st.floats(0, 1e300, exclude_min=True)
+# Characters that cannot be printed, lone surrogates among them, are refused.
+text = st.text().filter(str.isprintable)
+
+
+@given(
+    data_dir=text,
+    dataset=st.sampled_from(DATASETS),
+    model=st.sampled_from(MODELS),
+    partition=st.sampled_from(PARTITIONS),
+    algorithm=st.sampled_from(ALGORITHMS),
+    server=st.sampled_from(SERVERS),
+    lr=positive,
+    server_lr=positive,
+    dirichlet=positive,
+    delta=st.floats(0, 1, exclude_min=True, exclude_max=True),
+    server_momentum=st.floats(0, 1, exclude_max=True),
+    seed=st.integers(0, 2**31 - 1),
+    clients=st.integers(40, 10**9),
+    download=st.booleans(),
+)
+def test_toml_gives_back_every_configuration(**values: Any) -> None:
+    config = Config(**values)
+    assert Config.from_mapping(tomllib.loads(config.to_toml())) == config
+
+
+def test_a_toml_file_gives_back_the_configuration(tmp_path: Path) -> None:
+    config = Config(seed=7, data_dir='C:\\dätä "x" 🎲', delta=1e-7, download=True)
+    (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf-8")
+    assert Config.from_toml(tmp_path / "config.toml") == config
+
+
+def test_toml_holds_every_setting() -> None:
+    assert tomllib.loads(Config().to_toml()) == SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("dataset", "digits, adult, mnist, fashion-mnist, emnist-digits, cifar10, synthetic"),
+        ("model", "linear, slp, mlp, cnn"),
+        ("partition", "iid, dirichlet, natural"),
+        ("algorithm", "fedavg, fedsgd"),
+        ("server", "fedavg, fedavgm"),
+        ("engine", "inline, ray"),
+        ("auditors", "one-shot, likelihood-ratio, mutual-information, record-likelihood-ratio"),
+    ],
+)
+def test_an_unknown_name_lists_the_known_ones(name: str, known: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.from_mapping({name: "nonsense"})
+    assert str(caught.value).startswith(f"{name} must be one of ")
+    assert known in str(caught.value)
+    assert str(caught.value).endswith(", got 'nonsense'")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("synthetic-examples", 0, "synthetic-examples must be at least 1, got 0"),
+        ("synthetic-features", 0, "synthetic-features must be at least 1, got 0"),
+        ("synthetic-classes", 1, "synthetic-classes must be at least 2, got 1"),
+        ("dirichlet", 0.0, "dirichlet must be above 0, got 0.0"),
+        ("mi-draws", 3, "mi-draws must be at least 4, got 3"),
+        ("mi-rank", -1, "mi-rank must be at least 0, got -1"),
+        ("mi-target", 60, "mi-target must be below clients = 60, got 60"),
+        ("clients", 0, "clients must be at least 1, got 0"),
+        ("sample", -1, "sample must be at least 1, got -1"),
+        ("rounds", 0, "rounds must be at least 1, got 0"),
+        ("server-lr", 0.0, "server-lr must be above 0, got 0.0"),
+        ("server-momentum", 1.0, "server-momentum must be at least 0 and below 1, got 1.0"),
+        ("server-momentum", -0.1, "server-momentum must be at least 0 and below 1, got -0.1"),
+        ("epochs", 0, "epochs must be at least 1, got 0"),
+        ("batch-size", -1, "batch-size must be at least 0, got -1"),
+        ("lr", -0.5, "lr must be above 0, got -0.5"),
+        ("lr", math.nan, "lr must be finite and above 0, got nan"),
+        ("lr", math.inf, "lr must be finite and above 0, got inf"),
+        ("canary-seats", -1, "canary-seats must be at least 0, got -1"),
+        ("canary-seats", 0, "canary-seats must be at least 1 for the auditor one-shot, got 0"),
+        ("canaries", -1, "canaries must be at least 0, got -1"),
+        ("canary-repetitions", 0, "canary-repetitions must be at least 1, got 0"),
+        ("canary-repetitions", 31, "canary-repetitions must be at most rounds = 30, got 31"),
+        ("delta", 0.0, "delta must be above 0 and below 1, got 0.0"),
+        ("delta", 1.0, "delta must be above 0 and below 1, got 1.0"),
+        ("seed", -1, "seed must be at least 0 and at most 2147483647, got -1"),
+        ("seed", 2**31, "seed must be at least 0 and at most 2147483647, got 2147483648"),
+        ("ray-address", "here:1", "ray-address must be empty unless engine is ray, got 'here:1'"),
+    ],
+)
+def test_a_number_out_of_range_names_field_range_and_value(
+    name: str, value: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.from_mapping({name: value})
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("clients", 60.0, "a whole number"),
+        ("clients", "60", "a whole number"),
+        ("clients", True, "a whole number"),
+        ("lr", "0.1", "a number"),
+        ("lr", True, "a number"),
+        ("dataset", 1, "a text"),
+        ("auditors", ["one-shot"], "a text"),
+        ("download", 1, "true or false"),
+        ("download", "yes", "true or false"),
+        ("data-dir", "a\x00b", "printable text"),
+        ("data-dir", "a\nb", "printable text"),
+    ],
+)
+def test_a_wrong_type_is_refused_by_any_way_in(name: str, value: Any, kind: str) -> None:
+    message = f"{name} must be {kind}, got {value!r}"
+    with pytest.raises(ConfigError) as caught:
+        Config.from_mapping({name: value})
+    assert str(caught.value) == message
+    with pytest.raises(ConfigError) as caught:
+        Config(**{name.replace("-", "_"): value})
+    assert str(caught.value) == message
+
+
+def test_every_limit_is_allowed_up_to_its_edge() -> None:
+    Config(seed=0)
+    Config(seed=2**31 - 1, server_momentum=0, batch_size=0, canary_repetitions=30)
+    Config(clients=40)
+    Config(clients=30, auditors="none")
+
+
+@pytest.mark.parametrize("clients", [39, 5])
+def test_more_clients_in_a_round_than_in_all_is_refused(clients: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config(clients=clients)
+    wanted = f"sample + canary-seats must be at most clients = {clients}, got 30 + 10 = 40"
+    assert str(caught.value) == wanted
+
+
+def test_more_canaries_than_seats_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"canaries must be from 2 to .* = 300, got 301"):
+        Config(canaries=301)
+    with pytest.raises(ConfigError, match=r"canaries must be from 2 to .* = 150, got 151"):
+        Config(canaries=151, canary_repetitions=2)
+    Config(canaries=150, canary_repetitions=2)
+
+
+def test_canary_seats_are_empty_without_their_auditor() -> None:
+    assert (Config().seats, Config().cohort) == (10, 40)
+    alone = Config(auditors="none")
+    assert (alone.seats, alone.cohort, alone.auditor_names) == (0, 30, ())
+
+
+def test_auditors_are_separated_by_commas_and_blanks_do_not_count() -> None:
+    assert Config(auditors=" one-shot , ").auditor_names == ("one-shot",)
+    assert Config(auditors="").auditor_names == ()
+
+
+def test_an_unknown_setting_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="unknown setting 'batch_size'; known settings:") as e:
+        Config.from_mapping({"batch_size": 8})
+    assert all(name in str(e.value) for name in SETTINGS)
+
+
+def test_a_broken_toml_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    for content in (b"clients = = 3\n", b"\xff\xfe"):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"config must be a TOML file, got .*mine\.toml: "):
+            Config.from_toml(path)
+
+
+def test_a_missing_toml_file_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(ConfigError, match="config must be a readable file, got "):
+            Config.from_toml(path)
+
+
+def test_a_table_in_toml_is_an_unknown_setting(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[run]\nseed = 1\n")
+    with pytest.raises(ConfigError, match="unknown setting 'run'"):
+        Config.from_toml(tmp_path / "c.toml")
+
+
+def test_flowers_configuration_has_every_setting_with_the_same_default() -> None:
+    app = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
+    assert (app.pop("out"), app.pop("resume")) == ("", "")
+    # The launch itself is the engine there.
+    assert app == {k: v for k, v in SETTINGS.items() if k not in ("engine", "ray-address")}
+    assert [type(v) for v in app.values()] == [type(SETTINGS[k]) for k in app]
+
+
+def test_a_configuration_cannot_be_changed_but_replaced() -> None:
+    config = Config()
+    with pytest.raises(AttributeError):
+        config.seed = 1  # type: ignore[misc]
+    with pytest.raises(ConfigError):
+        replace(config, sample=100)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"noise": "central"}, "clip-norm must be above 0 with noise"),
+        ({"clip_norm": 1.0}, "clip-norm must be 0 without noise: nothing would clip"),
+        ({"ledger": "x"}, "ledger must be empty without noise"),
+        ({"budget": 1.0}, "budget must be 0 without a ledger"),
+        ({"noise": "local", "clip_norm": 1.0, "noise_multiplier": 0.0}, "above 0 with noise local"),
+        ({"noise": "distributed", "clip_norm": 1.0, "secagg": "off"}, "secagg must be on"),
+        ({"noise": "local", "clip_norm": 1.0, "clipping": "adaptive"}, "clipping must be fixed"),
+        ({"clipping": "adaptive"}, "noise must be central for adaptive"),
+        (
+            {"noise": "central", "clip_norm": 1.0, "clipping": "adaptive", "noise_multiplier": 4.0},
+            "noise-multiplier must be below 4 with adaptive clipping and 40 clients",
+        ),
+        ({"participation": "once"}, "rounds must be at most clients .* = 1 with participation"),
+        ({"over_budget": "ask"}, "over-budget must be one of refuse, warn"),
+    ],
+)
+def test_noise_that_would_not_protect_is_refused_in_words(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config(**values)
+
+
+def test_each_client_once_is_allowed_while_there_are_clients() -> None:
+    Config(participation="once", clients=120, rounds=3, canaries=30)
+    Config(noise="central", clip_norm=1.0, clipping="adaptive", noise_multiplier=3.9)

@@ -1,0 +1,139 @@
+"""The in-process grid: what Flower would do with messages, states and exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from leakmeter.fl_app.engines import inline
+from leakmeter.fl_app.engines.inline import InlineGrid, run_inline
+
+
+def counting_app() -> ClientApp:
+    """Return an app that counts its calls in its state and fails when it is told to."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        kept = context.state.get("count")
+        count = int(str(kept["calls"])) + 1 if isinstance(kept, MetricRecord) else 1
+        context.state["count"] = MetricRecord({"calls": count})
+        context.state["arrays"] = ArrayRecord({"x": Array(np.full(2, float(count)))})
+        if "fail" in message.content:
+            raise ArithmeticError("told to fail")
+        told = MetricRecord({"calls": count, "client": int(context.node_config["partition-id"])})
+        return Message(RecordDict({"told": told}), reply_to=message)
+
+    return app
+
+
+@pytest.fixture
+def grid() -> Iterator[InlineGrid]:
+    with inline._identified(inline._task_identity()):
+        yield InlineGrid(counting_app(), 3)
+
+
+def order(node: int, *, fail: bool = False) -> Message:
+    content = RecordDict({"fail": ConfigRecord()} if fail else {})
+    return Message(content, dst_node_id=node, message_type="train")
+
+
+def told(reply: Message) -> tuple[int, int]:
+    """Return client and number of calls in a reply."""
+    record = reply.content["told"]
+    assert isinstance(record, MetricRecord)
+    return int(str(record["client"])), int(str(record["calls"]))
+
+
+def test_nodes_are_numbered_from_1_and_clients_from_0(grid: InlineGrid) -> None:
+    assert list(grid.get_node_ids()) == [1, 2, 3]
+    assert [told(r)[0] for r in grid.send_and_receive([order(n) for n in (1, 2, 3)])] == [0, 1, 2]
+
+
+def test_replies_come_in_the_order_of_the_messages(grid: InlineGrid) -> None:
+    sent = [order(n) for n in (3, 1, 2)]
+    replies = list(grid.send_and_receive(sent))
+    assert [r.metadata.src_node_id for r in replies] == [3, 1, 2]
+    assert [r.metadata.reply_to_message_id for r in replies] == [
+        m.metadata.message_id for m in sent
+    ]
+    ids = [m.metadata.message_id for m in (*sent, *replies)]
+    assert len(set(ids)) == len(ids)
+
+
+def test_every_node_keeps_a_state_of_its_own(grid: InlineGrid) -> None:
+    replies = list(grid.send_and_receive([order(n) for n in (1, 1, 2, 1)]))
+    assert [told(r) for r in replies] == [(0, 1), (0, 2), (1, 1), (0, 3)]
+
+
+def test_an_exception_is_an_error_reply_with_code_2(grid: InlineGrid) -> None:
+    sent = [order(1), order(2, fail=True), order(3)]
+    replies = list(grid.send_and_receive(sent))
+    assert [r.has_error() for r in replies] == [False, True, False]
+    failed = replies[1]
+    assert failed.error.code == 2
+    assert failed.error.reason == "ArithmeticError: told to fail"
+    assert failed.metadata.src_node_id == 2
+    assert failed.metadata.reply_to_message_id == sent[1].metadata.message_id
+
+
+def test_what_a_failed_call_did_to_the_state_is_lost(grid: InlineGrid) -> None:
+    orders = [order(1), order(1, fail=True), order(1, fail=True), order(1)]
+    replies = list(grid.send_and_receive(orders))
+    assert told(replies[3]) == (0, 2)
+
+
+def test_a_message_that_no_function_handles_is_an_error_reply(grid: InlineGrid) -> None:
+    [reply] = grid.send_and_receive([Message(RecordDict(), dst_node_id=1, message_type="evaluate")])
+    assert reply.has_error()
+    assert reply.error.code == 2
+
+
+def test_replies_wait_until_they_are_pulled_once(grid: InlineGrid) -> None:
+    ids = list(grid.push_messages([order(1), order(2)]))
+    [second] = grid.pull_messages(ids[1:])
+    assert told(second)[0] == 1
+    assert [told(r)[0] for r in grid.pull_messages(ids)] == [0]
+    assert list(grid.pull_messages(ids)) == []
+
+
+def test_messages_made_by_the_grid_are_as_asked(grid: InlineGrid) -> None:
+    message = grid.create_message(RecordDict(), "train", 2, group_id="7", ttl=60.0)
+    assert message.metadata.dst_node_id == 2
+    assert message.metadata.group_id == "7"
+    assert message.metadata.ttl == 60.0
+
+
+def test_both_apps_run_and_flowers_identity_is_put_back() -> None:
+    identity = inline._task_identity()
+    before = {name: getattr(identity, name) for name in inline._IDENTITY} if identity else {}
+    server = ServerApp()
+    seen: list[tuple[int, int]] = []
+
+    @server.main()
+    def main(grid: Grid, _: Context) -> None:
+        seen.extend(told(r) for r in grid.send_and_receive([order(2)]))
+        raise LookupError("the end")
+
+    with pytest.raises(LookupError, match="the end"):
+        run_inline(server, counting_app(), 2)
+    assert seen == [(1, 1)]
+    assert {name: getattr(identity, name) for name in before} == before
+
+
+@pytest.mark.skipif(inline._task_identity() is None, reason="this release needs no identity")
+def test_a_release_that_moved_an_internal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "_IDENTITY", {"_moved_away": 1})
+    with pytest.raises(RuntimeError, match=r"tried with flwr 1\.26\.1 and 1\.41\.0; .*_moved_away"):
+        run_inline(ServerApp(), counting_app(), 1)
+
+
+def test_a_release_with_other_grid_methods_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InlineGrid, "__abstractmethods__", frozenset({"new_method"}))
+    with pytest.raises(RuntimeError, match=r"use --engine ray, or one of these releases"):
+        run_inline(ServerApp(), counting_app(), 1)

@@ -1,0 +1,146 @@
+"""A pool of workers of which some die; Ray is played by a stand-in."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from leakmeter.fl_app.engines import pool as pools
+from leakmeter.fl_app.engines.pool import SteadyPool
+
+
+class RayError(Exception):
+    """As Ray's."""
+
+
+class RayActorError(RayError):
+    """As Ray's."""
+
+
+class Worker:
+    """Answers a job with its own name, unless it is dead or the job is to kill or to fail."""
+
+    def __init__(self, cluster: Cluster, name: int) -> None:
+        self.cluster, self.name, self.is_dead = cluster, name, False
+        self.__ray_ready__ = SimpleNamespace(remote=lambda: (self, "ready"))
+        self.terminate = SimpleNamespace(remote=lambda: None)
+
+
+class Cluster(SimpleNamespace):
+    """What of Ray the pool uses. A future is a worker and what it was asked for."""
+
+    def __init__(self, room: int) -> None:
+        exceptions = SimpleNamespace(RayError=RayError, RayActorError=RayActorError)
+        super().__init__(exceptions=exceptions, room=room, made=[], killed=[])
+
+    def options(self, **resources: float) -> Cluster:
+        assert resources == {"num_cpus": 1}
+        return self
+
+    def remote(self, **_: Any) -> Worker:
+        self.made.append(Worker(self, len(self.made)))
+        return self.made[-1]
+
+    def get(self, future: tuple[Worker, str]) -> Any:
+        worker, asked = future
+        if asked == "kill":
+            worker.is_dead = True
+        if worker.is_dead:
+            raise RayActorError(f"worker {worker.name} has died")
+        if asked == "fail":
+            raise ValueError("the app's own")
+        return "cid", worker.name, "context"
+
+    def wait(self, signs: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+        living = [w for w in self.made if not w.is_dead and w not in self.killed]
+        # A worker for which there is no room gives no sign at all.
+        come = [s for s in signs if s[0].is_dead or s[0] in living[: self.room]]
+        return come, [s for s in signs if s not in come]
+
+    def kill(self, worker: Worker) -> None:
+        worker.is_dead = True
+        self.killed.append(worker)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    ray = Cluster(room=3)
+    transport = SimpleNamespace(pool_size_from_resources=lambda _: ray.room)
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    name = "flwr.simulation.ray_transport.ray_actor"
+    monkeypatch.setitem(sys.modules, name, transport)  # type: ignore[arg-type]
+    monkeypatch.setattr(pools, "_PATIENCE", 0.0)
+    return ray
+
+
+@pytest.fixture
+def pool(cluster: Cluster) -> SteadyPool:
+    made = SteadyPool(cluster, {"num_cpus": 1}, {})
+    made.add_actors_to_pool(made.actors_capacity)
+    return made
+
+
+def run(pool: SteadyPool, asked: str = "train") -> Any:
+    """Do what Flower's backend does with a message."""
+    future = pool.submit(lambda worker, what: (worker, what), (asked,))
+    try:
+        return pool.fetch_result_and_return_actor_to_pool(future)[0]
+    except Exception:
+        pool.add_actor_back_to_pool(future)
+        raise
+
+
+def test_a_message_whose_worker_has_died_goes_to_another(pool: SteadyPool, cluster: Any) -> None:
+    cluster.made[2].is_dead = True  # the one that is asked first
+    assert run(pool) != 2
+    assert pool.num_actors == 2
+    assert [worker.name for worker in cluster.killed] == [2]
+
+
+def test_workers_that_died_together_are_all_forgotten_at_once(
+    pool: SteadyPool, cluster: Any
+) -> None:
+    cluster.room = 1
+    for worker in cluster.made[1:]:
+        worker.is_dead = True
+    assert [run(pool) for _ in range(5)] == [0] * 5
+    assert pool.num_actors == 1
+    assert len(cluster.killed) == 2  # and none of them was tried five times
+
+
+def test_new_workers_take_the_place_of_the_dead_where_there_is_room(
+    pool: SteadyPool, cluster: Any
+) -> None:
+    for worker in cluster.made:
+        worker.is_dead = True
+    assert run(pool) in (3, 4, 5)
+    assert pool.num_actors == 3
+
+
+def test_a_client_that_kills_its_workers_is_given_up(pool: SteadyPool, cluster: Any) -> None:
+    with pytest.raises(RayActorError):
+        run(pool, "kill")
+    assert len(cluster.killed) == 3
+    assert run(pool) >= 3  # the others go on with new workers
+
+
+def test_a_failure_of_the_apps_own_costs_no_worker(pool: SteadyPool, cluster: Any) -> None:
+    for _ in range(9):
+        with pytest.raises(ValueError, match="the app's own"):
+            run(pool, "fail")
+    assert not cluster.killed
+    assert pool.is_actor_available()
+    assert len({run(pool) for _ in range(3)}) == 1  # given back once each, not twice
+
+
+def test_a_cluster_without_workers_is_an_error_and_no_endless_wait(
+    pool: SteadyPool, cluster: Any
+) -> None:
+    cluster.room = 0
+    for worker in cluster.made:
+        worker.is_dead = True
+    with pytest.raises(RuntimeError, match="no node of the Ray cluster is left to run clients"):
+        run(pool)

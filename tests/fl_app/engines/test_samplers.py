@@ -1,0 +1,276 @@
+"""Samplers of a run's own task, and Ray's workers that may change no number."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils import parameters_to_vector
+
+from leakmeter.auditors.auditor import Moments
+from leakmeter.clients.sampling.postprocess import Clip, ClipAndNoise, InTurn, Rounded
+from leakmeter.clients.sampling.sampler import CohortSampler
+from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.fl_app.build import update_rule
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.engines.ray_sampler import RaySampler, WhereRayRuns, threads
+from leakmeter.fl_app.engines.samplers import finish_for, sampler_for
+from leakmeter.fl_app.task import load_task
+
+DIM = 210
+GAMES = ["rerun", "partition", "independent"]
+
+
+def made(config: Config, game: str, **options: Any) -> CohortSampler:
+    return sampler_for(load_task(config), config, update_rule(config), game, **options)
+
+
+def start(config: Config) -> np.ndarray:
+    return parameters_to_vector(load_task(config).initial.parameters()).detach().numpy()
+
+
+def test_reruns_use_the_runs_own_partition(tiny_config: Config) -> None:
+    of, task = made(tiny_config, "rerun"), load_task(tiny_config)
+    for client in range(6):
+        held = of.held(client, ("any",), [0])
+        np.testing.assert_array_equal(held, task.parts[client].numpy())
+    assert of.scale == 20.0  # 120 records for six
+
+
+@pytest.mark.parametrize("game", ["partition", "independent"])
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
+def test_data_are_drawn_anew_by_the_runs_own_scheme(tiny_config, game, scheme) -> None:
+    of = made(replace(tiny_config, partition=scheme, dirichlet=5.0), game)
+    assert (of.game, of.scale) == (game, 20.0)
+    sizes = [len(of.held(2, ("any",), [draw])) for draw in range(50)]
+    assert np.mean(sizes) == pytest.approx(20, abs=3)
+    assert (len(set(sizes)) == 1) == (scheme == "iid")
+
+
+def test_persons_cannot_be_dealt_anew(tiny_config: Config) -> None:
+    config = replace(tiny_config, partition="natural")
+    task = load_task(tiny_config)
+    rule = update_rule(config)
+    with pytest.raises(ConfigError, match="partition must be iid or dirichlet where data are dra"):
+        sampler_for(task, config, rule, "partition")
+    assert sampler_for(task, config, rule, "rerun").game == "rerun"
+
+
+def test_noise_makes_all_clients_weigh_the_same(tiny_config: Config) -> None:
+    config = replace(tiny_config, noise="central", clip_norm=0.1)
+    assert made(config, "rerun").scale == 1.0
+
+
+def test_a_finish_is_what_the_runs_clients_do(tiny_config: Config) -> None:
+    noisy = replace(tiny_config, noise="central", clip_norm=0.1)
+    grid = Quantiser(clip_range=1.0, bits=32, max_clients=6)
+    assert finish_for(tiny_config) is None
+    assert finish_for(tiny_config, quantiser=grid) == Rounded(grid)
+    assert finish_for(noisy) == Clip(0.1)
+    assert finish_for(noisy, clip_norm=0.3) == Clip(0.3)
+    assert finish_for(noisy, share_std=0.2) == ClipAndNoise(0.1, 0.2)
+    both = finish_for(noisy, share_std=0.2, quantiser=grid)
+    assert both == InTurn((ClipAndNoise(0.1, 0.2), Rounded(grid)))
+
+
+# Ray.
+
+
+class DiedError(Exception):
+    """As Ray's, where a worker has died."""
+
+
+class StandIn(SimpleNamespace):
+    """What of Ray the sampler uses, at once and in this process; values go through pickle."""
+
+    def __init__(self) -> None:
+        super().__init__(running=False, started=[], stopped=0, under_way=0, most=0)
+        self.exceptions = SimpleNamespace(RayActorError=DiedError)
+        self.put_away, self.deaths = 0, 0  # values put; pieces whose worker dies next
+
+    def is_initialized(self) -> bool:
+        return self.running
+
+    def init(self, **options: Any) -> None:
+        self.running = True
+        self.started.append(options)
+
+    def shutdown(self) -> None:
+        self.running = False
+        self.stopped += 1
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "NodeID": "one", "Resources": {"CPU": 3.0}}]
+
+    def put(self, value: Any) -> bytes:
+        self.put_away += 1
+        return pickle.dumps(value)
+
+    def remote(self, **_: Any) -> Any:
+        def opened(value: Any) -> Any:
+            return pickle.loads(value) if isinstance(value, bytes) else value
+
+        def submitting(work: Any) -> Any:
+            def submit(*given: Any) -> bytes:
+                self.under_way += 1
+                self.most = max(self.most, self.under_way)
+                return pickle.dumps(work(*map(opened, given)))
+
+            return SimpleNamespace(remote=submit)
+
+        def wrapped(kind: Any) -> Any:
+            def start(*given: Any) -> Any:
+                worker = kind(*map(opened, given))
+                calls = {name: submitting(getattr(worker, name)) for name in ("rows", "moments")}
+                return SimpleNamespace(**calls)
+
+            actor = SimpleNamespace(remote=start)
+            actor.options = lambda **_: actor
+            return actor
+
+        return wrapped
+
+    def get(self, value: bytes) -> Any:
+        self.under_way -= 1
+        if self.deaths:
+            self.deaths -= 1
+            raise DiedError("the node has died")
+        return pickle.loads(value)
+
+    def cancel(self, _: bytes) -> None:
+        self.under_way -= 1
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    ray = StandIn()
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    return ray
+
+
+def everything(of: Any, model: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield all kinds of numbers that a sampler gives."""
+    clients, matrix = [0, 2, 5], np.ones((DIM, 2))
+    yield np.concatenate(list(of.sample(model, clients, 7, ("a",))))
+    yield np.concatenate(list(of.sample(model, clients, 7, ("a",), project=matrix)))
+    yield np.concatenate(list(of.sums(model, clients, 7, ("a",))))
+    rest = of.apart(1, ("a",), [0, 3])
+    yield np.concatenate(list(rest.sums(model, clients, 7, ("b",))))
+    found: list[Moments] = [
+        of.moments(model, clients, 20, ("c",)),
+        rest.moments(model, clients, 20, ("c",)),
+        *of.moments_each(np.stack([model, -model]), clients, 12, ("d",)),
+    ]
+    for moments in found:
+        yield from (np.array(moments.count), moments.mean, moments.scatter)
+
+
+@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("chunk", [8, DIM])  # rows come back, or moments
+def test_work_that_was_sent_away_comes_back_bit_by_bit(game, chunk, tiny_config, stand_in) -> None:
+    of = made(tiny_config, game, chunk=chunk)
+    model = start(tiny_config)
+    with RaySampler(of, workers=2) as spread:
+        assert (spread.game, spread.scale, spread.chunk) == (game, of.scale, chunk)
+        np.testing.assert_array_equal(spread.free, of.free)
+        pairs = zip(everything(of, model), everything(spread, model), strict=True)
+        for one, other in pairs:
+            np.testing.assert_array_equal(one, other)
+    assert stand_in.most <= 2
+    assert stand_in.under_way == 0
+
+
+def test_ray_is_started_and_stopped_only_where_it_was_not_running(tiny_config, stand_in) -> None:
+    of = made(tiny_config, "rerun")
+    with RaySampler(of, workers=2) as spread:
+        spread.apart(0, ("a",), [0]).close()
+        assert stand_in.running
+        (options,) = stand_in.started
+        assert options["address"] == "local"
+        assert options["num_cpus"] == 2
+    assert not stand_in.running
+    spread.close()
+    assert stand_in.stopped == 1
+    stand_in.init()
+    with RaySampler(of):
+        pass
+    assert stand_in.running
+    assert stand_in.stopped == 1
+
+
+def test_a_call_that_is_broken_off_leaves_nothing_under_way(tiny_config, stand_in) -> None:
+    spread = RaySampler(made(tiny_config, "rerun", chunk=1))
+    chunks = spread.sample(start(tiny_config), [0], 9, ("a",))
+    next(chunks)
+    assert stand_in.under_way == 2  # of three workers, one is done
+    chunks.close()
+    assert stand_in.under_way == 0
+
+
+def test_a_piece_lost_with_its_worker_is_drawn_again(tiny_config, stand_in) -> None:
+    of, model = made(tiny_config, "partition", chunk=8), start(tiny_config)
+    spread = RaySampler(of, workers=2)
+    before = list(spread._workers)
+    stand_in.deaths = 1
+    for one, other in zip(everything(of, model), everything(spread, model), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert spread._workers[0] is not before[0]
+    assert spread._workers[1] is before[1]
+
+
+def test_a_piece_that_takes_every_worker_with_it_is_given_up(tiny_config, stand_in) -> None:
+    spread = RaySampler(made(tiny_config, "rerun"), workers=2)
+    stand_in.deaths = 4
+    with pytest.raises(DiedError):
+        list(spread.sample(start(tiny_config), [0], 1, ("a",)))
+    assert stand_in.deaths == 0
+
+
+def test_ray_that_was_ended_is_an_interrupt_and_no_failure_of_an_auditor(
+    tiny_config, stand_in
+) -> None:
+    spread = RaySampler(made(tiny_config, "rerun"), workers=2)
+    stand_in.running, stand_in.deaths = False, 1
+    with pytest.raises(SystemExit):
+        list(spread.sample(start(tiny_config), [0], 1, ("a",)))
+
+
+def test_rounds_are_sampled_where_ray_runs_and_the_data_travel_once(tiny_config, stand_in) -> None:
+    sampler_of = WhereRayRuns(lambda _: made(tiny_config, "rerun"))
+    view: Any = None
+    assert isinstance(sampler_of(view), CohortSampler)
+    assert threads() == min(os.cpu_count() or 1, 4)
+    stand_in.init()
+    first = sampler_of(view)
+    assert isinstance(first, RaySampler)
+    assert threads() == 1
+    put = stand_in.put_away
+    second = sampler_of(view)
+    assert stand_in.put_away == put + 1  # the sampler itself, without its data
+    assert second._workers is first._workers
+
+
+def test_workers_must_be_at_least_one(tiny_config: Config, stand_in: StandIn) -> None:
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        RaySampler(made(tiny_config, "rerun"), workers=0)
+    assert not stand_in.started
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rays_own_workers_give_the_same_numbers(workers: int, tiny_config: Config) -> None:
+    torch.set_num_threads(1)
+    model = start(tiny_config)
+    of = made(tiny_config, "partition", chunk=12)
+    with RaySampler(of, workers=workers) as spread:
+        for one, other in zip(everything(of, model), everything(spread, model), strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -1,0 +1,181 @@
+"""Reconstruction over the number of clients: what comes back, the controls, and the pictures."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from leakmeter.auditors.reconstruction import psnr
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.experiments.base import Table, write_table
+from leakmeter.fl_app.experiments.elkordy2023 import dlg_game, dlg_users
+from leakmeter.fl_app.experiments.elkordy2023.dlg_game import (
+    Side,
+    mean_gradient,
+    nearest,
+    packed,
+    play,
+    unpacked,
+)
+from leakmeter.fl_app.experiments.plot import Gallery, Strip, picture_figure
+from leakmeter.fl_app.model import build
+
+CASE = dlg_users._SMALL
+QUICK = replace(CASE, users=(1, 2), targets=1, attacks=(replace(CASE.attacks[0], steps=20),))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a whole reproduction."""
+    path = tmp_path_factory.mktemp("reproduced") / "dlg"
+    assert main(["reproduce", "dlg-users", "--scale", "small", "--out", str(path)]) == 0
+    return path
+
+
+def cell(folder: Path, users: int) -> dict[str, list[float]]:
+    found = json.loads((folder / "cells" / f"{CASE.key}-n{users}.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_one_clients_images_come_back_and_far_less_from_a_sum(small: Path) -> None:
+    alone, pair, many = (cell(small, n) for n in (1, 2, 8))
+    reached = [np.mean(found["psnr"]) for found in (alone, pair, many)]
+    assert reached == sorted(reached, reverse=True)
+    for control in ("strangers", "mean image", "black image"):
+        assert reached[0] > np.mean(alone[control]) + 15
+    # Eight clients: no closer to the target's image than to that of somebody who was not there.
+    assert abs(reached[2] - np.mean(many["strangers"])) < 3
+    assert reached[2] < np.mean(many["mean image"]) + 1
+
+
+def test_information_falls_with_the_clients_as_a_gaussian_model_has_it(small: Path) -> None:
+    with (small / "table.csv").open(encoding="utf-8") as file:
+        rows = {int(row["N"]): row for row in csv.DictReader(file)}
+    assert rows[1]["log-det MI [bits]"] == "∞"
+    for users in (2, 8):
+        value, error = map(float, rows[users]["log-det MI [bits]"].split(" ± "))
+        assert abs(value - float(rows[users]["Gaussian [bits]"])) < 4 * error
+    assert float(rows[2]["Gaussian [bits]"]) > 4 * float(rows[8]["Gaussian [bits]"])
+
+
+def test_the_page_shows_curves_and_pictures(small: Path) -> None:
+    page = (small / "table.md").read_text(encoding="utf-8")
+    assert "(psnr.svg)" in page
+    assert f"({CASE.key}.png)" in page
+    assert (small / f"{CASE.key}.png").read_bytes().startswith(b"\x89PNG\r\n")
+    assert (small / "psnr.svg").read_text(encoding="utf-8").lstrip().startswith("<?xml")
+
+
+def test_a_second_run_finds_everything_and_writes_the_same_bytes(small: Path) -> None:
+    before = {p: p.read_bytes() for p in small.rglob("*") if p.is_file()}
+    assert main(["reproduce", "dlg-users", "--scale", "small", "--out", str(small)]) == 0
+    assert {p: p.read_bytes() for p in small.rglob("*") if p.is_file()} == before
+
+
+def test_the_attack_is_tuned_on_the_attackers_images_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients, own = dlg_game._sides("digits")
+    tuned = dlg_game.rehearse(QUICK, 2)
+    reached = dlg_game.attack_clients(QUICK, 2, 0)
+    other = Side("clients", 1 - clients.x, clients.y)
+    monkeypatch.setattr(dlg_game, "_sides", lambda _: (other, own))
+    assert dlg_game.rehearse(QUICK, 2) == tuned
+    monkeypatch.setattr(dlg_game, "_sides", lambda _: (clients, Side("attacker", 1 - own.x, own.y)))
+    again = dlg_game.attack_clients(QUICK, 2, 0)
+    assert {k for k in reached if again[k] != reached[k]} == {"mean image"}
+    assert dlg_game.rehearse(QUICK, 2) != tuned
+
+
+def test_clients_and_attacker_share_no_image() -> None:
+    clients, own = dlg_game._sides("digits")
+    together = {image.tobytes() for image in clients.x} & {image.tobytes() for image in own.x}
+    assert not together
+
+
+def test_the_target_is_the_same_whatever_the_number_of_clients() -> None:
+    clients, _ = dlg_game._sides("digits")
+    one, two = (play(QUICK, clients, n, QUICK.attacks[0], 0) for n in (1, 2))
+    np.testing.assert_array_equal(one["truth"], two["truth"])
+    other = play(QUICK, clients, 1, QUICK.attacks[0], 1)
+    assert (other["truth"] != one["truth"]).any()
+
+
+def test_who_seeks_all_images_finds_the_targets_where_who_seeks_one_does_not() -> None:
+    clients, _ = dlg_game._sides("digits")
+    case = replace(CASE, seeks_all=True)
+    attack = CASE.attacks[0]
+    alone, every = (
+        np.mean([play(c, clients, 2, attack, i)["psnr"] for i in range(3)]) for c in (CASE, case)
+    )
+    assert every > alone + 3
+
+
+@pytest.mark.parametrize("model", ["slp", "mlp"])
+def test_the_mean_of_fedsgd_updates_is_the_gradient_of_all_images_together(model: str) -> None:
+    net = build(model, (8, 8), 10, seed=0)
+    rng = stream(0, "images")
+    x, y = rng.random((12, 8, 8), dtype=np.float32), rng.integers(0, 10, 12)
+    found = mean_gradient(net, x, y, np.arange(12).reshape(3, 4))
+    loss = torch.nn.functional.cross_entropy(net(torch.from_numpy(x)), torch.from_numpy(y))
+    slopes = torch.autograd.grad(loss, list(net.parameters()))
+    expected = torch.cat([slope.reshape(-1) for slope in slopes]).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_the_pictures_shown_are_those_that_psnr_compares() -> None:
+    rng = stream(0, "pictures")
+    truth, images = rng.random((4, 8, 8)), rng.random((6, 8, 8))
+    matched = nearest(truth, images)
+    errors = ((truth - matched) ** 2).mean(axis=(1, 2))
+    np.testing.assert_allclose(-10 * np.log10(errors), psnr(truth, images))
+
+
+def test_pictures_survive_as_text_up_to_a_byte() -> None:
+    images = stream(0, "pictures").random((11, 3, 5, 7), dtype=np.float32)
+    again = unpacked(packed(images), (3, 5, 7))
+    assert again.shape == (8, 3, 5, 7)
+    assert np.abs(again - images[:8]).max() <= 0.5 / 255 + 1e-6
+    assert packed(again) == packed(images)
+
+
+_MADE = (
+    "Gallery('t', (Strip('grey', np.linspace(0, 1, 32).reshape(2, 4, 4)),"
+    " Strip('colour', np.linspace(0, 1, 96).reshape(2, 3, 4, 4))))"
+)
+
+
+def test_a_gallery_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
+    code = (
+        "import sys, numpy as np\n"
+        "from leakmeter.fl_app.experiments.plot import Gallery, Strip, picture_figure\n"
+        f"sys.stdout.buffer.write(picture_figure({_MADE}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    gallery = eval(_MADE, {"np": np, "Gallery": Gallery, "Strip": Strip})
+    assert done.stdout == picture_figure(gallery)
+    write_table(Table("t", ("a",), ((1,),), figures={"pictures.png": gallery}), tmp_path)
+    assert (tmp_path / "pictures.png").read_bytes() == done.stdout
+    assert "![t](pictures.png)" in (tmp_path / "table.md").read_text()
+
+
+def test_pictures_keep_their_colours_and_their_order(tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    red, blue = np.zeros((2, 3, 8, 8))
+    red[0] = blue[2] = 1.0
+    path = tmp_path / "pictures.png"
+    path.write_bytes(picture_figure(Gallery("t", (Strip("s", np.stack([red, blue])),))))
+    pixels = imread(path)[..., :3]
+    is_red = (pixels == [1, 0, 0]).all(axis=-1)
+    is_blue = (pixels == [0, 0, 1]).all(axis=-1)
+    assert is_red.sum() > 1000
+    assert np.nonzero(is_red)[1].max() < np.nonzero(is_blue)[1].min()

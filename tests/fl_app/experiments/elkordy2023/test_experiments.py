@@ -1,0 +1,292 @@
+"""The sweeps of the published experiments on mutual information, in small: their shapes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakmeter.auditors.information.mi import gaussian_information
+from leakmeter.auditors.information.mine import estimator as mine
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.fl_app.experiments.elkordy2023 import accuracy as mi_accuracy
+from leakmeter.fl_app.experiments.elkordy2023 import batch as mi_batch
+from leakmeter.fl_app.experiments.elkordy2023 import dp as mi_dp
+from leakmeter.fl_app.experiments.elkordy2023 import epochs as mi_epochs
+from leakmeter.fl_app.experiments.elkordy2023 import heterogeneity as mi_heterogeneity
+from leakmeter.fl_app.experiments.elkordy2023 import models as mi_models
+from leakmeter.fl_app.experiments.elkordy2023 import page as mi_page
+from leakmeter.fl_app.experiments.elkordy2023 import rounds as mi_rounds
+from leakmeter.fl_app.experiments.elkordy2023 import users as mi_users
+from leakmeter.fl_app.experiments.elkordy2023 import writers as mi_writers
+from leakmeter.fl_app.experiments.elkordy2023.accumulated import (
+    Run,
+    _information,
+    accumulated,
+    accuracies,
+)
+from leakmeter.fl_app.experiments.elkordy2023.measure import (
+    NAMES,
+    Setting,
+    critics,
+    look,
+    over,
+    paper_share,
+)
+
+TINY = Setting("synthetic", clients=20, batch_size=8, draws=40, rank=5, synthetic_examples=600)
+
+
+def reproduced(module: Any, folder: Path) -> tuple[Table, dict[str, Any]]:
+    """Return the table of a small scale and its cells."""
+    table = module.run("small", Cells(folder, lambda _: None))
+    return table, {path.stem: json.loads(path.read_text()) for path in folder.iterdir()}
+
+
+def test_information_falls_with_the_users_like_one_over_n(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(mi_users._SCALES["small"], critics=())
+    monkeypatch.setitem(mi_users._SCALES, "small", small)
+    table, cells = reproduced(mi_users, tmp_path)
+    for algorithm in NAMES:
+        for game in ("independent", "rerun"):
+            found = [cells[f"digits-{algorithm}-B8-E1-{game}-60x8-N{n}"] for n in small.users]
+            bits = [f["bits"] for f in found]
+            assert bits == sorted(bits, reverse=True)
+            # In a large sum the mean over users hardly depends on anything but N.
+            few, many = found[1]["mean"], found[3]["mean"]
+            assert few / many == pytest.approx(math.log(5 / 4) / math.log(20 / 19), rel=0.06)
+            if game == "independent":
+                for f in found:
+                    assert abs(f["bits"] - f["gaussian"]) < 4 * f["error"]
+    # Ten of twenty collude: the others hide as well as ten do.
+    helped = cells["digits-fedsgd-B8-E1-independent-60x8-N20-colluding10"]
+    assert helped["mean"] == pytest.approx(gaussian_information(8, 10).bits, rel=0.05)
+    assert len(table.rows) == 6 * 4 + 2
+    assert len(table.figures["users.svg"][0].lines) == 7
+
+
+def test_critics_find_as_much_where_there_is_nothing_and_little_held_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mine, "Training", partial(mine.Training, steps=80))
+    found = critics(over(TINY, game="rerun"), 2, draws=40, count=2)
+    assert found["trained"] < 1.5 * found["shuffled"]
+    assert found["held_out"] < found["log_draws"] == pytest.approx(math.log2(40))
+
+
+def test_information_per_record_falls_with_the_batch_and_so_it_does_under_noise(
+    tmp_path: Path,
+) -> None:
+    table, cells = reproduced(mi_batch, tmp_path)
+    sweep = mi_batch._SCALES["small"]
+    for algorithm in sweep.algorithms:
+        keys = [f"digits-{algorithm}-B{b}-E1-independent-40x8-N10" for b in sweep.values]
+        noised = [cells[f"{key}-noise"]["mean"] for key in keys]
+        assert noised == sorted(noised, reverse=True)
+        assert noised[-1] < 0.5 * noised[0]
+        for key in keys:  # without noise scaling an update changes nothing
+            assert abs(cells[key]["bits"] - cells[key]["gaussian"]) < 4 * cells[key]["error"]
+    per_record = [float(row[5]) for row in table.rows if row[0] == "FedSGD"]
+    assert per_record[0] / per_record[-1] == pytest.approx(8, rel=0.35)  # batches of 4 and 32
+
+
+def test_information_grows_with_epochs_less_than_in_proportion(tmp_path: Path) -> None:
+    _, cells = reproduced(mi_epochs, tmp_path)
+    for algorithm in ("fedavg", "fedprox"):
+        one, two, five = (
+            cells[f"digits-{algorithm}-B8-E{e}-independent-40x8-N10-noise"]["mean"]
+            for e in (1, 2, 5)
+        )
+        assert one < two < 2 * one
+        assert two < five < 2.5 * two
+        assert five < gaussian_information(8, 10).bits
+
+
+def test_unlike_clients_stand_out_and_are_hidden_by_more_users(tmp_path: Path) -> None:
+    table, cells = reproduced(mi_heterogeneity, tmp_path)
+    key = "digits{}-fedavg-B8-E1-rerun-60x8-N{}"
+    for users in (5, 10, 20):
+        skewed, even = (cells[key.format(skew, users)] for skew in ("-dirichlet0.5", ""))
+        assert skewed["largest"] > 2 * even["largest"]
+        assert skewed["largest"] / skewed["smallest"] > 2 * even["largest"] / even["smallest"]
+    for skew in ("-dirichlet0.5", "-dirichlet10", ""):
+        means = [cells[key.format(skew, users)]["mean"] for users in (2, 5, 10, 20)]
+        assert means == sorted(means, reverse=True)
+    assert [row[1] for row in table.rows[::4]] == ["0.5", "10", "∞"]
+
+
+def test_noise_after_the_sum_hides_the_more_the_larger_it_is(tmp_path: Path) -> None:
+    table, cells = reproduced(mi_dp, tmp_path)
+    grid = np.array(
+        [
+            [cells[f"digits-fedsgd-B8-E1-independent-60x8-N{n}-eps{e}"]["mean"] for n in (2, 5, 20)]
+            for e in ("10", "500", "inf")
+        ]
+    )
+    assert (np.diff(grid, axis=0) > 0).all()
+    assert (np.diff(grid, axis=1) < 0).all()
+    # Where noise drowns the sum, a client's share of it falls as 1/N².
+    assert grid[0, 0] / grid[0, 2] == pytest.approx(100, rel=0.15)
+    assert "clipping the aggregate to 1 changes nothing" in table.notes[-1]
+    # And it costs accuracy, whoever takes part.
+    for users in (2, 5, 20):
+        drowned, _, clear = (
+            np.mean(cells[f"digits-fedsgd-B8-E1-independent-N{users}-eps{e}-accuracy-30x1"])
+            for e in ("10", "500", "inf")
+        )
+        assert clear > 0.5 > drowned
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_the_figure_of_pairs_of_runs_follows_the_closed_form(rounds: int) -> None:
+    # A_t = D + noise of variance 3 in two coordinates: I = ln(1 + T/3) nats.
+    rng = stream(3, "pairs")
+    shared = rng.standard_normal((3000, 1, 2))
+    first, second = (shared + math.sqrt(3) * rng.standard_normal((3000, rounds, 2)) for _ in "ab")
+    found = _information(first, second)
+    assert found["bits"] == pytest.approx(math.log2(1 + rounds / 3), abs=4 * found["error"])
+    assert found["error"] < 0.1
+    apart = _information(first, rng.permutation(second))  # pairs that share nothing
+    assert apart["bits"] == pytest.approx(0, abs=4 * apart["error"])
+
+
+def test_rounds_add_up_for_those_who_take_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(users=3, rounds=3, pairs=60, rank=3)
+    tiny = mi_rounds._Scale(TINY, run, ("fedavg",), cohort=2, colluding=1)
+    monkeypatch.setitem(mi_rounds._SCALES, "small", tiny)
+    table, cells = reproduced(mi_rounds, tmp_path)
+    key = "synthetic-fedavg-B8-E1-independent-N3-K{}-colluding{}-T3-60x3"
+    whole, sampled, helped = (cells[key.format(*k)] for k in ((3, 0), (2, 0), (3, 1)))
+    for found in (whole, helped):
+        assert found[-1]["bits"] > found[0]["bits"] + found[0]["error"]
+        assert found[-1]["bits"] < 3 * found[0]["bits"] + found[-1]["error"]
+    assert helped[-1]["bits"] > whole[-1]["bits"] + whole[-1]["error"]
+    assert [f["corollary"] for f in whole] == pytest.approx(
+        [t * gaussian_information(3, 3).bits for t in (1, 2, 3)]
+    )
+    # With a cohort of two in three the target misses a round, which tells nothing of it.
+    assert sampled[-1]["participations"] == sum(
+        0 in cohort for cohort in replace(run, cohort=2).cohorts()
+    )
+    assert sampled[-1]["expected"] == pytest.approx(3 * 2 / 3 * gaussian_information(3, 2).bits)
+    assert len(table.rows) == 3 * 3
+
+
+def test_a_target_that_never_takes_part_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "cohorts", lambda _: [[1, 2]])
+    (found,) = accumulated(TINY, Run(users=3, rounds=1, pairs=60, rank=2, cohort=2))
+    assert (found["participations"], found["corollary"]) == (0, 0.0)
+    assert found["bits"] == pytest.approx(0, abs=3.5 * found["error"])
+
+
+def test_a_figure_is_a_function_of_the_setting_alone() -> None:
+    assert look(TINY, 3) == look(TINY, 3)
+    assert look(TINY, 3) != look(over(TINY, lr=0.2, algorithm="fedavg"), 3)
+
+
+def test_the_papers_axis_is_for_images_it_has_an_entropy_of() -> None:
+    mnist = Setting("mnist")
+    assert paper_share(mnist, 18144.0, 1200) == 1.0  # a batch of 32 at 567 bits
+    assert paper_share(over(mnist, algorithm="fedavg"), 567.0, 1200) == pytest.approx(1 / 1200)
+    assert paper_share(over(mnist, dataset="cifar10"), 1403.0, 1000) == pytest.approx(1 / 32)
+    assert paper_share(TINY, 1.0, 30) is None
+
+
+def test_numbers_are_short_and_infinity_survives_a_cell() -> None:
+    assert [mi_page.number(v) for v in (0.12345, 5000.0, "inf")] == ["0.123", "5,000", "∞"]
+    assert mi_page.line("a", [1, 2, 3], [1.0, "inf", 2.0]).x == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"colluding": 2}, r"colluding must be in \[0, users - 2 = 1\], got 2"),
+        ({"cohort": 1}, r"cohort must be in \[2, users = 3\], got 1"),
+        ({"pairs": 15}, r"pairs must be at least rank x rounds \+ 4 = 16, got 15"),
+    ],
+)
+def test_runs_that_cannot_be_are_refused(wrong: dict[str, int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Run(**({"users": 3, "rounds": 4, "pairs": 40, "rank": 3} | wrong))
+
+
+def test_more_colluding_users_than_leave_the_target_hidden_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"colluding must be in \[0, users - 2 = 1\], got 2"):
+        look(TINY, 3, colluding=2)
+
+
+def test_models_differ_by_their_directions_alone(tmp_path: Path) -> None:
+    table, cells = reproduced(mi_models, tmp_path)
+    models = ["linear", "slp", "mlp", "slp", "mlp"]
+    assert [row[2] for row in table.rows] == [model for model in models for _ in range(2)]
+    assert [row[0] for row in table.rows] == ["FedSGD"] * 6 + ["FedAvg"] * 4
+    for name, found in cells.items():
+        users = int(name.rpartition("N")[2])
+        assert abs(found["bits"] - gaussian_information(8, users).bits) < 4 * found["error"]
+    # Free coordinates grow with the model, and with them what all of them would tell.
+    free = {row[2]: row[8] for row in table.rows}
+    assert free["linear"] < free["mlp"]
+
+
+def test_a_slow_algorithm_needs_more_rounds_and_a_bound_counts_them(tmp_path: Path) -> None:
+    table, cells = reproduced(mi_accuracy, tmp_path)
+    what = mi_accuracy._SCALES["small"]
+    assert [row[0] for row in table.rows] == ["FedSGD"] * 8 + ["FedAvg"] * 3
+    reached: dict[str, tuple[Any, ...]] = {}
+    for row in table.rows:
+        if float(row[2]) >= what.target:
+            reached.setdefault(row[0], row)
+    slow, fast = reached["FedSGD"], reached["FedAvg"]
+    assert slow[1] > fast[1]
+    each = gaussian_information(what.run.rank, what.run.users).bits
+    assert (float(slow[4]), float(fast[4])) == pytest.approx(
+        (slow[1] * each, fast[1] * each), rel=0.01
+    )
+    assert len(cells) == 4
+
+
+def test_accuracy_is_that_of_the_model_after_each_round() -> None:
+    run = Run(users=3, rounds=6, pairs=40, rank=2)
+    setting = over(TINY, algorithm="fedavg", lr=0.5)
+    (found,) = accuracies(setting, run, 1)
+    assert len(found) == 6
+    assert found[-1] > found[0] + 0.2
+    assert accuracies(setting, run, 1) == [found]
+    with pytest.raises(ValueError, match=r"colluding must be 0 .*, got 1"):
+        accuracies(setting, replace(run, colluding=1), 1)
+
+
+def test_noise_ends_learning() -> None:
+    calm, drowned = (mi_dp.accuracies(over(TINY, lr=0.5), 3, std, 30, 1)[0] for std in (0.0, 5.0))
+    assert calm > 0.5 > 0.3 > drowned
+
+
+def test_a_writer_is_hidden_by_more_writers(tmp_path: Path) -> None:
+    table, cells = reproduced(mi_writers, tmp_path)
+    assert [row[1] for row in table.rows] == [2, 5, 20]
+    means = [float(row[3]) for row in table.rows]
+    assert means == sorted(means, reverse=True)
+    assert len({cell["records"] for cell in cells.values()}) == 1  # always the same target
+    two, other = (mi_writers.others(5, 40, i) for i in (0, 1))
+    assert two != other
+    assert 0 not in two
+    assert len(set(two)) == 4
+
+
+def test_others_are_as_many_as_the_sum_says_and_not_the_target() -> None:
+    assert look(TINY, 3, others=[1, 2]) == look(TINY, 3)
+    assert look(TINY, 3, others=[5, 9]) != look(TINY, 3)
+    for wrong in ([1], [0, 1]):
+        with pytest.raises(ValueError, match=r"others must be 2 users but the target, got"):
+            look(TINY, 3, others=wrong)

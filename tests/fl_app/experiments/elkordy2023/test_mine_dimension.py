@@ -1,0 +1,34 @@
+"""The neural estimator where the truth is known."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from leakmeter.fl_app.experiments.base import Cells
+from leakmeter.fl_app.experiments.elkordy2023 import mine_dimension
+
+
+def test_critics_find_little_in_many_dimensions_and_as_much_where_there_is_nothing(
+    tmp_path: Path,
+) -> None:
+    table = mine_dimension.run("small", Cells(tmp_path, lambda _: None))
+    one, many = (json.loads((tmp_path / f"{_key(d)}.json").read_text()) for d in (1, 200))
+    assert (one["truth"], many["truth"]) == pytest.approx((0.5, 100.0))
+    # One coordinate: it finds something, and more than where pairs are shuffled.
+    assert one["held_out"] > 0.1
+    assert one["trained"] > one["shuffled"]
+    # Many: next to nothing of 100 bits, as much on shuffled pairs, and nothing held out.
+    assert many["trained"] < 1.5 * many["shuffled"]
+    assert many["trained"] < 0.2 * many["truth"]
+    assert many["held_out"] < 1.0 < math.log2(150)
+    for found in (one, many):  # the log-determinant is right along its coordinates
+        assert abs(found["bits"] - found["truth_there"]) < 4 * found["error"]
+    assert [row[0] for row in table.rows] == [1, 200]
+
+
+def _key(dim: int) -> str:
+    return mine_dimension._key(mine_dimension._SCALES["small"], dim)

@@ -1,0 +1,89 @@
+"""The published audit of a secure sum, in small: what must hold in both of its games."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.fl_app.experiments.ngo2024.game import Setting, audit
+from leakmeter.fl_app.experiments.ngo2024.page import spread, table
+
+# 20 clients of 30 records each: 189 free parameters, fitted from 1,500 updates.
+SMALL = Setting(
+    "synthetic",
+    models=2,
+    clients=20,
+    sums=(10, 18),
+    fit=1500,
+    candidates=60,
+    trials=300,
+    block=150,
+    synthetic_examples=600,
+)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict]]:
+    """Return both games, played once for all tests."""
+    folder = tmp_path_factory.mktemp("cells")
+    games = ("partition", "independent")
+    return {game: audit(SMALL, game, Cells(folder, lambda _: None)) for game in games}
+
+
+def test_the_attack_gets_stronger_with_clients_where_they_share_one_data_set(played) -> None:
+    few, many = (np.median(played["partition"][n]["separation"]) for n in ("10", "18"))
+    assert many > 1.2 * few
+
+
+def test_the_attack_gets_weaker_with_independent_clients(played) -> None:
+    few, many = (np.median(played["independent"][n]["separation"]) for n in ("10", "18"))
+    assert many < 0.9 * few
+    # As 1/√n: 300 trials leave 4 % of doubt about each.
+    assert many / few == pytest.approx(np.sqrt(9 / 17), rel=0.2)
+
+
+def test_sums_of_one_data_set_vary_less_than_those_of_independent_clients(played) -> None:
+    # With two candidates' records apart, n of 18 who share the rest have (18 - n) / 17 of the
+    # variance, and what batches add.
+    for size in ("10", "18"):
+        expected = (18 - (int(size) - 1)) / 17
+        shared = played["partition"][size]["variance_ratio"]
+        assert expected - 0.12 < shared < expected + 0.3
+        assert played["independent"][size]["variance_ratio"] == pytest.approx(1, abs=0.2)
+
+
+def test_bounds_stay_below_their_cap_and_the_printed_error_flatters(played) -> None:
+    for game in played.values():
+        for got in game.values():
+            assert len(got["epsilon"]) == SMALL.models
+            assert all(0 <= e <= got["cap"] + 1e-9 for e in got["epsilon"])
+            assert all(p <= b for p, b in zip(got["error_as_printed"], got["error"], strict=True))
+
+
+def test_an_interrupted_experiment_computes_only_what_is_missing(tmp_path: Path) -> None:
+    said: list[str] = []
+    first = audit(SMALL, "independent", Cells(tmp_path, said.append))
+    assert len(said) == 4
+    for part in ("", "-trials-150"):
+        (tmp_path / f"synthetic-iid-independent-2x1500x60x300{part}.json").unlink()
+    assert audit(SMALL, "independent", Cells(tmp_path, said.append)) == first
+    again = [line.partition(":")[0] for line in (*said[4:], said[3])]
+    assert again[:-1] == ["  synthetic-iid-independent-2x1500x60x300-trials-150", again[-1]]
+
+
+def test_the_page_has_a_line_for_each_game_and_size_and_a_figure(tmp_path: Path) -> None:
+    settings = {"even": SMALL}
+    page = table("A title", settings, Cells(tmp_path, lambda _: None), paper="0.005", notes=())
+    assert isinstance(page, Table)
+    assert [row[:3] for row in page.rows] == [
+        ("even", game, size) for game in ("partition", "independent") for size in ("10", "18")
+    ]
+    assert "never a mean of ε" in page.to_markdown()
+    assert len(page.figures["curves.svg"]) == 4
+
+
+def test_values_of_several_models_are_shown_by_their_spread() -> None:
+    assert spread([3.0, 1.0, 2.0]) == "2 (1 to 3)"

@@ -1,0 +1,38 @@
+"""The worked examples of the textbook chapter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from leakmeter.auditors.gaussian.pair import delta_gaussian
+from leakmeter.fl_app.experiments import textbook as book
+from leakmeter.fl_app.experiments.base import Cells
+
+
+def test_the_printed_noise_is_right_to_its_rounding_and_far_more_than_needed() -> None:
+    noise = book.noise_scales()
+    assert noise["classical"] == pytest.approx(428.7644353553195, rel=1e-14)
+    assert abs(noise["classical"] - 428.775) < 0.02
+    assert noise["all rounds"] < noise["one round"] < noise["classical"]
+    # The exact noise spends the whole budget, no more.
+    assert delta_gaussian(2.0, 10 * 1.5 / noise["all rounds"]) == pytest.approx(1e-5, rel=1e-9)
+    assert delta_gaussian(0.02, 1.5 / noise["one round"]) == pytest.approx(1e-7, rel=1e-9)
+    assert noise["delivered"] < 2.0
+
+
+@pytest.mark.parametrize("bits", [8, 32, 64])
+def test_masks_cancel_as_printed_and_in_the_ring(bits: int) -> None:
+    found = book.masked_values(bits)
+    assert found["sent"] == [-3, 7, 20]
+    assert sum(found["sent"]) == found["ring sum"] == 24
+
+
+def test_both_examples_are_set_beside_what_is_printed(tmp_path: Path) -> None:
+    table = book.run("small", Cells(tmp_path, lambda _: None))
+    assert [row.source for row in table.comparisons] == [
+        f"Textbook chapter, worked example {i}" for i in (1, 2)
+    ]
+    assert table.comparisons[0].ours == "σ = 428.7644"
+    assert table.comparisons[1].why == ""

@@ -1,0 +1,122 @@
+"""The page in a real browser: it runs without an error and shows what the record holds."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from leakmeter.fl_app.cli.main import main
+
+BROWSER = next(
+    (
+        found
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (found := shutil.which(name))
+    ),
+    None,
+)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--enable-logging=stderr", "--hide-scrollbars", "--virtual-time-budget=2000"),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    assert main([*tiny, "--lrt-every", "0", "--mi-every", "0", "--out", str(path)]) == 0
+    return path
+
+
+def browse(page: Path, profile: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Open a page; the browser's own complaints are on its error stream."""
+    assert BROWSER is not None
+    done = subprocess.run(
+        [BROWSER, *FLAGS, f"--user-data-dir={profile}", *more, page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done
+
+
+def console(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return what the page has logged, which includes errors of its script and its policy."""
+    return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+class Rows(HTMLParser):
+    """Collects the exact numbers of the tables of findings, as the browser has them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.values: list[float] = []
+        self._is_in = self._is_value = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = dict(attributes)
+        if tag == "table":
+            self._is_in = values.get("class") == "findings"
+        if tag == "td":
+            self._is_value = values.get("class") == "value"
+        if tag == "data" and self._is_in and self._is_value:
+            self.values.append(float(values["value"] or "nan"))
+
+
+def test_the_page_runs_without_an_error_and_shows_all_findings(run: Path, tmp_path: Path) -> None:
+    done = browse(run / "report.html", tmp_path / "profile", "--dump-dom")
+    assert console(done) == []
+    assert re.search(r'<html[^>]* class="ready"', done.stdout)  # its script went to the end
+    report = json.loads((run / "report.json").read_text())
+    wanted = sorted(float(f["value"]) for f in report["findings"])
+    assert sorted(Rows(done.stdout).values) == wanted
+    charts = re.findall(r'<svg[^>]*class="chart"[^>]*>', done.stdout)
+    assert len(charts) == (run / "report.html").read_text().count('class="chart"') >= 6
+
+
+def test_an_error_on_a_page_would_be_seen(run: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.html"
+    text = (run / "report.html").read_text()
+    broken.write_text(text.replace('getElementById("tip")', "missing()"))
+    done = browse(broken, tmp_path / "profile", "--dump-dom")
+    assert any("missing is not a function" in line for line in console(done))
+    assert not re.search(r'<html[^>]* class="ready"', done.stdout)
+
+
+def test_nothing_can_be_fetched(run: Path, tmp_path: Path) -> None:
+    nosy = tmp_path / "nosy.html"
+    text = (run / "report.html").read_text()
+    nosy.write_text(text.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>'))
+    done = browse(nosy, tmp_path / "profile", "--dump-dom")
+    assert any("Content Security Policy" in line for line in console(done))
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_is_no_wider_than_the_window(run: Path, tmp_path: Path, width: int) -> None:
+    # A frame has the width that a headless window refuses to be.
+    probe = tmp_path / "probe.html"
+    shutil.copy(run / "report.html", tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    measure = "document.title = document.documentElement.scrollWidth;"
+    (tmp_path / "report.html").write_text(text.replace("</script>", measure + "</script>"))
+    framed = (tmp_path / "report.html").read_text().replace("&", "&amp;").replace('"', "&quot;")
+    probe.write_text(
+        f'<iframe id="f" style="width:{width}px;height:700px;border:0" srcdoc="{framed}"></iframe>'
+        "<script>onload = () => { document.title = "
+        "document.getElementById('f').contentDocument.title; };</script>"
+    )
+    done = browse(probe, tmp_path / "profile", "--dump-dom", "--window-size=1400,900")
+    found = re.search(r"<title>(\d+)</title>", done.stdout)
+    assert found is not None, done.stdout[:500]
+    assert int(found[1]) <= width

@@ -1,0 +1,442 @@
+"""The page about runs: complete, escaped, self-contained, for every kind of run."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakmeter.auditors import Finding
+from leakmeter.auditors.limitations import LIMIT
+from leakmeter.auditors.run_log import RoundLine, RunRecord
+from leakmeter.fl_app.cli.main import main
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+WFNA = [
+    *("--dataset", "synthetic", "--synthetic-examples", "240", "--synthetic-features", "40"),
+    *("--synthetic-classes", "3", "--model", "linear", "--clients", "8", "--sample", "6"),
+    *("--rounds", "2", "--algorithm", "fedsgd", "--batch-size", "4", "--noise", "wfna"),
+    *("--wfna-floor", "0.02", "--clip-norm", "1.0", "--canary-seats", "2", "--delta", "1e-3"),
+    *("--auditors", "record-likelihood-ratio,one-shot", "--lrt-every", "0"),
+]
+
+
+class Page(HTMLParser):
+    """Reads a page: identifiers, links, exact numbers in tables of findings, text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.findings: list[list[str]] = []  # exact numbers of each row
+        self.words = ""
+        self._in_findings = 0
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = dict(attributes)
+        self.tags.append((tag, values))
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+        if "id" in values:
+            self.ids.append(values["id"] or "")
+        self.links += [v or "" for k, v in attributes if k in ("href", "src")]
+        if tag == "table" and values.get("class") == "findings":
+            self._in_findings = len(self.open)
+        if tag == "tr" and self._in_findings:
+            self.findings.append([])
+        if tag == "data" and self._in_findings:
+            self.findings[-1].append(values["value"] or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        if len(self.open) < self._in_findings:
+            self._in_findings = 0
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words += data
+
+    def charts(self) -> list[str]:
+        """Return the names of all charts."""
+        return [a["id"] or "" for t, a in self.tags if t == "svg" and a.get("class") == "chart"]
+
+
+def read(folder: Path) -> Page:
+    return Page((folder / "report.html").read_text())
+
+
+def report(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def plain(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with all the default auditors."""
+    path = tmp_path_factory.mktemp("runs") / "plain"
+    assert main([*tiny, "--lrt-every", "2", "--canary-seats", "3", "--out", str(path)]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def noised(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with central noise, which has guarantees."""
+    path = tmp_path_factory.mktemp("runs") / "noised"
+    noise = ["--noise", "central", "--clip-norm", "1", "--lrt-every", "0", "--mi-every", "0"]
+    assert main([*tiny, *noise, "--rounds", "2", "--out", str(path)]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with water filling."""
+    path = tmp_path_factory.mktemp("runs") / "filled"
+    assert main([*WFNA, "--out", str(path)]) == 0
+    return path
+
+
+def finding(**changed: Any) -> Finding:
+    values: dict[str, Any] = {
+        "value": 1.5,
+        "kind": "estimate",
+        "rule": "a rule",
+        "delta": 1e-5,
+        "auditor": "mine",
+        "quantity": "epsilon",
+        "threat_model": "outsider with a model",
+        "observer": "outsider",
+        "adjacency": "zero-out",
+        "null_band": (0.1, 0.5),
+    }
+    return Finding(**(values | changed))
+
+
+def foreign(folder: Path, *findings: Finding, **config: Any) -> Path:
+    """Leave what `Audited(..., out=...)` leaves in any project."""
+    record = RunRecord(folder, config)
+    of_round = finding(server_round=1)
+    record.add(RoundLine(1, 3, {"accuracy": 0.5}, (of_round,)))
+    record.finish(findings, [])
+    return folder
+
+
+def numbers(value: Any) -> list[str]:
+    """Return all single numbers of a finding as its row should carry them."""
+    keys = ("server_round", "value", "delta", "confidence", "cap", "seed")
+    found = [value[k] for k in keys if value[k] is not None]
+    found += [*value["sample_sizes"].values(), *(value["null_band"] or [])]
+    for detail in value["details"].values():
+        if isinstance(detail, int | float) and not isinstance(detail, bool):
+            found.append(detail)
+    return sorted(repr(float(x)) for x in found)
+
+
+@pytest.mark.parametrize("kind", ["plain", "noised", "filled"])
+def test_every_number_of_every_finding_stands_in_a_table(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(kind)
+    rows = [sorted(repr(float(x)) for x in row) for row in read(folder).findings if row]
+    wanted = [numbers(f) for f in report(folder)["findings"]]
+    assert sorted(rows) == sorted(wanted)
+
+
+@pytest.mark.parametrize(
+    ("kind", "charts"),
+    [
+        (
+            "plain",
+            [
+                "tradeoff-likelihood-ratio",
+                "epsilon-likelihood-ratio",
+                "cosines-in-the-final-model",
+                "cosines-in-the-models-of-all-rounds",
+                "rounds-one-shot-estimate",
+                "rounds-likelihood-ratio-lower_bound",
+                "information",
+                "accuracy",
+            ],
+        ),
+        (
+            "filled",
+            [
+                "tradeoff-record-likelihood-ratio",
+                "epsilon-record-likelihood-ratio",
+                "cosines-in-the-final-model",
+                "rounds-record-likelihood-ratio-lower_bound",
+                "rounds-one-shot-estimate",
+                "spectrum",
+                "accuracy",
+            ],
+        ),
+    ],
+)
+def test_every_figure_that_there_are_data_for_is_there(
+    kind: str, charts: list[str], request: pytest.FixtureRequest
+) -> None:
+    names = read(request.getfixturevalue(kind)).charts()
+    assert names == [f"figure-{i}-{name}" for i, name in enumerate(charts, start=1)]
+
+
+@pytest.mark.parametrize("kind", ["plain", "noised", "filled"])
+def test_a_page_fetches_nothing_and_is_well_formed(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(kind)
+    page = read(folder)
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert all(link.startswith(("#", "data:")) for link in page.links)
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
+    text = (folder / "report.html").read_text()
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "url(" not in text
+    assert len(text) < 1_000_000
+    for tag, values in page.tags:
+        if tag == "table":
+            assert page.tags[page.tags.index((tag, values)) + 1][0] == "caption"
+        if tag == "th":
+            assert values.get("scope") in ("col", "row", "rowgroup")
+
+
+def test_every_adversary_has_a_card_with_what_to_do(plain: Path) -> None:
+    page = read(plain)
+    findings = [f for f in report(plain)["findings"] if f["server_round"] is None]
+    findings = [f for f in findings if f["quantity"] != LIMIT]
+    adversaries = {(f["threat_model"], f["adjacency"], f["unit"]) for f in findings}
+    assert [t for t, _ in page.tags].count("article") == len(adversaries)
+    assert page.words.count("What to do") == len(adversaries)
+    for threat_model, _, _ in adversaries:
+        assert threat_model.split(" (game ")[0][1:] in page.words
+
+
+def test_a_guarantee_stands_beside_what_was_measured(noised: Path) -> None:
+    page = read(noised)
+    assert "Guaranteed, shown, estimated" in page.words
+    assert "no finite ε is guaranteed" in page.words.lower()
+    assert "guarantee, accountant: outsider who sees every released model" in page.words
+    uppers = [f["value"] for f in report(noised)["findings"] if f["kind"] == "guarantee"]
+    data = [values.get("value") for tag, values in page.tags if tag == "data"]
+    assert all(repr(float(value)) in data for value in uppers)
+
+
+def test_the_page_says_how_to_repeat_the_run(plain: Path, filled: Path) -> None:
+    words = read(plain).words
+    assert "python run_sim.py --dataset synthetic --synthetic-examples 120 --model linear" in words
+    assert "--lrt-every 2 --seed 0" in words
+    versions = report(plain)["versions"]
+    assert {"python", "numpy", "flwr"} <= set(versions)
+    assert all(release in words for release in versions.values())
+    repeated = next(line for line in read(filled).words.splitlines() if "run_sim" in line)
+    start = repeated.index("python run_sim.py") + len("python run_sim.py")
+    again = repeated[start:].split("Settings")[0].split()
+    assert dict(zip(again[::2], again[1::2], strict=True))["--wfna-floor"] == "0.02"
+
+
+def test_what_a_report_says_never_becomes_markup(tmp_path: Path) -> None:
+    evil = "<script>alert('x')</script><b>&\"'"
+    folder = foreign(
+        tmp_path / "a<b>",
+        finding(auditor=evil, rule=evil, quantity=evil, threat_model=evil, assumptions=(evil,)),
+        finding(auditor=evil, details={evil: evil}, sample_sizes={evil: 3}),
+        **{evil: evil},
+    )
+    assert main(["report", str(folder)]) == 0
+    page = read(folder)
+    assert [t for t, _ in page.tags].count("script") == 1
+    assert "b" not in {t for t, _ in page.tags}
+    assert page.words.count(evil) >= 6
+    assert page.open == []
+
+
+def test_a_project_of_another_kind_gets_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = foreign(tmp_path / "mine", finding(), rounds=5, noise="much")
+    assert main(["report", str(folder)]) == 0
+    assert capsys.readouterr().out == f"page: {folder / 'report.html'}\n"
+    page = read(folder)
+    assert "Seems to give away whether a client sent its update or nothing" in page.words
+    assert "This run is of another project" in page.words
+    assert "--noise" not in page.words  # its settings are not ours
+
+
+def test_an_unfinished_run_says_so_and_how_to_go_on(plain: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    shutil.copytree(plain, folder)
+    (folder / "report.json").unlink()
+    (folder / "report.html").unlink()
+    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (folder / "rounds.jsonl").write_text("".join(lines[:3]) + lines[3][:40])
+    assert main(["report", str(folder)]) == 0
+    page = read(folder)
+    assert "This run is not finished: 3 whole rounds of 4." in page.words
+    assert f"python run_sim.py --resume {folder}" in page.words
+    assert "figure-1-tradeoff-likelihood-ratio" in page.charts()
+    rows = [row for row in page.findings if row]
+    assert len(rows) == sum(len(json.loads(line)["findings"]) for line in lines[:3])
+
+
+def test_a_run_without_a_round_or_a_finding_has_a_page(tmp_path: Path) -> None:
+    RunRecord(tmp_path / "new", {})
+    assert main(["report", str(tmp_path / "new")]) == 0
+    page = read(tmp_path / "new")
+    assert "0 whole rounds" in page.words
+    assert "nothing is known about what this run leaks" in page.words
+    assert page.charts() == []
+
+
+def test_several_runs_stand_side_by_side(
+    plain: Path, noised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(plain), str(noised)]) == 0
+    page = Page((tmp_path / "report.html").read_text())
+    assert page.words.index("Side by side") < page.words.index("Verdicts: plain")
+    head = page.words[page.words.index("Runs side by side") :][:600]
+    for word in ("plain", "noised", "noise", "central", "clip-norm", "accuracy at the end"):
+        assert word in head
+    assert "dataset" not in head  # the same in both
+    charts = " ".join(page.charts())
+    assert charts.count("tradeoff-likelihood-ratio") == 1  # overlaid
+    assert charts.count("cosines-in-the-final-model") == 2  # one each
+    assert "plain: upper limits" in page.words
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_runs_of_one_name_are_told_apart(plain: Path, tmp_path: Path) -> None:
+    other = tmp_path / "plain"
+    shutil.copytree(plain, other)
+    assert main(["report", str(plain), str(other), "--out", str(tmp_path / "p.html")]) == 0
+    words = Page((tmp_path / "p.html").read_text()).words
+    assert "Verdicts: 1: plain" in words
+    assert "Verdicts: 2: plain" in words
+
+
+def test_what_auditors_cannot_do_is_said_apart_from_adversaries(tmp_path: Path) -> None:
+    limit = finding(
+        kind="diagnostic", quantity=LIMIT, rule="only 3 clients <take part>", delta=None
+    )
+    folder = foreign(tmp_path / "run", finding(), limit)
+    assert main(["report", str(folder)]) == 0
+    page = read(folder)
+    assert [t for t, _ in page.tags].count("article") == 1
+    assert "cannot see or show heremine: only 3 clients <take part>" in page.words
+
+
+def test_failures_are_shown_first(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path / "run", {})
+    record.add(RoundLine(1, 3, {}))
+    record.finish([], ["one-shot, round 1: ValueError: made up"])
+    assert main(["report", str(tmp_path / "run")]) == 0
+    words = read(tmp_path / "run").words
+    failed = words.index("as planned: one-shot, round 1: ValueError: made up")
+    assert failed < words.index("Verdicts")
+
+
+def test_pictures_of_a_run_or_an_experiment_are_embedded(tmp_path: Path) -> None:
+    folder = foreign(tmp_path / "run", finding())
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "rebuilt.png").write_bytes(PIXEL)
+    (folder / "no-picture.png").write_bytes(b"text")
+    assert main(["report", str(folder), "--pictures", str(tmp_path / "other")]) == 0
+    page = read(folder)
+    [(_, image)] = [(t, a) for t, a in page.tags if t == "img"]
+    assert image["alt"] == "rebuilt (other)"
+    assert base64.b64decode((image["src"] or "").split(",")[1]) == PIXEL
+    assert "Reconstructions" in page.words
+
+
+def test_csv_holds_the_same_numbers(plain: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tables"
+    page = tmp_path / "page.html"
+    assert main(["report", str(plain), "--out", str(page), "--csv", str(out)]) == 0
+    tables = {
+        name: list(csv.DictReader((out / name).open(newline="")))
+        for name in ("findings.csv", "rounds.csv", "curves.csv")
+    }
+    findings = report(plain)["findings"]
+    assert [float(row["value"]) for row in tables["findings.csv"]] == [
+        float(f["value"]) for f in findings
+    ]
+    assert [json.loads(row["assumptions"]) for row in tables["findings.csv"]] == [
+        f["assumptions"] for f in findings
+    ]
+    assert [float(row["accuracy"]) for row in tables["rounds.csv"]] == [
+        line["accuracy"] for line in report(plain)["rounds"]
+    ]
+    accuracy = [float(row["y"]) for row in tables["curves.csv"] if row["figure"] == "Accuracy"]
+    assert accuracy == [line["accuracy"] for line in report(plain)["rounds"]]
+
+
+def test_the_same_record_gives_the_same_page(plain: Path, tmp_path: Path) -> None:
+    assert main(["report", str(plain), "--out", str(tmp_path / "p.html")]) == 0
+    assert (tmp_path / "p.html").read_bytes() == (plain / "report.html").read_bytes()
+
+
+def test_only_an_earlier_page_is_written_over(
+    plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.html"
+    mine.write_text("precious")
+    assert main(["report", str(plain), "--out", str(mine)]) == 2
+    assert f"out must be a new file or an earlier page, got {mine}" in capsys.readouterr().err
+    assert mine.read_text() == "precious"
+    assert main(["report", str(plain), "--out", str(tmp_path)]) == 2
+    assert main(["report", str(plain), "--pictures", str(tmp_path / "none")]) == 2
+
+
+def test_a_page_that_fails_does_not_cost_the_run(
+    tiny: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def broken(*_: Any) -> str:
+        raise ArithmeticError("made up")
+
+    monkeypatch.setattr("leakmeter.fl_app.report.html.page.page", broken)
+    settings = [*tiny, "--rounds", "1", "--auditors", "none"]
+    assert main([*settings, "--out", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().out
+    assert "no page was made, ArithmeticError: made up; all numbers are in report.json" in said
+    assert report(tmp_path / "run")["rounds"]
+
+
+def test_details_of_other_auditors_may_be_anything(tmp_path: Path) -> None:
+    odd: list[dict[str, Any]] = [
+        {"curve": 3},
+        {"tradeoff": {"fpr": ["x"], "fnr": [0]}, "deltas": [1], "epsilons": [1], "caps": ["inf"]},
+        {"edges": [1, 2], "included": "no", "unobserved": None},
+        {"spectrum": {"curve": [[1]], "floor": 0, "dim": 1}},
+        {"deltas": [], "epsilons": [], "caps": [], "tradeoff": {"fpr": [], "fnr": []}},
+        {"gaussian_nats": "inf", "std_error_bits": "nan"},
+    ]
+    bits = {"quantity": "mutual information in bits", "kind": "approximation", "server_round": 1}
+    folder = foreign(
+        tmp_path / "run",
+        *(finding(kind="lower_bound", confidence=0.9, details=one) for one in odd),
+        finding(details=odd[-1], value=-0.5, **bits),
+    )
+    assert main(["report", str(folder)]) == 0
+    page = read(folder)
+    labels = [values["aria-label"] or "" for _, values in page.tags if "aria-label" in values]
+    assert not any("nan" in words for words in labels)
+    assert page.charts() == [
+        "figure-1-rounds-mine-estimate",
+        "figure-2-information",
+        "figure-3-accuracy",
+    ]

@@ -1,0 +1,116 @@
+"""A budget is asked before a run and charged however it ends."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakmeter.fl_app import build
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.run import budget as allowance
+from leakmeter.strategies.accounting.ledger import Ledger, spent
+
+NOISE = ["--noise", "central", "--clip-norm", "1", "--noise-multiplier", "2"]
+
+
+def entries(path: Path) -> Any:
+    return Ledger(path).entries("synthetic")
+
+
+def test_runs_are_charged_and_one_beyond_the_budget_is_refused_before_it_begins(
+    tiny: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    settings = [*tiny, *NOISE, "--ledger", str(ledger)]
+    assert main([*settings, "--out", str(tmp_path / "a")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    [entry] = entries(ledger)
+    epsilon = spent([entry], 1e-5).value
+    assert f"ledger: 1 run(s) on synthetic, ε ≤ {epsilon:.4g} at δ = 1e-05" in said
+    assert len(entry.releases) == 4
+    assert [(r.noise_std, r.sampling, r.cohort) for r in entry.releases] == [(2.0, "fixed", 5)] * 4
+    report = json.loads((tmp_path / "a" / "report.json").read_text())
+    values = [f["value"] for f in report["findings"] if f["auditor"] == "accountant"]
+    assert epsilon in values
+
+    more = [*settings, "--seed", "1", "--budget", str(1.2 * epsilon)]
+    assert main([*more, "--out", str(tmp_path / "b")]) == 2
+    assert "would be exceeded" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+    assert main([*more, "--over-budget", "warn", "--out", str(tmp_path / "b")]) == 0
+    assert "exceeds the budget" in " ".join(capsys.readouterr().out.split())
+    assert len(entries(ledger)) == 2
+
+
+def test_an_interrupted_run_is_charged_once_for_what_it_has_released(
+    tiny: list[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    ledger, out = tmp_path / "ledger.jsonl", tmp_path / "a"
+    with monkeypatch.context() as patch:
+
+        def round_two(*_: Any) -> Any:
+            raise KeyboardInterrupt
+
+        real = build.update_rule
+        calls = iter(range(100))
+        patch.setattr(build, "update_rule", lambda c: round_two() if next(calls) > 6 else real(c))
+        settings = [*tiny, *NOISE, "--ledger", str(ledger), "--out", str(out)]
+        assert main(settings) == 130
+    [partial] = entries(ledger)
+    assert len(partial.releases) == 1
+    assert main(["--resume", str(out)]) == 0
+    [whole] = entries(ledger)
+    assert (whole.run, len(whole.releases)) == (partial.run, 4)
+
+
+def test_a_seed_names_the_noise_and_serves_once(tiny_config: Config, tmp_path: Path) -> None:
+    config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
+    strategy = build.server_strategy(config)
+    allowance.check_allowance(config, strategy)
+    entry = allowance._planned(config, strategy, "before")
+    Ledger(tmp_path / "l").record(entry)
+    with pytest.raises(ConfigError, match="seed must be one that no run in the ledger has used"):
+        allowance.check_allowance(config, strategy)
+    allowance.check_allowance(replace(config, seed=1), strategy)
+    allowance.check_allowance(replace(config, dataset="digits"), strategy)
+
+
+@pytest.mark.parametrize("noise", ["central", "distributed", "local"])
+@pytest.mark.parametrize("participation", ["fixed", "poisson", "epochs"])
+def test_the_plan_is_what_a_run_without_dropouts_releases(
+    tiny_config: Config, tmp_path: Path, noise: str, participation: str
+) -> None:
+    # Without masks for local noise, else up to the rounding of the secure sum.
+    config = replace(
+        tiny_config,
+        auditors="none",
+        sample=4,
+        noise=noise,
+        clip_norm=1.0,
+        participation=participation,
+        ledger=str(tmp_path / "l"),
+        secagg="on" if noise == "distributed" else "off",
+    )
+    planned = allowance._planned(config, build.server_strategy(config), "plan")
+    (tmp_path / "c.toml").write_text(config.to_toml())
+    assert main(["--config", str(tmp_path / "c.toml"), "--out", str(tmp_path / "a")]) == 0
+    [charged] = entries(tmp_path / "l")
+    assert charged.participations == planned.participations
+    stds = [sorted(r.noise_std for r in e.releases) for e in (charged, planned)]
+    assert stds[0] == pytest.approx(stds[1])
+
+
+def test_a_broken_ledger_is_the_users_mistake(tiny_config: Config, tmp_path: Path) -> None:
+    (tmp_path / "l").write_text("nonsense\n")
+    config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
+    with pytest.raises(ConfigError, match="ledger must be a readable ledger"):
+        allowance.check_allowance(config, build.server_strategy(config))
+    folder = replace(config, ledger=str(tmp_path))
+    with pytest.raises(ConfigError, match="ledger must be a readable ledger"):
+        allowance.check_allowance(folder, build.server_strategy(folder))

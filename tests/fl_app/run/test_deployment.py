@@ -1,0 +1,122 @@
+"""A deployment has no seeded noise, no plain updates and no clients' data."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+
+from leakmeter.auditors.hook.chain import chain
+from leakmeter.fl_app.build import server_strategy
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.run.deployment import check_deployed, is_deployed, noise_seed
+from leakmeter.strategies import Chosen
+
+INLINE = "leakmeter.fl_app.engines.inline"
+
+
+@pytest.fixture
+def deployed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/somewhere/bin/flwr-serverapp", "--insecure"])
+
+
+@pytest.mark.parametrize("program", ["flwr-simulation", "flower-simulation", "run_sim.py", ""])
+def test_a_simulation_is_no_deployment(
+    program: str, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [program])
+    monkeypatch.setitem(
+        sys.modules,
+        INLINE,
+        ModuleType(INLINE),
+    )
+    assert not is_deployed()
+    assert noise_seed(tiny_config) == tiny_config.seed
+    check_deployed(tiny_config)
+
+
+@pytest.fixture
+def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process under a name that tells nothing, in which nobody has loaded a simulation."""
+    monkeypatch.setattr("sys.argv", ["/somewhere/start.py"])
+    for name in ("flwr.server.superlink.fleet.vce", INLINE):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.mark.usefixtures("unknown")
+def test_what_shows_no_simulation_is_taken_for_a_deployment(tiny_config: Config) -> None:
+    assert is_deployed()
+    assert noise_seed(tiny_config) is None
+
+
+@pytest.mark.usefixtures("unknown")
+@pytest.mark.parametrize("engine", ["flwr.server.superlink.fleet.vce", INLINE])
+def test_simulators_show_a_simulation_unless_a_supernode_has_loaded_them(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, engine, ModuleType(engine))
+    assert not is_deployed()
+    monkeypatch.setitem(sys.modules, "flwr.supernode.cli", ModuleType("flwr.supernode.cli"))
+    assert is_deployed()
+
+
+def test_flowers_workers_load_its_simulator_and_its_clients_of_a_deployment_do_not() -> None:
+    ask = "import sys, {}; print([m in sys.modules for m in {}])"
+    marks = "('flwr.server.superlink.fleet.vce', 'flwr.supernode.cli')"
+    for program, said in (
+        ("flwr.simulation.ray_transport.ray_actor", "[True, False]"),
+        ("flwr.supernode.cli, leakmeter.fl_app.client_app", "[False, True]"),
+    ):
+        call = [sys.executable, "-c", ask.format(program, marks)]
+        done = subprocess.run(call, capture_output=True, text=True, check=True)
+        assert done.stdout.strip().splitlines()[-1] == said, program
+
+
+@pytest.mark.usefixtures("deployed")
+def test_noise_of_a_deployment_has_no_seed(tiny_config: Config) -> None:
+    assert is_deployed()
+    assert noise_seed(tiny_config) is None
+
+
+def cohorts(config: Config) -> list[list[int]]:
+    """Return who takes part in each round of a run."""
+    [chosen] = [held for held in chain(server_strategy(config)) if isinstance(held, Chosen)]
+    return [chosen.cohort(server_round) for server_round in range(1, 21)]
+
+
+@pytest.mark.usefixtures("deployed")
+def test_clients_who_know_the_seed_of_a_deployment_do_not_know_its_cohorts(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(tiny_config, auditors="none", participation="fixed")
+    assert cohorts(config) != cohorts(config)
+    once = replace(config, participation="epochs")
+    assert cohorts(once) == cohorts(once)  # or a resumed run would ask clients twice
+    monkeypatch.setattr("sys.argv", ["run_sim.py"])
+    monkeypatch.setitem(
+        sys.modules,
+        INLINE,
+        ModuleType(INLINE),
+    )
+    assert cohorts(config) == cohorts(config)
+
+
+@pytest.mark.usefixtures("deployed")
+@pytest.mark.parametrize("name", ["likelihood-ratio", "mutual-information"])
+def test_auditors_that_draw_the_clients_data_are_refused(tiny_config: Config, name: str) -> None:
+    config = replace(tiny_config, auditors=f"one-shot,{name}")
+    with pytest.raises(ConfigError, match=f"auditors must be one-shot or none .*got '{name}'"):
+        check_deployed(config)
+    check_deployed(replace(config, auditors="one-shot"))
+    check_deployed(replace(config, auditors="none"))
+
+
+@pytest.mark.usefixtures("deployed")
+def test_noise_that_the_training_draws_from_the_seed_is_refused(tiny_config: Config) -> None:
+    filled = {"noise": "wfna", "wfna_floor": 1e-4, "clip_norm": 1.0, "algorithm": "fedsgd"}
+    with pytest.raises(ConfigError, match="noise must be another in a deployment"):
+        check_deployed(replace(tiny_config, auditors="none", **filled))

@@ -1,0 +1,219 @@
+"""A run that was cut off anywhere goes on to the report it would have had, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakmeter.auditors import OneShotCanaries
+from leakmeter.auditors.run_log import RoundLine
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.engines.launch import launch
+from leakmeter.fl_app.run import checkpoint
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.progress import Progress
+
+ROOT = Path(__file__).parents[3]
+SERVERS = ("fedavg", "fedavgm")
+
+
+class Dying(Progress):
+    """Ends the run when a certain round has been shown, which is after its checkpoint."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self._last = last
+
+    def begin(self, *args: Any) -> None:
+        super().begin(*args)
+        if self._last == 0:
+            raise KeyboardInterrupt
+
+    def round(self, line: RoundLine) -> None:
+        super().round(line)
+        if line.server_round == self._last:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]:
+    """The report of the uninterrupted run, by server."""
+    reports = {}
+    for server in SERVERS:
+        path = tmp_path_factory.mktemp("whole") / server
+        launch(RunFolder.create(path, replace(tiny_config, server=server)), Progress())
+        reports[server] = (path / "report.json").read_bytes()
+    assert reports["fedavg"] != reports["fedavgm"]
+    return reports.__getitem__
+
+
+def cut_off(path: Path, config: Config, last: int) -> None:
+    """Leave a run in `path` that ended after round `last`."""
+    with pytest.raises(KeyboardInterrupt):
+        launch(RunFolder.create(path, config), Dying(last))
+    assert not (path / "report.json").exists()
+
+
+def resumed(path: Path) -> bytes:
+    assert main(["--resume", str(path)]) == 0
+    return (path / "report.json").read_bytes()
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("last", [0, 1, 2, 3, 4])
+def test_a_run_cut_off_after_any_round_goes_on_to_the_same_report(
+    server: str,
+    last: int,
+    tiny_config: Config,
+    tmp_path: Path,
+    whole: Callable[[str], bytes],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cut_off(tmp_path / "run", replace(tiny_config, server=server), last)
+    capsys.readouterr()
+    assert resumed(tmp_path / "run") == whole(server)
+    said = capsys.readouterr().out
+    assert (f"going on after round {last} of 4" in said) == (last > 0)
+    shown = [line.split()[1] for line in said.splitlines() if line.startswith("round ")]
+    assert shown == [f"{r}/4" for r in range(last + 1, 5)]
+
+
+def test_a_run_may_be_cut_off_many_times(
+    tiny_config: Config, tmp_path: Path, whole: Callable[[str], bytes]
+) -> None:
+    cut_off(tmp_path / "run", replace(tiny_config, server="fedavgm"), 0)
+    for last in (1, 2, 3, 4):
+        with pytest.raises(KeyboardInterrupt):
+            launch(RunFolder.open(tmp_path / "run"), Dying(last))
+    assert resumed(tmp_path / "run") == whole("fedavgm")
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("last", [1, 3])
+def test_a_line_beyond_the_checkpoint_is_written_again(
+    server: str,
+    last: int,
+    tiny_config: Config,
+    tmp_path: Path,
+    whole: Callable[[str], bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save = checkpoint.save
+
+    def failing(path: Path, state: Any) -> None:
+        if state["server_round"] == last:
+            raise KeyboardInterrupt
+        save(path, state)
+
+    folder = RunFolder.create(tmp_path / "run", replace(tiny_config, server=server))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", failing)
+        with pytest.raises(KeyboardInterrupt):
+            launch(folder, Progress())
+    assert (tmp_path / "run/rounds.jsonl").read_text().count("\n") == last
+    assert resumed(tmp_path / "run") == whole(server)
+
+
+@pytest.mark.parametrize("last", [0, 1, 3])
+def test_a_line_that_was_cut_off_does_not_count(
+    last: int, tiny_config: Config, tmp_path: Path, whole: Callable[[str], bytes]
+) -> None:
+    cut_off(tmp_path / "run", tiny_config, last)
+    with (tmp_path / "run/rounds.jsonl").open("a") as file:
+        file.write('{"server_round": ')
+    assert resumed(tmp_path / "run") == whole("fedavg")
+
+
+def test_files_half_written_when_the_run_died_do_no_harm(
+    tiny_config: Config, tmp_path: Path, whole: Callable[[str], bytes]
+) -> None:
+    cut_off(tmp_path / "run", tiny_config, 4)
+    for name in ("report.json", "checkpoint.npz", "rounds.jsonl"):
+        (tmp_path / "run" / f"{name}.partial").write_bytes(b"half")
+    assert resumed(tmp_path / "run") == whole("fedavg")
+
+
+def test_where_the_data_is_and_who_computes_may_change(
+    tiny_config: Config, tmp_path: Path, whole: Callable[[str], bytes]
+) -> None:
+    cut_off(tmp_path / "run", tiny_config, 2)
+    moved = replace(tiny_config, data_dir="/elsewhere", download=True)
+    (tmp_path / "run/config.toml").write_text(moved.to_toml())
+    expected = whole("fedavg").replace(b'"data-dir": ""', b'"data-dir": "/elsewhere"')
+    assert resumed(tmp_path / "run") == expected.replace(b'load": false', b'load": true')
+
+
+def test_an_auditor_that_failed_stays_out(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observe = OneShotCanaries.observe
+
+    def failing(self: OneShotCanaries, view: Any) -> Any:
+        if view.server_round == 2:
+            raise ArithmeticError("made up")
+        return observe(self, view)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OneShotCanaries, "observe", failing)
+        assert launch(RunFolder.create(tmp_path / "whole", tiny_config), Progress()).failures
+        cut_off(tmp_path / "run", tiny_config, 3)
+    assert main(["--resume", str(tmp_path / "run")]) == 1
+    reports = [(tmp_path / name / "report.json").read_bytes() for name in ("run", "whole")]
+    assert reports[0] == reports[1]
+
+
+def killed(path: Path, arguments: list[str], rounds: int) -> None:
+    """Start a run in a process of its own and kill it once so many rounds are recorded."""
+    script = str(ROOT / "run_sim.py")
+    process = subprocess.Popen(
+        [sys.executable, script, *arguments, "--out", str(path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    record = path / "rounds.jsonl"
+    deadline = time.monotonic() + 120
+    try:
+        while not (record.exists() and record.read_bytes().count(b"\n") >= rounds):
+            assert process.poll() is None, process.communicate()[1].decode()
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+    finally:
+        process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not (path / "report.json").exists()
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_killed_process_goes_on_to_the_same_report(
+    server: str, tiny: list[str], tmp_path: Path
+) -> None:
+    # Enough rounds that the process is still at work when the kill arrives.
+    arguments = [*tiny, "--server", server, "--rounds", "30"]
+    killed(tmp_path / "run", arguments, rounds=3)
+    assert main([*arguments, "--out", str(tmp_path / "whole")]) == 0
+    assert resumed(tmp_path / "run") == (tmp_path / "whole/report.json").read_bytes()
+
+
+def test_a_process_killed_before_its_first_round_starts_over(
+    tiny: list[str], tmp_path: Path
+) -> None:
+    # One long round: about a second of single-record steps.
+    slow = ["--epochs", "20", "--batch-size", "1", "--lr", "0.01", "--rounds", "1"]
+    arguments = [*tiny, *slow]
+    killed(tmp_path / "run", arguments, rounds=0)
+    assert (tmp_path / "run/rounds.jsonl").read_bytes() == b""
+    assert not (tmp_path / "run/checkpoint.npz").exists()
+    assert main([*arguments, "--out", str(tmp_path / "whole")]) == 0
+    assert resumed(tmp_path / "run") == (tmp_path / "whole/report.json").read_bytes()

@@ -1,0 +1,144 @@
+"""Runs on the same data add up, whatever happens to the file in between."""
+
+from __future__ import annotations
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.strategies.accounting.accountant import Release, amplified
+from leakmeter.strategies.accounting.assurance import Assurance
+from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent, spent_amplified
+from leakmeter.strategies.noise.mechanism import Central, Distributed
+
+DELTA = 1e-5
+
+
+def entry(run: str = "a", std: float = 2.0, rounds: int = 4, **more: Any) -> Entry:
+    values = {"data": "digits", "seed": None, "adjacency": "zero-out", "participations": rounds}
+    return Entry(**{"run": run, "releases": (Release(std, 1.0),) * rounds, **values, **more})
+
+
+def sampled(run: str, seed: int | None, rate: float = 0.1, noise: Any = None) -> Entry:
+    release = Release(2.0, 1.0, sampling="poisson", rate=rate, population=500)
+    assurance = Assurance(noise or Central(2.0), (release,) * 5, 2)
+    return Entry.of(assurance, run=run, data="digits", seed=seed)
+
+
+def test_an_entry_comes_back_whole_and_names_no_bare_multiplier(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "deep" / "ledger.jsonl")
+    releases = (Release(1.0, 0.5), Release(0.1 + 0.2, 1 / 3, bit_std=2.0), Release(1.0, 0.5))
+    kept = entry(releases=releases, participations=3, adjacency="add-remove", seed=4)
+    ledger.record(kept)
+    assert ledger.entries("digits") == [
+        entry(
+            releases=(releases[0], releases[2], releases[1]),
+            participations=3,
+            adjacency="add-remove",
+            seed=4,
+        )
+    ]
+    [line] = ledger.path.read_text().splitlines()
+    group = json.loads(line)["releases"][0]
+    assert (group["noise_std"], group["sensitivity"], group["count"]) == (1.0, 0.5, 2)
+    assert "multiplier" not in line
+
+
+def test_runs_on_the_same_data_compose(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.entries("digits") == []
+    ledger.record(entry("a", std=2.0, rounds=4))  # separation 1
+    ledger.record(entry("b", std=1.0, rounds=9, participations=3))  # separation √3
+    ledger.record(entry("c", data="mnist"))
+    bound = spent(ledger.entries("digits"), DELTA)
+    assert bound.value == pytest.approx(epsilon_gaussian(DELTA, 2.0))
+    assert (bound.kind, bound.delta, bound.sample_sizes["runs"]) == ("guarantee", DELTA, 2)
+    assert spent(ledger.entries("mnist"), DELTA).value == pytest.approx(epsilon_gaussian(DELTA, 1))
+
+
+def test_the_worst_releases_of_each_run_are_counted() -> None:
+    mixed = entry(releases=(Release(1.0, 1.0), Release(0.5, 1.0), Release(9.0, 1.0)), rounds=2)
+    assert spent([mixed], DELTA).value == pytest.approx(epsilon_gaussian(DELTA, math.sqrt(5)))
+
+
+def test_a_later_entry_takes_the_place_of_an_earlier_one_of_its_run(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for rounds in (1, 2, 3):
+        ledger.record(entry("a", rounds=rounds))
+        ledger.record(entry("b", rounds=1))
+    assert {e.run: len(e.releases) for e in ledger.entries("digits")} == {"a": 3, "b": 1}
+    assert [e.run for e in ledger.entries("digits", but="a")] == ["b"]
+    assert len(ledger.path.read_text().splitlines()) == 2
+
+
+def test_runs_that_end_at_the_same_time_are_all_there(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: ledger.record(entry(str(i))), range(12)))
+    assert {e.run for e in ledger.entries("digits")} == {str(i) for i in range(12)}
+
+
+def test_a_failed_write_leaves_the_old_ledger(tmp_path: Path, monkeypatch: Any) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.record(entry("a"))
+    monkeypatch.setattr(
+        "leakmeter.auditors.run_log.os.fsync", lambda _: (_ for _ in ()).throw(OSError("full"))
+    )
+    with pytest.raises(OSError, match="full"):
+        ledger.record(entry("b"))
+    assert [e.run for e in ledger.entries("digits")] == ["a"]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", '{"run": "x", "releases": []}'])
+def test_a_line_that_is_no_entry_is_an_error_not_a_gift(tmp_path: Path, line: str) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.record(entry("a"))
+    with ledger.path.open("a") as file:
+        file.write(line + "\n")
+    for ask in (lambda: ledger.entries("digits"), lambda: ledger.record(entry("b"))):
+        with pytest.raises(ValueError, match="one entry a line, got line 2 of"):
+            ask()
+
+
+def test_a_clip_bit_anywhere_makes_the_sum_add_remove() -> None:
+    bit = entry(releases=(Release(1.0, 1.0, bit_std=0.5),), rounds=1, adjacency="add-remove")
+    bound = spent([entry("b"), bit], DELTA)
+    assert bound.value == pytest.approx(epsilon_gaussian(DELTA, math.sqrt(3)))
+    assert "add-remove" in bound.rule
+
+
+def test_a_run_without_noise_has_spent_everything() -> None:
+    assert spent([entry(), entry("b", std=0.0)], DELTA).value == math.inf
+
+
+def test_a_rough_run_makes_the_sum_an_approximation() -> None:
+    assert spent([entry(), entry("b", is_rough=True)], DELTA).kind == "approximation"
+
+
+def test_no_delta_no_claim() -> None:
+    for delta in (0.0, 1.0):
+        with pytest.raises(ValueError, match="delta must be in"):
+            spent([entry()], delta)
+
+
+def test_amplification_needs_poisson_everywhere_and_cohorts_of_its_own() -> None:
+    both = [sampled("a", 1), sampled("b", 2)]
+    bound = spent_amplified(both, DELTA)
+    assert bound is not None
+    releases = [r for e in both for r in e.releases]
+    assert bound.value == amplified(releases, DELTA, adjacency="zero-out").value
+    assert bound.value < spent(both, DELTA).value
+    assert spent_amplified([sampled("a", 1), sampled("b", 1)], DELTA) is None
+    assert spent_amplified([sampled("a", 1), entry("b")], DELTA) is None
+    assert spent_amplified([sampled("a", 1, noise=Distributed(2.0, 3))], DELTA) is None
+    assert spent_amplified([], DELTA) is None
+
+
+def test_more_participations_than_releases_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"participations must be in \[0, 4\], got 5"):
+        entry(participations=5)

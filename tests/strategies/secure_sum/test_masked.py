@@ -1,0 +1,928 @@
+"""Whole rounds of secure aggregation around Flower's strategies, all clients in this process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakmeter.auditors import Audited, Auditor, Canary, Finding, RoundView, canary_mod, tap_mod
+from leakmeter.auditors.auditor import RoundFacts
+from leakmeter.auditors.canaries.canary import canary_vector
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.rng import stream
+from leakmeter.clients import MaskMod
+from leakmeter.clients.secure_sum.keys import ClientSecrets
+from leakmeter.clients.secure_sum.masking import add_vectors
+from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.wire import put_by_number
+from leakmeter.fl_app.engines.inline import run_inline
+from leakmeter.strategies import Masked
+from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.secure_sum.topology import Topology
+from leakmeter.strategies.state import restore_strategy, strategy_state
+
+Arrays = dict[str, Any]
+Reply = Callable[[Message], Message]
+
+MODEL: Arrays = {"w": np.zeros((2, 3)), "b": np.array(0.25)}
+SEED = 5
+SIMULATED = MaskMod(allow_tap=True, seed=SEED)
+
+
+def record(arrays: Mapping[str, Any]) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+@dataclass
+class Federation:
+    """Clients that add a fixed update of their own to the model, and may fail at any stage.
+
+    Attributes:
+        num: How many.
+        faults: Client, round and stage to what it does with its reply: raise, or change it.
+        update: Client to what it adds to every float array.
+        weight: Client to its weight.
+        metrics: Client to further metrics.
+    """
+
+    num: int = 5
+    faults: Callable[[int, int, str], Reply | None] = lambda *_: None
+    update: Callable[[int], float] = lambda client: 0.1 * (client + 1)
+    weight: Callable[[int], float] = lambda client: 10 * (client % 9 + 1)
+    metrics: Callable[[int], dict[str, Any]] = lambda _: {}
+    mod: Any = SIMULATED
+    mods: Sequence[Any] = (tap_mod, canary_mod)
+    trained: list[int] = field(default_factory=list)
+
+    def app(self) -> ClientApp:
+        app = ClientApp()
+
+        def fault(message: Message, context: Context, call_next: Any) -> Message:
+            order = wire.config(message.content, wire.MASK) or ConfigRecord()
+            client = context.node_id - 1
+            happens = self.faults(client, int(str(order.get("round", 0))), str(order.get("stage")))
+            reply: Message = call_next(message, context)
+            return happens(reply) if happens else reply
+
+        @app.train(mods=[fault, self.mod, *self.mods])
+        def train(message: Message, context: Context) -> Message:
+            client = context.node_id - 1
+            arrays = message.content["arrays"]
+            assert isinstance(arrays, ArrayRecord)
+            self.trained.append(client)
+            moved = {
+                name: a.numpy() + np.asarray(self.update(client) * (a.numpy().dtype.kind == "f"))
+                for name, a in arrays.items()
+            }
+            typed = {n: np.asarray(v, arrays[n].numpy().dtype) for n, v in moved.items()}
+            metrics = {"num-examples": self.weight(client), **self.metrics(client)}
+            content = RecordDict({"arrays": record(typed), "metrics": MetricRecord(metrics)})
+            return Message(content, reply_to=message)
+
+        @app.evaluate()
+        def evaluate(message: Message, _: Context) -> Message:
+            metrics = MetricRecord({"num-examples": 1, "accuracy": 0.5})
+            return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+        return app
+
+    def fedavg(self, kind: type[FedAvg] = FedAvg, **options: Any) -> FedAvg:
+        inner = kind(min_train_nodes=self.num, min_available_nodes=self.num, **options)
+        inner.fraction_evaluate = 0.0
+        return inner
+
+    def run(
+        self,
+        strategy: Strategy,
+        rounds: int = 1,
+        model: Mapping[str, Any] = MODEL,
+        grid_of: Callable[[Grid], Grid] = lambda grid: grid,
+    ) -> Result:
+        """Run a strategy's own loop on these clients."""
+        results: list[Result] = []
+        server = ServerApp()
+
+        @server.main()
+        def main(grid: Grid, _: Context) -> None:
+            results.append(
+                strategy.start(grid_of(grid), record(model), num_rounds=rounds, timeout=5)
+            )
+
+        run_inline(server, self.app(), self.num)
+        return results[0]
+
+    def mean(self, clients: Iterable[int] | None = None) -> float:
+        """Return the weighted mean of the updates, every coordinate the same."""
+        who = list(range(self.num) if clients is None else clients)
+        total = sum(self.weight(c) for c in who)
+        return sum(self.weight(c) * self.update(c) for c in who) / total
+
+
+def masked(clients: Federation, **options: Any) -> Masked:
+    return Masked(clients.fedavg(), **{"max_weight": 100.0, "threshold": 3, **options})
+
+
+def raises(_: Message) -> Message:
+    raise RuntimeError("gone")
+
+
+def at(
+    stage: str, who: Iterable[int], happens: Reply = raises, rounds: Iterable[int] = (1,)
+) -> Callable[[int, int, str], Reply | None]:
+    """Return faults of some clients at one stage."""
+    cases = {(client, server_round, stage) for client in who for server_round in rounds}
+    return lambda *case: happens if case in cases else None
+
+
+def with_content(**records: Any) -> Reply:
+    return lambda reply: _set(reply, records)
+
+
+def with_order(**values: Any) -> Reply:
+    return with_content(**{wire.MASK: ConfigRecord(values)})
+
+
+def _set(reply: Message, records: Mapping[str, Any]) -> Message:
+    reply.content = RecordDict(dict(records))
+    return reply
+
+
+def check_mean(strategy: Masked, expected: float) -> None:
+    aggregate, quantum = strategy.facts["aggregate"], strategy.facts["quantum"]
+    assert np.abs(aggregate - expected).max() <= quantum
+
+
+# Who takes part, and who drops out when.
+
+
+def test_a_round_gives_the_weighted_mean_to_the_quantisers_step() -> None:
+    clients = Federation()
+    strategy = masked(clients)
+    result = clients.run(strategy)
+    check_mean(strategy, clients.mean())
+    assert strategy.facts["num_clients"] == 5
+    assert strategy.facts["total_weight"] == 150.0
+    assert strategy.facts["saturated"] == 0
+    moved = result.arrays["w"].numpy()
+    assert np.allclose(moved, clients.mean(), atol=2 * strategy.facts["quantum"])
+    assert np.allclose(result.arrays["b"].numpy(), 0.25 + clients.mean(), atol=1e-7)
+
+
+def test_the_mean_is_the_same_bit_for_bit_as_that_of_the_unmasked_ring_sum() -> None:
+    clients = Federation(faults=at("train", {1}), metrics=lambda c: {"loss": 0.5 * c})
+    strategy = masked(clients, metrics={"loss": (0.0, 4.0)}, bits=20)
+    clients.run(strategy)
+    quantiser = Quantiser(
+        clip_range=4.0, bits=20, max_clients=5, max_weight=100.0, metrics={"loss": (0.0, 4.0)}
+    )
+    start = Layout.of(record(MODEL)).flatten(record(MODEL))
+    plain = [
+        quantiser.encode(
+            (start + clients.update(c)) - start,
+            clients.weight(c),
+            {"loss": 0.5 * c},
+            stream(SEED, "rounding", 1, c),
+        )
+        for c in (0, 2, 3, 4)
+    ]
+    expected = quantiser.decode(add_vectors(plain, quantiser.ring))
+    assert (strategy.facts["aggregate"] == expected.mean).all()
+    assert strategy.facts["total_weight"] == expected.total_weight
+    assert strategy.facts["quantum"] == expected.quantum
+
+
+@pytest.mark.parametrize("stage", ["keys", "shares", "train", "unmask"])
+@pytest.mark.parametrize("gone", [{1}, {1, 4}])
+def test_up_to_the_threshold_may_drop_out_at_any_stage(stage: str, gone: set[int]) -> None:
+    clients = Federation(faults=at(stage, gone))
+    strategy = masked(clients)
+    clients.run(strategy)
+    left = [c for c in range(5) if c not in gone or stage == "unmask"]
+    assert strategy.facts["num_clients"] == len(left)
+    assert strategy.facts["total_weight"] == sum(clients.weight(c) for c in left)
+    check_mean(strategy, clients.mean(left))
+
+
+def test_different_clients_may_drop_out_at_different_stages() -> None:
+    stages = {0: "keys", 1: "shares", 2: "train", 3: "unmask"}
+    clients = Federation(
+        num=9, faults=lambda c, r, s: raises if stages.get(c) == s and r == 1 else None
+    )
+    strategy = masked(clients, threshold=5)
+    clients.run(strategy)
+    check_mean(strategy, clients.mean(range(3, 9)))
+
+
+@pytest.mark.parametrize("stage", ["keys", "shares", "train", "unmask"])
+def test_below_the_threshold_the_round_is_abandoned_and_the_next_goes_on(
+    stage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[RoundFacts] = []
+
+    class Watch(Auditor):
+        def observe(self, view: RoundView) -> Sequence[Finding]:
+            seen.append(view.facts)
+            assert (view.released == view.sent).all() == (view.facts.abandoned is not None)
+            return ()
+
+    clients = Federation(faults=at(stage, {0, 1, 2}, rounds=[2]))
+    strategy = masked(clients)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = clients.run(Audited(strategy, [Watch()]), rounds=3)
+    assert [f.abandoned is None for f in seen] == [True, False, True]
+    assert seen[1].aggregate is None
+    assert (seen[1].num_clients, seen[1].total_weight) == (0, 0.0)
+    said = [r.getMessage() for r in caplog.records if "abandoned" in r.getMessage()]
+    assert len(said) == 1
+    assert "the model stays as it is" in said[0]
+    assert np.allclose(result.arrays["w"].numpy(), 2 * clients.mean(), atol=1e-6)
+
+
+def test_with_too_few_uploads_no_share_is_asked_for() -> None:
+    asked: list[str] = []
+
+    def faults(client: int, server_round: int, stage: str) -> Reply | None:
+        asked.append(stage)
+        return at("train", {0, 1, 2})(client, server_round, stage)
+
+    clients = Federation(faults=faults)
+    strategy = masked(clients)
+    clients.run(strategy)
+    assert "2 of 5 clients have uploaded, too few" in strategy.facts["abandoned"]
+    assert set(asked) == {"keys", "shares", "train"}
+
+
+def test_a_round_that_nobody_answers_is_abandoned() -> None:
+    clients = Federation(faults=at("keys", range(5)))
+    strategy = masked(clients)
+    clients.run(strategy)
+    assert not clients.trained
+    assert "0 of 5 clients have announced keys" in strategy.facts["abandoned"]
+    assert "gone" in strategy.facts["abandoned"]
+
+
+def test_clients_that_do_not_list_the_mod_are_named_as_the_reason() -> None:
+    clients = Federation(mod=lambda m, c, n: n(m, c), mods=())
+    strategy = masked(clients)
+    clients.run(strategy)
+    assert "announced keys" in strategy.facts["abandoned"]
+    assert "'keys'" in strategy.facts["abandoned"]  # the stage that the app could not answer
+
+
+def test_a_reply_that_never_comes_is_a_dropout() -> None:
+    class Deaf(GridWrapper):
+        def send_and_receive(
+            self, messages: Iterable[Message], *, timeout: float | None = None
+        ) -> Iterable[Message]:
+            replies = super().send_and_receive(messages, timeout=timeout)
+            return [r for r in replies if r.metadata.src_node_id != 2]
+
+    clients = Federation()
+    strategy = masked(clients)
+    clients.run(strategy, grid_of=Deaf)
+    check_mean(strategy, clients.mean([0, 2, 3, 4]))
+
+
+def test_an_upload_that_comes_while_the_shares_do_not_is_still_in_the_sum() -> None:
+    clients = Federation(faults=at("unmask", {3, 4}))
+    strategy = masked(clients)
+    clients.run(strategy)
+    assert strategy.facts["num_clients"] == 5
+    check_mean(strategy, clients.mean())
+
+
+def test_two_clients_are_too_few_for_a_secure_sum() -> None:
+    clients = Federation(num=2)
+    strategy = masked(clients)
+    clients.run(strategy)
+    assert strategy.facts["abandoned"] == "2 clients were chosen, 3 are needed"
+    assert not clients.trained
+
+
+def test_a_client_whose_policy_refuses_is_a_dropout() -> None:
+    strict, lenient = MaskMod(min_peers=5, seed=SEED), MaskMod(seed=SEED)
+
+    def mod(message: Message, context: Context, call_next: Any) -> Message:
+        return (strict if context.node_id == 3 else lenient)(message, context, call_next)
+
+    clients = Federation(mod=mod)
+    strategy = masked(clients)
+    clients.run(strategy)
+    check_mean(strategy, clients.mean([0, 1, 3, 4]))
+
+
+# Replies that no client of ours would send.
+
+GARBAGE = Array(dtype="uint32", shape=(9,), stype="numpy.ndarray", data=b"no array")
+LENGTH = 7 + 1 + 2 * 2  # seven coordinates, the count, weight and saturation in two digits each
+
+
+def upload(array: np.ndarray[Any, Any]) -> Reply:
+    return with_content(arrays=ArrayRecord({"masked": Array(array)}))
+
+
+ZEROS = dict.fromkeys(range(1, 6), bytes(39))
+MALFORMED: dict[tuple[str, str], Reply] = {
+    ("keys", "nothing"): with_content(),
+    ("keys", "another record"): with_content(other=ConfigRecord({"keys": bytes(96)})),
+    ("keys", "an empty record"): with_order(),
+    ("keys", "short keys"): with_order(keys=bytes(95)),
+    ("keys", "keys of another kind"): with_order(keys="text"),
+    ("shares", "an empty record"): with_order(),
+    ("shares", "no boxes"): with_order(**put_by_number("boxes", {})),
+    ("shares", "boxes for some only"): with_order(**put_by_number("boxes", {1: b"", 2: b""})),
+    ("shares", "numbers as text"): with_order(peers=["1"], boxes=[b""]),
+    ("train", "nothing"): with_content(),
+    ("train", "no arrays"): with_content(metrics=MetricRecord({"num-examples": 3})),
+    ("train", "a plain model"): with_content(arrays=record(MODEL)),
+    ("train", "two records"): with_content(a=record(MODEL), b=record(MODEL)),
+    ("train", "a shorter vector"): upload(np.zeros(LENGTH - 1, np.uint32)),
+    ("train", "a longer vector"): upload(np.zeros(LENGTH + 1, np.uint32)),
+    ("train", "another shape"): upload(np.zeros((1, LENGTH), np.uint32)),
+    ("train", "a scalar"): upload(np.zeros((), np.uint32)),
+    ("train", "another type"): upload(np.zeros(LENGTH, np.uint64)),
+    ("train", "signed integers"): upload(np.zeros(LENGTH, np.int32)),
+    ("train", "numbers that are none"): upload(np.full(LENGTH, np.nan)),
+    ("train", "garbage"): with_content(arrays=ArrayRecord({"masked": GARBAGE})),
+    ("unmask", "nothing"): with_content(),
+    ("unmask", "an empty record"): with_order(),
+    ("unmask", "short shares"): with_order(**put_by_number("shares", {1: b"x", 2: b"y"})),
+    ("unmask", "wrong shares"): with_order(**put_by_number("shares", ZEROS)),
+}
+
+
+@pytest.mark.parametrize(("stage", "form"), MALFORMED)
+def test_a_malformed_reply_counts_as_a_dropout(stage: str, form: str) -> None:
+    clients = Federation(faults=at(stage, {2}, MALFORMED[stage, form]))
+    strategy = masked(clients)
+    clients.run(strategy)
+    assert strategy.facts.get("abandoned") is None
+    check_mean(strategy, clients.mean(range(5) if stage == "unmask" else [0, 1, 3, 4]))
+
+
+OWN_FAULTS: dict[str, dict[str, Any]] = {
+    "not a number": {"update": lambda c: math.nan if c == 2 else 0.1},
+    "infinite": {"update": lambda c: math.inf if c == 2 else 0.1},
+    "too heavy": {"weight": lambda c: 101 if c == 2 else 10},
+    "weightless": {"weight": lambda c: 0 if c == 2 else 10},
+}
+
+
+@pytest.mark.parametrize("fault", OWN_FAULTS)
+def test_a_clients_own_fault_keeps_it_out_of_the_sum(fault: str) -> None:
+    clients = Federation(**OWN_FAULTS[fault])
+    strategy = masked(clients)
+    clients.run(strategy)
+    assert strategy.facts["num_clients"] == 4
+    check_mean(strategy, clients.mean([0, 1, 3, 4]))
+
+
+def lie(slot: int, amount: int) -> Reply:
+    """Return a well-formed lie: something is added to one slot under the masks."""
+
+    def change(reply: Message) -> Message:
+        arrays = reply.content["arrays"]
+        assert isinstance(arrays, ArrayRecord)
+        vector = arrays["masked"].numpy().copy()
+        vector[slot : slot + 1] += np.uint32(amount)  # an array wraps around, a scalar warns
+        return _set(reply, {"arrays": ArrayRecord({"masked": Array(vector)})})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("slot", "amount", "reason"),
+    [
+        (0, 2**30, "largest sum in steps"),
+        (3, 2**32 - 2**30, "smallest sum in steps"),
+        (7, 1, "contributors"),
+        (7, 2**32 - 1, "contributors"),
+        (9, 2**6, "total weight"),  # the higher digit
+        (10, 2**20, "saturated"),
+    ],
+)
+def test_a_sum_that_no_honest_clients_can_have_ends_the_round(
+    slot: int, amount: int, reason: str
+) -> None:
+    clients = Federation(faults=at("train", {2}, lie(slot, amount)))
+    strategy = masked(clients)
+    clients.run(strategy, rounds=1)
+    assert "no honest one can" in strategy.facts["abandoned"]
+    assert reason in strategy.facts["abandoned"]
+
+
+def test_a_lie_within_the_limits_moves_the_mean_no_further_than_they_allow() -> None:
+    step = 4.0 / ((2**31 - 1) // 5)
+    for amount in (10**6, 10**8):
+        clients = Federation(faults=at("train", {2}, lie(0, amount)))
+        strategy = masked(clients)
+        clients.run(strategy)
+        moved = strategy.facts["aggregate"][0] - clients.mean()
+        # One step of the sum is step·max_weight/(total weight) of the mean.
+        assert moved == pytest.approx(amount * step * 100 / 150, abs=strategy.facts["quantum"])
+        assert abs(strategy.facts["aggregate"][0]) <= 4.0 + strategy.facts["quantum"]
+
+
+# Arithmetic.
+
+
+@st.composite
+def federations(draw: st.DrawFn) -> tuple[Federation, Arrays, dict[str, Any]]:
+    count = draw(st.integers(3, 7))
+    weights = draw(st.lists(st.integers(1, 100), min_size=count, max_size=count))
+    updates = draw(
+        st.lists(st.floats(-1.0, 1.0, allow_subnormal=False), min_size=count, max_size=count)
+    )
+    shapes = draw(
+        st.lists(st.sampled_from([(), (0,), (1,), (2, 3), (0, 4), (5,)]), min_size=1, max_size=4)
+    )
+    threshold = count // 2 + 1
+    gone = draw(st.sets(st.integers(0, count - 1), max_size=count - max(threshold, 3)))
+    stage = draw(st.sampled_from(["keys", "shares", "train", "unmask"]))
+    model = {f"a{i}": np.zeros(shape) for i, shape in enumerate(shapes)}
+    clients = Federation(
+        num=count,
+        faults=at(stage, gone),
+        update=updates.__getitem__,
+        weight=weights.__getitem__,
+    )
+    left = [c for c in range(count) if stage == "unmask" or c not in gone]
+    options = {"threshold": threshold, "bits": draw(st.sampled_from([12, 16, 24, 32, 48]))}
+    return clients, model, {**options, "left": left}
+
+
+@settings(max_examples=40, deadline=None)
+@given(federations())
+def test_the_mean_is_within_the_quantum_for_any_cohort_weights_and_shapes(
+    case: tuple[Federation, Arrays, dict[str, Any]],
+) -> None:
+    clients, model, options = case
+    left = options.pop("left")
+    strategy = masked(clients, **options)
+    # A secure sum of keys needs the majority of those who announced: fewer holders, same number.
+    result = clients.run(strategy, model=model)
+    if strategy.facts.get("abandoned") is not None:
+        assert len(left) < clients.num  # the threshold no longer fits the smaller cohort
+        return
+    assert strategy.facts["num_clients"] == len(left)
+    assert strategy.facts["total_weight"] == sum(clients.weight(c) for c in left)
+    expected, quantum = clients.mean(left), strategy.facts["quantum"]
+    assert (np.abs(strategy.facts["aggregate"] - expected) <= quantum + 1e-12).all()
+    for name, array in model.items():
+        assert result.arrays[name].numpy().shape == array.shape
+        assert result.arrays[name].numpy().dtype == array.dtype
+
+
+def test_the_mean_is_unbiased() -> None:
+    # The mean of 560 errors of at most quantum/(2·√3) standard deviation: beyond 6, chance 2e-9.
+    clients = Federation(num=3, update=lambda c: 0.123 + 0.01 * c)
+    clients.mod = MaskMod()  # rounding from the operating system's source
+    strategy = masked(clients, bits=14, threshold=2)
+    means: list[Any] = []
+
+    class Watch(Auditor):
+        def observe(self, view: RoundView) -> Sequence[Finding]:
+            assert view.facts.aggregate is not None
+            means.append(view.facts.aggregate)
+            return ()
+
+    clients.run(Audited(strategy, [Watch()]), rounds=80)
+    errors = np.concatenate(means) - clients.mean()
+    quantum = strategy.facts["quantum"]
+    assert np.abs(errors).max() > quantum / 20  # the rounding is coarse enough to be seen
+    assert abs(errors.mean()) < 6 * quantum / (2 * math.sqrt(3 * errors.size))
+
+
+def test_metrics_inside_the_sum_are_averaged_and_others_are_dropped() -> None:
+    clients = Federation(metrics=lambda c: {"loss": 0.5 * c, "secret": 7.0, "curve": [1.0, 2.0]})
+    strategy = masked(clients, metrics={"loss": (0.0, 4.0)})
+    result = clients.run(strategy)
+    metrics = result.train_metrics_clientapp[1]
+    assert set(metrics) == {"loss"}
+    expected = sum(clients.weight(c) * 0.5 * c for c in range(5)) / 150
+    assert metrics["loss"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_clipped_coordinates_are_counted_inside_and_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clients = Federation(update=lambda c: 9.0 if c in (1, 3) else 0.0, weight=lambda _: 10)
+    strategy = masked(clients, clip_range=1.0)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        clients.run(strategy)
+    assert strategy.facts["saturated"] == 2 * 7
+    assert any("14 coordinates were clipped" in r.getMessage() for r in caplog.records)
+    check_mean(strategy, 2 / 5)
+
+
+def test_weights_under_another_key_are_used() -> None:
+    clients = Federation(metrics=lambda c: {"mass": 5.0 + c})
+    inner = clients.fedavg(weighted_by_key="mass")
+    strategy = Masked(inner, max_weight=10.0, threshold=3)
+    clients.run(strategy)
+    assert strategy.facts["total_weight"] == pytest.approx(35.0, abs=1e-6)
+
+
+def test_integer_arrays_stay_as_sent_in_every_round() -> None:
+    model = {"count": np.array(7), **MODEL, "flags": np.array([1, 2, 3], np.int32)}
+    clients = Federation()
+    strategy = masked(clients)
+    result = clients.run(strategy, rounds=3, model=model)
+    assert result.arrays["count"].numpy() == pytest.approx(7.0)
+    assert result.arrays["flags"].numpy() == pytest.approx([1, 2, 3])
+    assert strategy.facts["aggregate"].shape == (7,)
+    assert np.allclose(result.arrays["w"].numpy(), 3 * clients.mean(), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
+def test_the_model_keeps_its_type(kind: str) -> None:
+    clients = Federation()
+    result = clients.run(masked(clients), rounds=2, model={"w": np.zeros(4, kind)})
+    assert result.arrays["w"].numpy().dtype == kind
+
+
+INNER: dict[str, tuple[dict[str, Any], float]] = {
+    # How far one quantum in each round's mean can move the model after three rounds.
+    "FedAvg": ({}, 3),
+    "FedProx": ({"proximal_mu": 0.1}, 3),
+    "FedAvgM": ({"server_momentum": 0.9, "server_learning_rate": 0.7}, 0.7 * (3 + 1.8 + 0.81)),
+    # A step is η·m/(√v + τ), and m and √v move by about the quantum: 3·η/τ·(1 + |Δ|/τ).
+    "FedAdam": ({"eta": 0.1, "tau": 0.1}, 3 * (1 + 0.4 / 0.1)),
+    "FedYogi": ({"eta": 0.1, "tau": 0.1}, 3 * (1 + 0.4 / 0.1)),
+    "FedAdagrad": ({"eta": 0.1, "tau": 0.1}, 3 * (1 + 0.4 / 0.1)),
+}
+
+
+@pytest.mark.parametrize("name", INNER)
+@pytest.mark.parametrize("bits", [16, 32])
+def test_inner_strategies_agree_with_the_unmasked_run_to_the_quantisers_step(
+    name: str, bits: int
+) -> None:
+    options, factor = INNER[name]
+    kind = getattr(flower, name)
+    model = {"w": np.zeros((2, 3)), "b": np.array([0.25])}
+    clients = Federation()
+    strategy = Masked(clients.fedavg(kind, **options), max_weight=100.0, threshold=3, bits=bits)
+    with_masks = clients.run(strategy, rounds=3, model=model).arrays
+    plain = Federation(mod=MaskMod(required=False))
+    without = plain.run(plain.fedavg(kind, **options), rounds=3, model=model).arrays
+    gaps = [np.abs(with_masks[n].numpy() - without[n].numpy()).max() for n in model]
+    assert max(gaps) <= factor * strategy.facts["quantum"] + 1e-12
+    assert max(gaps) > 0  # the comparison sees the rounding
+
+
+# Graphs and settings.
+
+
+@pytest.mark.parametrize("stage", ["keys", "shares", "train", "unmask"])
+def test_a_sparse_graph_gives_the_same_mean_with_dropouts(stage: str) -> None:
+    clients = Federation(num=14, update=lambda c: 0.01 * c, faults=at(stage, {3}))
+    strategy = masked(clients, neighbours=6, threshold=4, max_abort=1.0, max_exposure=1.0)
+    clients.run(strategy)
+    assert strategy.facts.get("abandoned") is None
+    check_mean(strategy, clients.mean(c for c in range(14) if stage == "unmask" or c != 3))
+
+
+def test_a_sparse_graph_that_fails_too_often_is_refused_at_once() -> None:
+    clients = Federation(num=60)
+    with pytest.raises(ValueError, match=r"P\((abort|exposure)\) must be at most"):
+        clients.run(masked(clients, neighbours=14, threshold=9))
+    assert not clients.trained
+
+
+def test_the_computed_graph_is_printed_with_its_risks(caplog: pytest.LogCaptureFixture) -> None:
+    clients = Federation(num=40, weight=lambda _: 1)
+    strategy = masked(clients, neighbours="auto")
+    with caplog.at_level(logging.INFO, "flwr"):
+        clients.run(strategy)
+    check_mean(strategy, clients.mean())
+    assert any("P(abort) ≤" in r.getMessage() for r in caplog.records)
+    plan = Topology(neighbours="auto").plan(40)
+    assert 2 * plan.threshold > plan.holders
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"threshold": 6}, r"threshold must be in \[3, 5\] for 5 holders"),
+        ({"threshold": 2}, r"threshold must be in \[3, 5\] for 5 holders"),
+        ({"threshold": 3, "colluders": 1}, r"threshold must be in \[4, 5\]"),
+        ({"threshold": 5, "colluders": 4}, r"colluders \+ 2"),
+        ({"neighbours": 3}, "degree must be even"),
+    ],
+)
+def test_settings_that_do_not_fit_the_first_cohort_are_a_mistake(
+    options: dict[str, Any], reason: str
+) -> None:
+    clients = Federation()
+    with pytest.raises(ValueError, match=reason):
+        clients.run(masked(clients, **options))
+    assert not clients.trained
+
+
+def test_a_ring_too_small_for_the_cohort_is_refused_before_anything_is_sent() -> None:
+    asked: list[str] = []
+    clients = Federation(num=130, faults=lambda _, __, stage: asked.append(stage))
+    with pytest.raises(ValueError, match="the sum wraps around in a ring of 8 bits"):
+        clients.run(masked(clients, bits=8, threshold=0.6))
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"threshold": 0.5}, "threshold"),
+        ({"threshold": 1.5}, "threshold"),
+        ({"threshold": 1}, "threshold"),
+        ({"neighbours": "some"}, "neighbours"),
+        ({"neighbours": 1}, "neighbours"),
+        ({"colluders": -1}, "colluders"),
+        ({"clip_range": 0.0}, "clip_range"),
+        ({"bits": 65}, "bits"),
+        ({"max_weight": math.inf}, "max_weight"),
+        ({"metrics": {"loss": (1.0, 1.0)}}, "loss"),
+        ({"metrics": {"num-examples": (0.0, 1.0)}}, "must not name the weight"),
+    ],
+)
+def test_impossible_settings_are_refused_when_they_are_made(
+    options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Masked(FedAvg(), **options)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "holders", "expected"),
+    [(2 / 3, 3, 2), (2 / 3, 40, 27), (0.6, 100, 60), (0.6, 15, 9), (1.0, 7, 7), (4, 5, 4)],
+)
+def test_a_fraction_means_so_many_of_the_holders_rounded_up(
+    threshold: float, holders: int, expected: int
+) -> None:
+    assert Topology(threshold=threshold).plan(holders).threshold == expected
+
+
+REFUSED: dict[str, Callable[[], Strategy]] = {
+    "Krum": lambda: flower.Krum(num_malicious_nodes=1),
+    "MultiKrum": lambda: flower.MultiKrum(num_malicious_nodes=1, num_nodes_to_select=3),
+    "Bulyan": lambda: flower.Bulyan(num_malicious_nodes=1),
+    "FedMedian": flower.FedMedian,
+    "FedTrimmedAvg": flower.FedTrimmedAvg,
+    "QFedAvg": lambda: flower.QFedAvg(client_learning_rate=0.1),
+    "FedXgbBagging": flower.FedXgbBagging,
+    "FedXgbCyclic": flower.FedXgbCyclic,
+    "DifferentialPrivacyServerSideFixedClipping": lambda: (
+        flower.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 5)
+    ),
+    "DifferentialPrivacyServerSideAdaptiveClipping": lambda: (
+        flower.DifferentialPrivacyServerSideAdaptiveClipping(FedAvg(), 1.0, 100)
+    ),
+    "DifferentialPrivacyClientSideAdaptiveClipping": lambda: (
+        flower.DifferentialPrivacyClientSideAdaptiveClipping(FedAvg(), 1.0, 100)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_strategy_that_needs_single_replies_is_refused_with_the_reason(name: str) -> None:
+    reason = "must need only the weighted mean inside Masked, got .*: (it|a|its|trimming|trees) "
+    with pytest.raises(TypeError, match=reason):
+        Masked(REFUSED[name]())
+
+
+def test_a_refused_strategy_deeper_in_the_chain_is_found() -> None:
+    with pytest.raises(TypeError, match="Krum"):
+        Masked(Wrapper(flower.Krum(num_malicious_nodes=1)))
+
+
+def test_every_strategy_of_flowers_is_either_tried_or_refused() -> None:
+    # A new one in another release should be looked at, not let through.
+    mean_only = {*INNER, "DifferentialPrivacyClientSideFixedClipping", "Result", "Strategy"}
+    assert set(flower.__all__) <= mean_only | set(REFUSED)
+
+
+def test_client_evaluation_beside_masking_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    clients = Federation()
+    strategy = masked(clients)
+    strategy.strategy.fraction_evaluate = 1.0  # type: ignore[attr-defined]
+    with caplog.at_level(logging.WARNING, "flwr"):
+        clients.run(strategy, rounds=2)
+    said = [r for r in caplog.records if "one by one, in clear" in r.getMessage()]
+    assert len(said) == 1
+
+
+# What the audit sees.
+
+
+class Watching(Auditor):
+    """Keeps the views, and may give canaries to some clients."""
+
+    name = "watching"
+    wants_truth = True
+
+    def __init__(self, orders: Mapping[int, Canary] | None = None) -> None:
+        self.views: list[RoundView] = []
+        self.copies: list[dict[int, Any]] = []
+        self._orders = dict(orders or {})
+
+    def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
+        return {c: o for c, o in self._orders.items() if c in chosen}
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        self.views.append(view)
+        self.copies.append({c: np.array(v) for c, v in view.replies.items()})
+        return ()
+
+
+def test_the_auditor_is_shown_masked_vectors_and_complete_facts() -> None:
+    clients = Federation(faults=at("train", {4}))
+    watching = Watching()
+    strategy = masked(clients)
+    clients.run(Audited(strategy, [watching]), rounds=2)
+    view = watching.views[0]
+    assert sorted(view.replies) == [0, 1, 2, 3]
+    for vector in watching.copies[0].values():
+        assert vector.shape == (LENGTH,)
+        assert ((vector >= 0) & (vector < 2**32) & (vector == np.floor(vector))).all()
+        # An honest coordinate is at most 4·w/100 of the ring's fifth; under the mask it is not.
+        assert vector.max() > 2**24
+    facts = view.facts
+    assert facts.aggregate is not None
+    assert np.allclose(facts.aggregate, clients.mean(range(4)), atol=facts.quantum or 0)
+    known = {f.name for f in fields(RoundFacts) if getattr(facts, f.name) is not None}
+    assert known == {"aggregate", "num_clients", "total_weight", "quantum", "saturated"}
+    assert sorted(view.truth) == [0, 1, 2, 3]
+    for client, update in view.truth.items():
+        assert np.allclose(update, clients.update(client))
+    for client, vector in watching.copies[0].items():
+        if client in watching.copies[1]:
+            assert (vector != watching.copies[1][client]).any()
+
+
+def test_the_tap_stays_empty_where_the_mod_does_not_allow_it() -> None:
+    clients = Federation(mod=MaskMod(seed=SEED))
+    watching = Watching()
+    strategy = masked(clients)
+    clients.run(Audited(strategy, [watching]))
+    assert watching.views[0].truth == {}
+    check_mean(strategy, clients.mean())
+
+
+def test_a_canary_plays_under_the_masks() -> None:
+    orders = {0: Canary(id=3, seed=9, norm=0.5), 2: Canary(id=4, seed=9, included=False)}
+    clients = Federation()
+    watching = Watching(orders)
+    strategy = masked(clients)
+    clients.run(Audited(strategy, [watching]))
+    sent = {c: np.full(7, clients.update(c)) for c in (1, 3, 4)}
+    sent |= {0: 0.5 * canary_vector(9, 3, 7), 2: np.zeros(7)}
+    expected = sum(clients.weight(c) * update for c, update in sent.items()) / 150
+    view = watching.views[0]
+    assert view.facts.aggregate is not None
+    assert np.abs(view.facts.aggregate - expected).max() <= (view.facts.quantum or 0)
+    assert view.instructed == orders
+
+
+def test_the_finding_says_what_is_hidden_from_whom_and_what_is_not() -> None:
+    clients = Federation(faults=at("train", {0}, rounds=[2]))
+    strategy = masked(clients, threshold=4)
+    assert strategy.findings() == ()
+    audited = Audited(strategy, [])
+    clients.run(audited, rounds=3)
+    (finding,) = audited.findings
+    assert finding.kind == "guarantee"
+    assert finding.value == 4.0
+    assert finding.quantity == "clients in the smallest secure sum"
+    assert finding.observer == "server"
+    assert (
+        "honest-but-curious server colluding with at most 2 of the clients" in finding.threat_model
+    )
+    assert "sum over the surviving honest clients" in finding.threat_model
+    text = " ".join(finding.assumptions)
+    for words in ("relays keys", "swaps keys", "dropouts", "graph", "computational", "inputs"):
+        assert words in text
+    assert finding.details == {"rounds": 3, "abandoned": 0}
+    json.dumps(finding.to_json())
+
+
+def test_the_finding_never_lets_a_sum_over_one_honest_client_pass() -> None:
+    clients = Federation(num=3)
+    strategy = masked(clients, threshold=3)  # 2·3 − 3 − 1 = 2 colluders would leave one alone
+    clients.run(strategy)
+    assert "at most 1 of the clients" in strategy.findings()[0].threat_model
+
+
+def test_the_finding_of_a_sparse_graph_states_its_chance() -> None:
+    clients = Federation(num=14)
+    options = {"max_abort": 1.0, "max_exposure": 1.0, "dropout_rate": 0.2}
+    strategy = masked(clients, neighbours=6, threshold=5, **options)
+    clients.run(strategy, rounds=2)
+    text = " ".join(strategy.findings()[0].assumptions)
+    assert "at most 20% of the clients drop out and 5% collude" in text
+    assert "exposed with probability at most" in text
+
+
+def test_abandoned_rounds_give_no_guarantee() -> None:
+    clients = Federation(faults=at("train", range(4)))
+    strategy = masked(clients)
+    clients.run(strategy)
+    assert strategy.findings() == ()
+
+
+# State.
+
+
+def test_an_interrupted_run_goes_on_with_layout_and_tally() -> None:
+    model = {"count": np.array(7), **MODEL}
+    clients = Federation(faults=at("train", {0}, rounds=[1]))
+    first = masked(clients)
+    before = clients.run(first, rounds=2, model=model)
+    state = json.loads(json.dumps(strategy_state(first)))
+    again = masked(clients)
+    restore_strategy(again, state)
+    assert again.state() == first.state()
+    # FedAvg has made the counter a float: a layout taken from this record would have it inside.
+    assert before.arrays["count"].numpy().dtype.kind == "f"
+    clients.run(again, model={n: a.numpy() for n, a in before.arrays.items()})
+    assert again.facts["aggregate"].shape == (7,)
+    assert again.findings()[0].value == 4.0
+    assert again.findings()[0].details["rounds"] == 3
+
+
+def test_a_second_start_in_one_run_is_no_replay() -> None:
+    clients = Federation()
+    strategy = masked(clients)
+    facts = []
+
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, _: Context) -> None:
+        for start in (MODEL, MODEL):
+            strategy.start(grid, record(start), num_rounds=2)
+            facts.append(dict(strategy.facts))
+
+    run_inline(server, clients.app(), clients.num)
+    assert all(f.get("abandoned") is None for f in facts)
+
+
+def test_secrets_reach_neither_logs_nor_records(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[ClientSecrets] = []
+    generate = ClientSecrets.generate
+
+    def remember() -> ClientSecrets:
+        drawn.append(generate())
+        return drawn[-1]
+
+    monkeypatch.setattr(ClientSecrets, "generate", remember)
+    clients = Federation(faults=at("unmask", {4}))
+    strategy = masked(clients)
+    audited = Audited(strategy, [Watching()])
+    with caplog.at_level(logging.DEBUG):
+        result = clients.run(audited, rounds=2)
+    assert len(drawn) == 10
+    texts = [caplog.text, repr(result), repr(strategy.state()), repr(strategy.facts)]
+    texts += [repr(audited.findings), repr(audited.state()), repr(vars(strategy))]
+    everything = "".join(texts)
+    for secrets in drawn:
+        for secret in (secrets.share.secret, secrets.mask.secret, secrets.seed):
+            assert secret.hex() not in everything
+            assert repr(secret)[2:-1] not in everything
+
+
+def test_the_default_job_learns_the_same_with_and_without_masks(tmp_path: Any) -> None:
+    from leakmeter.fl_app.config.config import Config
+    from leakmeter.fl_app.engines.launch import launch
+    from leakmeter.fl_app.run.folder import RunFolder
+    from leakmeter.fl_app.run.progress import Progress
+
+    lines = {}
+    for secagg in ("on", "off"):
+        config = Config(
+            clients=8, sample=6, rounds=2, canary_seats=2, model="linear", secagg=secagg
+        )
+        folder = RunFolder.create(tmp_path / secagg, config)
+        assert launch(folder, Progress()).failures == []
+        rows = (tmp_path / secagg / "rounds.jsonl").read_text().splitlines()
+        lines[secagg] = [json.loads(row)["metrics"] for row in rows]
+    for with_masks, without in zip(lines["on"], lines["off"], strict=True):
+        assert with_masks["accuracy"] == pytest.approx(without["accuracy"], abs=0.01)
+        assert with_masks["loss"] == pytest.approx(without["loss"], abs=1e-4)
+        assert with_masks["train-loss"] == pytest.approx(without["train-loss"], abs=1e-4)
