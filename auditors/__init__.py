@@ -11,17 +11,10 @@ from typing import TYPE_CHECKING
 from leakmeter._rooms import alias, lazy
 
 if TYPE_CHECKING:
-    from leakmeter.auditors.auditor import (
-        Auditor,
-        Bound,
-        Canary,
-        Finding,
-        RoundFacts,
-        RoundView,
-        UpdateSampler,
-    )
+    from leakmeter.auditors.auditor import Auditor, Canary, RoundFacts, RoundView
     from leakmeter.auditors.canaries.auditor import OneShotCanaries
     from leakmeter.auditors.checks import check_auditor
+    from leakmeter.auditors.finding import Bound, Finding
     from leakmeter.auditors.hook.audited import Audited
     from leakmeter.auditors.hook.mods import canary_mod, tap_mod
     from leakmeter.auditors.information.auditor import MutualInformation
@@ -30,6 +23,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.presets import passive
     from leakmeter.auditors.records.membership import Membership
     from leakmeter.auditors.replay_log import AggregateRecorder, replay
+    from leakmeter.auditors.sampler import UpdateSampler
     from leakmeter.auditors.sampling.replay import ReplaySampler
 
 __all__ = [
@@ -56,6 +50,13 @@ __all__ = [
 ]
 
 _HOME = {
+    "Auditor": "auditor",
+    "Bound": "finding",
+    "Canary": "auditor",
+    "Finding": "finding",
+    "RoundFacts": "auditor",
+    "RoundView": "auditor",
+    "UpdateSampler": "sampler",
     "AggregateRecorder": "replay_log",
     "Audited": "hook.audited",
     "Effort": "likelihood_ratio.game",
@@ -70,8 +71,6 @@ _HOME = {
     "replay": "replay_log",
     "tap_mod": "hook.mods",
 }
-
-_HOME |= dict.fromkeys(set(__all__) - set(_HOME), "auditor")
 
 __getattr__ = lazy(__name__, _HOME)
 alias(__name__)

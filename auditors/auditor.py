@@ -1,127 +1,14 @@
-"""The few types that carry an audit: what a round shows, what an auditor does, what it may say."""
+"""What a round shows, what an auditor does, and what is known of a project before it trains."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, Protocol, Self, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from leakmeter.auditors.limitations import Project
-
-Vector = NDArray[np.float64]
-
-# How strong a number is. A weaker kind is never printed as a stronger one.
-Kind = Literal["guarantee", "lower_bound", "estimate", "approximation", "diagnostic"]
-# What the two worlds that an adversary tells apart differ in.
-Adjacency = Literal["add-remove", "zero-out", "replace", "honest-seat"]
-# Whose participation is at stake.
-Unit = Literal["client", "record"]
-# Who looks on: the server inside a round, anyone who gets a model, or someone on the wire.
-Observer = Literal["server", "outsider", "wire"]
-_WORDS = {"observer": Observer, "adjacency": Adjacency, "unit": Unit}
-
-
-@dataclass(frozen=True)
-class Bound:
-    """One number about privacy, with how it was obtained and how far it could have gone.
-
-    Attributes:
-        value: The number itself.
-        kind: How strong it is; see `Kind`.
-        delta: The delta that an epsilon belongs to, if it is one.
-        confidence: Coverage of a lower bound; None for everything else.
-        rule: How it was computed, in words.
-        sample_sizes: How many samples of what went in.
-        cap: The largest value this method could have shown with these samples.
-        saturated: Whether the value has reached the cap.
-        assumptions: What must hold for the kind to be deserved.
-    """
-
-    value: float
-    kind: Kind
-    rule: str
-    delta: float | None = None
-    confidence: float | None = None
-    sample_sizes: Mapping[str, int] = field(default_factory=dict)
-    cap: float | None = None
-    saturated: bool = False
-    assumptions: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if math.isnan(self.value):
-            raise ValueError(f"value must be a number, got {self.value}")
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
-        if self.kind == "lower_bound" and self.confidence is None:
-            raise ValueError("a lower_bound must state its confidence, got None")
-        if self.delta is not None and not 0 <= self.delta < 1:
-            raise ValueError(f"delta must be in [0, 1), got {self.delta}")
-        if self.confidence is not None and not 0 < self.confidence < 1:
-            raise ValueError(f"confidence must be in (0, 1), got {self.confidence}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding(Bound):
-    """A `Bound` that an auditor reports: which adversary it speaks of, and about what.
-
-    Attributes:
-        auditor: The auditor's name.
-        quantity: What the value is, such as "epsilon" or "mutual information".
-        threat_model: What the adversary knows and does, in words.
-        observer: Who the adversary is; a guarantee for one observer says nothing of another.
-        adjacency: What the two worlds differ in.
-        unit: Whose participation is at stake.
-        server_round: The round it belongs to; None if it speaks of the whole run.
-        null_band: 5 % and 95 % quantile of the same method when nothing leaks.
-        seed: The seed of the auditor's own randomness.
-        details: Further numbers for the report, JSON only (histograms, curves).
-    """
-
-    auditor: str
-    quantity: str
-    threat_model: str
-    observer: Observer
-    adjacency: Adjacency | None = None
-    unit: Unit = "client"
-    server_round: int | None = None
-    null_band: tuple[float, float] | None = None
-    seed: int | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, allowed in _WORDS.items():
-            value = getattr(self, name)
-            if value not in get_args(allowed) and not (name == "adjacency" and value is None):
-                raise ValueError(f"{name} must be one of {get_args(allowed)}, got {value!r}")
-
-    @classmethod
-    def of(cls, bound: Bound, **context: Any) -> Self:
-        """Return `bound` as a finding of the given auditor, round and threat model."""
-        own = {f.name: getattr(bound, f.name) for f in fields(Bound)}
-        return cls(**(own | context))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a plain dictionary; infinities become strings, which JSON lacks."""
-        return {name: plain(value) for name, value in asdict(self).items()}
-
-
-def plain(value: Any) -> Any:
-    """Return `value` in types that every JSON reader knows."""
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, np.ndarray | list | tuple):
-        return [plain(v) for v in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.finding import Finding
 
 
 @dataclass(frozen=True)
@@ -198,6 +85,42 @@ class RoundView:
     truth_weights: Mapping[int, float] = field(default_factory=dict)
 
 
+class UnableError(ValueError):
+    """An auditor can do nothing in this project. The text says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """What is known of a run before its first training.
+
+    Auditors are asked twice: when the run starts, and when the first round has chosen its clients.
+
+    Attributes:
+        dim: Float parameters of the model.
+        num_rounds: Planned rounds.
+        clients: Clients of the first round; None until they are chosen.
+        seats: Those among them that play canaries.
+        is_masked: Whether clients mask their updates, as far as one can see.
+        has_client_noise: Whether clients are told to add noise, as far as one can see.
+        noised_by: Strategies in the chain that add noise which is not known here.
+        bent_by: Strategies in the chain whose optimiser scales every coordinate by itself.
+    """
+
+    dim: int
+    num_rounds: int
+    clients: int | None = None
+    seats: int = 0
+    is_masked: bool = False
+    has_client_noise: bool = False
+    noised_by: tuple[str, ...] = ()
+    bent_by: tuple[str, ...] = ()
+
+    @property
+    def honest(self) -> int | None:
+        """Clients of the first round that play no canary; None until they are chosen."""
+        return None if self.clients is None else self.clients - self.seats
+
+
 class Auditor(ABC):
     """Sees each round and says what an adversary could have learnt.
 
@@ -244,102 +167,34 @@ class Auditor(ABC):
         """Take up a state that `state` returned."""
 
 
-@dataclass(frozen=True)
-class Moments:
-    """Sample count, mean and scatter matrix of a stream of vectors.
+def sampler_limits(sampler: object, project: Project) -> Sequence[str]:
+    """Return what a sampler says of itself, if it says anything.
 
-    Attributes:
-        count: Samples, or as many as would be equally informative.
-        mean: Their mean.
-        scatter: Sum of the outer products of the centred samples; symmetric.
-        quartic: Sum of the fourth powers of the samples' lengths in standard deviations of each
-            coordinate; None where unknown.
+    Raises:
+        UnableError: It cannot draw updates in this project.
     """
-
-    count: int
-    mean: Vector
-    scatter: NDArray[np.float64]
-    quartic: float | None = None
-
-    @property
-    def covariance(self) -> NDArray[np.float64]:
-        """The unbiased covariance matrix."""
-        if self.count < 2:
-            raise ValueError(f"count must be at least 2 for a covariance, got {self.count}")
-        return self.scatter / (self.count - 1)
+    ask: Any = getattr(sampler, "limits", None)
+    return () if ask is None else list(ask(project))
 
 
-# Which randomness is played anew in each draw of updates; see `UpdateSampler`.
-Game = Literal["rerun", "partition", "independent"]
-Stream = Sequence[str | int]
+def check_noise_is_known(observer: str, project: Project) -> None:
+    """Raise where an outsider's sum carries noise that is not known.
 
-
-class UpdateSampler(Protocol):
-    """Draws fresh local updates at a given model, for auditors that need their law.
-
-    A row is what one client adds to the sum: its update times weight over `scale`. The server's
-    mean update is then `scale` / total weight times the sum of the rows. Draw t of a stream is a
-    function of the stream and t, whoever computes it and in whatever chunks.
-
-    Attributes:
-        game: "rerun" keeps each client's data and draws new batches; "partition" deals one data
-            set anew to all clients in each draw; "independent" draws each client's data afresh.
-        scale: The weight that a factor of 1 stands for.
-        free: Coordinates that determine the others, if some are redundant; None for all.
+    Raises:
+        UnableError: Without that noise in the trials, a bound for an outsider would be false.
     """
+    if observer == "outsider" and project.noised_by:
+        raise UnableError(
+            "an outsider sees the sum with noise on it, and how much "
+            f"{', '.join(project.noised_by)} adds is not known here: take observer='server', "
+            "which judges the sum before it"
+        )
 
-    @property
-    def game(self) -> Game: ...
 
-    @property
-    def scale(self) -> float: ...
-
-    @property
-    def free(self) -> NDArray[np.int64] | None: ...
-
-    def sample(
-        self,
-        model: Vector,
-        clients: Sequence[int],
-        draws: int,
-        stream: Stream,
-        *,
-        project: NDArray[np.float64] | None = None,
-    ) -> Iterator[NDArray[np.floating]]:
-        """Yield chunks (draws, clients, dim or k); one row is one joint redraw of all clients.
-
-        Args:
-            model: The global model that the clients start from.
-            clients: Whose updates.
-            draws: How many joint redraws.
-            stream: Names the randomness.
-            project: Matrix (dim, k) that each update is multiplied with where it is made.
-        """
-        ...
-
-    def sums(
-        self,
-        model: Vector,
-        clients: Sequence[int],
-        draws: int,
-        stream: Stream,
-        *,
-        project: NDArray[np.float64] | None = None,
-    ) -> Iterator[NDArray[np.floating]]:
-        """Yield chunks (draws, dim or k) of the same draws, summed over the clients."""
-        ...
-
-    def moments(self, model: Vector, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
-        """Return the moments of the sum over `clients`, fitted for the game that is played."""
-        ...
-
-    def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> UpdateSampler:
-        """Return a sampler whose other clients never hold what `client` held in these draws."""
-        ...
-
-    def beside(self, client: int) -> UpdateSampler | None:
-        """Return a sampler whose other clients never hold what `client` really holds.
-
-        None if that is not known: the sum that was really released is then not judged.
-        """
-        ...
+def few_clients(project: Project, enough: int, then: str) -> list[str]:
+    """Return a line that says how few honest clients there are, if they are fewer than `enough`."""
+    if project.honest is None or project.honest >= enough:
+        return []
+    seats = f" beside {project.seats} canary seats" if project.seats else ""
+    who = "client" if project.honest == 1 else "clients"
+    return [f"round 1 has {project.honest} honest {who}{seats}: {then}"]

@@ -10,16 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors.auditor import (
-    Auditor,
-    Canary,
-    Finding,
-    RoundFacts,
-    RoundView,
-    Vector,
-    plain,
-)
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import Auditor, Canary, RoundFacts, RoundView
 from leakmeter.auditors.canaries.canary import canary_vector
+from leakmeter.auditors.finding import Finding, plain
 from leakmeter.auditors.rng import stream
 
 Make = Callable[[], Auditor]

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Vector
+from leakmeter.auditors._types import Vector
 
 
 def simulate_cosines(dim: int, canaries: int, sigma: float, rng: np.random.Generator) -> Vector:

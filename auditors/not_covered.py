@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from leakmeter.auditors.auditor import Auditor, Canary, Finding, RoundView
-from leakmeter.auditors.limitations import Project
+from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView
+from leakmeter.auditors.finding import Finding
 
 WORDS = "unit client, not covered by the guarantee for a record"
 _ASSUMED = (

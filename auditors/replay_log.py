@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Auditor, Canary, Finding, RoundFacts, RoundView, Vector
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import Auditor, Canary, RoundFacts, RoundView
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.run_log import write_atomically
 
 _VECTORS = ("aggregate", "noised")  # fields of RoundFacts that are vectors

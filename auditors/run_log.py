@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors.auditor import Finding, plain
+from leakmeter.auditors.finding import Finding, plain
 
 SCHEMA = "leakmeter-report/1"
 # Packages whose release a number may depend on.

@@ -30,8 +30,9 @@ from benchmarks.measure import Row, Scale, Skipped, alone, compare, timer
 from benchmarks.memory import grown
 from benchmarks.mnist import SHAPE, digits
 from benchmarks.script import main
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.water_filling.gradient_matrix import Floats, Gradients
+from leakmeter.clients.water_filling.gradient_matrix import Gradients
 from leakmeter.clients.water_filling.per_example import per_example_gradients
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app.config.errors import ConfigError

@@ -23,13 +23,13 @@ from leakmeter.auditors import (
     canary_mod,
     tap_mod,
 )
-from leakmeter.auditors.auditor import Game
+from leakmeter.auditors._types import Watch
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.information.information import Information
 from leakmeter.auditors.information.mi import batch_entropy
-from leakmeter.auditors.likelihood_ratio.game import Watch
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampler import Game
 from leakmeter.auditors.sampling.round_sum import SamplerOf
 from leakmeter.clients import CohortSampler, FillMod, MaskMod, NoiseMod, update
 from leakmeter.clients.identity import add_identity

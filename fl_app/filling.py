@@ -10,10 +10,10 @@ import torch
 from flwr.serverapp.strategy import Strategy
 from torch.nn.utils import vector_to_parameters
 
+from leakmeter.auditors._types import Floats, Indices
 from leakmeter.auditors.auditor import Auditor, RoundView
 from leakmeter.auditors.not_covered import NotCovered
 from leakmeter.auditors.records.game import RecordCase
-from leakmeter.auditors.records.law import Floats, Indices
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import gaussian
 from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainccinv, gammaln, xlogy
 
-Floats = NDArray[np.float64]
+from leakmeter.auditors._types import Floats
+
 Counts = NDArray[np.int64]
 Limit = Literal["clopper-pearson", "jeffreys"]
 

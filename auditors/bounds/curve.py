@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.bounds.band import Floats
 from leakmeter.auditors.bounds.lower_bound import proven_epsilons
 from leakmeter.auditors.bounds.rules import Bonferroni, Limits, Scores, SimultaneousBand
 

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri, ndtri_exp
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import Bound
-from leakmeter.auditors.bounds.band import MAX_EXACT, Floats, Limit
+from leakmeter.auditors.bounds.band import MAX_EXACT, Limit
 from leakmeter.auditors.bounds.one_run import (
     guess_by_rank,
     one_run_epsilon,
@@ -43,6 +43,7 @@ from leakmeter.auditors.bounds.rules import (
     Scores,
     SimultaneousBand,
 )
+from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 
 __all__ = [

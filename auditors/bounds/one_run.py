@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from scipy.special import betainc, expit, gammaln, log_expit, ndtr, ndtri
 
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import Bound
+from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 
 _ASSUMPTIONS = (

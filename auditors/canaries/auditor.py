@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Adjacency, Auditor, Canary, Finding, RoundView
+from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
 from leakmeter.auditors.canaries.canary import schedule
 from leakmeter.auditors.canaries.estimates import (
     Interference,
@@ -32,7 +32,7 @@ from leakmeter.auditors.canaries.estimates import (
 from leakmeter.auditors.canaries.limitations import canary_limits
 from leakmeter.auditors.canaries.proofs import prove
 from leakmeter.auditors.canaries.transcript import Transcript
-from leakmeter.auditors.limitations import Project, UnableError
+from leakmeter.auditors.finding import Adjacency, Finding
 from leakmeter.auditors.rng import derive, stream
 
 _log = logging.getLogger("flwr")

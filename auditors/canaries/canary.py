@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Vector
+from leakmeter.auditors._types import Vector
 from leakmeter.auditors.rng import stream
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from leakmeter.auditors.auditor import Finding, Vector
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.gaussian.pair import epsilon_between_gaussians
 
 Scores = NDArray[np.float64]

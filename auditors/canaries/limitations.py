@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from leakmeter.auditors.limitations import Project
+from leakmeter.auditors.auditor import Project
 
 _FEW: Final = 10  # canaries; half of them take part, and a fit of five is a guess
 _VISIBLE: Final = 3.0  # standard deviations

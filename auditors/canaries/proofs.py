@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc, gammaln
 
-from leakmeter.auditors.auditor import Bound
 from leakmeter.auditors.bounds.lower_bound import (
     Bonferroni,
     epsilon_lower_bound,
@@ -24,6 +23,7 @@ from leakmeter.auditors.bounds.lower_bound import (
     one_run_gaussian_epsilon,
 )
 from leakmeter.auditors.bounds.rules import Limits
+from leakmeter.auditors.finding import Bound
 
 Scores = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Vector
+from leakmeter.auditors._types import Vector
 from leakmeter.auditors.canaries.canary import canary_products, null_maxima
 from leakmeter.auditors.canaries.proofs import cosine_logsf, largest_cosine_log_p
 

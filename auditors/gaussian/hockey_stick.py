@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, ndtr, ndtri_exp
 
-Floats = NDArray[np.float64]
+from leakmeter.auditors._types import Floats
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 ULP = float(np.finfo(np.float64).eps)

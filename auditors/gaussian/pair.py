@@ -18,11 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cholesky, eigvalsh, solve_triangular
 from scipy.special import erfinv, ndtr, ndtri
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.gaussian.hockey_stick import (
     LOG_SQRT_2PI,
     ULP,
-    Floats,
     bracketed_root,
     epsilon_both_ways,
     log_hockey_stick,

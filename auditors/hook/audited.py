@@ -17,7 +17,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from leakmeter.auditors.auditor import Auditor, Finding, RoundView, Vector
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import Auditor, Project, RoundView
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import chain, replaced, understood
 from leakmeter.auditors.hook.layout import Layout
@@ -34,7 +36,6 @@ from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_findings
 from leakmeter.auditors.hook.survey import survey, with_round
 from leakmeter.auditors.hook.view import Updates, merged_facts, weight_key
-from leakmeter.auditors.limitations import Project
 from leakmeter.auditors.run_log import RoundLine, RunRecord
 
 _log = logging.getLogger("flwr")

@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Vector
+from leakmeter.auditors._types import Vector
 
 _log = logging.getLogger("flwr")
 

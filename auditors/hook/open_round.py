@@ -10,7 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.auditor import Canary, Vector
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from leakmeter.auditors.auditor import Auditor, Canary, Finding, RoundView
-from leakmeter.auditors.limitations import LIMIT, THREAT_MODEL, Project, UnableError
+from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
+from leakmeter.auditors.finding import LIMIT, THREAT_MODEL, Finding
 
 _log = logging.getLogger("flwr")
 _BEFORE = "before round 1"

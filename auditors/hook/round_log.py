@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from flwr.app import ArrayRecord, MetricRecord
 
-from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.run_log import RoundLine, RunRecord
 
 OnRound = Callable[[RoundLine, ArrayRecord], None]

@@ -8,9 +8,9 @@ from dataclasses import replace
 from flwr.app import Message
 from flwr.serverapp.strategy import Strategy
 
+from leakmeter.auditors.auditor import Project
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import chain
-from leakmeter.auditors.limitations import Project
 
 # Flower's own wrappers all have this in their names; their noise is drawn inside them.
 _FLOWERS_NOISE = "DifferentialPrivacy"

@@ -12,7 +12,8 @@ from flwr.app import Array, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.auditor import Canary, RoundFacts, Vector
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.canaries.canary import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import chain

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook.chain import replaced
 
 

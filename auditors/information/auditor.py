@@ -21,27 +21,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+from leakmeter.auditors._types import Watch
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import Auditor, Finding, RoundView, UpdateSampler
-from leakmeter.auditors.information.account import Account, Entry
-from leakmeter.auditors.information.findings import WHOLE, Words, alike, summed
-from leakmeter.auditors.information.information import NATS_PER_BIT, Information
-from leakmeter.auditors.information.measure import (
-    ConstantUpdatesError,
-    Look,
-    Watch,
-    check_whole,
-    measure,
-)
-from leakmeter.auditors.information.per_client import most_directions
-from leakmeter.auditors.information.theory import Case, gaussian_information, round_bound
-from leakmeter.auditors.limitations import (
+from leakmeter.auditors.auditor import (
+    Auditor,
     Project,
+    RoundView,
     check_noise_is_known,
     few_clients,
     sampler_limits,
 )
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.information.account import Account, Entry
+from leakmeter.auditors.information.findings import WHOLE, Words, alike, summed
+from leakmeter.auditors.information.information import NATS_PER_BIT, Information
+from leakmeter.auditors.information.measure import ConstantUpdatesError, Look, check_whole, measure
+from leakmeter.auditors.information.per_client import most_directions
+from leakmeter.auditors.information.theory import Case, gaussian_information, round_bound
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.round_sum import SamplerOf, fitting_sampler, is_due, noise_on_sum
 
 _log = logging.getLogger("flwr")

@@ -19,9 +19,9 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.linalg.blas import dsyrk
 from scipy.special import polygamma, psi
 
-from leakmeter.auditors.auditor import Moments
+from leakmeter.auditors._types import Floats
+from leakmeter.auditors.sampler import Moments
 
-Floats = NDArray[np.float64]
 Rows = NDArray[np.floating[Any]]
 Draws = Rows | Moments | Sequence[Moments]
 

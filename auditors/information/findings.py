@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from leakmeter.auditors.auditor import Finding, Game, Observer
+from leakmeter.auditors.finding import Finding, Observer
 from leakmeter.auditors.information.account import Entry
 from leakmeter.auditors.information.information import NATS_PER_BIT, Information
 from leakmeter.auditors.information.measure import Measured
 from leakmeter.auditors.information.theory import gaussian_information
 from leakmeter.auditors.likelihood_ratio.findings import GAMES
+from leakmeter.auditors.sampler import Game
 
 if TYPE_CHECKING:
     from leakmeter.auditors.information.mine.estimator import NeuralEstimate, Spread

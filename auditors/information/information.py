@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from leakmeter.auditors.auditor import Bound, Kind
+from leakmeter.auditors.finding import Bound, Kind
 
 NATS_PER_BIT = math.log(2)
 
@@ -18,7 +18,7 @@ class Information:
 
     Attributes:
         nats: The value; infinite where the sum gives the update away.
-        kind: How strong it is; see `auditors.auditor.Kind`.
+        kind: How strong it is; see `auditors.finding.Kind`.
         rule: How it was computed, in words.
         std_error: Standard error in nats; None for a figure that is not estimated from samples.
         rank: Dimension d* in which it was computed, if it has one.

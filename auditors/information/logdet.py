@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import Moments
-from leakmeter.auditors.information.determinant import Draws, Floats, Rows, Sample, combine
+from leakmeter.auditors.information.determinant import Draws, Rows, Sample, combine
 from leakmeter.auditors.information.information import Information
+from leakmeter.auditors.sampler import Moments
 
 
 def logdet_information(sums_with: Draws, sums_without: Draws) -> Information:

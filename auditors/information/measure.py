@@ -6,15 +6,16 @@ figures of information come out. Directions are fixed on draws that are used for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from leakmeter.auditors._types import Floats, Vector, Watch
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import Game, Stream, UpdateSampler, Vector
+from leakmeter.auditors.auditor import UnableError
 from leakmeter.auditors.information.information import Information
 from leakmeter.auditors.information.logdet import (
     Subspace,
@@ -24,15 +25,12 @@ from leakmeter.auditors.information.logdet import (
 )
 from leakmeter.auditors.information.per_client import each_information, most_directions
 from leakmeter.auditors.likelihood_ratio.sum_law import ROUNDING
-from leakmeter.auditors.limitations import UnableError
 from leakmeter.auditors.rng import stream as numbers
+from leakmeter.auditors.sampler import Game, Stream, UpdateSampler
 
 if TYPE_CHECKING:
     from leakmeter.auditors.information.mine.estimator import NeuralEstimate
 
-Floats = NDArray[np.float64]
-# Told which stage goes on, and which share of it is done.
-Watch = Callable[[str, float], None]
 
 ESTIMATORS = ("log-det", "mine")
 

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.information.information import Information
-
-Floats = NDArray[np.float64]
 
 # Parts that the jackknife leaves out, at most.
 _PARTS = 20

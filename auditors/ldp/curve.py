@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.gaussian.hockey_stick import log_hockey_stick
 from leakmeter.auditors.ldp.noise_law import LossLaw, gamma_loss, irwin_hall_loss, loss_cells
 from leakmeter.auditors.ldp.privacy_loss import deltas, infinite_mass
-
-Floats = NDArray[np.float64]
 
 _FINE = 2000  # lattice points a standard deviation of one coordinate's loss
 # Losses this far above epsilon count as infinite, which moves delta by e^-_MARGIN of itself.

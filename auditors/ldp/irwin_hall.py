@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln
 
-Floats = NDArray[np.float64]
+from leakmeter.auditors._types import Floats
 
 _ORDER = 8  # of the Taylor polynomial
 _REACH = 30.0  # standard deviations beyond which the density is below e^-400: taken as 0

@@ -11,14 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 from scipy.special import gammainc, gammaincc, gammaln, lambertw
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors.ldp.irwin_hall import IrwinHall
 from leakmeter.auditors.ldp.privacy_loss import LARGEST, NODES, Cells, Ends
-
-Floats = NDArray[np.float64]
 
 # Tails below e^-(_CUT + cap) of the largest density go to the ends, and Q's count e^eps times.
 _CUT = 70.0

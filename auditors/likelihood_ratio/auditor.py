@@ -22,17 +22,21 @@ from typing import Any, Literal
 
 import numpy as np
 
+from leakmeter.auditors._types import Watch
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import Auditor, Finding, RoundView, UpdateSampler
-from leakmeter.auditors.likelihood_ratio.findings import Judge
-from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, Watch, duel
-from leakmeter.auditors.limitations import (
+from leakmeter.auditors.auditor import (
+    Auditor,
     Project,
+    RoundView,
     check_noise_is_known,
     few_clients,
     sampler_limits,
 )
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.likelihood_ratio.findings import Judge
+from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, duel
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.round_sum import (
     SamplerOf,
     contribution,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leakmeter.auditors.auditor import Vector
-from leakmeter.auditors.likelihood_ratio.sum_law import Floats, Matrix, SumLaw
+from leakmeter.auditors._types import AnyFloats, Floats, Vector
+from leakmeter.auditors.likelihood_ratio.sum_law import SumLaw
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Challenge:
         return float(self.direction @ (self.first - self.second))
 
 
-def challenge(candidates: Floats, law: SumLaw) -> Challenge:
+def challenge(candidates: AnyFloats, law: SumLaw) -> Challenge:
     """Return the pair of candidates, (m, dim), that the model sets farthest apart."""
     if len(candidates) < 2:
         raise ValueError(f"candidates must be at least 2, got {len(candidates)}")
@@ -54,7 +54,7 @@ def challenge(candidates: Floats, law: SumLaw) -> Challenge:
 
 
 def between(
-    first: Floats, second: Floats, law: SumLaw, pair: tuple[int, int] = (0, 1)
+    first: AnyFloats, second: AnyFloats, law: SumLaw, pair: tuple[int, int] = (0, 1)
 ) -> Challenge:
     """Return the test between two given updates."""
     x, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
@@ -65,7 +65,7 @@ def between(
     return Challenge(pair, x, other, direction, separation, law)
 
 
-def farthest(gram: Matrix) -> tuple[int, int]:
+def farthest(gram: Floats) -> tuple[int, int]:
     """Return the two rows farthest apart, from their inner products; the first pair if several.
 
     >>> farthest(np.array([[0.0, 0.0, 0.0], [0.0, 1.0, -2.0], [0.0, -2.0, 4.0]]))

@@ -7,32 +7,31 @@ and the scores of the trials come out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from leakmeter.auditors._types import AnyFloats, Vector, Watch
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import Stream, UpdateSampler, Vector
 from leakmeter.auditors.likelihood_ratio.challenge import Challenge, between, challenge
 from leakmeter.auditors.likelihood_ratio.span import Span, outside_span
 from leakmeter.auditors.likelihood_ratio.sum_law import (
     ROUNDING,
     DenseLaw,
     DualLaw,
-    Floats,
     NothingMovesError,
     SumLaw,
 )
 from leakmeter.auditors.rng import stream as numbers
+from leakmeter.auditors.sampler import Stream, UpdateSampler
 
 # Up to this dimension the span of the others' updates is sampled, if the fit had so many updates
 # of each client: fewer could not tell what a sum never reaches.
 _MOST_SPANNED, _PER_CLIENT = 1000, 60
 # Told which stage begins or goes on, and which share of it is done.
-Watch = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -264,7 +263,7 @@ class _Sums:
             scores = scores + noise_std * rng.standard_normal((draws, len(root))) @ root
         return np.asarray(scores, dtype=np.float64)
 
-    def _watched(self, stage: str, chunks: Iterator[Floats], draws: int) -> Iterator[Floats]:
+    def _watched(self, stage: str, chunks: Iterator[AnyFloats], draws: int) -> Iterator[AnyFloats]:
         done = 0
         for chunk in chunks:
             yield chunk
@@ -272,7 +271,7 @@ class _Sums:
             self._watch(stage, done / draws)
 
 
-def _against(really: Vector, rows: Floats, law: SumLaw) -> Challenge:
+def _against(really: Vector, rows: AnyFloats, law: SumLaw) -> Challenge:
     """Return the test of the true update against the candidate farthest from it."""
     gram = law.gram(np.concatenate([really[None].astype(rows.dtype), rows]) - rows.mean(axis=0))
     distances = np.diagonal(gram)[1:] - 2 * gram[0, 1:]

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from leakmeter.auditors._types import Floats
+
 Array = NDArray[np.floating]
-Floats = NDArray[np.float64]
 
 # Rounding relative to the longest sample. Updates are differences of models, so a float32 update
 # is less precise than its own last digit.

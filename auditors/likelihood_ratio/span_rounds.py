@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Bound, RoundView
+from leakmeter.auditors.auditor import RoundView
+from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
 
 _RULE = "share of a client's update outside of the span of the others' in the same round"

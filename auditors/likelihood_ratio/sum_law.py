@@ -19,11 +19,8 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh, solve_triangular
 from scipy.linalg.lapack import dpocon
 
-from leakmeter.auditors.auditor import Moments, Vector
-
-Floats = NDArray[np.floating]
-Matrix = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector
+from leakmeter.auditors.sampler import Moments
 
 
 class NothingMovesError(ValueError):
@@ -58,11 +55,11 @@ class SumLaw(Protocol):
         """Which form this is, in words."""
         ...
 
-    def gram(self, rows: Floats) -> Matrix:
+    def gram(self, rows: AnyFloats) -> Floats:
         """Return rows Σ⁻¹ rowsᵀ, (m, m), for rows (m, dim)."""
         ...
 
-    def solve(self, vector: Floats) -> Vector:
+    def solve(self, vector: AnyFloats) -> Vector:
         """Return Σ⁻¹ vector, zero outside `kept`."""
         ...
 
@@ -76,7 +73,7 @@ class DenseLaw:
     shrinkage: float
     condition: float
     std: Vector
-    factor: Matrix  # lower Cholesky factor of the shrunk correlations; above it is rubbish
+    factor: Floats  # lower Cholesky factor of the shrunk correlations; above it is rubbish
     form: str = "shrunk covariance"
 
     @classmethod
@@ -112,13 +109,13 @@ class DenseLaw:
         factor, shrinkage, condition = _factored(matrix, shrinkage)
         return cls(kept, moments.count, shrinkage, condition, std, factor)
 
-    def gram(self, rows: Floats) -> Matrix:
+    def gram(self, rows: AnyFloats) -> Floats:
         """Return rows Σ⁻¹ rowsᵀ."""
         scaled = (rows[:, self.kept] / self.std).T
         white = solve_triangular(self.factor, scaled, lower=True, overwrite_b=True)
         return np.asarray(white.T @ white)
 
-    def solve(self, vector: Floats) -> Vector:
+    def solve(self, vector: AnyFloats) -> Vector:
         """Return Σ⁻¹ vector, zero outside `kept`; of every row if there are several."""
         out = np.zeros(vector.shape)
         scaled = (vector[..., self.kept] / self.std).T
@@ -141,7 +138,7 @@ class DualLaw:
     condition: float
     root: NDArray[np.float32]  # (kept,): √D
     white: NDArray[np.float32]  # (samples, kept): centred samples in units of √D
-    mix: Matrix  # (rank, samples)
+    mix: Floats  # (rank, samples)
     inside: Vector  # (rank,), ascending
     freedom: int  # directions that the samples could have shown
     outside: float = 1.0
@@ -150,7 +147,7 @@ class DualLaw:
     @classmethod
     def fit(
         cls,
-        sums: Floats,
+        sums: AnyFloats,
         *,
         free: Indices | None = None,
         noise_std: float = 0.0,
@@ -221,7 +218,7 @@ class DualLaw:
             form=f"{rank} leading directions",
         )
 
-    def gram(self, rows: Floats) -> Matrix:
+    def gram(self, rows: AnyFloats) -> Floats:
         """Return rows Σ⁻¹ rowsᵀ."""
         scaled = rows[:, self.kept].astype(np.float32, copy=False)  # a copy, by the indices
         scaled /= self.root
@@ -231,7 +228,7 @@ class DualLaw:
             products += (scaled @ scaled.T) * self.outside
         return np.asarray(products)
 
-    def solve(self, vector: Floats) -> Vector:
+    def solve(self, vector: AnyFloats) -> Vector:
         """Return Σ⁻¹ vector, zero outside `kept`."""
         out = np.zeros(vector.size)
         # Single precision throughout, or numpy would make a double of all samples.
@@ -248,7 +245,7 @@ ROUNDING = 4 * float(np.finfo(np.float32).eps)
 _LEAST = 1e-4
 
 
-def _variance(rows: Floats, mean: Vector) -> Vector:
+def _variance(rows: AnyFloats, mean: Vector) -> Vector:
     """Return the variances without a centred copy of the rows."""
     total = np.zeros(mean.size)
     for row in rows:
@@ -283,7 +280,7 @@ def _intensity(square: float, diagonal: Vector, count: int, quartic: float | Non
     return 1.0 if distance <= 0 else float(min(max(error / distance, 0.0), 1.0))
 
 
-def _factored(matrix: Matrix, shrinkage: float) -> tuple[Matrix, float, float]:
+def _factored(matrix: Floats, shrinkage: float) -> tuple[Floats, float, float]:
     """Return the lower Cholesky factor of the shrunk correlations, their shrinkage and condition.
 
     Where rounding has left a matrix without a factor, it is shrunk a little further.

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import Auditor, Bound, Finding, RoundView, plain
+from leakmeter.auditors.auditor import Auditor, RoundView
+from leakmeter.auditors.finding import Bound, Finding, plain
 from leakmeter.auditors.records.game import (
     RecordAudit,
     RecordCase,

@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from leakmeter.auditors._types import Floats, Indices
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import Bound, Finding
 from leakmeter.auditors.bounds.curve import drawn
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.records.law import Floats, GradientRows, Indices, PairLaw
+from leakmeter.auditors.finding import Bound, Finding
+from leakmeter.auditors.records.law import GradientRows, PairLaw
 from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.auditors.rng import stream
 

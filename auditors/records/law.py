@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from leakmeter.auditors._types import Floats, Indices
 
 _RANK = 1e-12  # of the largest eigenvalue: what is below is rounding
 # Of the largest variance: stands for none at all, where the true ratio is infinite or undefined.

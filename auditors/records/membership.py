@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
+from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import Auditor, Bound, Finding, RoundView, Vector
+from leakmeter.auditors.auditor import Auditor, RoundView
 from leakmeter.auditors.bounds.lower_bound import Rule, SimultaneousBand, epsilon_lower_bound
+from leakmeter.auditors.finding import Bound, Finding
 
-Floats = NDArray[np.float64]
 Spread = Literal["shared", "record"]
 # The losses of member and of held-out records at a model.
 Losses = Callable[[Vector], tuple[ArrayLike, ArrayLike]]

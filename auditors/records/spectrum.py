@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Bound
-
-Floats = NDArray[np.float64]
+from leakmeter.auditors._types import Floats
+from leakmeter.auditors.finding import Bound
 
 _RULE = "eigenvalues of the covariance by sampling, from the Gram matrix of clipped gradients"
 _ASSUMED = ("it holds for these data and this model only",)

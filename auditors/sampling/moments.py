@@ -15,7 +15,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Game, Moments, Vector
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.sampler import Game, Moments
 from leakmeter.auditors.sampling.scatter import Scatter
 
 # With fewer deals than this many times the dimension, deal sums alone make a poor covariance.

@@ -18,11 +18,12 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Game, Moments, Stream, Vector
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import Project, UnableError
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.limitations import Project, UnableError
 from leakmeter.auditors.rng import derive
+from leakmeter.auditors.sampler import Game, Moments, Stream
 from leakmeter.auditors.sampling.moments import Reruns
 
 # Orders of a round that a replay leaves out: canaries are no honest training, the tap's copy is

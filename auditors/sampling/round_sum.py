@@ -10,7 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from leakmeter.auditors.auditor import Observer, RoundFacts, RoundView, UpdateSampler, Vector
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import RoundFacts, RoundView
+from leakmeter.auditors.finding import Observer
+from leakmeter.auditors.sampler import UpdateSampler
 
 # A mechanism's clipping may change from round to round, and the sampler with it.
 SamplerOf = Callable[[RoundView], UpdateSampler]

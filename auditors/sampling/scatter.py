@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk, ssyrk
 
-from leakmeter.auditors.auditor import Moments, Vector
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.sampler import Moments
 
 # From this dimension on the products are taken in single precision; below they cost nothing.
 _SINGLE_FROM = 1000

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from leakmeter.auditors._types import Indices
 from leakmeter.clients.update import StepRule
-
-Indices = NDArray[np.int64]
 
 # Bytes of gathered inputs in a chunk. More falls out of the cache; with less, Python's time shows.
 _CACHE = 2**21

@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from leakmeter.clients.cohort.batch import Chunk, Engine, Indices
+from leakmeter.auditors._types import Indices
+from leakmeter.clients.cohort.batch import Chunk, Engine
 from leakmeter.clients.cohort.dense import Dense, layers_of
 from leakmeter.clients.cohort.functional import Plain, functional
 from leakmeter.clients.update import UpdateRule, as_steps

@@ -13,7 +13,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from leakmeter.clients.cohort.batch import Chunk, Indices, Step, clients_in_cache, steps, width
+from leakmeter.auditors._types import Indices
+from leakmeter.clients.cohort.batch import Chunk, Step, clients_in_cache, steps, width
 from leakmeter.clients.update import StepRule, UpdateRule
 
 Parameters = dict[str, Tensor]

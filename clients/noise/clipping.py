@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtri
 
-from leakmeter.auditors.auditor import Vector
+from leakmeter.auditors._types import Vector
 
 if TYPE_CHECKING:
     from leakmeter.clients.water_filling.water_filling import WaterFilling

@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Game, Moments, Stream
+from leakmeter.auditors._types import Indices
+from leakmeter.auditors.sampler import Game, Moments, Stream
 from leakmeter.auditors.sampling.moments import SumMoments, sum_moments
-from leakmeter.clients.sampling.source import Indices
 
 Array = NDArray[np.floating]
 

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from leakmeter.auditors.auditor import Game, Stream
+from leakmeter.auditors._types import Indices
+from leakmeter.auditors.sampler import Game, Stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.chunks import Array, Job, Piece, Sampling
 from leakmeter.clients.sampling.postprocess import Finish
-from leakmeter.clients.sampling.source import Generators, Indices, Source
+from leakmeter.clients.sampling.source import Generators, Source
 
 # A piece holds at most this many updates, and at most so many bytes of them.
 _MOST_UPDATES, _MOST_BYTES = 2048, 2**26

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Game
+from leakmeter.auditors._types import Indices
 from leakmeter.auditors.rng import derive
+from leakmeter.auditors.sampler import Game
 
-Indices = NDArray[np.int64]
 # Splits a pool of records into so many parts, or takes one such part out of it.
 Deal = Callable[[Indices, int, np.random.Generator], Sequence[Indices]]
 Draw = Callable[[Indices, int, np.random.Generator], Indices]

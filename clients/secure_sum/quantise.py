@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from leakmeter.auditors._types import Vector
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, mask_stream
-
-Vector = NDArray[np.float64]
 
 # Room that noise gets in the ring, in standard deviations: beyond it with chance 1.5e-23.
 NOISE_ROOM = 10.0

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import unfold
 
-from leakmeter.clients.water_filling.gradient_matrix import Floats, Part, Rows
+from leakmeter.auditors._types import Floats
+from leakmeter.clients.water_filling.gradient_matrix import Part, Rows
 
 _CHUNK = 64  # examples whose patches are held at a time
 _ROOM = 2**26  # bytes of a layer's rows that are kept

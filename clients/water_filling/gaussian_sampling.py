@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.clients.noise.clipping import gaussian
 from leakmeter.clients.update import Trained
-from leakmeter.clients.water_filling.gradient_matrix import Floats
 from leakmeter.clients.water_filling.per_example import per_example_gradients
 from leakmeter.clients.water_filling.water_filling import WaterFilling, sampling_weights
 

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from leakmeter.auditors._types import Floats
 
 _COLUMNS = 4096  # columns of a float32 matrix that are in double precision at a time
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, eigh_tridiagonal, lapack
 
-Floats = NDArray[np.float64]
+from leakmeter.auditors._types import Floats
 
 
 def function_times(

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
+from leakmeter.auditors._types import Floats
 from leakmeter.clients.water_filling.convolution import can_factor, convolution_part
 from leakmeter.clients.water_filling.gradient_matrix import (
     DenseGradients,
     FactoredGradients,
-    Floats,
     Gradients,
     Layer,
     Part,

@@ -21,9 +21,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.clients.noise.clipping import gaussian
-from leakmeter.clients.water_filling.gradient_matrix import DenseGradients, Floats, Gradients
+from leakmeter.clients.water_filling.gradient_matrix import DenseGradients, Gradients
 from leakmeter.clients.water_filling.matrix_function import function_times
 
 

@@ -16,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from leakmeter.auditors.auditor import Game, RoundView, Stream
+from leakmeter.auditors._types import Indices
+from leakmeter.auditors.auditor import RoundView
+from leakmeter.auditors.sampler import Game, Stream
 from leakmeter.auditors.sampling.moments import SumMoments
 from leakmeter.clients.sampling.chunks import Array, Job, Piece, Sampling
 from leakmeter.clients.sampling.sampler import CohortSampler
-from leakmeter.clients.sampling.source import Indices
 from leakmeter.fl_app.engines import cluster
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from leakmeter.auditors.auditor import Game
+from leakmeter.auditors._types import Indices
+from leakmeter.auditors.sampler import Game
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.postprocess import Clip, ClipAndNoise, Finish, InTurn, Rounded
 from leakmeter.clients.sampling.sampler import CohortSampler
-from leakmeter.clients.sampling.source import Dealt, Fresh, Indices, Kept, Source
+from leakmeter.clients.sampling.source import Dealt, Fresh, Kept, Source
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.update import UpdateRule
 from leakmeter.fl_app.config.config import Config

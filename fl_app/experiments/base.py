@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from leakmeter.auditors.auditor import plain
+from leakmeter.auditors.finding import plain
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from leakmeter.auditors.auditor import UpdateSampler
+    from leakmeter.auditors.sampler import UpdateSampler
     from leakmeter.clients.sampling.sampler import CohortSampler
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.finding import Finding
 
 # Threat model, adjacency and unit: numbers that differ in one of them do not compare.
 Adversary = tuple[str, str | None, str]

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors.auditor import Finding, plain
+from leakmeter.auditors.finding import Finding, plain
 from leakmeter.fl_app.report.html.page import figures
 from leakmeter.fl_app.report.read.reading import Run
 

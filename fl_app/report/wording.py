@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
 
-from leakmeter.auditors.auditor import Finding, Kind
+from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.fl_app.report.html.markup import Markup, tag
 
 KINDS: dict[Kind, tuple[str, str]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.auditor import Bound
+from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, T
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from leakmeter.auditors.auditor import Adjacency, Bound
+from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.strategies.water_filling.guarantee import (
     full_gradient_epsilon,

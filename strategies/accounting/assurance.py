@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from scipy.stats import binom
 
-from leakmeter.auditors.auditor import Adjacency, Bound, Finding, Observer
+from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
 from leakmeter.strategies.noise.mechanism import Central, Distributed, Local, Noise
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from leakmeter.auditors.auditor import Adjacency, Bound
+from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.strategies.accounting.accountant import Release, amplified

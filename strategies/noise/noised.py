@@ -20,7 +20,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.auditor import Finding, Vector
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout

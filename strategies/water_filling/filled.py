@@ -20,7 +20,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.auditor import Bound, Finding
+from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.view import weight_key

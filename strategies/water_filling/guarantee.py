@@ -15,12 +15,12 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import logsumexp
 
-from leakmeter.auditors.auditor import Adjacency, Bound, Finding, Observer, Unit
+from leakmeter.auditors._types import Floats
+from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, Unit
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.strategies.water_filling.rdp import (
     Contribution,
     Conversion,
-    Floats,
     Mechanism,
     Round,
     composed,

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-Floats = NDArray[np.float64]
+from leakmeter.auditors._types import Floats
+
 Curve = Callable[[Floats], Floats]  # order to Rényi divergence, infinite where nothing is known
 
 # What makes the sum random: sampling alone, with isotropic noise, with noise that fills to a floor,

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Game, Moments, Stream, Vector
+from leakmeter.auditors._types import Vector
 from leakmeter.auditors.rng import stream as numbers
+from leakmeter.auditors.sampler import Game, Moments, Stream
 from leakmeter.auditors.sampling.scatter import Scatter
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.auditor import Auditor, Bound, Finding, RoundFacts, RoundView, plain
+from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
+from leakmeter.auditors.finding import Bound, Finding, plain
 
 CONTEXT: dict[str, Any] = {
     "auditor": "mine",

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from leakmeter.auditors.auditor import Auditor, Finding, RoundFacts, RoundView, Unit
+from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.canaries.auditor import OneShotCanaries
 from leakmeter.auditors.checks import check_auditor
+from leakmeter.auditors.finding import Finding, Unit
 from leakmeter.auditors.not_covered import WORDS, NotCovered
 
 

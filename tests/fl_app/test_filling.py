@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from leakmeter.auditors.limitations import LIMIT
+from leakmeter.auditors.finding import LIMIT
 from leakmeter.auditors.not_covered import WORDS
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config

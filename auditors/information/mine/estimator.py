@@ -31,7 +31,6 @@ from leakmeter.auditors.information.information import Information
 from leakmeter.auditors.information.mine.training import Outcome, Samples, Training, train
 from leakmeter.auditors.rng import stream
 
-Floats = NDArray[np.float64]
 Rows = NDArray[np.floating[Any]]
 
 __all__ = ["NeuralEstimate", "Spread", "Training", "estimate", "rotated"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.information.mine.critics import (
     Critic,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-Floats = NDArray[np.float64]
 Objective = Literal["mine", "infonce", "smile"]
 _REACH = 300.0  # sum of |inputs| up to which Adam's rate is taken as it is
 _SHIFTS = 8  # orders of strangers where all pairs would cost too much

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.band import limit_table
 from leakmeter.auditors.bounds.lower_bound import (
     Fixed,
@@ -31,8 +31,6 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
-
-Floats = NDArray[np.float64]
 
 _SEED = 2403
 _CONFIDENCE = 0.95

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from leakmeter.auditors.auditor import Vector
+from leakmeter.auditors._types import Vector
 from leakmeter.auditors.canaries.canary import canary_vector, schedule
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.rng import derive, stream

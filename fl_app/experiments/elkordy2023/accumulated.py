@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Vector
+from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors.information.information import NATS_PER_BIT
 from leakmeter.auditors.information.logdet import Subspace, logdet_information, principal_subspace
 from leakmeter.auditors.information.mi import IndependentWhitened, run_bound
@@ -33,9 +32,6 @@ from leakmeter.fl_app.experiments.elkordy2023.measure import (
     initial_model,
     task_of,
 )
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from leakmeter.auditors.auditor import Game, UpdateSampler, Vector
+from leakmeter.auditors._types import Vector
 from leakmeter.auditors.information.information import NATS_PER_BIT
 from leakmeter.auditors.information.measure import Look, Measured, measure
 from leakmeter.auditors.information.mi import batch_entropy, gaussian_information
+from leakmeter.auditors.sampler import Game, UpdateSampler
 from leakmeter.fl_app.experiments import distribute as spread
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Setting:
         mu: How strongly FedProx holds a client near the model sent.
         partition: "iid", "dirichlet", or "natural" for a person's records each.
         dirichlet: Concentration of the second.
-        game: What is drawn anew; see `auditors.auditor.Game`.
+        game: What is drawn anew; see `auditors.sampler.Game`.
         draws: Joint draws of the clients.
         rank: Directions that are looked along.
         model: Which model.

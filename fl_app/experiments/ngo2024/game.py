@@ -15,18 +15,16 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Game, Moments
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.band import upper_limit
 from leakmeter.auditors.bounds.curve import ErrorCurve
 from leakmeter.auditors.likelihood_ratio.challenge import farthest
 from leakmeter.auditors.likelihood_ratio.findings import DELTAS
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
+from leakmeter.auditors.sampler import Game, Moments
 from leakmeter.fl_app.experiments import distribute as spread
 from leakmeter.fl_app.experiments.base import Cells
-
-Matrix = NDArray[np.float64]
 
 _SEED = 2403
 _CONFIDENCE = 0.95
@@ -92,7 +90,7 @@ def _play(setting: Setting, game: Game, cells: Cells, name: str) -> dict[str, An
     }
 
 
-def _sampler(setting: Setting, game: Game) -> tuple[Any, Matrix]:
+def _sampler(setting: Setting, game: Game) -> tuple[Any, Floats]:
     """Return the sampler of a game and the initial models, (models, dim)."""
     import torch
 
@@ -159,7 +157,7 @@ def _attack(setting: Setting, game: Game) -> dict[str, Any]:
 
 
 def _moments(
-    sampler: Any, models: Matrix, setting: Setting, stream: tuple[str, ...]
+    sampler: Any, models: Floats, setting: Setting, stream: tuple[str, ...]
 ) -> Iterator[Moments]:
     """Yield the moments of the sum at each model; large ones one at a time, for their memory."""
     if models.shape[1] <= 1000:
@@ -193,7 +191,7 @@ def _trials(
     }
 
 
-def _judged(shifts: Matrix, scores: Matrix, others: int, within: float) -> dict[str, Any]:
+def _judged(shifts: Floats, scores: Floats, others: int, within: float) -> dict[str, Any]:
     """Return separations, error rates and bounds of one size of the sum, model by model."""
     curves = [
         ErrorCurve.of(own + shift, own, confidence=_CONFIDENCE)
@@ -217,7 +215,7 @@ def _judged(shifts: Matrix, scores: Matrix, others: int, within: float) -> dict[
     }
 
 
-def _printed(inside: Matrix, outside: Matrix) -> float:
+def _printed(inside: Floats, outside: Floats) -> float:
     """Return the smallest error that both stay below, as the paper takes it.
 
     Its limits hold at one threshold only, and the best threshold is taken on the same trials: the

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors.auditor import Game
+from leakmeter.auditors.sampler import Game
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.ngo2024.game import Setting, audit
 from leakmeter.fl_app.experiments.plot import Line, Panel

@@ -12,18 +12,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import norm
 
-from leakmeter.auditors.auditor import Bound
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.likelihood_ratio.span import outside_span
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
-
-Floats = NDArray[np.float64]
 
 _SCALES = {"paper": 3000, "small": 300}  # sums in either world
 _DIM, _OTHERS, _LOUD, _DELTA = 40, 3, 10.0, 1e-5

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from leakmeter.auditors._types import Floats
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
 from leakmeter.strategies.accounting.accountant import (
@@ -25,8 +25,6 @@ from leakmeter.strategies.accounting.accountant import (
     water_filling_epsilon,
 )
 from leakmeter.strategies.water_filling.rdp import epsilon_of
-
-Floats = NDArray[np.float64]
 
 _SCALES = {"paper": 25, "small": 4}  # floors of the figure
 _FLOORS = (1e-4, 1e-3, 1e-2)

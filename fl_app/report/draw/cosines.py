@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.finding import Finding
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Series
 from leakmeter.fl_app.report.draw.figure import Figure
 from leakmeter.fl_app.report.read.reading import Run

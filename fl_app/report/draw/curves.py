@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Series
 from leakmeter.fl_app.report.draw.figure import Figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.finding import Finding
 from leakmeter.fl_app.report.adversaries import by_adversary
 from leakmeter.fl_app.report.draw.scale import Scale, label
 from leakmeter.fl_app.report.html.markup import Markup, joined, tag

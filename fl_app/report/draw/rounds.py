@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.information import NATS_PER_BIT
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Marker, Series
 from leakmeter.fl_app.report.draw.figure import Figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.finding import Finding
 from leakmeter.fl_app.report.html.markup import Markup, joined, tag
 from leakmeter.fl_app.report.read.reading import Run
 from leakmeter.fl_app.report.wording import KINDS, counted, exact, percent

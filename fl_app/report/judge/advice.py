@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.finding import Finding
 from leakmeter.fl_app.report.judge.verdict import Verdict, leads
 from leakmeter.fl_app.report.read.reading import Run
 from leakmeter.fl_app.report.wording import claim, covers, is_epsilon, number, terms

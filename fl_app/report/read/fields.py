@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields as fields_of
 from typing import Any, get_args
 
-from leakmeter.auditors.auditor import Adjacency, Finding, Kind, Observer, Unit
+from leakmeter.auditors.finding import Adjacency, Finding, Kind, Observer, Unit
 from leakmeter.fl_app.config.errors import ConfigError
 
 Check = Callable[[Any], Any]  # returns the value as we use it, or raises ValueError with "allowed"

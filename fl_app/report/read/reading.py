@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors.auditor import Finding
-from leakmeter.auditors.limitations import LIMIT
+from leakmeter.auditors.finding import LIMIT, Finding
 from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read.fields import REPORT, ROUND, checked, finding, mapping, text

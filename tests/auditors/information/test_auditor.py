@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors import MutualInformation, check_auditor
-from leakmeter.auditors.auditor import Canary, Finding, RoundFacts, RoundView
+from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.findings import QUANTITY, WHOLE
 from leakmeter.auditors.information.mi import (
     IndependentWhitened,

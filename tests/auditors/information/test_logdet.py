@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import Moments
 from leakmeter.auditors.information.determinant import jackknife_std, log_det_bias, log_det_std
 from leakmeter.auditors.information.mi import (
     Information,
@@ -20,6 +19,7 @@ from leakmeter.auditors.information.mi import (
     subspace_information,
 )
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampler import Moments
 
 Floats = NDArray[np.float64]
 

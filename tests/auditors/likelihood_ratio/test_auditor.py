@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors import LikelihoodRatio, check_auditor
-from leakmeter.auditors.auditor import Canary, Finding, RoundFacts, RoundView
+from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.rng import stream
 

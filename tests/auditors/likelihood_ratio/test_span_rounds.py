@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors.auditor import RoundFacts, RoundView, Stream, Vector
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.likelihood_ratio.span_rounds import span_of_rounds, span_of_updates
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampler import Stream
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "sum_of_few_directions.py"
 

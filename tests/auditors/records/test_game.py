@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakmeter.auditors.auditor import Bound, RoundFacts, RoundView
+from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.checks import check_auditor
+from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.records.game import RecordCase, RecordEffort, audit_records

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from leakmeter.auditors.auditor import Moments
+from leakmeter.auditors.sampler import Moments
 from leakmeter.clients.sampling.postprocess import Clip, ClipAndNoise, InTurn, Rounded
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.secure_sum.quantise import Quantiser

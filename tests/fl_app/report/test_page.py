@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import Finding
-from leakmeter.auditors.limitations import LIMIT
+from leakmeter.auditors.finding import LIMIT
 from leakmeter.auditors.run_log import RoundLine, RunRecord
 from leakmeter.fl_app.cli.main import main
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from leakmeter.auditors.auditor import Finding
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance

@@ -24,7 +24,8 @@ from leakmeter.auditors import (
     passive,
     tap_mod,
 )
-from leakmeter.auditors.limitations import THREAT_MODEL, Project, UnableError
+from leakmeter.auditors.auditor import Project, UnableError
+from leakmeter.auditors.finding import THREAT_MODEL
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Chosen, FixedSize, Masked
 
