@@ -13,7 +13,7 @@ from typing import cast
 from leakmeter.fl_app.cli.parser import Parser
 from leakmeter.fl_app.config.errors import ConfigError, unknown_name
 from leakmeter.fl_app.config.names import ENGINES
-from leakmeter.fl_app.experiments import EXPERIMENTS, SCALES, Entry, duration
+from leakmeter.fl_app.experiments.registry import EXPERIMENTS, SCALES, Entry, duration
 
 _RESULTS = Path("docs") / "results"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.config.errors import ConfigError, unknown_name
-from leakmeter.fl_app.experiments import EXPERIMENTS, duration
 from leakmeter.fl_app.experiments.published import PAPERS, Paper, items_of
+from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
 
 _PAGE = "RESULTS.md"
 _INTRO = """# Results

@@ -11,7 +11,7 @@ import pytest
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.data.load import FOLDER_VARIABLE
-from leakmeter.fl_app.experiments import EXPERIMENTS
+from leakmeter.fl_app.experiments.registry import EXPERIMENTS
 
 ROOT = Path(__file__).parents[3]
 

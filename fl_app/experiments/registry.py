@@ -1,0 +1,270 @@
+"""The table of experiments: what can be listed without importing any of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+SCALES: Final = ("paper", "small")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of an experiment before it is imported.
+
+    Attributes:
+        module: In this package.
+        what: What it shows.
+        small: Processor time of the small scale in seconds.
+        paper: Of the published size.
+        data: Data sets that the published size reads: names of `fl_app.config.names.DATASETS`, and
+            "writers" for who wrote each image of MNIST.
+        small_data: Data sets that the small scale reads.
+        spreads: Whether it draws updates with samplers, which Ray can spread.
+    """
+
+    module: str
+    what: str
+    small: float
+    paper: float
+    data: tuple[str, ...] = ()
+    small_data: tuple[str, ...] = ()
+    spreads: bool = False
+
+    def seconds(self, scale: str) -> float:
+        """Return about the processor time at a scale."""
+        return self.paper if scale == "paper" else self.small
+
+    def needs(self, scale: str) -> tuple[str, ...]:
+        """Return the data sets that are read at a scale."""
+        return self.data if scale == "paper" else self.small_data
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it.
+
+    >>> [duration(s) for s in (3, 110, 600, 5000)]
+    ['3 s', '110 s', '10 min', '1.4 h']
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+EXPERIMENTS: Final = {
+    "one-shot-table1": Entry(
+        "andrew2024.table1",
+        "Andrew et al. 2024, Table 1: one-shot estimates of the Gaussian mechanism",
+        small=2,
+        paper=50,
+    ),
+    "dp-fedavg-writers": Entry(
+        "andrew2024.dp_fedavg_writers",
+        "DP-FedAvg on MNIST by writer: one-shot findings against the accountant's ε",
+        small=30,
+        paper=215,
+        data=("mnist", "writers"),
+        small_data=("mnist", "writers"),
+    ),
+    "one-shot-writers": Entry(
+        "andrew2024.writers",
+        "Andrew et al. 2024, Tables 2 and 5: canaries in final and in all models",
+        small=7,
+        paper=150,
+        data=("mnist", "writers"),
+    ),
+    "one-shot-all-models": Entry(
+        "andrew2024.all_models",
+        "Andrew et al. 2024, Tables 2 and 5: Algorithm 3 as printed, and with momentum",
+        small=4,
+        paper=20,
+    ),
+    "one-shot-accuracy": Entry(
+        "andrew2024.accuracy",
+        "Andrew et al. 2024, Table 3: what canaries cost in accuracy",
+        small=4,
+        paper=40,
+        data=("mnist", "writers"),
+    ),
+    "one-shot-repetitions": Entry(
+        "andrew2024.repetitions",
+        "Andrew et al. 2024, Fig. 1 to 3, Table 4: canaries that play several times",
+        small=6,
+        paper=60,
+        data=("mnist", "writers"),
+    ),
+    "one-shot-many-runs": Entry(
+        "andrew2024.many_runs",
+        "Andrew et al. 2024, Fig. 4: one run with many canaries against many runs",
+        small=9,
+        paper=80,
+        data=("mnist", "writers"),
+    ),
+    "one-shot-records": Entry(
+        "andrew2024.records",
+        "Andrew et al. 2024, Table 6: gradient canaries in DP-SGD, without CANIFE",
+        small=4,
+        paper=45,
+        data=("fashion-mnist",),
+    ),
+    "one-shot-coverage": Entry(
+        "andrew2024.coverage",
+        "Andrew et al. 2024, section 5: how often the published bound is above the truth",
+        small=5,
+        paper=40,
+    ),
+    "secagg-lrt-adult": Entry(
+        "ngo2024.adult",
+        "Ngo et al. 2024, Fig. 2: telling two updates apart in a secure sum, ADULT",
+        small=15,
+        paper=330,
+        data=("adult",),
+        small_data=("adult",),
+        spreads=True,
+    ),
+    "secagg-lrt-mnist": Entry(
+        "ngo2024.mnist",
+        "Ngo et al. 2024, Fig. 3: the same for d = 7,850, MNIST, even labels",
+        small=60,
+        paper=2500,
+        data=("mnist",),
+        small_data=("mnist",),
+        spreads=True,
+    ),
+    "secagg-lrt-mnist-skewed": Entry(
+        "ngo2024.mnist_skewed",
+        "Ngo et al. 2024, Fig. 4: the same with skewed labels",
+        small=60,
+        paper=2500,
+        data=("mnist",),
+        small_data=("mnist",),
+        spreads=True,
+    ),
+    "ldp-curves": Entry(
+        "ngo2024.ldp_curves",
+        "Ngo et al. 2024, Fig. 1: optimal LDP curves of a secure sum without noise",
+        small=3,
+        paper=6,
+    ),
+    "dlg-users": Entry(
+        "elkordy2023.dlg_users",
+        "Elkordy et al. 2023, Fig. 15: what gradient inversion brings back from a secure sum",
+        small=7,
+        paper=630,
+        data=("mnist", "cifar10"),
+    ),
+    "mi-users": Entry(
+        "elkordy2023.users",
+        "Elkordy et al. 2023, Fig. 3 to 5: information in a secure sum over the number of users",
+        small=14,
+        paper=620,
+        data=("mnist",),
+        spreads=True,
+    ),
+    "mi-models": Entry(
+        "elkordy2023.models",
+        "Elkordy et al. 2023, Fig. 3 to 5: information over data sets, models and algorithms",
+        small=6,
+        paper=900,
+        data=("mnist", "cifar10"),
+        spreads=True,
+    ),
+    "mi-batch": Entry(
+        "elkordy2023.batch",
+        "Elkordy et al. 2023, Fig. 6 to 8: the same over the batch size",
+        small=6,
+        paper=120,
+        data=("mnist",),
+        spreads=True,
+    ),
+    "mi-epochs": Entry(
+        "elkordy2023.epochs",
+        "Elkordy et al. 2023, Fig. 11 and 12: the same over local epochs",
+        small=8,
+        paper=505,
+        data=("mnist",),
+        spreads=True,
+    ),
+    "mi-rounds": Entry(
+        "elkordy2023.rounds",
+        "Elkordy et al. 2023, Fig. 9: what all rounds together tell of a client's data",
+        small=15,
+        paper=550,
+        data=("mnist",),
+    ),
+    "mi-heterogeneity": Entry(
+        "elkordy2023.heterogeneity",
+        "Elkordy et al. 2023, Fig. 13: information in a secure sum of unlike clients",
+        small=6,
+        paper=450,
+        data=("mnist",),
+        spreads=True,
+    ),
+    "mi-dp": Entry(
+        "elkordy2023.dp",
+        "Elkordy et al. 2023, Fig. 16: information in a sum with noise after it",
+        small=5,
+        paper=90,
+        data=("mnist",),
+        spreads=True,
+    ),
+    "mi-accuracy": Entry(
+        "elkordy2023.accuracy",
+        "Elkordy et al. 2023, Fig. 10: what all rounds tell, against the model's accuracy",
+        small=4,
+        paper=150,
+        data=("mnist",),
+    ),
+    "mi-writers": Entry(
+        "elkordy2023.writers",
+        "Elkordy et al. 2023, Fig. 14: information in a secure sum of writers",
+        small=3,
+        paper=70,
+        data=("mnist", "writers"),
+        spreads=True,
+    ),
+    "mine-dimension": Entry(
+        "elkordy2023.mine_dimension",
+        "Elkordy et al. 2023, Appendix D: what the neural estimator finds where the truth is known",
+        small=5,
+        paper=250,
+    ),
+    "best-threshold": Entry(
+        "andrew2024.best_threshold",
+        "Ngo et al. 2024, (8): how often bounds exceed the truth if the best threshold is taken",
+        small=4,
+        paper=65,
+    ),
+    "textbook-examples": Entry(
+        "textbook",
+        "Textbook chapter on privacy, worked examples 1 and 2: noise scale and masks",
+        small=1,
+        paper=1,
+    ),
+    "wfna-mnist": Entry(
+        "zhang2024.mnist",
+        "Zhang and Psounis 2024, Fig. 4 and 5: noised gradients at equal ε, linear model",
+        small=15,
+        paper=1050,
+        data=("mnist",),
+    ),
+    "wfna-mnist-cnn": Entry(
+        "zhang2024.mnist_cnn",
+        "Zhang and Psounis 2024, Fig. 4 and 5: noised gradients at equal ε, CNN",
+        small=15,
+        paper=400,
+        data=("mnist",),
+    ),
+    "wfna-table1": Entry(
+        "zhang2024.table1",
+        "Zhang and Psounis 2024, Table 1: what a record is guaranteed, by the rows that hold",
+        small=4,
+        paper=10,
+    ),
+    "span-counterexample": Entry(
+        "zhang2024.span_counterexample",
+        "Elkordy et al. 2023, Fig. 17; Zhang and Psounis 2024, Fig. 3: a sum that hides nothing",
+        small=2,
+        paper=6,
+    ),
+}
