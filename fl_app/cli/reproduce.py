@@ -6,9 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import cast
 
 from leakmeter.fl_app.cli.parser import Parser
 from leakmeter.fl_app.config.errors import ConfigError, unknown_name
@@ -107,8 +105,8 @@ def _engine(name: str, engine: str, address: str) -> AbstractContextManager[None
     """Return what an experiment runs in."""
     if engine == "inline":
         return nullcontext()
-    if not EXPERIMENTS[name].spreads:
-        print(f"{name} has nothing to spread over Ray: it goes on in this process")
+    if not EXPERIMENTS[name].distributes:
+        print(f"{name} has no work that Ray could distribute; it runs in this process")
         return nullcontext()
     from leakmeter.fl_app.experiments.distribute import over_ray
 
@@ -117,17 +115,17 @@ def _engine(name: str, engine: str, address: str) -> AbstractContextManager[None
 
 def _run(name: str, scale: str, folder: Path) -> int:
     """Compute what is missing and print the table."""
-    from leakmeter.fl_app.experiments.base import Cells, Experiment, write_table
+    from leakmeter.fl_app.experiments.base import Cells, write_table
 
     entry = EXPERIMENTS[name]
     time = duration(entry.seconds(scale))
     print(f"{name}, scale {scale}: about {time} on a core of its own;")
     print(f"cells that are already in {folder} are kept", flush=True)
-    module = cast(Experiment, import_module(f"leakmeter.fl_app.experiments.{entry.module}"))
+    experiment = entry.load()
     # After this import: Flower sets its own level when it is imported.
     logging.getLogger("flwr").setLevel(logging.WARNING)
     cells = Cells(folder / "cells", partial(print, flush=True), partial(_require, entry, scale))
-    table = module.run(scale, cells)
+    table = experiment(scale, cells)
     write_table(table, folder)
     print(table.to_markdown())
     print(f"written to {folder}")

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from leakmeter.auditors.finding import plain
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
@@ -65,9 +67,9 @@ class Table:
 
 
 class Experiment(Protocol):
-    """A module with this function is an experiment."""
+    """What the function `run` of a module does."""
 
-    def run(self, scale: str, cells: Cells) -> Table:
+    def __call__(self, scale: str, cells: Cells) -> Table:
         """Compute all cells at `scale` ("paper" or "small") and return the table."""
         ...
 
@@ -114,6 +116,15 @@ def write_table(table: Table, folder: Path) -> None:
     write_atomically(folder / "table.md", table.to_markdown())
     for name, figure in table.figures.items():
         write_atomically(folder / name, drawn(figure))
+
+
+def median_range(values: Sequence[float], digits: str = ".2f") -> str:
+    """Return median, smallest and largest of several runs or models: ε is never averaged."""
+    numbers = [float(value) for value in values]
+    if len(numbers) == 1:
+        return f"{numbers[0]:{digits}}"
+    low, middle, high = np.quantile(numbers, [0.0, 0.5, 1.0])
+    return f"{middle:{digits}} ({low:{digits}} to {high:{digits}})"
 
 
 def _line(values: Sequence[Any]) -> str:

@@ -1,4 +1,4 @@
-"""Lets experiments draw updates over Ray: every number stays what it is in this process."""
+"""Lets experiments draw updates over Ray: the numbers are the same as in one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Ray:
-    """Ray, from the first sampler on."""
+    """Ray, started when the first sampler asks for it."""
 
     def __init__(self, address: str) -> None:
         self._address, self._is_ours = address, False
@@ -33,13 +33,13 @@ class _Ray:
             cluster.leave()
 
 
-# What samplers are spread over; None draws in this process.
+# What draws the updates; None is this process.
 _RAY: ContextVar[_Ray | None] = ContextVar("ray", default=None)
 
 
 @contextmanager
 def over_ray(address: str) -> Iterator[None]:
-    """Spread the samplers that are made inside.
+    """Distribute the work of the samplers that are made inside.
 
     Args:
         address: HOST:PORT of a cluster; empty for the one in RAY_ADDRESS, or else a local one.
@@ -59,8 +59,8 @@ def threads() -> int:
     return 1 if _RAY.get() else min(os.cpu_count() or 1, 8)
 
 
-def spread(sampler: CohortSampler) -> UpdateSampler:
-    """Return the sampler, or one that lets Ray's workers do its work."""
+def distributed(sampler: CohortSampler) -> UpdateSampler:
+    """Return the sampler, or inside `over_ray` one whose work Ray distributes."""
     engine = _RAY.get()
     if engine is None:
         return sampler

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, cast
+
+if TYPE_CHECKING:
+    from leakmeter.fl_app.experiments.base import Experiment
 
 SCALES: Final = ("paper", "small")
 
@@ -13,14 +18,15 @@ class Entry:
     """What is known of an experiment before it is imported.
 
     Attributes:
-        module: In this package.
+        module: In this package; it has a function `run`.
         what: What it shows.
         small: Processor time of the small scale in seconds.
         paper: Of the published size.
         data: Data sets that the published size reads: names of `fl_app.config.names.DATASETS`, and
             "writers" for who wrote each image of MNIST.
         small_data: Data sets that the small scale reads.
-        spreads: Whether it draws updates with samplers, which Ray can spread.
+        variant: Which row of the module's settings, where several experiments share a module.
+        distributes: Whether it draws updates with samplers, whose work Ray can distribute.
     """
 
     module: str
@@ -29,7 +35,13 @@ class Entry:
     paper: float
     data: tuple[str, ...] = ()
     small_data: tuple[str, ...] = ()
-    spreads: bool = False
+    variant: str = ""
+    distributes: bool = False
+
+    def load(self) -> Experiment:
+        """Import the module and return what runs the experiment."""
+        run = import_module(f"leakmeter.fl_app.experiments.{self.module}").run
+        return cast("Experiment", partial(run, variant=self.variant) if self.variant else run)
 
     def seconds(self, scale: str) -> float:
         """Return about the processor time at a scale."""
@@ -114,31 +126,34 @@ EXPERIMENTS: Final = {
         paper=40,
     ),
     "secagg-lrt-adult": Entry(
-        "ngo2024.adult",
+        "ngo2024.secure_sum",
         "Ngo et al. 2024, Fig. 2: telling two updates apart in a secure sum, ADULT",
+        variant="adult",
         small=15,
         paper=330,
         data=("adult",),
         small_data=("adult",),
-        spreads=True,
+        distributes=True,
     ),
     "secagg-lrt-mnist": Entry(
-        "ngo2024.mnist",
+        "ngo2024.secure_sum",
         "Ngo et al. 2024, Fig. 3: the same for d = 7,850, MNIST, even labels",
+        variant="mnist",
         small=60,
         paper=2500,
         data=("mnist",),
         small_data=("mnist",),
-        spreads=True,
+        distributes=True,
     ),
     "secagg-lrt-mnist-skewed": Entry(
-        "ngo2024.mnist_skewed",
+        "ngo2024.secure_sum",
         "Ngo et al. 2024, Fig. 4: the same with skewed labels",
+        variant="mnist-skewed",
         small=60,
         paper=2500,
         data=("mnist",),
         small_data=("mnist",),
-        spreads=True,
+        distributes=True,
     ),
     "ldp-curves": Entry(
         "ngo2024.ldp_curves",
@@ -159,7 +174,7 @@ EXPERIMENTS: Final = {
         small=14,
         paper=620,
         data=("mnist",),
-        spreads=True,
+        distributes=True,
     ),
     "mi-models": Entry(
         "elkordy2023.models",
@@ -167,23 +182,25 @@ EXPERIMENTS: Final = {
         small=6,
         paper=900,
         data=("mnist", "cifar10"),
-        spreads=True,
+        distributes=True,
     ),
     "mi-batch": Entry(
-        "elkordy2023.batch",
+        "elkordy2023.sweep",
         "Elkordy et al. 2023, Fig. 6 to 8: the same over the batch size",
+        variant="batch",
         small=6,
         paper=120,
         data=("mnist",),
-        spreads=True,
+        distributes=True,
     ),
     "mi-epochs": Entry(
-        "elkordy2023.epochs",
+        "elkordy2023.sweep",
         "Elkordy et al. 2023, Fig. 11 and 12: the same over local epochs",
+        variant="epochs",
         small=8,
         paper=505,
         data=("mnist",),
-        spreads=True,
+        distributes=True,
     ),
     "mi-rounds": Entry(
         "elkordy2023.rounds",
@@ -198,7 +215,7 @@ EXPERIMENTS: Final = {
         small=6,
         paper=450,
         data=("mnist",),
-        spreads=True,
+        distributes=True,
     ),
     "mi-dp": Entry(
         "elkordy2023.dp",
@@ -206,7 +223,7 @@ EXPERIMENTS: Final = {
         small=5,
         paper=90,
         data=("mnist",),
-        spreads=True,
+        distributes=True,
     ),
     "mi-accuracy": Entry(
         "elkordy2023.accuracy",
@@ -221,7 +238,7 @@ EXPERIMENTS: Final = {
         small=3,
         paper=70,
         data=("mnist", "writers"),
-        spreads=True,
+        distributes=True,
     ),
     "mine-dimension": Entry(
         "elkordy2023.mine_dimension",
@@ -242,15 +259,17 @@ EXPERIMENTS: Final = {
         paper=1,
     ),
     "wfna-mnist": Entry(
-        "zhang2024.mnist",
+        "zhang2024.noised_gradients",
         "Zhang and Psounis 2024, Fig. 4 and 5: noised gradients at equal ε, linear model",
+        variant="linear",
         small=15,
         paper=1050,
         data=("mnist",),
     ),
     "wfna-mnist-cnn": Entry(
-        "zhang2024.mnist_cnn",
+        "zhang2024.noised_gradients",
         "Zhang and Psounis 2024, Fig. 4 and 5: noised gradients at equal ε, CNN",
+        variant="cnn",
         small=15,
         paper=400,
         data=("mnist",),

@@ -1,0 +1,19 @@
+"""Experiments of Andrew et al. (2024): one-shot canaries.
+
+Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation for
+Federated Learning, arXiv:2302.03098.
+
+- `table1`: Table 1, estimates of the Gaussian mechanism.
+- `writers`: Tables 2 and 5, canaries in the final and in all models.
+- `all_models`: Tables 2 and 5, Algorithm 3 as printed and with the server's momentum.
+- `accuracy`: Table 3, what canaries cost in accuracy.
+- `repetitions`: Fig. 1 to 3 and Table 4, canaries that play in several rounds.
+- `many_runs`: Fig. 4, one run with many canaries against many runs.
+- `records`: Table 6, gradient canaries in DP-SGD.
+- `coverage`: section 5, how often the published bound is above the truth.
+- `best_threshold`: section 5.1, and (8) of Ngo et al. 2024, the same for both papers' bounds.
+- `dp_fedavg_writers`: in the manner of Table 2, whole runs of this project.
+
+Shared: `federation` plays rounds with canaries, `gaussian_sum` simulates a Gaussian sum with them,
+`audit` turns scores into estimates and bounds.
+"""

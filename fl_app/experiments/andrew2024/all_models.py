@@ -24,9 +24,9 @@ from scipy.signal import lfilter
 from leakmeter.auditors.canaries.estimates import two_fits
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.andrew2024.audit import mean_std, published_sampled, spread
+from leakmeter.fl_app.experiments.andrew2024.audit import mean_std, published_sampled
 from leakmeter.fl_app.experiments.andrew2024.federation import SEED
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _CANARIES = 1000
@@ -154,9 +154,9 @@ def _row(table: str, times: int, noise: float, got: Mapping[str, Any]) -> tuple[
     lower, estimate = _TABLES[table].rows[noise]
     return (
         *(table, times, noise, f"{got['epsilon']:.1f}", estimate),
-        *(spread(got[name]["estimate"]) for name in ("mean", "momentum")),
+        *(median_range(got[name]["estimate"]) for name in ("mean", "momentum")),
         lower,
-        *(spread(got[name]["published"]) for name in ("mean", "momentum")),
+        *(median_range(got[name]["published"]) for name in ("mean", "momentum")),
     )
 
 

@@ -94,15 +94,6 @@ def _proven(
     return known.value
 
 
-def spread(values: Sequence[float], digits: str = ".2f") -> str:
-    """Return median, smallest and largest: ε of several runs is not averaged."""
-    numbers = [float(value) for value in values]
-    if len(numbers) == 1:
-        return f"{numbers[0]:{digits}}"
-    low, middle, high = np.quantile(numbers, [0.0, 0.5, 1.0])
-    return f"{middle:{digits}} ({low:{digits}} to {high:{digits}})"
-
-
 def mean_std(values: Sequence[float], digits: str = ".2f") -> str:
     """Return mean and std, where the paper does so too."""
     numbers = np.asarray([float(value) for value in values])

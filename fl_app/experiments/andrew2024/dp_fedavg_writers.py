@@ -217,7 +217,7 @@ def _row(cells: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _shown(values: Sequence[float], digits: int = 2) -> str:
-    """Return the mean, and the spread where there is more than one value."""
+    """Return the mean, and the std where there is more than one value."""
     mean = sum(values) / len(values)
     if len(values) == 1:
         return f"{mean:.{digits}f}"

@@ -22,7 +22,7 @@ from leakmeter.auditors.canaries.canary import schedule
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.clients.water_filling.per_example import per_example_gradients
-from leakmeter.fl_app.experiments.andrew2024.audit import all_models, mean_std, spread
+from leakmeter.fl_app.experiments.andrew2024.audit import all_models, mean_std
 from leakmeter.fl_app.experiments.andrew2024.federation import (
     SEED,
     Federation,
@@ -30,7 +30,7 @@ from leakmeter.fl_app.experiments.andrew2024.federation import (
     accuracy,
     canary_rows,
 )
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _DELTA = 1e-5
@@ -126,8 +126,8 @@ def _row(noise: float, runs: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
     low, high = runs[0]["fitted_null"]
     epsilon = float(runs[0]["epsilon"])
     return (
-        *(noise, spread([one["accuracy"] for one in runs], ".3f"), f"{epsilon:.1f}"),
-        *(spread([one[what] for one in runs]) for what in ("published", "bound", "fitted")),
+        *(noise, median_range([one["accuracy"] for one in runs], ".3f"), f"{epsilon:.1f}"),
+        *(median_range([one[what] for one in runs]) for what in ("published", "bound", "fitted")),
         f"{low:.2f} to {high:.2f}",
         f"{sum(one['bound'] > epsilon for one in runs)} of {len(runs)}",
     )

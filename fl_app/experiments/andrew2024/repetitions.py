@@ -21,9 +21,9 @@ from scipy.stats import binom
 from leakmeter.auditors.canaries.estimates import anderson_darling
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
 from leakmeter.auditors.rng import derive, stream
-from leakmeter.fl_app.experiments.andrew2024.audit import final_model, spread
+from leakmeter.fl_app.experiments.andrew2024.audit import final_model
 from leakmeter.fl_app.experiments.andrew2024.federation import SEED, Canaries, Federation, play
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _DELTA = 1e-5
@@ -131,10 +131,10 @@ def _row(epsilon: float, times: int, runs: Sequence[Mapping[str, Any]]) -> tuple
     rejected = sum(one["p"] < _LEVEL for one in runs)
     return (
         *(f"{epsilon:g}", f"{noise:.4g}", times, f"{total:.1f}"),
-        *(spread([one[what] for one in runs]) for what in ("known", "fitted")),
+        *(median_range([one[what] for one in runs]) for what in ("known", "fitted")),
         f"{low:.2f} to {high:.2f}",
-        *(spread([one[what] for one in runs]) for what in ("bound", "published")),
-        spread([one["statistic"] for one in runs], ".3f"),
+        *(median_range([one[what] for one in runs]) for what in ("bound", "published")),
+        median_range([one["statistic"] for one in runs], ".3f"),
         f"{rejected} of {len(runs)}",
     )
 

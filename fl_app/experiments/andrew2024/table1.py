@@ -72,8 +72,8 @@ _STDS = ("known", "fitted")
 
 def _distance(key: tuple[float, int], std: str, got: Mapping[str, float], runs: int) -> float:
     """Return how far the paper's mean is from ours, in standard errors of their difference."""
-    mean, spread = map(float, _PAPER[key].split(" ± "))
-    error = math.sqrt((spread**2 + got[f"{std}_std"] ** 2) / runs)
+    mean, std_paper = map(float, _PAPER[key].split(" ± "))
+    error = math.sqrt((std_paper**2 + got[f"{std}_std"] ** 2) / runs)
     return (mean - got[f"{std}_mean"]) / error
 
 
@@ -121,7 +121,7 @@ def _panel(epsilon: float, found: Mapping[tuple[float, int], Mapping[str, float]
 
 
 def _cell(epsilon: float, dim: int, runs: int) -> dict[str, float]:
-    """Return mean and spread of both estimates over independent simulations."""
+    """Return mean and std of both estimates over independent simulations."""
     sigma, canaries = gaussian_sigma(epsilon, _DELTA), math.isqrt(dim)
     fits = np.empty((runs, 2))
     for i in range(runs):

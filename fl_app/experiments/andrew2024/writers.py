@@ -18,9 +18,9 @@ from typing import Any
 
 from leakmeter.auditors.gaussian.pair import delta_gaussian, epsilon_gaussian, gaussian_sigma
 from leakmeter.auditors.rng import derive, stream
-from leakmeter.fl_app.experiments.andrew2024.audit import all_models, final_model, spread
+from leakmeter.fl_app.experiments.andrew2024.audit import all_models, final_model
 from leakmeter.fl_app.experiments.andrew2024.federation import SEED, Canaries, Federation, play
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _DELTA = 1e-5
@@ -138,7 +138,7 @@ def _row(name: str, noise: float, runs: Sequence[Mapping[str, Any]]) -> tuple[An
     """Return one line of the table."""
 
     def shown(view: str, what: str) -> str:
-        return spread([one[view][what] for one in runs])
+        return median_range([one[view][what] for one in runs])
 
     def null(view: str, what: str) -> str:
         low, high = runs[0][view][what]
@@ -147,7 +147,12 @@ def _row(name: str, noise: float, runs: Sequence[Mapping[str, Any]]) -> tuple[An
     epsilon = float(runs[0]["epsilon"])
     bounds = [float(one[view]["bound"]) for one in runs for view in ("all", "final")]
     return (
-        *(name, f"{noise:.4g}", spread([one["accuracy"] for one in runs], ".3f"), f"{epsilon:.1f}"),
+        *(
+            name,
+            f"{noise:.4g}",
+            median_range([one["accuracy"] for one in runs], ".3f"),
+            f"{epsilon:.1f}",
+        ),
         *(shown("all", what) for what in ("published", "bound", "fitted")),
         null("all", "fitted_null"),
         *(shown("final", what) for what in ("published", "bound", "known", "fitted")),
@@ -201,7 +206,7 @@ def _comparison(
     source: str, what: str, paper: tuple[str, ...], runs: Sequence[Mapping[str, Any]]
 ) -> Comparison:
     places = (("all", "published"), ("all", "fitted"), ("final", "published"), ("final", "fitted"))
-    ours = [spread([one[view][what] for one in runs]) for view, what in places]
+    ours = [median_range([one[view][what] for one in runs]) for view, what in places]
     return Comparison(
         source=f"{_SOURCE}, {source}",
         what=f"{what}: ε_lo and ε_est of all models; ε_lo and ε_est of the final one",

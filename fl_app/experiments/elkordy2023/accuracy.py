@@ -17,13 +17,7 @@ import numpy as np
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
 from leakmeter.fl_app.experiments.elkordy2023.accumulated import Run, accumulated, accuracies
-from leakmeter.fl_app.experiments.elkordy2023.measure import (
-    IMAGE_BITS,
-    NAMES,
-    Algorithm,
-    Setting,
-    over,
-)
+from leakmeter.fl_app.experiments.elkordy2023.measure import NAMES, Algorithm, Setting, over
 from leakmeter.fl_app.experiments.plot import Panel
 
 
@@ -114,16 +108,11 @@ def _row(name: str, setting: Setting, found: dict[str, Any]) -> tuple[Any, ...]:
         f"{found['accuracy']:.3f}",
         page.plus_minus(found),
         page.number(found["corollary"]),
-        *(_axis(setting, found, key) for key in ("bits", "corollary")),
+        *(
+            page.data_share(setting, float(found[key]), found["records"])
+            for key in ("bits", "corollary")
+        ),
     )
-
-
-def _axis(setting: Setting, found: dict[str, Any], key: str) -> str:
-    """Return a figure as a share of the paper's entropy of all of a client's images."""
-    if setting.dataset not in IMAGE_BITS:
-        return ""
-    entropy = found["records"] * IMAGE_BITS[setting.dataset]
-    return f"{100 * float(found[key]) / entropy:.3g} %"
 
 
 def _comparisons(what: _Scale, reached: dict[str, dict[str, Any]]) -> tuple[Comparison, ...]:

@@ -19,7 +19,7 @@ from leakmeter.auditors.information.information import NATS_PER_BIT
 from leakmeter.auditors.information.measure import Look, Measured, measure
 from leakmeter.auditors.information.mi import batch_entropy, gaussian_information
 from leakmeter.auditors.sampler import Game, UpdateSampler
-from leakmeter.fl_app.experiments import distribute as spread
+from leakmeter.fl_app.experiments import distribute
 
 if TYPE_CHECKING:
     from leakmeter.clients.update import UpdateRule
@@ -137,9 +137,9 @@ def sampler_of(setting: Setting) -> tuple[UpdateSampler, Vector]:
 
     task = task_of(setting)
     sampler = sampler_for(
-        task, config_of(setting), setting.rule, setting.game, threads=spread.threads()
+        task, config_of(setting), setting.rule, setting.game, threads=distribute.threads()
     )
-    return spread.spread(sampler), initial_model(task)
+    return distribute.distributed(sampler), initial_model(task)
 
 
 def look(
@@ -208,7 +208,7 @@ def critics(setting: Setting, users: int, *, draws: int, count: int) -> dict[str
 
 
 def update_std(setting: Setting) -> float:
-    """Return the spread of one client's update along the measured directions, as a root mean.
+    """Return the std of one client's update along the measured directions, as a root mean.
 
     A noise of this size on the sum hides about as much as one more client would.
     """

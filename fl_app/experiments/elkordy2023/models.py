@@ -3,7 +3,7 @@
 Elkordy et al. (2023), arXiv:2208.02304, Fig. 3 to 5: linear, SLP and MLP on MNIST, linear, SLP and
 CNN on CIFAR-10; FedSGD, FedAvg and FedProx. The paper's leakage grows with the model. In a Gaussian
 model it does so by the number of directions in which updates vary, and not otherwise, which is what
-the columns set apart. FedAvg and FedProx with the linear model on MNIST are in `mi_users`.
+the columns set apart. FedAvg and FedProx with the linear model on MNIST are in `users`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leakmeter.fl_app.experiments.elkordy2023.measure import Setting, paper_share
+from leakmeter.fl_app.experiments.elkordy2023.measure import IMAGE_BITS, Setting, paper_share
 from leakmeter.fl_app.experiments.plot import Line
 
 SOURCE = "Elkordy et al. 2023, "
@@ -51,6 +51,13 @@ def share(setting: Setting, found: Mapping[str, Any]) -> str:
     """Return the paper's axis in per cent, or nothing where the paper has no entropy."""
     part = paper_share(setting, float(found["bits"]), found["records"])
     return "" if part is None else f"{100 * part:.3g} %"
+
+
+def data_share(setting: Setting, bits: float, records: int) -> str:
+    """Return bits in per cent of the paper's entropy of all of a client's images, or nothing."""
+    if setting.dataset not in IMAGE_BITS:
+        return ""
+    return f"{100 * bits / (records * IMAGE_BITS[setting.dataset]):.3g} %"
 
 
 def line(

@@ -14,13 +14,7 @@ from typing import Any
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
 from leakmeter.fl_app.experiments.elkordy2023.accumulated import Run, accumulated
-from leakmeter.fl_app.experiments.elkordy2023.measure import (
-    IMAGE_BITS,
-    NAMES,
-    Algorithm,
-    Setting,
-    over,
-)
+from leakmeter.fl_app.experiments.elkordy2023.measure import NAMES, Algorithm, Setting, over
 from leakmeter.fl_app.experiments.plot import Panel
 
 
@@ -142,10 +136,6 @@ def _runs(what: _Scale) -> list[tuple[str, Setting, Run]]:
 
 
 def _row(name: str, setting: Setting, played: Run, found: dict[str, Any]) -> tuple[Any, ...]:
-    axis = ""
-    if setting.dataset in IMAGE_BITS:
-        entropy = found["records"] * IMAGE_BITS[setting.dataset]
-        axis = f"{100 * float(found['bits']) / entropy:.3g} %"
     return (
         name,
         played.users,
@@ -156,5 +146,5 @@ def _row(name: str, setting: Setting, played: Run, found: dict[str, Any]) -> tup
         page.plus_minus(found),
         page.number(found["corollary"]),
         page.number(found["expected"]),
-        axis,
+        page.data_share(setting, float(found["bits"]), found["records"]),
     )

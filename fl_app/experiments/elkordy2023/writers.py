@@ -18,7 +18,7 @@ import numpy as np
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
-from leakmeter.fl_app.experiments.elkordy2023.measure import IMAGE_BITS, SEED, Setting, look, over
+from leakmeter.fl_app.experiments.elkordy2023.measure import SEED, Setting, look, over
 from leakmeter.fl_app.experiments.plot import Panel
 
 _PAPER_BITS = 176 * 678  # the paper's entropy of its target's images
@@ -128,15 +128,12 @@ def _figures(setting: Setting, found: Sequence[dict[str, Any]]) -> tuple[Any, ..
     bits = [float(f["bits"]) for f in found]
     held = found[0]["records"]
     low, high = page.number(min(bits)), page.number(max(bits))
-    axis = ""
-    if setting.dataset in IMAGE_BITS:
-        axis = f"{100 * np.mean(bits) / (held * IMAGE_BITS[setting.dataset]):.3g} %"
     return (
         f"{page.number(np.mean(bits))} ({low} to {high})",
         page.number(_mean(found, "mean")),
         page.number(_mean(found, "gaussian")),
         held,
-        axis,
+        page.data_share(setting, float(np.mean(bits)), held),
     )
 
 

@@ -23,7 +23,7 @@ from leakmeter.auditors.likelihood_ratio.challenge import farthest
 from leakmeter.auditors.likelihood_ratio.findings import DELTAS
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
 from leakmeter.auditors.sampler import Game, Moments
-from leakmeter.fl_app.experiments import distribute as spread
+from leakmeter.fl_app.experiments import distribute
 from leakmeter.fl_app.experiments.base import Cells
 
 _SEED = 2403
@@ -122,8 +122,8 @@ def _sampler(setting: Setting, game: Game) -> tuple[Any, Floats]:
     ]
     # One local epoch of batches of 64 at a rate of 0.01, as in the paper.
     rule = FedAvg(epochs=1, batch_size=64, lr=0.01)
-    sampler = sampler_for(task, config, rule, game, threads=spread.threads())
-    return spread.spread(sampler), torch.stack(starts).detach().double().numpy()
+    sampler = sampler_for(task, config, rule, game, threads=distribute.threads())
+    return distribute.distributed(sampler), torch.stack(starts).detach().double().numpy()
 
 
 def _attack(setting: Setting, game: Game) -> dict[str, Any]:

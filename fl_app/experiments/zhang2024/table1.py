@@ -40,13 +40,13 @@ _SOURCE = "Zhang and Psounis 2024, Table 1"
 
 def run(scale: str, cells: Cells) -> Table:
     """Price every row at every floor."""
-    spread = [float(f) for f in np.geomspace(1e-5, 1e-1, _SCALES[scale])]
+    floors = [float(f) for f in np.geomspace(1e-5, 1e-1, _SCALES[scale])]
     table = {
         name: cells.get(f"table-{_key(name)}", partial(_priced, price, _FLOORS))
         for name, price in _ROWS.items()
     }
     curves = {
-        name: cells.get(f"{scale}-curve-{_key(name)}", partial(_priced, price, spread))
+        name: cells.get(f"{scale}-curve-{_key(name)}", partial(_priced, price, floors))
         for name, price in _ROWS.items()
         if "printed" not in name
     }
@@ -70,7 +70,7 @@ def run(scale: str, cells: Cells) -> Table:
             f"{broken['change'][0]:.3f} and {broken['change'][1]:+.3f}; (38) says that none is "
             "above 0.",
         ),
-        figures={"epsilon.svg": _panels(spread, curves)},
+        figures={"epsilon.svg": _panels(floors, curves)},
         comparisons=_comparisons(table, broken),
     )
 

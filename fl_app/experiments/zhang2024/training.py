@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -28,7 +28,6 @@ from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app import model
 from leakmeter.fl_app.data import load as data
 from leakmeter.fl_app.experiments.base import Cells
-from leakmeter.fl_app.experiments.zhang2024.page import RANKED, Got
 from leakmeter.strategies.accounting.accountant import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
@@ -38,6 +37,10 @@ from leakmeter.strategies.accounting.accountant import (
 from leakmeter.strategies.water_filling.rdp import calibrated_floor
 
 DELTA = 1e-4
+MECHANISMS = ("SGD-DP", "GSGD-DP", "GSGD isotropic", "GD-DP")
+
+Runs = Sequence[Mapping[str, Any]]
+Got = Mapping[tuple[str, float], Runs]  # by mechanism and ε
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def compute(scale: str, size: Scale, cells: Cells) -> tuple[Got, float, Mapping[
         Runs by mechanism and ε, the ε in the middle, and the spectrum at its floor.
     """
     got: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
-    for name in RANKED:
+    for name in MECHANISMS:
         for epsilon in size.epsilons:
             key = f"{scale}-{name.replace(' ', '-')}-eps{epsilon:g}"
             price = cells.get(f"{key}-floor", partial(floor_of, size, name, epsilon))

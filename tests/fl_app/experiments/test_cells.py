@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.fl_app.experiments.base import Cells, Table, write_table
+from leakmeter.fl_app.experiments.base import Cells, Table, median_range, write_table
 
 
 def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -49,3 +49,8 @@ def test_nothing_is_asked_of_the_data_until_a_cell_has_to_be_computed(tmp_path: 
 def test_an_infinite_number_leaves_readable_json(tmp_path: Path) -> None:
     write_table(Table("t", ("ε",), ((float("inf"),),)), tmp_path)
     assert json.loads((tmp_path / "table.json").read_text())["rows"] == [["inf"]]
+
+
+def test_a_range_shows_the_median_between_its_ends() -> None:
+    assert median_range([3.0, 1.0, 2.0]) == "2.00 (1.00 to 3.00)"
+    assert median_range([0.5], ".1f") == "0.5"

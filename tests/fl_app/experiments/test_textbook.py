@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from leakmeter.auditors.gaussian.pair import delta_gaussian
 from leakmeter.fl_app.experiments import textbook as book
-from leakmeter.fl_app.experiments.base import Cells
+from tests.fl_app.experiments.small import Reproduced
 
 
 def test_the_printed_noise_is_right_to_its_rounding_and_far_more_than_needed() -> None:
@@ -29,8 +27,8 @@ def test_masks_cancel_as_printed_and_in_the_ring(bits: int) -> None:
     assert sum(found["sent"]) == found["ring sum"] == 24
 
 
-def test_both_examples_are_set_beside_what_is_printed(tmp_path: Path) -> None:
-    table = book.run("small", Cells(tmp_path, lambda _: None))
+def test_both_examples_are_set_beside_what_is_printed(reproduced: Reproduced) -> None:
+    table = reproduced("textbook-examples").table
     assert [row.source for row in table.comparisons] == [
         f"Textbook chapter, worked example {i}" for i in (1, 2)
     ]

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from leakmeter.auditors.bounds.lower_bound import Fixed, epsilon_lower_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.andrew2024 import best_threshold
-from leakmeter.fl_app.experiments.base import Cells
-
-KEPT = Path(__file__).parents[4] / "docs" / "results" / "best-threshold"
+from tests.fl_app.experiments.small import RESULTS, Reproduced, read_cells
 
 
-def test_best_thresholds_break_their_confidence_and_our_rules_keep_theirs(tmp_path: Path) -> None:
-    table = best_threshold.run("small", Cells(tmp_path, lambda _: None))
-    found = {path.stem: json.loads(path.read_text()) for path in tmp_path.iterdir()}
-    assert len(table.rows) == len(found) * len(best_threshold._RULES)
+def test_best_thresholds_break_their_confidence_and_our_rules_keep_theirs(
+    reproduced: Reproduced,
+) -> None:
+    small = reproduced("best-threshold")
+    found = small.cells
+    assert len(small.table.rows) == len(found) * len(best_threshold._RULES)
     # 5 % and three standard errors of 200 audits.
     most = 0.05 + 3 * (0.05 * 0.95 / 200) ** 0.5
     for law, cell in found.items():
@@ -31,7 +28,7 @@ def test_best_thresholds_break_their_confidence_and_our_rules_keep_theirs(tmp_pa
 
 
 def test_the_kept_audits_show_it_for_both_published_rules() -> None:
-    cells = [json.loads(path.read_text()) for path in (KEPT / "cells").iterdir()]
+    cells = read_cells(RESULTS / "best-threshold").values()
     most = 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
     for rule, whose in best_threshold._RULES.items():
         worst = max(cell[rule]["exceeds"] for cell in cells)

@@ -2,77 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import math
-import xml.etree.ElementTree as ET
-from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
-from leakmeter.fl_app.experiments.base import Cells, Table, write_table
+from tests.fl_app.experiments.small import Reproduced
 
-NAMES = ("writers", "all_models", "coverage", "accuracy", "repetitions", "many_runs", "records")
 DELTA = 1e-5
-
-Reproduced = Callable[[str], tuple[Table, Path]]
-
-
-@pytest.fixture(scope="module")
-def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
-    """Runs an experiment at the small scale when it is first asked for."""
-    kept: dict[str, tuple[Table, Path]] = {}
-
-    def get(name: str) -> tuple[Table, Path]:
-        if name not in kept:
-            folder = tmp_path_factory.mktemp(name)
-            module = import_module(f"leakmeter.fl_app.experiments.andrew2024.{name}")
-            table = module.run("small", Cells(folder / "cells", lambda _: None))
-            write_table(table, folder)
-            kept[name] = table, folder
-        return kept[name]
-
-    return get
-
-
-def cells(folder: Path) -> dict[str, Any]:
-    return {p.stem: json.loads(p.read_text()) for p in sorted((folder / "cells").iterdir())}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_reproduction_leaves_a_page_figures_and_what_was_published(
-    reproduced: Reproduced, name: str
-) -> None:
-    table, folder = reproduced(name)
-    with (folder / "table.csv").open(encoding="utf-8") as file:
-        head, *rows = csv.reader(file)
-    assert len(rows) == len(table.rows) > 0
-    assert all(len(row) == len(head) for row in rows)
-    for figure in table.figures:
-        assert ET.fromstring((folder / figure).read_text(encoding="utf-8")).tag.endswith("svg")
-    assert table.comparisons
-    assert all(c.source.startswith("Andrew et al. 2024") for c in table.comparisons)
-    assert all(c.what and c.paper and c.ours for c in table.comparisons)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_kept_cells_give_the_same_table_and_no_work(reproduced: Reproduced, name: str) -> None:
-    table, folder = reproduced(name)
-
-    def refuse(text: str) -> None:
-        raise AssertionError(f"computed again: {text}")
-
-    module = import_module(f"leakmeter.fl_app.experiments.andrew2024.{name}")
-    assert module.run("small", Cells(folder / "cells", refuse)) == table
 
 
 def test_noise_hides_canaries_and_final_models_show_less_than_all(reproduced: Reproduced) -> None:
-    got = cells(reproduced("writers")[1])
+    got = reproduced("one-shot-writers").cells
     for epochs in (1, 5):
         runs = [one for key, one in got.items() if key.startswith(f"mlp-{epochs}-")]
         runs.sort(key=lambda one: -float(one["epsilon"]))
@@ -89,7 +31,7 @@ def test_noise_hides_canaries_and_final_models_show_less_than_all(reproduced: Re
 
 
 def test_five_participations_cost_more_than_one(reproduced: Reproduced) -> None:
-    got = cells(reproduced("writers")[1])
+    got = reproduced("one-shot-writers").cells
     assert got["mlp-5-noise0.16-run0"]["epsilon"] == pytest.approx(
         epsilon_gaussian(DELTA, math.sqrt(5) / 0.16)
     )
@@ -99,7 +41,7 @@ def test_five_participations_cost_more_than_one(reproduced: Reproduced) -> None:
 def test_table_2_is_that_of_momentum_and_not_of_the_printed_algorithm(
     reproduced: Reproduced,
 ) -> None:
-    got = cells(reproduced("all_models")[1])
+    got = reproduced("one-shot-all-models").cells
     for noise, paper in (("0.0496", 382), ("0.0986", 89.4), ("0.2317", 2.693)):
         one = got[f"table2-times1-noise{noise}"]
         smooth, plain = (np.median(one[name]["estimate"]) for name in ("momentum", "mean"))
@@ -112,7 +54,7 @@ def test_table_2_is_that_of_momentum_and_not_of_the_printed_algorithm(
 def test_the_published_bound_breaks_its_confidence_and_the_band_keeps_it(
     reproduced: Reproduced,
 ) -> None:
-    got = cells(reproduced("coverage")[1])
+    got = reproduced("one-shot-coverage").cells
     runs = got["eps0"]["runs"]
     allowed = 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs)
     for one in got.values():
@@ -129,7 +71,7 @@ def test_the_published_bound_breaks_its_confidence_and_the_band_keeps_it(
 
 
 def test_few_canaries_do_not_hurt_and_a_larger_divisor_does(reproduced: Reproduced) -> None:
-    got = cells(reproduced("accuracy")[1])
+    got = reproduced("one-shot-accuracy").cells
     for one in got.values():
         before = one["0 by clients"]
         assert before > 0.7
@@ -143,7 +85,7 @@ def test_few_canaries_do_not_hurt_and_a_larger_divisor_does(reproduced: Reproduc
 def test_repetitions_and_less_noise_show_a_canary_and_cosines_stay_normal(
     reproduced: Reproduced,
 ) -> None:
-    got = cells(reproduced("repetitions")[1])
+    got = reproduced("one-shot-repetitions").cells
     by = {
         (epsilon, times): got[f"eps{epsilon}-times{times}-run0"]
         for epsilon in ("inf", "300", "100", "30")
@@ -166,8 +108,8 @@ def test_repetitions_and_less_noise_show_a_canary_and_cosines_stay_normal(
 
 
 def test_one_run_agrees_with_many_unless_canaries_hide_each_other(reproduced: Reproduced) -> None:
-    table, folder = reproduced("many_runs")
-    got = cells(folder)
+    small = reproduced("one-shot-many-runs")
+    got = small.cells
     # Ten means of estimates whose std is about 0.6, so 0.27 for a difference: three of them.
     wide = {n: got[f"gaussian-d1000000-runs{n}"]["known"] for n in (1, 10, 100)}
     assert np.ptp([np.mean(values) for values in wide.values()]) < 0.81
@@ -181,11 +123,11 @@ def test_one_run_agrees_with_many_unless_canaries_hide_each_other(reproduced: Re
         assert 0.8 * ten < one < 1.1 * ten
     strong, weak = (np.median(got[f"learnt-noise{z}-runs1"]["known"]) for z in (0.1023, 0.2344))
     assert strong > weak
-    assert len(table.rows) == 10
+    assert len(small.table.rows) == 10
 
 
 def test_bounds_on_records_are_positive_and_below_the_guarantee(reproduced: Reproduced) -> None:
-    got = cells(reproduced("records")[1])
+    got = reproduced("one-shot-records").cells
     by = {
         noise: [one for key, one in got.items() if f"noise{noise}-" in key] for noise in (0.1, 0.4)
     }

@@ -23,7 +23,6 @@ from leakmeter.fl_app.experiments.andrew2024.all_models import _largest
 from leakmeter.fl_app.experiments.andrew2024.audit import (
     published_closed,
     published_sampled,
-    spread,
 )
 from leakmeter.fl_app.experiments.andrew2024.federation import Canaries, Federation, play
 from leakmeter.fl_app.experiments.andrew2024.records import _SCALES as RECORDS
@@ -134,11 +133,6 @@ def test_the_published_bounds_agree_with_their_plain_twins() -> None:
 def test_the_published_bound_of_a_thousand_saturates_where_the_paper_says() -> None:
     inside, outside = np.linspace(1, 2, 1000), np.linspace(-1, 0, 1000)
     assert published_sampled(inside, outside, 341_000**-1.1) == pytest.approx(6.24, abs=0.02)
-
-
-def test_a_spread_shows_the_median_between_its_ends() -> None:
-    assert spread([3.0, 1.0, 2.0]) == "2.00 (1.00 to 3.00)"
-    assert spread([0.5], ".1f") == "0.5"
 
 
 def test_the_printed_epsilons_of_table_5_are_of_one_participation_at_another_delta() -> None:

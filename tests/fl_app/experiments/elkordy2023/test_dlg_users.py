@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +13,6 @@ import torch
 
 from leakmeter.auditors.reconstruction import psnr
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.experiments.base import Table, write_table
 from leakmeter.fl_app.experiments.elkordy2023 import dlg_game, dlg_users
 from leakmeter.fl_app.experiments.elkordy2023.dlg_game import (
@@ -28,27 +25,15 @@ from leakmeter.fl_app.experiments.elkordy2023.dlg_game import (
 )
 from leakmeter.fl_app.experiments.plot import Gallery, Strip, picture_figure
 from leakmeter.fl_app.model import build
+from tests.fl_app.experiments.small import Reproduced
 
 CASE = dlg_users._SMALL
 QUICK = replace(CASE, users=(1, 2), targets=1, attacks=(replace(CASE.attacks[0], steps=20),))
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a whole reproduction."""
-    path = tmp_path_factory.mktemp("reproduced") / "dlg"
-    assert main(["reproduce", "dlg-users", "--scale", "small", "--out", str(path)]) == 0
-    return path
-
-
-def cell(folder: Path, users: int) -> dict[str, list[float]]:
-    found = json.loads((folder / "cells" / f"{CASE.key}-n{users}.json").read_text())
-    assert isinstance(found, dict)
-    return found
-
-
-def test_one_clients_images_come_back_and_far_less_from_a_sum(small: Path) -> None:
-    alone, pair, many = (cell(small, n) for n in (1, 2, 8))
+def test_one_clients_images_come_back_and_far_less_from_a_sum(reproduced: Reproduced) -> None:
+    cells = reproduced("dlg-users").cells
+    alone, pair, many = (cells[f"{CASE.key}-n{n}"] for n in (1, 2, 8))
     reached = [np.mean(found["psnr"]) for found in (alone, pair, many)]
     assert reached == sorted(reached, reverse=True)
     for control in ("strangers", "mean image", "black image"):
@@ -58,28 +43,15 @@ def test_one_clients_images_come_back_and_far_less_from_a_sum(small: Path) -> No
     assert reached[2] < np.mean(many["mean image"]) + 1
 
 
-def test_information_falls_with_the_clients_as_a_gaussian_model_has_it(small: Path) -> None:
-    with (small / "table.csv").open(encoding="utf-8") as file:
-        rows = {int(row["N"]): row for row in csv.DictReader(file)}
+def test_information_falls_with_the_clients_as_a_gaussian_model_has_it(
+    reproduced: Reproduced,
+) -> None:
+    rows = {int(row["N"]): row for row in reproduced("dlg-users").rows}
     assert rows[1]["log-det MI [bits]"] == "∞"
     for users in (2, 8):
         value, error = map(float, rows[users]["log-det MI [bits]"].split(" ± "))
         assert abs(value - float(rows[users]["Gaussian [bits]"])) < 4 * error
     assert float(rows[2]["Gaussian [bits]"]) > 4 * float(rows[8]["Gaussian [bits]"])
-
-
-def test_the_page_shows_curves_and_pictures(small: Path) -> None:
-    page = (small / "table.md").read_text(encoding="utf-8")
-    assert "(psnr.svg)" in page
-    assert f"({CASE.key}.png)" in page
-    assert (small / f"{CASE.key}.png").read_bytes().startswith(b"\x89PNG\r\n")
-    assert (small / "psnr.svg").read_text(encoding="utf-8").lstrip().startswith("<?xml")
-
-
-def test_a_second_run_finds_everything_and_writes_the_same_bytes(small: Path) -> None:
-    before = {p: p.read_bytes() for p in small.rglob("*") if p.is_file()}
-    assert main(["reproduce", "dlg-users", "--scale", "small", "--out", str(small)]) == 0
-    assert {p: p.read_bytes() for p in small.rglob("*") if p.is_file()} == before
 
 
 def test_the_attack_is_tuned_on_the_attackers_images_alone(monkeypatch: pytest.MonkeyPatch) -> None:

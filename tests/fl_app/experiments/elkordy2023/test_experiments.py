@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -15,15 +14,11 @@ import pytest
 from leakmeter.auditors.information.mi import gaussian_information
 from leakmeter.auditors.information.mine import estimator as mine
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.base import Cells, Table
 from leakmeter.fl_app.experiments.elkordy2023 import accuracy as mi_accuracy
-from leakmeter.fl_app.experiments.elkordy2023 import batch as mi_batch
 from leakmeter.fl_app.experiments.elkordy2023 import dp as mi_dp
-from leakmeter.fl_app.experiments.elkordy2023 import epochs as mi_epochs
-from leakmeter.fl_app.experiments.elkordy2023 import heterogeneity as mi_heterogeneity
-from leakmeter.fl_app.experiments.elkordy2023 import models as mi_models
 from leakmeter.fl_app.experiments.elkordy2023 import page as mi_page
 from leakmeter.fl_app.experiments.elkordy2023 import rounds as mi_rounds
+from leakmeter.fl_app.experiments.elkordy2023 import sweep as mi_sweep
 from leakmeter.fl_app.experiments.elkordy2023 import users as mi_users
 from leakmeter.fl_app.experiments.elkordy2023 import writers as mi_writers
 from leakmeter.fl_app.experiments.elkordy2023.accumulated import (
@@ -40,25 +35,21 @@ from leakmeter.fl_app.experiments.elkordy2023.measure import (
     over,
     paper_share,
 )
+from tests.fl_app.experiments.small import Reproduced, reproduce
 
 TINY = Setting("synthetic", clients=20, batch_size=8, draws=40, rank=5, synthetic_examples=600)
-
-
-def reproduced(module: Any, folder: Path) -> tuple[Table, dict[str, Any]]:
-    """Return the table of a small scale and its cells."""
-    table = module.run("small", Cells(folder, lambda _: None))
-    return table, {path.stem: json.loads(path.read_text()) for path in folder.iterdir()}
 
 
 def test_information_falls_with_the_users_like_one_over_n(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = replace(mi_users._SCALES["small"], critics=())
-    monkeypatch.setitem(mi_users._SCALES, "small", small)
-    table, cells = reproduced(mi_users, tmp_path)
+    asked = replace(mi_users._SCALES["small"], critics=())
+    monkeypatch.setitem(mi_users._SCALES, "small", asked)
+    small = reproduce("mi-users", tmp_path)
+    table, cells = small.table, small.cells
     for algorithm in NAMES:
         for game in ("independent", "rerun"):
-            found = [cells[f"digits-{algorithm}-B8-E1-{game}-60x8-N{n}"] for n in small.users]
+            found = [cells[f"digits-{algorithm}-B8-E1-{game}-60x8-N{n}"] for n in asked.users]
             bits = [f["bits"] for f in found]
             assert bits == sorted(bits, reverse=True)
             # In a large sum the mean over users hardly depends on anything but N.
@@ -84,10 +75,11 @@ def test_critics_find_as_much_where_there_is_nothing_and_little_held_out(
 
 
 def test_information_per_record_falls_with_the_batch_and_so_it_does_under_noise(
-    tmp_path: Path,
+    reproduced: Reproduced,
 ) -> None:
-    table, cells = reproduced(mi_batch, tmp_path)
-    sweep = mi_batch._SCALES["small"]
+    small = reproduced("mi-batch")
+    table, cells = small.table, small.cells
+    sweep = mi_sweep._SCALES["batch"]["small"]
     for algorithm in sweep.algorithms:
         keys = [f"digits-{algorithm}-B{b}-E1-independent-40x8-N10" for b in sweep.values]
         noised = [cells[f"{key}-noise"]["mean"] for key in keys]
@@ -99,8 +91,8 @@ def test_information_per_record_falls_with_the_batch_and_so_it_does_under_noise(
     assert per_record[0] / per_record[-1] == pytest.approx(8, rel=0.35)  # batches of 4 and 32
 
 
-def test_information_grows_with_epochs_less_than_in_proportion(tmp_path: Path) -> None:
-    _, cells = reproduced(mi_epochs, tmp_path)
+def test_information_grows_with_epochs_less_than_in_proportion(reproduced: Reproduced) -> None:
+    cells = reproduced("mi-epochs").cells
     for algorithm in ("fedavg", "fedprox"):
         one, two, five = (
             cells[f"digits-{algorithm}-B8-E{e}-independent-40x8-N10-noise"]["mean"]
@@ -111,8 +103,9 @@ def test_information_grows_with_epochs_less_than_in_proportion(tmp_path: Path) -
         assert five < gaussian_information(8, 10).bits
 
 
-def test_unlike_clients_stand_out_and_are_hidden_by_more_users(tmp_path: Path) -> None:
-    table, cells = reproduced(mi_heterogeneity, tmp_path)
+def test_unlike_clients_stand_out_and_are_hidden_by_more_users(reproduced: Reproduced) -> None:
+    small = reproduced("mi-heterogeneity")
+    table, cells = small.table, small.cells
     key = "digits{}-fedavg-B8-E1-rerun-60x8-N{}"
     for users in (5, 10, 20):
         skewed, even = (cells[key.format(skew, users)] for skew in ("-dirichlet0.5", ""))
@@ -124,8 +117,9 @@ def test_unlike_clients_stand_out_and_are_hidden_by_more_users(tmp_path: Path) -
     assert [row[1] for row in table.rows[::4]] == ["0.5", "10", "∞"]
 
 
-def test_noise_after_the_sum_hides_the_more_the_larger_it_is(tmp_path: Path) -> None:
-    table, cells = reproduced(mi_dp, tmp_path)
+def test_noise_after_the_sum_hides_the_more_the_larger_it_is(reproduced: Reproduced) -> None:
+    small = reproduced("mi-dp")
+    table, cells = small.table, small.cells
     grid = np.array(
         [
             [cells[f"digits-fedsgd-B8-E1-independent-60x8-N{n}-eps{e}"]["mean"] for n in (2, 5, 20)]
@@ -165,7 +159,8 @@ def test_rounds_add_up_for_those_who_take_part(
     run = Run(users=3, rounds=3, pairs=60, rank=3)
     tiny = mi_rounds._Scale(TINY, run, ("fedavg",), cohort=2, colluding=1)
     monkeypatch.setitem(mi_rounds._SCALES, "small", tiny)
-    table, cells = reproduced(mi_rounds, tmp_path)
+    small = reproduce("mi-rounds", tmp_path)
+    table, cells = small.table, small.cells
     key = "synthetic-fedavg-B8-E1-independent-N3-K{}-colluding{}-T3-60x3"
     whole, sampled, helped = (cells[key.format(*k)] for k in ((3, 0), (2, 0), (3, 1)))
     for found in (whole, helped):
@@ -226,8 +221,9 @@ def test_more_colluding_users_than_leave_the_target_hidden_are_refused() -> None
         look(TINY, 3, colluding=2)
 
 
-def test_models_differ_by_their_directions_alone(tmp_path: Path) -> None:
-    table, cells = reproduced(mi_models, tmp_path)
+def test_models_differ_by_their_directions_alone(reproduced: Reproduced) -> None:
+    small = reproduced("mi-models")
+    table, cells = small.table, small.cells
     models = ["linear", "slp", "mlp", "slp", "mlp"]
     assert [row[2] for row in table.rows] == [model for model in models for _ in range(2)]
     assert [row[0] for row in table.rows] == ["FedSGD"] * 6 + ["FedAvg"] * 4
@@ -239,8 +235,9 @@ def test_models_differ_by_their_directions_alone(tmp_path: Path) -> None:
     assert free["linear"] < free["mlp"]
 
 
-def test_a_slow_algorithm_needs_more_rounds_and_a_bound_counts_them(tmp_path: Path) -> None:
-    table, cells = reproduced(mi_accuracy, tmp_path)
+def test_a_slow_algorithm_needs_more_rounds_and_a_bound_counts_them(reproduced: Reproduced) -> None:
+    small = reproduced("mi-accuracy")
+    table, cells = small.table, small.cells
     what = mi_accuracy._SCALES["small"]
     assert [row[0] for row in table.rows] == ["FedSGD"] * 8 + ["FedAvg"] * 3
     reached: dict[str, tuple[Any, ...]] = {}
@@ -272,8 +269,9 @@ def test_noise_ends_learning() -> None:
     assert calm > 0.5 > 0.3 > drowned
 
 
-def test_a_writer_is_hidden_by_more_writers(tmp_path: Path) -> None:
-    table, cells = reproduced(mi_writers, tmp_path)
+def test_a_writer_is_hidden_by_more_writers(reproduced: Reproduced) -> None:
+    small = reproduced("mi-writers")
+    table, cells = small.table, small.cells
     assert [row[1] for row in table.rows] == [2, 5, 20]
     means = [float(row[3]) for row in table.rows]
     assert means == sorted(means, reverse=True)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 
-from leakmeter.fl_app.experiments.base import Cells
 from leakmeter.fl_app.experiments.elkordy2023 import mine_dimension
+from tests.fl_app.experiments.small import Reproduced
 
 
 def test_critics_find_little_in_many_dimensions_and_as_much_where_there_is_nothing(
-    tmp_path: Path,
+    reproduced: Reproduced,
 ) -> None:
-    table = mine_dimension.run("small", Cells(tmp_path, lambda _: None))
-    one, many = (json.loads((tmp_path / f"{_key(d)}.json").read_text()) for d in (1, 200))
+    small = reproduced("mine-dimension")
+    one, many = (small.cells[_key(d)] for d in (1, 200))
     assert (one["truth"], many["truth"]) == pytest.approx((0.5, 100.0))
     # One coordinate: it finds something, and more than where pairs are shuffled.
     assert one["held_out"] > 0.1
@@ -27,7 +25,7 @@ def test_critics_find_little_in_many_dimensions_and_as_much_where_there_is_nothi
     assert many["held_out"] < 1.0 < math.log2(150)
     for found in (one, many):  # the log-determinant is right along its coordinates
         assert abs(found["bits"] - found["truth_there"]) < 4 * found["error"]
-    assert [row[0] for row in table.rows] == [1, 200]
+    assert [row[0] for row in small.table.rows] == [1, 200]
 
 
 def _key(dim: int) -> str:

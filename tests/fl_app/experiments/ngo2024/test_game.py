@@ -9,7 +9,7 @@ import pytest
 
 from leakmeter.fl_app.experiments.base import Cells, Table
 from leakmeter.fl_app.experiments.ngo2024.game import Setting, audit
-from leakmeter.fl_app.experiments.ngo2024.page import spread, table
+from leakmeter.fl_app.experiments.ngo2024.secure_sum import _PAGES, table
 
 # 20 clients of 30 records each: 189 free parameters, fitted from 1,500 updates.
 SMALL = Setting(
@@ -75,15 +75,10 @@ def test_an_interrupted_experiment_computes_only_what_is_missing(tmp_path: Path)
 
 
 def test_the_page_has_a_line_for_each_game_and_size_and_a_figure(tmp_path: Path) -> None:
-    settings = {"even": SMALL}
-    page = table("A title", settings, Cells(tmp_path, lambda _: None), paper="0.005", notes=())
+    page = table(_PAGES["mnist"], SMALL, Cells(tmp_path, lambda _: None), compares=False)
     assert isinstance(page, Table)
     assert [row[:3] for row in page.rows] == [
         ("even", game, size) for game in ("partition", "independent") for size in ("10", "18")
     ]
     assert "never a mean of ε" in page.to_markdown()
     assert len(page.figures["curves.svg"]) == 4
-
-
-def test_values_of_several_models_are_shown_by_their_spread() -> None:
-    assert spread([3.0, 1.0, 2.0]) == "2 (1 to 3)"

@@ -1,0 +1,64 @@
+"""Runs an experiment at the small scale and reads what it leaves."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leakmeter.fl_app.experiments.base import Cells, Table, write_table
+from leakmeter.fl_app.experiments.registry import EXPERIMENTS
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "docs" / "results"
+
+
+@dataclass(frozen=True)
+class Small:
+    """A reproduction in a folder."""
+
+    folder: Path
+    table: Table
+
+    @property
+    def cells(self) -> dict[str, Any]:
+        """Every kept cell by its name."""
+        return read_cells(self.folder)
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The table for programs, by column."""
+        return read_rows(self.folder)
+
+    @property
+    def page(self) -> str:
+        """The table for people."""
+        return (self.folder / "table.md").read_text(encoding="utf-8")
+
+
+Reproduced = Callable[[str], Small]
+
+
+def reproduce(name: str, folder: Path, kept: Mapping[str, Any] | None = None) -> Small:
+    """Run an experiment with some of its cells computed beforehand."""
+    cells = Cells(folder / "cells", lambda _: None)
+    for key, value in (kept or {}).items():
+        cells.get(key, lambda value=value: value)
+    table = EXPERIMENTS[name].load()("small", cells)
+    write_table(table, folder)
+    return Small(folder, table)
+
+
+def read_cells(folder: Path) -> dict[str, Any]:
+    """Return every cell of a folder of results by its name."""
+    paths = sorted((folder / "cells").iterdir())
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def read_rows(folder: Path) -> list[dict[str, str]]:
+    """Return the table in a folder of results, by column."""
+    with (folder / "table.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))

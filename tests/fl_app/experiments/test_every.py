@@ -1,0 +1,66 @@
+"""What holds of every experiment: what it leaves, and that nothing is computed twice."""
+
+from __future__ import annotations
+
+import csv
+import xml.etree.ElementTree as ET
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from leakmeter.fl_app.experiments.base import Cells, write_table
+from leakmeter.fl_app.experiments.published import PAPERS
+from leakmeter.fl_app.experiments.registry import EXPERIMENTS
+from tests.fl_app.experiments.small import Reproduced
+
+# Those that take longer, or read real data, have tests of their own.
+QUICK = [name for name, entry in EXPERIMENTS.items() if entry.small <= 8 and not entry.small_data]
+
+
+@pytest.mark.parametrize("paper", ["andrew2024", "elkordy2023", "ngo2024", "zhang2024"])
+def test_every_module_is_listed_where_its_paper_is_named(paper: str) -> None:
+    package = import_module(f"leakmeter.fl_app.experiments.{paper}")
+    modules = {path.stem for path in Path(package.__path__[0]).glob("[!_]*.py")}
+    assert len(modules) <= 15
+    assert not [name for name in modules if f"`{name}`" not in package.__doc__]
+    assert "arXiv:" in package.__doc__
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_every_experiment_leaves_a_table_a_page_and_its_figures(
+    reproduced: Reproduced, name: str
+) -> None:
+    small = reproduced(name)
+    with (small.folder / "table.csv").open(encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    assert len(rows) == len(small.table.rows) > 0
+    assert all(len(row) == len(head) for row in rows)
+    for figure in small.table.figures:
+        assert f"]({figure})" in small.page
+        drawn = (small.folder / figure).read_bytes()
+        if figure.endswith(".png"):
+            assert drawn.startswith(b"\x89PNG\r\n")
+        else:
+            assert ET.fromstring(drawn.decode()).tag.endswith("svg")
+    for row in small.table.comparisons:
+        assert any(row.source.startswith(paper.key) for paper in PAPERS)
+        assert row.what
+        assert row.paper
+        assert row.ours
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_kept_cells_give_the_same_bytes_and_no_work(
+    reproduced: Reproduced, name: str, tmp_path: Path
+) -> None:
+    def refuse(text: str) -> None:
+        raise AssertionError(f"computed again: {text}")
+
+    folder = reproduced(name).folder
+    write_table(EXPERIMENTS[name].load()("small", Cells(folder / "cells", refuse)), tmp_path)
+    first, again = (
+        {path.name: path.read_bytes() for path in where.iterdir() if path.is_file()}
+        for where in (folder, tmp_path)
+    )
+    assert again == first
