@@ -59,13 +59,28 @@ def test_the_wheel_contains_exactly_the_four_packages(tmp_path: Path) -> None:
     assert names == {f"leakmeter/{name}" for name in sources()} | OWN
 
 
-def test_flowers_bundle_contains_exactly_the_four_packages(tmp_path: Path) -> None:
+def test_flowers_bundle_has_all_but_the_experiments_and_every_module_of_it_imports(
+    tmp_path: Path,
+) -> None:
     call(script("flwr"), "build", "--app", str(ROOT), cwd=tmp_path)
     [bundle] = tmp_path.glob("*.fab")
     with zipfile.ZipFile(bundle) as archive:
+        archive.extractall(tmp_path / "app")
         names = set(archive.namelist())
     own = {name for name in OWN if name.endswith(".py")}
-    assert names == sources() | own | {"pyproject.toml", ".info/CONTENT"}
+    left_out = {name for name in sources() if name.startswith("fl_app/experiments/")}
+    left_out.add("fl_app/cli/reproduce.py")
+    assert names == (sources() - left_out) | own | {"pyproject.toml", ".info/CONTENT"}
+    shipped = sorted(
+        "leakmeter." + name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        for name in sources() - left_out
+    )
+    code = (
+        "import importlib, leakmeter\n"
+        "assert leakmeter.__file__.startswith(__import__('os').getcwd())\n"
+        f"for name in {shipped!r}: importlib.import_module(name)"
+    )
+    call("-W", "ignore", "-c", code, cwd=tmp_path / "app")
 
 
 def test_no_source_has_a_name_that_flower_leaves_out() -> None:

@@ -116,7 +116,9 @@ def _engine(name: str, engine: str, address: str) -> AbstractContextManager[None
 def _run(name: str, scale: str, folder: Path) -> int:
     """Compute what is missing and print the table."""
     from leakmeter.fl_app.experiments.base import Cells, write_table
+    from leakmeter.fl_app.experiments.plot import require_matplotlib
 
+    require_matplotlib()
     entry = EXPERIMENTS[name]
     time = duration(entry.seconds(scale))
     print(f"{name}, scale {scale}: about {time} on a core of its own;")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from leakmeter.fl_app.config.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +53,19 @@ class Gallery:
 
     title: str
     strips: tuple[Strip, ...]
+
+
+def require_matplotlib() -> None:
+    """Raise where no figure could be drawn, before hours of computing end in that.
+
+    Raises:
+        ConfigError: matplotlib, which only experiments need, is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise ConfigError(
+            "reproduce needs matplotlib for its figures, and it is not installed; "
+            'run pip install "leakmeter[reproduce]"'
+        )
 
 
 def drawn(figure: Sequence[Panel] | Gallery) -> str | bytes:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -103,6 +104,31 @@ def test_a_mistake_is_one_line_with_code_2_and_leaves_nothing(
     assert printed.err.startswith(f"error: {message}")
     assert printed.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib_nothing_is_computed_and_the_way_out_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    assert main(["reproduce", "one-shot-table1", "--out", "here"]) == 2
+    assert capsys.readouterr().err == (
+        "error: reproduce needs matplotlib for its figures, and it is not installed; "
+        'run pip install "leakmeter[reproduce]"\n'
+    )
+    assert not list(tmp_path.iterdir())
+    assert main(["reproduce", "--list"]) == 0  # which draws nothing
+
+
+def test_matplotlib_is_asked_for_where_figures_are_drawn_and_nowhere_else() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["optional-dependencies"]["reproduce"] == ["matplotlib"]
+    assert "matplotlib" in project["optional-dependencies"]["dev"]
+    assert "matplotlib" not in project["dependencies"]
+    users = {path for path in (ROOT / "fl_app").rglob("*.py") if "matplotlib" in path.read_text()}
+    assert {str(path.relative_to(ROOT)) for path in users} == {
+        "fl_app/cli/reproduce.py",  # which asks whether it is there
+        "fl_app/experiments/plot.py",
+    }
 
 
 def test_help_names_the_scales(capsys: pytest.CaptureFixture[str]) -> None:
