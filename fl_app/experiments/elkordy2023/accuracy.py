@@ -8,7 +8,7 @@ of them tells of an *update*. The paper's figure grows like the second one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
 from leakmeter.fl_app.experiments.elkordy2023.accumulated import Run, accumulated, accuracies
-from leakmeter.fl_app.experiments.elkordy2023.measure import NAMES, Algorithm, Setting, over
+from leakmeter.fl_app.experiments.elkordy2023.measure import NAMES, Algorithm, Setting
 from leakmeter.fl_app.experiments.plot import Panel
 
 
@@ -63,7 +63,7 @@ def run(scale: str, cells: Cells) -> Table:
     told, counted = [], []
     reached: dict[str, dict[str, Any]] = {}
     for color, (algorithm, rounds) in enumerate(what.rounds.items()):
-        setting = over(what.setting, algorithm=algorithm)
+        setting = replace(what.setting, algorithm=algorithm)
         played = Run(what.run.users, rounds, what.run.pairs, what.run.rank)
         found = _found(cells, setting, played, what.plays)
         name = NAMES[algorithm]

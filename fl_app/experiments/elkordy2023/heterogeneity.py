@@ -8,13 +8,13 @@ Clients keep their data (game rerun), since clients that draw skewed data afresh
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
-from leakmeter.fl_app.experiments.elkordy2023.measure import Setting, look, over
+from leakmeter.fl_app.experiments.elkordy2023.measure import Setting, look
 from leakmeter.fl_app.experiments.plot import Panel
 
 
@@ -65,7 +65,7 @@ def run(scale: str, cells: Cells) -> Table:
     for epochs in what.epochs:
         lines = []
         for color, concentration in enumerate(what.concentrations):
-            setting = _skewed(over(what.setting, epochs=epochs), concentration)
+            setting = _skewed(replace(what.setting, epochs=epochs), concentration)
             found = [
                 dict(cells.get(f"{setting.cell}-N{n}", partial(look, setting, n)))
                 for n in what.users
@@ -129,7 +129,7 @@ def _comparisons(
 def _skewed(setting: Setting, concentration: float) -> Setting:
     if math.isinf(concentration):
         return setting
-    return over(setting, partition="dirichlet", dirichlet=concentration)
+    return replace(setting, partition="dirichlet", dirichlet=concentration)
 
 
 def _figures(setting: Setting, found: dict[str, Any]) -> tuple[str, ...]:

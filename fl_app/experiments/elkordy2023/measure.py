@@ -9,7 +9,7 @@ number of directions; the paper's neural estimate stands beside them where it is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -252,11 +252,6 @@ def paper_share(setting: Setting, bits: float, held: int) -> float | None:
     if setting.dataset not in IMAGE_BITS:
         return None
     return bits / (records_used(setting, held) * IMAGE_BITS[setting.dataset])
-
-
-def over(setting: Setting, **changes: Any) -> Setting:
-    """Return the setting with some fields changed."""
-    return replace(setting, **changes)
 
 
 def _measured(

@@ -8,14 +8,14 @@ the columns set apart. FedAvg and FedProx with the linear model on MNIST are in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from leakmeter.auditors.information.mi import gaussian_information
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
-from leakmeter.fl_app.experiments.elkordy2023.measure import NAMES, Algorithm, Setting, look, over
+from leakmeter.fl_app.experiments.elkordy2023.measure import NAMES, Algorithm, Setting, look
 from leakmeter.fl_app.experiments.plot import Panel
 
 
@@ -26,7 +26,7 @@ class _Scale:
 
 
 def _settings(base: Setting, *models: str) -> tuple[Setting, ...]:
-    return tuple(over(base, model=model) for model in models)
+    return tuple(replace(base, model=model) for model in models)
 
 
 _WIDE = Setting("cifar10", draws=90, rank=20)
@@ -39,8 +39,8 @@ def _whole_passes(algorithm: Algorithm) -> tuple[Setting, ...]:
     return (
         *_settings(Setting("mnist", algorithm=algorithm, draws=90, rank=20), "slp"),
         *_settings(Setting("mnist", algorithm=algorithm, draws=40, rank=10), "mlp"),
-        *_settings(over(_WIDE, algorithm=algorithm), "linear", "slp"),
-        *_settings(over(_DEEP, algorithm=algorithm), "cnn"),
+        *_settings(replace(_WIDE, algorithm=algorithm), "linear", "slp"),
+        *_settings(replace(_DEEP, algorithm=algorithm), "cnn"),
     )
 
 
@@ -58,7 +58,7 @@ _SCALES = {
     "small": _Scale(
         (
             *_settings(_DIGITS, "linear", "slp", "mlp"),
-            *_settings(over(_DIGITS, algorithm="fedavg"), "slp", "mlp"),
+            *_settings(replace(_DIGITS, algorithm="fedavg"), "slp", "mlp"),
         ),
         (2, 10),
     ),

@@ -14,7 +14,7 @@ from typing import Any
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
 from leakmeter.fl_app.experiments.elkordy2023.accumulated import Run, accumulated
-from leakmeter.fl_app.experiments.elkordy2023.measure import NAMES, Algorithm, Setting, over
+from leakmeter.fl_app.experiments.elkordy2023.measure import NAMES, Algorithm, Setting
 from leakmeter.fl_app.experiments.plot import Panel
 
 
@@ -126,8 +126,8 @@ def _proportion(first: dict[str, Any], rounds: int) -> str:
 
 def _runs(what: _Scale) -> list[tuple[str, Setting, Run]]:
     """Return every algorithm with all users, and FedAvg with fewer that hide the target."""
-    whole = [(NAMES[a], over(what.setting, algorithm=a), what.run) for a in what.algorithms]
-    setting = over(what.setting, algorithm="fedavg")
+    whole = [(NAMES[a], replace(what.setting, algorithm=a), what.run) for a in what.algorithms]
+    setting = replace(what.setting, algorithm="fedavg")
     return [
         *whole,
         ("FedAvg, sampled", setting, replace(what.run, cohort=what.cohort)),

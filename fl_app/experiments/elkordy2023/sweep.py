@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -23,7 +23,6 @@ from leakmeter.fl_app.experiments.elkordy2023.measure import (
     Setting,
     batch_bits,
     look,
-    over,
     records_used,
     update_std,
 )
@@ -105,10 +104,7 @@ def run(scale: str, cells: Cells, variant: Variant) -> Table:
     bare, noised, shares = [], [], []
     for color, algorithm in enumerate(sweep.algorithms):
         for users in sweep.users:
-            settings = [
-                over(sweep.setting, algorithm=algorithm, **{shown.field: value})
-                for value in sweep.values
-            ]
+            settings = [_at(sweep.setting, algorithm, shown.field, v) for v in sweep.values]
             each = found[algorithm, users] = _measured(cells, settings, users)
             rows += [
                 _row(setting, value, users, *cell)
@@ -145,6 +141,11 @@ _NOTE = (
     "Noise: standard deviation on every coordinate of the mean update, fixed over the sweep, "
     "such that noise and sum vary alike at its first value."
 )
+
+
+def _at(setting: Setting, algorithm: Algorithm, field: str, value: int) -> Setting:
+    changes: dict[str, Any] = {"algorithm": algorithm, field: value}
+    return replace(setting, **changes)
 
 
 def _measured(
@@ -203,7 +204,7 @@ def _compare_batch(sweep: Sweep, found: Found) -> tuple[Comparison, ...]:
         figure, published = _BATCH_FIGURES[algorithm]
         (first, noised), (last, drowned) = cells[0], cells[-1]
         per = [
-            _per_record(over(sweep.setting, algorithm=algorithm, batch_size=b), got)
+            _per_record(_at(sweep.setting, algorithm, "batch_size", b), got)
             for b, got in ((low, first), (high, last))
         ]
         rows.append(

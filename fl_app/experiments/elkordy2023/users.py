@@ -7,7 +7,7 @@ neural estimate as the paper reads it off, on shuffled pairs and held out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ from leakmeter.fl_app.experiments.elkordy2023.measure import (
     batch_bits,
     critics,
     look,
-    over,
     paper_share,
 )
 from leakmeter.fl_app.experiments.plot import Panel
@@ -76,7 +75,7 @@ def run(scale: str, cells: Cells) -> Table:
     critics_found: list[dict[str, Any]] = []
     for color, algorithm in enumerate(NAMES):
         for game in _GAMES:
-            setting = over(what.setting, algorithm=algorithm, game=game)
+            setting = replace(what.setting, algorithm=algorithm, game=game)
             found = [_cell(cells, setting, n) for n in what.users]
             neural = [_neural(cells, what, setting, n) for n in what.users]
             rows += map(partial(_row, setting), what.users, found, neural)
@@ -90,7 +89,7 @@ def run(scale: str, cells: Cells) -> Table:
     lines.append(page.line("Gaussian truth", what.users, truth, len(NAMES), ":"))
     users, counts = what.colluding
     for count in counts:
-        setting = over(what.setting, algorithm="fedsgd")
+        setting = replace(what.setting, algorithm="fedsgd")
         rows.append(_row(setting, users, _cell(cells, setting, users, count), {}, count))
     rank = what.setting.rank
     return Table(
@@ -180,7 +179,7 @@ def _comparisons(
 def _falls(what: _Scale, algorithm: Algorithm, found: list[dict[str, Any]]) -> Comparison:
     """Return how the figure falls, and what all coordinates would tell at 20 users."""
     figure, published = _PUBLISHED[algorithm]
-    setting = over(what.setting, algorithm=algorithm)
+    setting = replace(what.setting, algorithm=algorithm)
     at = what.users.index(20)
     whole = gaussian_information(found[at]["free"], 20).bits
     share = paper_share(setting, whole, found[at]["records"])

@@ -9,7 +9,7 @@ rerun), and a figure is the mean over several draws of the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
-from leakmeter.fl_app.experiments.elkordy2023.measure import SEED, Setting, look, over
+from leakmeter.fl_app.experiments.elkordy2023.measure import SEED, Setting, look
 from leakmeter.fl_app.experiments.plot import Panel
 
 _PAPER_BITS = 176 * 678  # the paper's entropy of its target's images
@@ -78,7 +78,7 @@ def run(scale: str, cells: Cells) -> Table:
     targets: dict[int, list[float]] = {}
     ranks: dict[int, int] = {}  # directions that were looked along, by users
     for color, epochs in enumerate(what.epochs):
-        setting = over(what.setting, epochs=epochs)
+        setting = replace(what.setting, epochs=epochs)
         found = {n: _cells(cells, setting, n, what.cohorts) for n in what.users}
         rows += [(epochs, n, *_figures(setting, f)) for n, f in found.items()]
         means[epochs] = [_mean(f, "mean") for f in found.values()]

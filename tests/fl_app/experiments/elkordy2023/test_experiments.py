@@ -32,7 +32,6 @@ from leakmeter.fl_app.experiments.elkordy2023.measure import (
     Setting,
     critics,
     look,
-    over,
     paper_share,
 )
 from tests.fl_app.experiments.small import Reproduced, reproduce
@@ -69,7 +68,7 @@ def test_critics_find_as_much_where_there_is_nothing_and_little_held_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mine, "Training", partial(mine.Training, steps=80))
-    found = critics(over(TINY, game="rerun"), 2, draws=40, count=2)
+    found = critics(replace(TINY, game="rerun"), 2, draws=40, count=2)
     assert found["trained"] < 1.5 * found["shuffled"]
     assert found["held_out"] < found["log_draws"] == pytest.approx(math.log2(40))
 
@@ -187,14 +186,14 @@ def test_a_target_that_never_takes_part_is_not_told_of(monkeypatch: pytest.Monke
 
 def test_a_figure_is_a_function_of_the_setting_alone() -> None:
     assert look(TINY, 3) == look(TINY, 3)
-    assert look(TINY, 3) != look(over(TINY, lr=0.2, algorithm="fedavg"), 3)
+    assert look(TINY, 3) != look(replace(TINY, lr=0.2, algorithm="fedavg"), 3)
 
 
 def test_the_papers_axis_is_for_images_it_has_an_entropy_of() -> None:
     mnist = Setting("mnist")
     assert paper_share(mnist, 18144.0, 1200) == 1.0  # a batch of 32 at 567 bits
-    assert paper_share(over(mnist, algorithm="fedavg"), 567.0, 1200) == pytest.approx(1 / 1200)
-    assert paper_share(over(mnist, dataset="cifar10"), 1403.0, 1000) == pytest.approx(1 / 32)
+    assert paper_share(replace(mnist, algorithm="fedavg"), 567.0, 1200) == pytest.approx(1 / 1200)
+    assert paper_share(replace(mnist, dataset="cifar10"), 1403.0, 1000) == pytest.approx(1 / 32)
     assert paper_share(TINY, 1.0, 30) is None
 
 
@@ -255,7 +254,7 @@ def test_a_slow_algorithm_needs_more_rounds_and_a_bound_counts_them(reproduced: 
 
 def test_accuracy_is_that_of_the_model_after_each_round() -> None:
     run = Run(users=3, rounds=6, pairs=40, rank=2)
-    setting = over(TINY, algorithm="fedavg", lr=0.5)
+    setting = replace(TINY, algorithm="fedavg", lr=0.5)
     (found,) = accuracies(setting, run, 1)
     assert len(found) == 6
     assert found[-1] > found[0] + 0.2
@@ -265,7 +264,9 @@ def test_accuracy_is_that_of_the_model_after_each_round() -> None:
 
 
 def test_noise_ends_learning() -> None:
-    calm, drowned = (mi_dp.accuracies(over(TINY, lr=0.5), 3, std, 30, 1)[0] for std in (0.0, 5.0))
+    calm, drowned = (
+        mi_dp.accuracies(replace(TINY, lr=0.5), 3, std, 30, 1)[0] for std in (0.0, 5.0)
+    )
     assert calm > 0.5 > 0.3 > drowned
 
 
