@@ -10,10 +10,9 @@ import torch
 from leakmeter.auditors._types import Indices
 from leakmeter.auditors.sampler import Game
 from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.sampling.postprocess import Clip, ClipAndNoise, Finish, InTurn, Rounded
+from leakmeter.clients.sampling.postprocess import Clip, Finish
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Dealt, Fresh, Kept, Source
-from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.update import UpdateRule
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
@@ -84,27 +83,13 @@ def _source(task: Task, config: Config, game: Game) -> Source:
     return Fresh(pool=pool, num_clients=config.clients, draw=scheme.draw)
 
 
-def finish_for(
-    config: Config,
-    *,
-    clip_norm: float | None = None,
-    share_std: float = 0.0,
-    quantiser: Quantiser | None = None,
-) -> Finish | None:
+def finish_for(config: Config, *, clip_norm: float | None = None) -> Finish | None:
     """Return what the run's clients do to an update between training and the sum.
 
     Args:
         config: Says whether updates are clipped.
         clip_norm: The round's clip norm, if it differs from the configuration's.
-        share_std: Noise that each client adds.
-        quantiser: The grid of the secure sum; None leaves the rounding out.
     """
-    steps: list[Finish] = []
-    if config.noise not in ("none", "wfna"):  # which clips gradients, in the rule itself
-        norm = clip_norm or config.clip_norm
-        steps.append(ClipAndNoise(norm, share_std) if share_std else Clip(norm))
-    if quantiser is not None:
-        steps.append(Rounded(quantiser))
-    if len(steps) > 1:
-        return InTurn(tuple(steps))
-    return steps[0] if steps else None
+    if config.noise in ("none", "wfna"):  # water filling clips gradients, in the rule itself
+        return None
+    return Clip(clip_norm or config.clip_norm)

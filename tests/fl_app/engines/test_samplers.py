@@ -16,9 +16,8 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors.sampler import Moments
-from leakmeter.clients.sampling.postprocess import Clip, ClipAndNoise, InTurn, Rounded
+from leakmeter.clients.sampling.postprocess import Clip
 from leakmeter.clients.sampling.sampler import CohortSampler
-from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.fl_app.build import update_rule
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -72,14 +71,9 @@ def test_noise_makes_all_clients_weigh_the_same(tiny_config: Config) -> None:
 
 def test_a_finish_is_what_the_runs_clients_do(tiny_config: Config) -> None:
     noisy = replace(tiny_config, noise="central", clip_norm=0.1)
-    grid = Quantiser(clip_range=1.0, bits=32, max_clients=6)
     assert finish_for(tiny_config) is None
-    assert finish_for(tiny_config, quantiser=grid) == Rounded(grid)
     assert finish_for(noisy) == Clip(0.1)
     assert finish_for(noisy, clip_norm=0.3) == Clip(0.3)
-    assert finish_for(noisy, share_std=0.2) == ClipAndNoise(0.1, 0.2)
-    both = finish_for(noisy, share_std=0.2, quantiser=grid)
-    assert both == InTurn((ClipAndNoise(0.1, 0.2), Rounded(grid)))
 
 
 # Ray.
