@@ -215,9 +215,15 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
 
 def _sampler(config: Config, view: RoundView) -> CohortSampler:
     """Return what draws updates as the clients of this round compute and clip them."""
-    finish = finish_for(config, clip_norm=view.facts.clip_norm)
-    rule, game = update_rule(config), cast(Game, config.game)
-    return sampler_for(load_task(config), config, rule, game, finish=finish, threads=threads())
+    return sampler_for(
+        load_task(config),
+        config.task,
+        update_rule(config),
+        cast(Game, config.game),
+        finish=finish_for(config, clip_norm=view.facts.clip_norm),
+        weighted=config.noise == "none",  # the accounting of noise knows no other weight than 1
+        threads=threads(),
+    )
 
 
 def _batch_entropy(config: Config, client: int) -> Information | None:

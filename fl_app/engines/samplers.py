@@ -16,6 +16,7 @@ from leakmeter.clients.sampling.source import Dealt, Fresh, Kept, Source
 from leakmeter.clients.update import UpdateRule
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
+from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.data.partition import deal, draw
 from leakmeter.fl_app.task import Task
 
@@ -37,11 +38,12 @@ class _Scheme:
 
 def sampler_for(
     task: Task,
-    config: Config,
+    config: TaskConfig,
     rule: UpdateRule,
     game: Game,
     *,
     finish: Finish | None = None,
+    weighted: bool = True,
     threads: int = 1,
     chunk: int | None = None,
 ) -> CohortSampler:
@@ -49,10 +51,11 @@ def sampler_for(
 
     Args:
         task: Data, partition and model.
-        config: Says how records are dealt, and whether all clients weigh the same.
+        config: Says how records are dealt.
         rule: What a client does with its data.
         game: "rerun", "partition" or "independent".
         finish: What happens to an update before the sum; see `finish_for`.
+        weighted: Whether clients weigh as many as their records, or all the same.
         threads: Threads that train.
         chunk: Most updates held at once; None decides by the size of the model.
     """
@@ -65,12 +68,12 @@ def sampler_for(
         seed=config.seed,
         finish=finish,
         chunk=chunk,
-        weighted=config.noise == "none",  # the accounting of noise knows no other weight than 1
+        weighted=weighted,
         holdings=[part.numpy() for part in task.parts],
     )
 
 
-def _source(task: Task, config: Config, game: Game) -> Source:
+def _source(task: Task, config: TaskConfig, game: Game) -> Source:
     if game == "rerun":
         return Kept(tuple(part.numpy() for part in task.parts))
     if config.partition == "natural":
