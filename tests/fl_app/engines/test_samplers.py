@@ -18,11 +18,11 @@ from torch.nn.utils import parameters_to_vector
 from leakmeter.auditors.sampler import Moments
 from leakmeter.clients.sampling.postprocess import Clip
 from leakmeter.clients.sampling.sampler import CohortSampler
-from leakmeter.fl_app.build import update_rule
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines.ray_sampler import RaySampler, WhereRayRuns, threads
 from leakmeter.fl_app.engines.samplers import finish_for, sampler_for
+from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import load_task
 
 DIM = 210
