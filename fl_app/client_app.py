@@ -1,13 +1,116 @@
-"""The client's app as Flower's launches find it, configured by the run's own configuration."""
+"""The client: the mods that a message passes on its way to `train`, and its reply on the way out.
+
+Flower's launches find `app`, which reads the run's own configuration. Where the configuration is
+known beforehand, `client_app_of` makes the same app for it.
+"""
 
 from __future__ import annotations
 
+import platform
 import sys
+from dataclasses import dataclass
+from functools import lru_cache
 
-from leakmeter.fl_app.build import client_app
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from leakmeter.auditors import canary_mod, tap_mod
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.rng import stream
+from leakmeter.clients import FillMod, MaskMod, NoiseMod
+from leakmeter.clients.identity import add_identity
+from leakmeter.clients.secure_sum.mask_mod import Call
+from leakmeter.clients.water_filling.fill_mod import filled_record
+from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.from_flower import from_context
+from leakmeter.fl_app.rule import update_rule
+from leakmeter.fl_app.run.deployment import is_deployed, noise_seed
+from leakmeter.fl_app.task import Task, load_task
+from leakmeter.strategies.grid import UNUSABLE
 
-app = client_app(from_context)
+
+def client_app_of(config: Config | None = None) -> ClientApp:
+    """Return the client's app for a configuration, or for that of each message's context."""
+    app = ClientApp()
+    add_identity(app)
+
+    def config_of(context: Context) -> Config:
+        return from_context(context) if config is None else config
+
+    def mask(message: Message, context: Context, call_next: Call) -> Message:
+        return _policies(config_of(context), is_deployed()).mask(message, context, call_next)
+
+    def fill(message: Message, context: Context, call_next: Call) -> Message:
+        return _policies(config_of(context), is_deployed()).fill(message, context, call_next)
+
+    def noise(message: Message, context: Context, call_next: Call) -> Message:
+        return _policies(config_of(context), is_deployed()).noise(message, context, call_next)
+
+    # From the wire inwards: a message passes from left to right, its reply from right to left.
+    @app.train(mods=[mask, fill, noise, tap_mod, canary_mod])
+    def train(message: Message, context: Context) -> Message:
+        torch.set_num_threads(1)
+        own = config_of(context)
+        task, rule = _task_here(own), update_rule(own)
+        client = int(context.node_config["partition-id"])
+        net = task.new_model()
+        net.load_state_dict(wire.arrays(message.content).to_torch_state_dict())
+        replay = wire.replay(message.content)  # an auditor's, which is to draw new batches
+        again = () if replay is None else ("replay", replay)
+        rng = stream(own.seed, "train", _server_round(message.content), client, *again)
+        done = rule(net, *task.examples(client), rng)
+        metrics = MetricRecord({"num-examples": done.num_examples, "train-loss": done.loss})
+        reply = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
+        if isinstance(rule, GaussianSampling):
+            reply[wire.FILLED] = filled_record(rule, done.num_examples)
+        return Message(reply, reply_to=message)
+
+    return app
+
+
+@dataclass(frozen=True)
+class _Policies:
+    """What the client's owner allows the server to ask for, one mod each."""
+
+    mask: MaskMod
+    fill: FillMod
+    noise: NoiseMod
+
+
+# Once per configuration. Whether this is a deployment is asked with every message and is part of
+# the key: a process that turns out to be one must not go on with the seed and tap of a simulation.
+@lru_cache(maxsize=8)
+def _policies(config: Config, deployed: bool) -> _Policies:
+    seed, allow_tap = noise_seed(config, deployed), not deployed
+    needs_noise = config.noise not in ("none", "wfna")
+    return _Policies(
+        mask=MaskMod(required=config.secagg == "on", allow_tap=allow_tap, seed=seed),
+        fill=FillMod(required=config.noise == "wfna", allow_tap=allow_tap),
+        noise=NoiseMod(required=needs_noise, allow_tap=allow_tap, seed=seed),
+    )
+
+
+def _task_here(config: Config) -> Task:
+    """Return the task, or say which machine lacks its data."""
+    try:
+        return load_task(config)
+    except ConfigError as error:
+        raise ConfigError(f"{UNUSABLE}: node {platform.node()}, data-dir: {error}") from None
+
+
+def _server_round(content: RecordDict) -> int:
+    """Return the round that a train message belongs to."""
+    order = wire.config(content, "config")
+    number = None if order is None else order.get("server-round")
+    if not isinstance(number, int):
+        raise ValueError(f"'config' must say server-round, a whole number, got {number!r}")
+    return number
+
+
+app = client_app_of()
 
 # Flower's simulation loads this file before it starts its workers; a deployment has neither.
 if "flwr.server.superlink.fleet.vce" in sys.modules:

@@ -63,21 +63,6 @@ def build(name: str, input_shape: Sequence[int], num_classes: int, seed: int) ->
     return nn.Sequential(*layers)
 
 
-def num_parameters(name: str, input_shape: Sequence[int], num_classes: int) -> int:
-    """Return the number of parameters d, without building the model.
-
-    >>> num_parameters("linear", (28, 28), 10), num_parameters("mlp", (28, 28), 10)
-    (7850, 89610)
-    >>> num_parameters("slp", (3, 32, 32), 10), num_parameters("cnn", (3, 32, 32), 10)
-    (30730, 82554)
-    """
-    widths = _widths(name, input_shape, num_classes)
-    dense = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(widths))
-    if name != "cnn":
-        return dense
-    return dense + sum((9 * i + 1) * o for i, o in pairwise((_channels(input_shape), *_CHANNELS)))
-
-
 def _widths(name: str, input_shape: Sequence[int], num_classes: int) -> tuple[int, ...]:
     """Return the dense layers' widths up to the logits, after checking that there can be such."""
     if name not in MODELS:

@@ -15,14 +15,14 @@ from leakmeter.fl_app.run.deployment import check_deployed
 from leakmeter.fl_app.run.folder import RunFolder, default_path
 from leakmeter.fl_app.run.preflight import preflight
 from leakmeter.fl_app.run.progress import Progress
-from leakmeter.fl_app.run.run import conduct
+from leakmeter.fl_app.run.run import run_on
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Conduct the run that the configuration describes and leave its folder."""
+    """Do the run that the configuration describes and leave its folder."""
     # Flower runs the app in a folder of its own, so every path must be absolute.
     if resume := str(context.run_config.get(RESUME, "")):
         folder = RunFolder.open(_absolute(resume, RESUME))
@@ -39,7 +39,7 @@ def main(grid: Grid, context: Context) -> None:
         folder = RunFolder.create(path, config)
     progress = Progress()
     progress.say(f"run folder: {folder.path}")
-    outcome = conduct(folder, grid, progress)
+    outcome = run_on(grid, folder, progress)
     progress.summary(outcome.findings, outcome.failures)
     leave_page(folder.path, progress.say)
 

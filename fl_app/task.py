@@ -13,23 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.data import load as data
 from leakmeter.fl_app.data.partition import Sizes, partition, sizes
-
-# What decides about data and partition; two runs that agree here share one loaded task.
-_FIELDS = (
-    "dataset",
-    "data_dir",
-    "download",
-    "synthetic_examples",
-    "synthetic_features",
-    "synthetic_classes",
-    "partition",
-    "dirichlet",
-    "clients",
-    "seed",
-    "model",
-)
 
 
 @dataclass(frozen=True)
@@ -79,15 +65,13 @@ class Task:
         )
 
 
-def load_task(config: Config) -> Task:
+def load_task(config: Config | TaskConfig) -> Task:
     """Return the task of a configuration, loaded once per process."""
-    return _load(*(getattr(config, name) for name in _FIELDS))
+    return _load(config.task if isinstance(config, Config) else config)
 
 
 @lru_cache(maxsize=4)
-def _load(*values: object) -> Task:
-    chosen = dict(zip(_FIELDS, values, strict=True))
-    config = Config(**chosen, sample=1, auditors="none", secagg="off")  # type: ignore[arg-type]
+def _load(config: TaskConfig) -> Task:
     dataset = data.load(
         config.dataset,
         data_dir=config.data_dir or None,

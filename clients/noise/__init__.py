@@ -1,0 +1,1 @@
+"""Clipping and Gaussian noise on whole updates."""

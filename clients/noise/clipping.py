@@ -1,4 +1,4 @@
-"""Clipping and Gaussian noise on one flat update; `WaterFilling` is found here too.
+"""Clipping and Gaussian noise on one flat update.
 
 Float64 Gaussians are open to attacks on their lowest bits (Mironov 2012, On Significance of the
 Least Significant Bits for Differential Privacy); the guarantees here are about real numbers.
@@ -7,26 +7,11 @@ Least Significant Bits for Differential Privacy); the guarantees here are about 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import ndtri
 
 from leakmeter.auditors._types import Vector
-
-if TYPE_CHECKING:
-    from leakmeter.clients.water_filling.water_filling import WaterFilling
-
-__all__ = ["WaterFilling", "clip", "gaussian"]
-
-
-def __getattr__(name: str) -> Any:
-    # On use: its module draws its Gaussians here.
-    if name == "WaterFilling":
-        from leakmeter.clients.water_filling.water_filling import WaterFilling
-
-        return WaterFilling
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def clip(update: Vector, norm: float) -> Vector:

@@ -1,0 +1,1 @@
+"""Gaussian sampling of clipped gradients, with noise only where it leaves too little (WF-NA)."""

@@ -42,9 +42,9 @@ class Isotropic:
 class GaussianSampling:
     """Steps on a random mean of clipped gradients, with the noise that a guarantee asks for.
 
-    One step (FedSGD) is what the theorems speak of, and `is_covered` says whether they do. Several
-    steps (FedAvg) take each gradient at the model that the step before left: the sum of the
-    clients' updates is then no Gaussian, and no theorem covers it.
+    The theorems cover one step (FedSGD) with noise. Several steps (FedAvg) take each gradient at
+    the model that the step before left: the sum of the clients' updates is then not Gaussian, and
+    no theorem covers it.
 
     The loss in `Trained` is that of the data, without noise: do not send it where the model's
     change is meant to be private. The update is -lr times the gradient estimate; a noise variance
@@ -89,11 +89,6 @@ class GaussianSampling:
                 "sampling must be 'gaussian' with water filling, which has no guarantee otherwise, "
                 f"got {self.sampling!r}"
             )
-
-    @property
-    def is_covered(self) -> bool:
-        """Whether a guarantee is known: noise in every direction, and a single step."""
-        return self.noise is not None and self.steps == 1
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator) -> Trained:
         """Train `model` in place."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.names import AUDITORS
-
-if TYPE_CHECKING:
-    from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.settings import Settings
 
 
-def check_together(config: Config) -> None:
+def check_together(config: Settings) -> None:
     """Raise if settings contradict each other; the text names both and what is allowed."""
     for name in config.auditor_names:
         if name not in AUDITORS:
@@ -38,7 +34,7 @@ def check_together(config: Config) -> None:
         _check_game(config)
 
 
-def _check_noise(config: Config) -> None:
+def _check_noise(config: Settings) -> None:
     """Clip norms, noise and the ledger go together."""
     if config.noise != "none" and config.clip_norm == 0:
         raise out_of_range("clip-norm", "above 0 with noise, or nothing bounds it", 0.0)
@@ -62,7 +58,7 @@ def _check_noise(config: Config) -> None:
         raise out_of_range("budget", "0 without a ledger to add it up", config.budget)
 
 
-def _check_filling(config: Config) -> None:
+def _check_filling(config: Settings) -> None:
     """What water filling needs, and what only it can have."""
     if config.noise != "wfna":
         if config.wfna_floor:
@@ -84,7 +80,7 @@ def _check_filling(config: Config) -> None:
         raise out_of_range("ledger", "empty with noise wfna: it counts clients", config.ledger)
 
 
-def _check_participation(config: Config) -> None:
+def _check_participation(config: Settings) -> None:
     """Nobody takes part more often than the pattern allows."""
     most = config.clients // config.cohort
     if config.participation == "once" and config.rounds > most:
@@ -92,7 +88,7 @@ def _check_participation(config: Config) -> None:
         raise out_of_range("rounds", allowed, config.rounds)
 
 
-def _check_canaries(config: Config) -> None:
+def _check_canaries(config: Settings) -> None:
     """The seats hold the canaries."""
     slots = config.canary_seats * config.rounds
     if config.canary_seats < 1:
@@ -109,7 +105,7 @@ def _check_canaries(config: Config) -> None:
         raise out_of_range("canaries", allowed, canaries)
 
 
-def _check_trials(config: Config) -> None:
+def _check_trials(config: Settings) -> None:
     """There is somebody to attack, and somebody to hide among."""
     if config.sample < 2:
         raise out_of_range("sample", "at least 2 for the auditor likelihood-ratio", config.sample)
@@ -117,7 +113,7 @@ def _check_trials(config: Config) -> None:
         raise out_of_range("lrt-target", f"below clients = {config.clients}", config.lrt_target)
 
 
-def _check_game(config: Config) -> None:
+def _check_game(config: Settings) -> None:
     """The game can be played with this partition."""
     if config.partition == "natural" and config.game != "rerun":
         allowed = "auto or rerun with the partition natural: the records of a person are given"

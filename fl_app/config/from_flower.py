@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
+
 from flwr.app import Context
 
 from leakmeter.fl_app.config.config import Config
@@ -12,6 +15,12 @@ OUT, RESUME = "out", "resume"
 
 def from_context(context: Context) -> Config:
     """Return the configuration in `context.run_config`, defaults where it is silent."""
-    given = {k: v for k, v in context.run_config.items() if k not in (OUT, RESUME)}
+    # As text: as a key, 1 would be taken for 1.0 and for true.
+    return _parsed(json.dumps(dict(context.run_config)))
+
+
+@lru_cache(maxsize=4)
+def _parsed(run_config: str) -> Config:
+    given = {k: v for k, v in json.loads(run_config).items() if k not in (OUT, RESUME)}
     # Flower's own runtime is the engine of such a run, whatever the default is.
     return Config.from_mapping({**given, "engine": "ray"})

@@ -142,13 +142,13 @@ def _identified(identity: Any) -> Iterator[None]:
             setattr(identity, name, value)
 
 
-def run_inline(server_app: ServerApp, client_app: ClientApp, num_nodes: int) -> None:
+def run_inline(server_app: ServerApp, client_app: ClientApp, num_clients: int) -> None:
     """Run both apps in this process until the server's is done."""
     try:
         context = Context(
             run_id=_RUN_ID, node_id=0, node_config={}, state=RecordDict(), run_config={}
         )
-        grid = InlineGrid(client_app, num_nodes)
+        grid = InlineGrid(client_app, num_clients)
         identity = _task_identity()
     except (TypeError, AttributeError) as error:
         raise RuntimeError(

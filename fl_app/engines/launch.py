@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from leakmeter.fl_app import build
+from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines import cluster
 from leakmeter.fl_app.engines.inline import run_inline
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
-from leakmeter.fl_app.run.run import Outcome, conduct
+from leakmeter.fl_app.run.run import Outcome, run_on
 from leakmeter.strategies.grid import InterruptibleGrid
 
 
@@ -30,9 +30,9 @@ def launch(folder: RunFolder, progress: Progress) -> Outcome:
     @server_app.main()
     def main(grid: Grid, _: Context) -> None:
         own = grid if config.engine == "inline" else server.enter(grid)
-        outcomes.append(conduct(folder, own, progress))
+        outcomes.append(run_on(own, folder, progress))
 
-    client_app = build.client_app(lambda _: config)
+    client_app = client_app_of(config)
     if config.engine == "inline":
         run_inline(server_app, client_app, config.clients)
     else:

@@ -10,13 +10,13 @@ import torch
 from leakmeter.auditors._types import Indices
 from leakmeter.auditors.sampler import Game
 from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.sampling.postprocess import Clip, ClipAndNoise, Finish, InTurn, Rounded
+from leakmeter.clients.sampling.postprocess import Clip, Finish
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Dealt, Fresh, Kept, Source
-from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.update import UpdateRule
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
+from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.data.partition import deal, draw
 from leakmeter.fl_app.task import Task
 
@@ -38,11 +38,12 @@ class _Scheme:
 
 def sampler_for(
     task: Task,
-    config: Config,
+    config: TaskConfig,
     rule: UpdateRule,
     game: Game,
     *,
     finish: Finish | None = None,
+    weighted: bool = True,
     threads: int = 1,
     chunk: int | None = None,
 ) -> CohortSampler:
@@ -50,10 +51,11 @@ def sampler_for(
 
     Args:
         task: Data, partition and model.
-        config: Says how records are dealt, and whether all clients weigh the same.
+        config: Says how records are dealt.
         rule: What a client does with its data.
         game: "rerun", "partition" or "independent".
         finish: What happens to an update before the sum; see `finish_for`.
+        weighted: Whether clients weigh as many as their records, or all the same.
         threads: Threads that train.
         chunk: Most updates held at once; None decides by the size of the model.
     """
@@ -66,12 +68,12 @@ def sampler_for(
         seed=config.seed,
         finish=finish,
         chunk=chunk,
-        weighted=config.noise == "none",  # the accounting of noise knows no other weight than 1
+        weighted=weighted,
         holdings=[part.numpy() for part in task.parts],
     )
 
 
-def _source(task: Task, config: Config, game: Game) -> Source:
+def _source(task: Task, config: TaskConfig, game: Game) -> Source:
     if game == "rerun":
         return Kept(tuple(part.numpy() for part in task.parts))
     if config.partition == "natural":
@@ -84,27 +86,13 @@ def _source(task: Task, config: Config, game: Game) -> Source:
     return Fresh(pool=pool, num_clients=config.clients, draw=scheme.draw)
 
 
-def finish_for(
-    config: Config,
-    *,
-    clip_norm: float | None = None,
-    share_std: float = 0.0,
-    quantiser: Quantiser | None = None,
-) -> Finish | None:
+def finish_for(config: Config, *, clip_norm: float | None = None) -> Finish | None:
     """Return what the run's clients do to an update between training and the sum.
 
     Args:
         config: Says whether updates are clipped.
         clip_norm: The round's clip norm, if it differs from the configuration's.
-        share_std: Noise that each client adds.
-        quantiser: The grid of the secure sum; None leaves the rounding out.
     """
-    steps: list[Finish] = []
-    if config.noise not in ("none", "wfna"):  # which clips gradients, in the rule itself
-        norm = clip_norm or config.clip_norm
-        steps.append(ClipAndNoise(norm, share_std) if share_std else Clip(norm))
-    if quantiser is not None:
-        steps.append(Rounded(quantiser))
-    if len(steps) > 1:
-        return InTurn(tuple(steps))
-    return steps[0] if steps else None
+    if config.noise in ("none", "wfna"):  # water filling clips gradients, in the rule itself
+        return None
+    return Clip(clip_norm or config.clip_norm)

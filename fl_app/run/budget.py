@@ -22,7 +22,7 @@ _log = logging.getLogger("flwr")
 _RUN = "ledger-run"
 
 
-def check_allowance(config: Config, strategy: Strategy, folder: Path | None = None) -> None:
+def check_budget(config: Config, strategy: Strategy, folder: Path | None = None) -> None:
     """Raise, or warn if the user prefers, where the planned run would exceed the budget.
 
     `folder` is that of an interrupted run, whose own entry does not count twice.

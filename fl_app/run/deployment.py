@@ -1,4 +1,8 @@
-"""What is different where clients are real machines: nobody can look at their updates or data."""
+"""Whether this is a deployment, and what is different there: clients are real machines.
+
+This is the only place where the app decides it. One of the signs, `is_supernode`, is kept beside
+`tap_mod`, which asks it in other people's apps too.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,9 @@ def is_deployed() -> bool:
     return not any(name in sys.modules for name in _SIMULATORS)
 
 
-def noise_seed(config: Config) -> int | None:
-    """Return what names noise and rounding: the run's seed, or nothing that anybody knows."""
-    return None if is_deployed() else config.seed
+def noise_seed(config: Config, deployed: bool) -> int | None:
+    """Return what names noise and rounding: the run's seed, or None, which nobody can know."""
+    return None if deployed else config.seed
 
 
 def cohort_seed(config: Config) -> int:

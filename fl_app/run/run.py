@@ -1,9 +1,10 @@
-"""Conducts one run on a grid: strategies, auditors, record and checkpoints around Flower's loop."""
+"""One run on a grid: strategies, auditors, run log and checkpoints around Flower's loop."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord
@@ -18,7 +19,7 @@ from leakmeter.fl_app import build
 from leakmeter.fl_app.run.budget import charge, statement
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
-from leakmeter.fl_app.task import load_task
+from leakmeter.fl_app.task import Task, load_task
 from leakmeter.strategies import Chosen, Masked, PatientGrid
 from leakmeter.strategies.state import check_resumable, restore_strategy, strategy_state
 
@@ -31,8 +32,8 @@ class Outcome:
     failures: Sequence[str]
 
 
-def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
-    """Run or continue the run of `folder` to its report."""
+def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
+    """Run or continue the run of `folder` on the clients of `grid`, to its report."""
     torch.set_num_threads(1)
     # Flower's launches have imported numpy before us; on one thread sums have the same last bits
     # in every launch.
@@ -42,14 +43,42 @@ def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
     strategy = build.server_strategy(config)
     check_resumable(strategy)
     kept = folder.load()
-    arrays = task.initial_arrays()
-    rounds_done = 0
+    arrays = _first_arrays(folder, strategy, task, kept)
+    audited = _audited(folder, strategy, task, progress, kept)
+    progress.begin(config, task.dim, task.sizes, _rounds_done(kept))
+    try:
+        audited.start(
+            PatientGrid(grid),
+            arrays,
+            num_rounds=config.rounds,
+            evaluate_fn=lambda _, model: task.evaluate(model),
+        )
+    finally:  # what was released counts, however the run ends
+        if charge(config, strategy, folder.path) is not None:
+            progress.say(statement(config))
+    return Outcome(audited.findings, audited.failures)
+
+
+def _first_arrays(
+    folder: RunFolder, strategy: Strategy, task: Task, kept: Mapping[str, Any] | None
+) -> ArrayRecord:
+    """Return the model to begin with, and give the strategy the state that belongs to it."""
     if kept is None:
         folder.start_over()
-    else:
-        restore_strategy(strategy, kept["strategy"])
-        arrays = ArrayRecord({name: Array(a) for name, a in kept["model"].items()})
-        rounds_done = kept["server_round"]
+        return task.initial_arrays()
+    restore_strategy(strategy, kept["strategy"])
+    return ArrayRecord({name: Array(a) for name, a in kept["model"].items()})
+
+
+def _audited(
+    folder: RunFolder,
+    strategy: Strategy,
+    task: Task,
+    progress: Progress,
+    kept: Mapping[str, Any] | None,
+) -> Audited:
+    """Return the strategy with its audit, which keeps a checkpoint after every round."""
+    config = folder.config
 
     def keep(line: RoundLine, model: ArrayRecord) -> None:
         # Before the checkpoint, so that a resume tries it again.
@@ -71,23 +100,16 @@ def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
         build.auditors(config, task.dim, progress.audit),
         out=folder.path,
         config=config.to_mapping(),
-        rounds_done=rounds_done,
+        rounds_done=_rounds_done(kept),
         on_round=keep,
     )
     if kept is not None:
         audited.restore(kept["audit"])
-    progress.begin(config, task.dim, task.sizes, rounds_done)
-    try:
-        audited.start(
-            PatientGrid(grid),
-            arrays,
-            num_rounds=config.rounds,
-            evaluate_fn=lambda _, model: task.evaluate(model),
-        )
-    finally:  # what was released counts, however the run ends
-        if charge(config, strategy, folder.path) is not None:
-            progress.say(statement(config))
-    return Outcome(audited.findings, audited.failures)
+    return audited
+
+
+def _rounds_done(kept: Mapping[str, Any] | None) -> int:
+    return 0 if kept is None else int(kept["server_round"])
 
 
 def _is_excused(strategy: Strategy) -> bool:

@@ -1,32 +1,21 @@
-"""How a configuration becomes strategies, auditors and a client's app."""
+"""How a configuration becomes strategies and auditors."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 
-from leakmeter.auditors import MutualInformation, OneShotCanaries
+from leakmeter.auditors import MutualInformation, OneShotCanaries, RoundView
+from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.hook.chain import chain
-from leakmeter.clients import update
 from leakmeter.fl_app import build
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.engines import inline
-from leakmeter.fl_app.engines.inline import InlineGrid
-from leakmeter.fl_app.task import load_task
-from leakmeter.strategies import Chosen, Masked, Noised
-
-
-def test_the_clients_rule_is_the_one_configured() -> None:
-    fedavg = build.update_rule(Config(epochs=3, batch_size=4, lr=0.5))
-    assert fedavg == update.FedAvg(epochs=3, batch_size=4, lr=0.5)
-    fedsgd = build.update_rule(Config(algorithm="fedsgd", batch_size=4, lr=0.5))
-    assert fedsgd == update.FedSGD(batch_size=4, lr=0.5)
+from leakmeter.strategies import Chosen, Filled, Masked, Noised
 
 
 def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
@@ -90,61 +79,19 @@ def test_a_model_too_small_for_canaries_is_the_users_mistake() -> None:
         build.auditors(Config(), 99)
 
 
-def trained(config: Config, client: int, server_round: int) -> tuple[np.ndarray, Message]:
-    """Return a client's new parameters as one vector, and its whole reply, in clear."""
-    config = replace(config, secagg="off")
-    order = ConfigRecord({"server-round": server_round})
-    content = RecordDict({"arrays": load_task(config).initial_arrays(), "config": order})
-    with inline._identified(inline._task_identity()):
-        grid = InlineGrid(build.client_app(lambda _: config), config.clients)
-        message = Message(content, dst_node_id=client + 1, message_type="train")
-        [reply] = grid.send_and_receive([message])
-    arrays = reply.content["arrays"]
-    assert isinstance(arrays, ArrayRecord)
-    return np.concatenate([a.numpy().ravel() for a in arrays.values()]), reply
-
-
-def test_a_reply_carries_the_model_the_weight_and_the_loss(tiny_config: Config) -> None:
-    vector, reply = trained(tiny_config, 0, 1)
-    assert vector.shape == (210,)
-    metrics = reply.content["metrics"]
-    assert set(metrics) == {"num-examples", "train-loss"}
-    assert metrics["num-examples"] == 20
-
-
-def test_training_depends_on_round_and_client_and_is_repeatable(tiny_config: Config) -> None:
-    vector, _ = trained(tiny_config, 2, 3)
-    assert np.array_equal(trained(tiny_config, 2, 3)[0], vector)
-    assert not np.array_equal(trained(tiny_config, 2, 4)[0], vector)
-    assert not np.array_equal(trained(tiny_config, 1, 3)[0], vector)
-
-
-def test_the_batches_of_a_client_have_a_stream_of_their_own(
-    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+def test_water_filling_is_masked_and_the_server_counts_on_what_the_clients_do(
+    tiny_config: Config,
 ) -> None:
-    asked: list[tuple[str | int, ...]] = []
-
-    def noted(*path: str | int) -> np.random.Generator:
-        asked.append(path)
-        return np.random.default_rng(0)
-
-    config = replace(tiny_config, seed=5)
-    load_task(config)
-    monkeypatch.setattr(build, "stream", noted)
-    trained(config, 2, 3)
-    assert asked == [(5, "train", 3, 2)]
+    noise = {"noise": "wfna", "wfna_floor": 0.02, "clip_norm": 0.7, "algorithm": "fedsgd"}
+    config = replace(tiny_config, auditors="none", **noise)
+    masked, filled, *inner = chain(build.server_strategy(config))
+    assert [type(held) for held in (masked, filled, *inner)] == [Masked, Filled, Chosen, FedAvg]
+    room = 0.7 + 10 * math.sqrt(max(0.02, 0.7**2 / config.batch_size))
+    assert filled.clip_range == pytest.approx(config.lr * room)
 
 
-def test_a_client_of_a_masked_run_never_answers_in_clear(tiny_config: Config) -> None:
-    content = RecordDict({"arrays": load_task(tiny_config).initial_arrays()})
-    with inline._identified(inline._task_identity()):
-        grid = InlineGrid(build.client_app(lambda _: tiny_config), tiny_config.clients)
-        [reply] = grid.send_and_receive([Message(content, dst_node_id=1, message_type="train")])
-    assert reply.has_error()
-    assert "this client masks" in reply.error.reason
-
-
-def test_training_uses_one_thread(tiny_config: Config) -> None:
-    torch.set_num_threads(2)
-    trained(tiny_config, 0, 1)
-    assert torch.get_num_threads() == 1
+def test_the_sampler_weighs_and_clips_as_the_runs_clients_do(tiny_config: Config) -> None:
+    view = RoundView(1, np.zeros(210), {}, np.zeros(210), RoundFacts())
+    assert build._sampler(tiny_config, view).scale == 20.0
+    noised = replace(tiny_config, noise="central", clip_norm=0.1)
+    assert build._sampler(noised, view).scale == 1.0  # the accounting knows no other weight

@@ -45,6 +45,13 @@ def test_settings_come_from_the_run_configuration() -> None:
     assert config == Config(clients=50, lr=1.0, dataset="synthetic", engine="ray")
 
 
+def test_equal_settings_are_read_once_and_each_type_by_itself() -> None:
+    assert from_context(context(clients=50)) is from_context(context(clients=50))
+    assert from_context(context(lr=1)) == from_context(context(lr=1.0))
+    with pytest.raises(ConfigError, match="clients must be a whole number"):
+        from_context(context(clients=50.0))
+
+
 def test_an_unknown_setting_is_refused_in_the_same_words() -> None:
     with pytest.raises(ConfigError, match="unknown setting 'cliens'"):
         from_context(context(cliens=3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from flwr.app import ArrayRecord
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.task import load_task
 
 
@@ -31,6 +33,28 @@ def test_equal_settings_share_one_task_and_others_do_not(tiny_config: Config) ->
     assert load_task(replace(tiny_config, rounds=9, lr=0.5, auditors="none")) is task
     assert load_task(replace(tiny_config, seed=1)) is not task
     assert load_task(replace(tiny_config, model="mlp")).dim == 13_210
+
+
+def test_a_task_needs_no_configuration_of_a_whole_run(tiny_config: Config) -> None:
+    assert load_task(tiny_config.task) is load_task(tiny_config)
+    alone = TaskConfig(dataset="synthetic", synthetic_examples=20, model="linear", clients=1)
+    assert [len(part) for part in load_task(alone).parts] == [20]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dataset": "cats"}, "dataset must be one of"),
+        ({"model": "resnet"}, "model must be one of"),
+        ({"partition": "fair"}, "partition must be one of"),
+        ({"partition": "dirichlet", "dirichlet": 0.0}, "dirichlet must be in"),
+        ({"clients": 0}, "clients must be between 1"),
+        ({"synthetic_classes": 1}, "synthetic-classes must be at least 2"),
+    ],
+)
+def test_loading_refuses_a_task_that_cannot_be(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_task(TaskConfig(**{"dataset": "synthetic", "model": "linear", **wrong}))
 
 
 def test_a_new_model_is_ones_own_and_always_the_same(tiny_config: Config) -> None:

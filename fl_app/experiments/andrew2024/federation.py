@@ -23,7 +23,7 @@ from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.update import FedAvg
-from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.task import Task, load_task
 
 Rows = NDArray[np.float32]
@@ -66,14 +66,11 @@ class Federation:
     def task(self) -> Task:
         """Return data, partition and initial model: the same in every run."""
         return load_task(
-            Config(
+            TaskConfig(
                 dataset=self.dataset,
                 model=self.model,
                 partition=self.partition,
                 clients=self.clients,
-                sample=1,
-                auditors="none",
-                secagg="off",
                 seed=0,
             )
         )

@@ -23,7 +23,7 @@ from leakmeter.fl_app.experiments import distribute
 
 if TYPE_CHECKING:
     from leakmeter.clients.update import UpdateRule
-    from leakmeter.fl_app.config.config import Config
+    from leakmeter.fl_app.config.task_config import TaskConfig
     from leakmeter.fl_app.task import Task
 
 # Entropy of an image as the paper has estimated it, by MINE, in bits; for its axis only.
@@ -98,20 +98,17 @@ class Setting:
         return f"{self.key}-{self.draws}x{self.rank}"
 
 
-def config_of(setting: Setting) -> Config:
-    """Return the configuration of a run on the setting's data and model."""
-    from leakmeter.fl_app.config.config import Config
+def config_of(setting: Setting) -> TaskConfig:
+    """Return what decides about the setting's data, partition and model."""
+    from leakmeter.fl_app.config.task_config import TaskConfig
 
-    return Config(
+    return TaskConfig(
         dataset=setting.dataset,
         synthetic_examples=setting.synthetic_examples,
         model=setting.model,
         partition=setting.partition,
         dirichlet=setting.dirichlet,
         clients=setting.clients,
-        sample=1,
-        auditors="none",
-        secagg="off",
         seed=SEED,
     )
 

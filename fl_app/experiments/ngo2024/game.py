@@ -96,20 +96,17 @@ def _sampler(setting: Setting, game: Game) -> tuple[Any, Floats]:
 
     from leakmeter.clients.update import FedAvg
     from leakmeter.fl_app import model
-    from leakmeter.fl_app.config.config import Config
+    from leakmeter.fl_app.config.task_config import TaskConfig
     from leakmeter.fl_app.engines.samplers import sampler_for
     from leakmeter.fl_app.task import load_task
 
-    config = Config(
+    config = TaskConfig(
         dataset=setting.dataset,
         synthetic_examples=setting.synthetic_examples,
         model="linear",
         partition=setting.partition,
         dirichlet=1.0,
         clients=setting.clients,
-        sample=max(setting.sums),
-        auditors="none",
-        secagg="off",
         seed=_SEED,
     )
     task = load_task(config)

@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from leakmeter import clients
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.sampling.postprocess import Clip, ClipAndNoise
+from leakmeter.clients.sampling.postprocess import Clip
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Dealt, Fresh, Generators, Kept
 from leakmeter.clients.update import FedAvg, FedSGD, FullBatchGD, UpdateRule
@@ -245,12 +245,24 @@ def test_a_finish_is_part_of_every_row_and_ends_redundancy() -> None:
     np.testing.assert_allclose(lengths, 0.05, rtol=1e-5)
 
 
+class Noisy:
+    """A finish that adds noise."""
+
+    has_noise = True
+
+    def __call__(self, updates: Any, weights: Any, rngs: Any) -> Any:
+        return np.stack(
+            [u + rng.normal(0, 0.5, u.size) for u, rng in zip(updates, rngs, strict=True)]
+        )
+
+
 def test_noise_of_a_finish_has_its_std_and_does_not_depend_on_chunks_or_models() -> None:
-    quiet = sampler("partition", finish=Clip(1e3))
-    noisy = sampler("partition", finish=ClipAndNoise(1e3, 0.5))
+    quiet, noisy = sampler("partition"), sampler("partition", finish=Noisy())
+    assert noisy.has_noise
+    assert not quiet.has_noise
     noise = rows(noisy, draws=40) - rows(quiet, draws=40)
     assert noise.std() == pytest.approx(0.5, rel=0.06)  # 3600 draws: five standard errors
-    chunked = rows(sampler("partition", finish=ClipAndNoise(1e3, 0.5), chunk=1), [4])
+    chunked = rows(sampler("partition", finish=Noisy(), chunk=1), [4])
     np.testing.assert_allclose(chunked[:, 0], rows(noisy)[:, 4], atol=1e-6)
     two = next(noisy.sample(np.stack([2 * MODEL, MODEL]), range(CLIENTS), 5, ("test", 1)))
     np.testing.assert_allclose(two[1], rows(noisy), atol=1e-6)

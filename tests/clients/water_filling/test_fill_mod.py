@@ -10,9 +10,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 
 from leakmeter.auditors.hook import wire
 from leakmeter.clients import FillMod, NoiseMod, fill_mod
-from leakmeter.clients.noise.clipping import WaterFilling
 from leakmeter.clients.water_filling.fill_mod import PROMISES, filled_record
 from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling, Isotropic
+from leakmeter.clients.water_filling.water_filling import WaterFilling
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 

@@ -509,7 +509,7 @@ def test_a_round_without_any_client_ends_the_run(
     def broken(*_: Any) -> None:
         raise ArithmeticError("made up")
 
-    monkeypatch.setattr("leakmeter.fl_app.build.update_rule", broken)
+    monkeypatch.setattr("leakmeter.fl_app.client_app.update_rule", broken)
     with pytest.raises(RuntimeError, match="no client answered in round 1"):
         main([*tiny, "--out", "run"])
     assert "5 client app(s) failed, the first with ArithmeticError: made up" in caplog.text

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from leakmeter.fl_app.config.config import Config, kebab
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.names import ALGORITHMS, DATASETS, MODELS, PARTITIONS, SERVERS
+from leakmeter.fl_app.config.task_config import TaskConfig
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 SETTINGS = {kebab(spec.name): spec.default for spec in fields(Config)}
@@ -261,3 +262,12 @@ def test_noise_that_would_not_protect_is_refused_in_words(
 def test_each_client_once_is_allowed_while_there_are_clients() -> None:
     Config(participation="once", clients=120, rounds=3, canaries=30)
     Config(noise="central", clip_norm=1.0, clipping="adaptive", noise_multiplier=3.9)
+
+
+def test_the_settings_of_a_task_are_those_of_the_run_and_have_its_defaults() -> None:
+    assert Config().task == TaskConfig()
+    config = Config(dataset="synthetic", clients=50, seed=3, dirichlet=2.0)
+    assert config.task == TaskConfig(dataset="synthetic", clients=50, seed=3, dirichlet=2.0)
+    assert {f.name: f.type for f in fields(TaskConfig)}.items() <= {
+        f.name: f.type for f in fields(Config)
+    }.items()

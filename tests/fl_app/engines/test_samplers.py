@@ -16,14 +16,13 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors.sampler import Moments
-from leakmeter.clients.sampling.postprocess import Clip, ClipAndNoise, InTurn, Rounded
+from leakmeter.clients.sampling.postprocess import Clip
 from leakmeter.clients.sampling.sampler import CohortSampler
-from leakmeter.clients.secure_sum.quantise import Quantiser
-from leakmeter.fl_app.build import update_rule
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines.ray_sampler import RaySampler, WhereRayRuns, threads
 from leakmeter.fl_app.engines.samplers import finish_for, sampler_for
+from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import load_task
 
 DIM = 210
@@ -31,7 +30,7 @@ GAMES = ["rerun", "partition", "independent"]
 
 
 def made(config: Config, game: str, **options: Any) -> CohortSampler:
-    return sampler_for(load_task(config), config, update_rule(config), game, **options)
+    return sampler_for(load_task(config), config.task, update_rule(config), game, **options)
 
 
 def start(config: Config) -> np.ndarray:
@@ -61,25 +60,19 @@ def test_persons_cannot_be_dealt_anew(tiny_config: Config) -> None:
     task = load_task(tiny_config)
     rule = update_rule(config)
     with pytest.raises(ConfigError, match="partition must be iid or dirichlet where data are dra"):
-        sampler_for(task, config, rule, "partition")
-    assert sampler_for(task, config, rule, "rerun").game == "rerun"
+        sampler_for(task, config.task, rule, "partition")
+    assert sampler_for(task, config.task, rule, "rerun").game == "rerun"
 
 
-def test_noise_makes_all_clients_weigh_the_same(tiny_config: Config) -> None:
-    config = replace(tiny_config, noise="central", clip_norm=0.1)
-    assert made(config, "rerun").scale == 1.0
+def test_clients_may_all_weigh_the_same(tiny_config: Config) -> None:
+    assert made(tiny_config, "rerun", weighted=False).scale == 1.0
 
 
 def test_a_finish_is_what_the_runs_clients_do(tiny_config: Config) -> None:
     noisy = replace(tiny_config, noise="central", clip_norm=0.1)
-    grid = Quantiser(clip_range=1.0, bits=32, max_clients=6)
     assert finish_for(tiny_config) is None
-    assert finish_for(tiny_config, quantiser=grid) == Rounded(grid)
     assert finish_for(noisy) == Clip(0.1)
     assert finish_for(noisy, clip_norm=0.3) == Clip(0.3)
-    assert finish_for(noisy, share_std=0.2) == ClipAndNoise(0.1, 0.2)
-    both = finish_for(noisy, share_std=0.2, quantiser=grid)
-    assert both == InTurn((ClipAndNoise(0.1, 0.2), Rounded(grid)))
 
 
 # Ray.

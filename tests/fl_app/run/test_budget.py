@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from leakmeter.fl_app import build
+from leakmeter.fl_app import build, client_app
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.run import budget as allowance
+from leakmeter.fl_app.run import budget
 from leakmeter.strategies.accounting.ledger import Ledger, spent
 
 NOISE = ["--noise", "central", "--clip-norm", "1", "--noise-multiplier", "2"]
@@ -57,9 +57,10 @@ def test_an_interrupted_run_is_charged_once_for_what_it_has_released(
         def round_two(*_: Any) -> Any:
             raise KeyboardInterrupt
 
-        real = build.update_rule
+        real = client_app.update_rule
         calls = iter(range(100))
-        patch.setattr(build, "update_rule", lambda c: round_two() if next(calls) > 6 else real(c))
+        rule = lambda c: round_two() if next(calls) > 6 else real(c)  # noqa: E731
+        patch.setattr(client_app, "update_rule", rule)
         settings = [*tiny, *NOISE, "--ledger", str(ledger), "--out", str(out)]
         assert main(settings) == 130
     [partial] = entries(ledger)
@@ -72,13 +73,13 @@ def test_an_interrupted_run_is_charged_once_for_what_it_has_released(
 def test_a_seed_names_the_noise_and_serves_once(tiny_config: Config, tmp_path: Path) -> None:
     config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
     strategy = build.server_strategy(config)
-    allowance.check_allowance(config, strategy)
-    entry = allowance._planned(config, strategy, "before")
+    budget.check_budget(config, strategy)
+    entry = budget._planned(config, strategy, "before")
     Ledger(tmp_path / "l").record(entry)
     with pytest.raises(ConfigError, match="seed must be one that no run in the ledger has used"):
-        allowance.check_allowance(config, strategy)
-    allowance.check_allowance(replace(config, seed=1), strategy)
-    allowance.check_allowance(replace(config, dataset="digits"), strategy)
+        budget.check_budget(config, strategy)
+    budget.check_budget(replace(config, seed=1), strategy)
+    budget.check_budget(replace(config, dataset="digits"), strategy)
 
 
 @pytest.mark.parametrize("noise", ["central", "distributed", "local"])
@@ -97,7 +98,7 @@ def test_the_plan_is_what_a_run_without_dropouts_releases(
         ledger=str(tmp_path / "l"),
         secagg="on" if noise == "distributed" else "off",
     )
-    planned = allowance._planned(config, build.server_strategy(config), "plan")
+    planned = budget._planned(config, build.server_strategy(config), "plan")
     (tmp_path / "c.toml").write_text(config.to_toml())
     assert main(["--config", str(tmp_path / "c.toml"), "--out", str(tmp_path / "a")]) == 0
     [charged] = entries(tmp_path / "l")
@@ -110,7 +111,7 @@ def test_a_broken_ledger_is_the_users_mistake(tiny_config: Config, tmp_path: Pat
     (tmp_path / "l").write_text("nonsense\n")
     config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
     with pytest.raises(ConfigError, match="ledger must be a readable ledger"):
-        allowance.check_allowance(config, build.server_strategy(config))
+        budget.check_budget(config, build.server_strategy(config))
     folder = replace(config, ledger=str(tmp_path))
     with pytest.raises(ConfigError, match="ledger must be a readable ledger"):
-        allowance.check_allowance(folder, build.server_strategy(folder))
+        budget.check_budget(folder, build.server_strategy(folder))

@@ -35,7 +35,7 @@ def test_a_simulation_is_no_deployment(
         ModuleType(INLINE),
     )
     assert not is_deployed()
-    assert noise_seed(tiny_config) == tiny_config.seed
+    assert noise_seed(tiny_config, is_deployed()) == tiny_config.seed
     check_deployed(tiny_config)
 
 
@@ -50,7 +50,7 @@ def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("unknown")
 def test_what_shows_no_simulation_is_taken_for_a_deployment(tiny_config: Config) -> None:
     assert is_deployed()
-    assert noise_seed(tiny_config) is None
+    assert noise_seed(tiny_config, is_deployed()) is None
 
 
 @pytest.mark.usefixtures("unknown")
@@ -66,10 +66,10 @@ def test_simulators_show_a_simulation_unless_a_supernode_has_loaded_them(
 
 def test_flowers_workers_load_its_simulator_and_its_clients_of_a_deployment_do_not() -> None:
     ask = "import sys, {}; print([m in sys.modules for m in {}])"
-    marks = "('flwr.server.superlink.fleet.vce', 'flwr.supernode.cli')"
+    marks = f"('flwr.server.superlink.fleet.vce', '{INLINE}', 'flwr.supernode.cli')"
     for program, said in (
-        ("flwr.simulation.ray_transport.ray_actor", "[True, False]"),
-        ("flwr.supernode.cli, leakmeter.fl_app.client_app", "[False, True]"),
+        ("flwr.simulation.ray_transport.ray_actor", "[True, False, False]"),
+        ("flwr.supernode.cli, leakmeter.fl_app.client_app", "[False, False, True]"),
     ):
         call = [sys.executable, "-c", ask.format(program, marks)]
         done = subprocess.run(call, capture_output=True, text=True, check=True)
@@ -79,7 +79,7 @@ def test_flowers_workers_load_its_simulator_and_its_clients_of_a_deployment_do_n
 @pytest.mark.usefixtures("deployed")
 def test_noise_of_a_deployment_has_no_seed(tiny_config: Config) -> None:
     assert is_deployed()
-    assert noise_seed(tiny_config) is None
+    assert noise_seed(tiny_config, is_deployed()) is None
 
 
 def cohorts(config: Config) -> list[list[int]]:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.serverapp.strategy import FedAvg
 
 from leakmeter.auditors.finding import LIMIT
 from leakmeter.auditors.not_covered import WORDS
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.filling import filled, filling_rule
 
 SETTING: dict[str, Any] = {
     "dataset": "synthetic",
@@ -125,11 +122,3 @@ def test_other_noise_leaves_findings_as_they_are(tmp_path: Path) -> None:
 def test_what_has_no_guarantee_is_refused(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         Config(**{**SETTING, **changes})
-
-
-def test_the_server_counts_on_what_the_clients_do() -> None:
-    config = Config(**SETTING)
-    rule, strategy = filling_rule(config), filled(FedAvg(), config)
-    assert rule.is_covered
-    room = rule.clip_norm + 10 * math.sqrt(max(0.02, rule.clip_norm**2 / rule.batch_size))
-    assert strategy.clip_range == pytest.approx(rule.lr * room)

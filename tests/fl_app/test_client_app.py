@@ -1,0 +1,149 @@
+"""The client's app: what it sends, what it refuses, and what a deployment takes from it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from leakmeter.auditors.hook import wire
+from leakmeter.fl_app import client_app
+from leakmeter.fl_app.client_app import client_app_of
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.engines import inline
+from leakmeter.fl_app.engines.inline import InlineGrid
+from leakmeter.fl_app.task import load_task
+
+
+def sent(
+    config: Config, content: RecordDict, app: ClientApp | None = None, client: int = 0
+) -> list[Message]:
+    """Return the replies of a new client to a train message."""
+    with inline._identified(inline._task_identity()):
+        grid = InlineGrid(app or client_app_of(config), config.clients)
+        message = Message(content, dst_node_id=client + 1, message_type="train")
+        return list(grid.send_and_receive([message]))
+
+
+def vector(reply: Message) -> np.ndarray:
+    """Return the model of a reply as one vector."""
+    return np.concatenate([a.numpy().ravel() for a in wire.arrays(reply.content).values()])
+
+
+def trained(config: Config, client: int, server_round: int) -> tuple[np.ndarray, Message]:
+    """Return a client's new parameters as one vector, and its whole reply, in clear."""
+    config = replace(config, secagg="off")
+    order = ConfigRecord({"server-round": server_round})
+    content = RecordDict({"arrays": load_task(config).initial_arrays(), "config": order})
+    [reply] = sent(config, content, client=client)
+    return vector(reply), reply
+
+
+def test_a_reply_carries_the_model_the_weight_and_the_loss(tiny_config: Config) -> None:
+    vector, reply = trained(tiny_config, 0, 1)
+    assert vector.shape == (210,)
+    metrics = reply.content["metrics"]
+    assert set(metrics) == {"num-examples", "train-loss"}
+    assert metrics["num-examples"] == 20
+
+
+def test_training_depends_on_round_and_client_and_is_repeatable(tiny_config: Config) -> None:
+    vector, _ = trained(tiny_config, 2, 3)
+    assert np.array_equal(trained(tiny_config, 2, 3)[0], vector)
+    assert not np.array_equal(trained(tiny_config, 2, 4)[0], vector)
+    assert not np.array_equal(trained(tiny_config, 1, 3)[0], vector)
+
+
+def test_the_batches_of_a_client_have_a_stream_of_their_own(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str | int, ...]] = []
+
+    def noted(*path: str | int) -> np.random.Generator:
+        asked.append(path)
+        return np.random.default_rng(0)
+
+    config = replace(tiny_config, seed=5)
+    load_task(config)
+    monkeypatch.setattr(client_app, "stream", noted)
+    trained(config, 2, 3)
+    assert asked == [(5, "train", 3, 2)]
+
+
+def test_a_client_of_a_masked_run_never_answers_in_clear(tiny_config: Config) -> None:
+    content = RecordDict({"arrays": load_task(tiny_config).initial_arrays()})
+    [reply] = sent(tiny_config, content)
+    assert reply.has_error()
+    assert "this client masks" in reply.error.reason
+
+
+def test_training_uses_one_thread(tiny_config: Config) -> None:
+    torch.set_num_threads(2)
+    trained(tiny_config, 0, 1)
+    assert torch.get_num_threads() == 1
+
+
+def test_a_message_that_does_not_say_its_round_is_refused(tiny_config: Config) -> None:
+    config = replace(tiny_config, secagg="off")
+    for order in (ConfigRecord(), ConfigRecord({"server-round": "1"})):
+        content = RecordDict({"arrays": load_task(config).initial_arrays(), "config": order})
+        [reply] = sent(config, content)
+        assert reply.has_error()
+        assert "must say server-round, a whole number, got" in reply.error.reason
+
+
+# What the client's owner allows.
+
+
+def test_policies_are_resolved_once_and_are_those_of_the_configuration(tiny_config: Config) -> None:
+    local = replace(tiny_config, noise="local", clip_norm=1.0, secagg="off", seed=7)
+    assert client_app._policies(local, False) is client_app._policies(replace(local), False)
+    allowed = client_app._policies(local, False)
+    assert [mod.required for mod in (allowed.mask, allowed.fill, allowed.noise)] == [0, 0, 1]
+    assert (allowed.mask.seed, allowed.noise.seed) == (7, 7)
+    masked = client_app._policies(tiny_config, False)
+    assert [mod.required for mod in (masked.mask, masked.fill, masked.noise)] == [1, 0, 0]
+    filled = {"noise": "wfna", "wfna_floor": 1e-4, "clip_norm": 1.0, "algorithm": "fedsgd"}
+    own = client_app._policies(replace(tiny_config, **filled), False)
+    assert [mod.required for mod in (own.mask, own.fill, own.noise)] == [1, 1, 0]
+
+
+def test_a_deployed_client_has_no_seed_and_no_tap(tiny_config: Config) -> None:
+    deployed = client_app._policies(tiny_config, True)
+    assert (deployed.mask.seed, deployed.noise.seed) == (None, None)
+    for mod in (deployed.mask, deployed.fill, deployed.noise):
+        assert not mod.allow_tap
+
+
+def test_a_process_that_turns_out_to_be_deployed_leaves_the_simulated_policies(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(tiny_config, noise="local", clip_norm=1.0, secagg="off")
+    noise = {"clip-norm": 1.0, "share-std": 0.5, "weight-key": "num-examples", "round": 1}
+    content = RecordDict(
+        {
+            "arrays": load_task(config).initial_arrays(),
+            "config": ConfigRecord({"server-round": 1}),
+            wire.NOISE: ConfigRecord(noise),
+        }
+    )
+    collect = RecordDict({wire.TAP: ConfigRecord({"action": "collect", "round": 1})})
+    app = client_app_of(config)
+
+    def noised() -> np.ndarray:
+        [reply] = sent(config, content, app)
+        return vector(reply)
+
+    assert np.array_equal(noised(), noised())  # named by the seed
+    [reply] = sent(config, collect, app)
+    assert "nothing is kept for round 1" in reply.error.reason  # the tap itself was asked
+    monkeypatch.setitem(sys.modules, "flwr.supernode.cli", ModuleType("flwr.supernode.cli"))
+    assert not np.array_equal(noised(), noised())
+    [reply] = sent(config, collect, app)
+    assert "this client clips" in reply.error.reason
