@@ -68,7 +68,7 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "_run", check)
     monkeypatch.setattr(reproduce, "_run", stop)
     monkeypatch.setattr(reproduce, "_engine", lambda *_: nullcontext())
-    monkeypatch.setattr("leakmeter.fl_app.report.read.reading.read_runs", stop)
+    monkeypatch.setattr("leakmeter.fl_app.report.read.run.read_runs", stop)
     try:
         assert cli.main(arguments) == 0, f"not understood: {arguments}"
     except Parsed:

@@ -36,7 +36,7 @@ def main(argv: Sequence[str], program: str = "leakmeter") -> int:
     from leakmeter.fl_app.report import NAME
     from leakmeter.fl_app.report.export import write_csv
     from leakmeter.fl_app.report.html.page import page
-    from leakmeter.fl_app.report.read.reading import read_runs
+    from leakmeter.fl_app.report.read.run import read_runs
 
     runs = read_runs([Path(run) for run in arguments.runs])
     here = runs[0].folder if len(runs) == 1 else Path.cwd()

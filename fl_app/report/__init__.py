@@ -22,7 +22,7 @@ def leave_page(folder: Path, say: Callable[[str], None]) -> bool:
     """
     from leakmeter.auditors.run_log import write_atomically
     from leakmeter.fl_app.report.html.page import page
-    from leakmeter.fl_app.report.read.reading import read_runs
+    from leakmeter.fl_app.report.read.run import read_runs
 
     try:
         write_atomically(folder / NAME, page(read_runs([folder])))

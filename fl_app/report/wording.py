@@ -6,7 +6,7 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
 
 from leakmeter.auditors.finding import Finding, Kind
-from leakmeter.fl_app.report.html.markup import Markup, tag
+from leakmeter.fl_app.report.markup import Markup, tag
 
 KINDS: dict[Kind, tuple[str, str]] = {
     "guarantee": ("guarantee", "a proven upper bound, if its assumptions hold"),

@@ -18,7 +18,7 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
-from leakmeter.fl_app.report.adversaries import by_adversary, leading, unsaid_bounds
+from leakmeter.fl_app.report.judge.adversary import by_adversary, leading, unsaid_bounds
 
 _WIDTH = 80  # of an ordinary terminal
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from leakmeter.fl_app.report.draw.scale import Form, Scale, label
-from leakmeter.fl_app.report.html.markup import Markup, joined, tag
+from leakmeter.fl_app.report.markup import Markup, joined, tag
 from leakmeter.fl_app.report.wording import number
 
 Marker = Literal["", "circle", "square", "triangle", "diamond"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leakmeter.fl_app.report.draw.chart import Chart
-from leakmeter.fl_app.report.html.markup import Markup, tag
+from leakmeter.fl_app.report.markup import Markup, tag
 from leakmeter.fl_app.report.wording import exact
 
 

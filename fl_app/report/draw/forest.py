@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.fl_app.report.adversaries import by_adversary
 from leakmeter.fl_app.report.draw.scale import Scale, label
-from leakmeter.fl_app.report.html.markup import Markup, joined, tag
+from leakmeter.fl_app.report.judge.adversary import by_adversary
 from leakmeter.fl_app.report.judge.verdict import leads, stake
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.report.wording import (
     KINDS,
     SIGNS,

@@ -7,7 +7,7 @@ from typing import Any
 
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Series
 from leakmeter.fl_app.report.draw.figure import Figure
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.report.wording import number, percent
 
 

@@ -13,16 +13,16 @@ from leakmeter.fl_app.report.draw.cosines import cosines
 from leakmeter.fl_app.report.draw.figure import Figure
 from leakmeter.fl_app.report.draw.forest import forest
 from leakmeter.fl_app.report.draw.spectrum import spectra
-from leakmeter.fl_app.report.html.markup import Markup, joined, tag
+from leakmeter.fl_app.report.html.compare import comparison
+from leakmeter.fl_app.report.html.pictures import pictures
 from leakmeter.fl_app.report.html.repeat import repeat
 from leakmeter.fl_app.report.html.script import SCRIPT
 from leakmeter.fl_app.report.html.style import STYLE
 from leakmeter.fl_app.report.html.table import tables
 from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.compare import comparison
 from leakmeter.fl_app.report.judge.verdict import BADGES, Level, Verdict, stake, verdicts
-from leakmeter.fl_app.report.read.pictures import pictures
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.report.wording import KINDS, counted, number, sentence
 
 GENERATOR = "leakmeter report"

@@ -9,8 +9,8 @@ from typing import Any
 
 from leakmeter.fl_app.config.config import Config, kebab
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.report.html.markup import Markup, joined, tag
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.read.run import Run
 
 _DEFAULTS = {kebab(spec.name): spec.default for spec in fields(Config)}
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.fl_app.report.adversaries import Adversary, by_adversary, leading, unsaid_bounds
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.judge.adversary import Adversary, by_adversary, leading, unsaid_bounds
+from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.report.wording import (
     capital,
     claim,

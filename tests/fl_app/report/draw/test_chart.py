@@ -15,7 +15,7 @@ from leakmeter.fl_app.report.draw.chart import Axis, Chart, Series
 from leakmeter.fl_app.report.draw.curves import _closed
 from leakmeter.fl_app.report.draw.figure import Figure
 from leakmeter.fl_app.report.draw.scale import Form, Scale, label
-from leakmeter.fl_app.report.html.markup import Markup, joined, tag
+from leakmeter.fl_app.report.markup import Markup, joined, tag
 
 
 @given(

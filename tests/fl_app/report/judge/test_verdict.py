@@ -12,7 +12,7 @@ from leakmeter.auditors import Finding
 from leakmeter.fl_app.report.draw.forest import contradictions
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.verdict import Verdict, verdicts
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.report.wording import covers, number
 
 

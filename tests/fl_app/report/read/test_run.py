@@ -16,7 +16,7 @@ from leakmeter.auditors.run_log import SCHEMA, RoundLine, RunRecord
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read.fields import FINDING, REPORT, ROUND
-from leakmeter.fl_app.report.read.reading import read_run, read_runs
+from leakmeter.fl_app.report.read.run import read_run, read_runs
 
 DOCS = Path(__file__).parents[4] / "docs" / "report.md"
 
