@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
+from leakmeter.auditors.finding import Kind
+from leakmeter.fl_app.report.wording import number
+
 _VOID = {"meta", "img", "br"}
 
 
@@ -35,6 +38,11 @@ def tag(name: str, /, *content: Content, **attributes: Attribute) -> Markup:
 def joined(*content: Content) -> Markup:
     """Return pieces one after the other."""
     return Markup("".join(_escaped(piece) for piece in content if piece is not None))
+
+
+def exact(value: float | int, kind: Kind | None = None) -> Markup:
+    """Return a number to read, which carries the exact one for programs."""
+    return tag("data", number(float(value), kind=kind), value=repr(value))
 
 
 def _escaped(piece: str) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Series
-from leakmeter.fl_app.report.draw.figure import Figure
+from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
 from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.report.wording import number, percent
 

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from leakmeter.fl_app.report.draw import curves as figure_curves
-from leakmeter.fl_app.report.draw import rounds as figure_rounds
-from leakmeter.fl_app.report.draw.cosines import cosines
-from leakmeter.fl_app.report.draw.figure import Figure
+from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.draw.forest import forest
-from leakmeter.fl_app.report.draw.spectrum import spectra
 from leakmeter.fl_app.report.html.compare import comparison
 from leakmeter.fl_app.report.html.pictures import pictures
 from leakmeter.fl_app.report.html.repeat import repeat
@@ -37,23 +32,6 @@ _ICONS: dict[Level, str] = {
     "bounded": "M8 1.500l6 2.500v4c0 3.500-2.500 5.500-6 7c-3.500-1.500-6-3.500-6-7v-4z",
     "silent": "M3 8h10",
 }
-
-
-def figures(runs: Sequence[Run]) -> list[Figure]:
-    """Return all charts that the runs have data for, with names that differ."""
-    found = [
-        *figure_curves.tradeoffs(runs),
-        *figure_curves.epsilons(runs),
-        *cosines(runs),
-        *figure_rounds.single_rounds(runs),
-        *figure_rounds.information(runs),
-        *spectra(runs),
-        *figure_rounds.accuracy(runs),
-    ]
-    return [
-        replace(one, chart=replace(one.chart, name=f"figure-{i}-{one.chart.name}"))
-        for i, one in enumerate(found, start=1)
-    ]
 
 
 def page(runs: Sequence[Run], galleries: Sequence[Path] = ()) -> str:

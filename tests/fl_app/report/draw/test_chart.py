@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakmeter.fl_app.report.draw.chart import Axis, Chart, Series
+from leakmeter.fl_app.report.draw.chart import Axis, Chart, Figure, Series
 from leakmeter.fl_app.report.draw.curves import _closed
-from leakmeter.fl_app.report.draw.figure import Figure
 from leakmeter.fl_app.report.draw.scale import Form, Scale, label
 from leakmeter.fl_app.report.markup import Markup, joined, tag
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import Finding
-from leakmeter.fl_app.report.draw.forest import contradictions
+from leakmeter.fl_app.report.judge.adversary import covers
 from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.verdict import Verdict, verdicts
+from leakmeter.fl_app.report.judge.verdict import Verdict, contradictions, verdicts
 from leakmeter.fl_app.report.read.run import Run
-from leakmeter.fl_app.report.wording import covers, number
+from leakmeter.fl_app.report.wording import number
 
 
 def finding(**changed: Any) -> Finding:
