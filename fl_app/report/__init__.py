@@ -1,7 +1,8 @@
-"""The page about a run: verdicts in words, every finding in a table, figures, how to repeat it.
+"""The page about a run; `leave_page` is what a run calls at its end.
 
-`leave_page` is what a run calls at its end, `command.main` is the command line. Nothing here is
-imported before it is needed, and nothing needs Flower.
+Read it in this order: `read/` (what a run has left), `judge/` (what follows from it), `draw/` (the
+figures), `html/` (the page). Each imports only from those before it, from `wording` and `markup`.
+Nothing here needs Flower.
 """
 
 from __future__ import annotations
