@@ -16,11 +16,11 @@ class Markup(str):
     __slots__ = ()
 
 
-Content = str | Markup | None
-Attribute = str | int | float | bool | None
+_Content = str | Markup | None
+_Attribute = str | int | float | bool | None
 
 
-def tag(name: str, /, *content: Content, **attributes: Attribute) -> Markup:
+def tag(name: str, /, *content: _Content, **attributes: _Attribute) -> Markup:
     """Return an element; None in the content or as an attribute is left out.
 
     Attributes are written with underscores for hyphens; one underscore at the end is dropped, as
@@ -35,7 +35,7 @@ def tag(name: str, /, *content: Content, **attributes: Attribute) -> Markup:
     return Markup(f"<{name}{written}>{joined(*content)}</{name}>")
 
 
-def joined(*content: Content) -> Markup:
+def joined(*content: _Content) -> Markup:
     """Return pieces one after the other."""
     return Markup("".join(_escaped(piece) for piece in content if piece is not None))
 
@@ -49,7 +49,7 @@ def _escaped(piece: str) -> str:
     return str(piece) if isinstance(piece, Markup) else escape(piece, quote=True)
 
 
-def _attribute(key: str, value: Attribute) -> str:
+def _attribute(key: str, value: _Attribute) -> str:
     if value is None or value is False:
         return ""
     name = key.removesuffix("_").replace("_", "-")

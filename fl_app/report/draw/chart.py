@@ -20,7 +20,7 @@ Marker = Literal["", "circle", "square", "triangle", "diamond"]
 _WIDTH, _HEIGHT = 440, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 14, 14, 56
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
-NUM_COLORS = 6
+_NUM_COLORS = 6
 REFERENCE = -1  # the colour of what a line is compared with
 
 
@@ -241,7 +241,7 @@ def _grid(frame: _Frame, x_axis: Axis, y_axis: Axis) -> Markup:
 
 
 def _color(series: Series) -> str:
-    return "ref" if series.color == REFERENCE else f"c{series.color % NUM_COLORS}"
+    return "ref" if series.color == REFERENCE else f"c{series.color % _NUM_COLORS}"
 
 
 def _outline(series: Series, frame: _Frame) -> str:
