@@ -1,1 +1,1 @@
-"""The command line: `main.py` has the parser, the other modules one command each."""
+"""The command line: `main.py` has the parser, each other module one command."""
