@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from leakmeter.fl_app.data.load import FOLDER_VARIABLE
 from leakmeter.fl_app.experiments import EXPERIMENTS, duration
 from leakmeter.fl_app.experiments.andrew2024 import dp_fedavg_writers
 from leakmeter.fl_app.experiments.andrew2024 import table1 as one_shot_table1
+from tests.helpers import findings
 
 ROOT = Path(__file__).parents[3]
 REAL = os.environ.get(FOLDER_VARIABLE)
@@ -185,17 +187,11 @@ def test_table_1_agrees_with_the_known_std_and_not_with_the_printed_algorithm(
     assert larger["fitted_mean"] < cell["fitted_mean"]
 
 
-def finding(kind: str, value: Any, **more: Any) -> dict[str, Any]:
+def finding(kind: str, value: float, **more: Any) -> dict[str, Any]:
     """Return a finding of the whole run as a report has it."""
-    same = {"observer": "outsider", "adjacency": "zero-out", "unit": "client", "delta": 1e-5}
-    final = "outsider who gets the initial and the final model"
-    words = {"auditor": "one-shot", "quantity": "epsilon", "threat_model": final}
-    rest = {"server_round": None, "rule": "known null", "null_band": [0.1, 0.2], "cap": 9.0}
-    return {**same, **words, **rest, "saturated": False, "confidence": 0.95} | {
-        "kind": kind,
-        "value": value,
-        **more,
-    }
+    same = {"adjacency": "zero-out", "delta": 1e-5, "auditor": "one-shot", "confidence": 0.95}
+    final = {"threat_model": "outsider who gets the initial and the final model"}
+    return findings.finding(**same | final | {"kind": kind, "value": value} | more).to_json()
 
 
 def test_a_bound_is_set_beside_the_guarantee_of_the_same_observer_and_adjacency() -> None:
@@ -204,7 +200,7 @@ def test_a_bound_is_set_beside_the_guarantee_of_the_same_observer_and_adjacency(
     found = [finding("estimate", 1.0), finding("lower_bound", 0.5)]
     found += [finding("estimate", 2.0, **every), finding("lower_bound", 1.5, **every)]
     found += [
-        finding("guarantee", "inf", **accountant, observer="server"),
+        finding("guarantee", math.inf, **accountant, observer="server"),
         finding("guarantee", 9.0, **accountant, adjacency="replace"),
         finding("guarantee", 3.0, **accountant),
         finding("guarantee", 2.0, **accountant | {"threat_model": "does not know who took part"}),

@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,21 +17,20 @@ from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 from leakmeter.fl_app.run.progress import Progress, brief
+from tests.helpers import findings
+
+finding = partial(
+    findings.finding,
+    value=1.234,
+    rule="some fit",
+    delta=1e-5,
+    auditor="one-shot",
+    threat_model="someone with the final model",
+    null_band=(0.01, 0.5),
+)
 
 
-def finding(**changed: Any) -> Finding:
-    values: dict[str, Any] = {
-        "value": 1.234,
-        "kind": "estimate",
-        "rule": "some fit",
-        "delta": 1e-5,
-        "auditor": "one-shot",
-        "quantity": "epsilon",
-        "threat_model": "someone with the final model",
-        "observer": "outsider",
-        "null_band": (0.01, 0.5),
-    }
-    return Finding(**(values | changed))
+bound = partial(finding, kind="lower_bound", confidence=0.95, null_band=None)
 
 
 def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:
@@ -127,11 +127,6 @@ def summary(*findings: Finding, failures: Sequence[str] = (), width: int = 100) 
     file = io.StringIO()
     Progress(Console(file=file, width=width, highlight=False)).summary(findings, failures)
     return file.getvalue()
-
-
-def bound(**changed: Any) -> Finding:
-    values = {"kind": "lower_bound", "confidence": 0.95, "null_band": None}
-    return finding(**(values | changed))
 
 
 def test_the_summary_shows_what_the_run_says_with_its_adversary_and_its_null_band() -> None:
