@@ -12,8 +12,8 @@ import pytest
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.clients import MaskMod
-from leakmeter.fl_app.cli import main as cli
-from leakmeter.fl_app.cli import reproduce
+from leakmeter.fl_app.cli import reproduce, run
+from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config, kebab
 from leakmeter.fl_app.config.errors import ConfigError
 from tests.docs_blocks import blocks, commands, our_arguments, spans
@@ -65,12 +65,12 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         Config.from_mapping({k: v for k, v in vars(parsed).items() if k in known})
         raise Parsed
 
-    monkeypatch.setattr(cli, "_run", check)
+    monkeypatch.setattr(run, "run", check)
     monkeypatch.setattr(reproduce, "_run", stop)
     monkeypatch.setattr(reproduce, "_engine", lambda *_: nullcontext())
-    monkeypatch.setattr("leakmeter.fl_app.report.read.reading.read_runs", stop)
+    monkeypatch.setattr("leakmeter.fl_app.report.read.run.read_runs", stop)
     try:
-        assert cli.main(arguments) == 0, f"not understood: {arguments}"
+        assert main(arguments) == 0, f"not understood: {arguments}"
     except Parsed:
         return
     except SystemExit as done:  # --help
@@ -151,5 +151,5 @@ def test_the_longest_example_of_an_auditor_has_at_most_sixty_lines() -> None:
 
 
 def test_cheap_commands_run(capsys: Any) -> None:
-    assert cli.main(["reproduce", "--list"]) == 0
+    assert main(["reproduce", "--list"]) == 0
     assert "secagg-lrt-adult" in capsys.readouterr().out

@@ -172,7 +172,7 @@ def test_an_interrupted_simulation_can_be_resumed(inline: dict[str, Any], tmp_pa
     run.send_signal(signal.SIGINT)
     printed, _ = run.communicate(timeout=120)
     assert run.returncode == 130
-    assert f"interrupted; go on with: python run_sim.py --resume {out}" in printed
+    assert f"interrupted; resume with: python run_sim.py --resume {out}" in printed
     assert not (out / "report.json").exists()
     done = call("run_sim.py", "--resume", str(out))
     assert done.returncode == 0, done.stderr

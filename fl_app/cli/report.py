@@ -1,27 +1,27 @@
-"""The command line of the report: one page about one run or several, and CSV if asked for."""
+"""`leakmeter report`: a page about one run or several, and CSV if asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
 from pathlib import Path
 
-from leakmeter.fl_app.cli.parser import Parser
 from leakmeter.fl_app.config.errors import ConfigError
 
 _DESCRIPTION = """\
-Makes a page about one run or several side by side: what leaked, to whom, how sure that is, and what
-to do. It is one file that fetches nothing. An unfinished run is shown as far as it went.
+Writes a page about one run, or several side by side: what leaked, to whom, how sure that is, and
+what to do. It is one file that fetches nothing. An unfinished run is shown as far as it went.
 """
 
 
-def main(argv: Sequence[str], program: str = "leakmeter") -> int:
-    """Run `leakmeter report`."""
-    parser = Parser(prog=f"{program} report", description=_DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder that a run has left")
+def set_up(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.description = _DESCRIPTION
+    parser.set_defaults(call=report)
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run")
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="the page (default: report.html in the run's folder; here for several runs)",
+        help="the page (default: report.html, in the run's folder or, for several runs, here)",
     )
     parser.add_argument("--csv", metavar="DIR", help="write findings, rounds and curves as CSV too")
     parser.add_argument(
@@ -29,14 +29,17 @@ def main(argv: Sequence[str], program: str = "leakmeter") -> int:
         metavar="DIR",
         action="append",
         default=[],
-        help="show the PNG files of this folder as reconstructions; may be given again",
+        help="show the PNG files of this folder as reconstructions; can be repeated",
     )
-    arguments = parser.parse_args(argv)
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write the page, and the tables if asked for."""
     from leakmeter.auditors.run_log import write_atomically
     from leakmeter.fl_app.report import NAME
     from leakmeter.fl_app.report.export import write_csv
     from leakmeter.fl_app.report.html.page import page
-    from leakmeter.fl_app.report.read.reading import read_runs
+    from leakmeter.fl_app.report.read.run import read_runs
 
     runs = read_runs([Path(run) for run in arguments.runs])
     here = runs[0].folder if len(runs) == 1 else Path.cwd()

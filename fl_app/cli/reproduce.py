@@ -1,26 +1,61 @@
-"""Runs a published table or figure again and leaves data for programs and a page for people."""
+"""`leakmeter reproduce`: repeat a published table or figure, for programs and for people."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+import argparse
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
-from leakmeter.fl_app.cli.parser import Parser
-from leakmeter.fl_app.config.errors import ConfigError, unknown_name
+from leakmeter.fl_app.config.errors import ConfigError, nearest, unknown_name
 from leakmeter.fl_app.config.names import ENGINES
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS, SCALES, Entry, duration
 
 _RESULTS = Path("docs") / "results"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run `leakmeter reproduce`."""
-    arguments = _parser().parse_args(argv)
+def set_up(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.description = "Repeats a published table or figure and lists both results together."
+    parser.set_defaults(call=reproduce)
+    parser.add_argument("name", metavar="NAME", nargs="?", help="table or figure; see --list")
+    parser.add_argument("--list", action="store_true", help="list all tables and figures")
+    parser.add_argument(
+        "--scale",
+        metavar="|".join(SCALES),
+        default="small",
+        help="the published size, or one that takes seconds (default: small)",
+    )
+    parser.add_argument(
+        "--engine",
+        metavar="|".join(ENGINES),
+        default="inline",
+        help="where updates are sampled: in this process, or on Ray with the same results "
+        "(default: inline)",
+    )
+    parser.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        default="",
+        help="Ray cluster to join (default: a local one)",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder for the results (default: runs/reproduce/NAME-SCALE)"
+    )
+    parser.add_argument(
+        "--results",
+        metavar="DIR",
+        nargs="?",
+        const=str(_RESULTS),
+        help="write the page of all results kept in DIR beside it, as RESULTS.md "
+        f"(default: {_RESULTS})",
+    )
+
+
+def reproduce(arguments: argparse.Namespace) -> int:
+    """List, write the page of results, or run one experiment."""
     if arguments.list:
-        print(listing())
+        print(_listing())
         return 0
     if arguments.results is not None:
         from leakmeter.fl_app.experiments.results_page import write_page
@@ -28,9 +63,10 @@ def main(argv: Sequence[str]) -> int:
         print(f"written to {write_page(Path(arguments.results))}")
         return 0
     if arguments.name is None:
-        raise ConfigError(f"name must be one of {', '.join(EXPERIMENTS)}, got none")
+        raise ConfigError(f"no experiment named; try {next(iter(EXPERIMENTS))}, or --list for all")
     if arguments.name not in EXPERIMENTS:
-        raise unknown_name("name", arguments.name, EXPERIMENTS)
+        hint = nearest(arguments.name, EXPERIMENTS) or "; --list shows all of them"
+        raise ConfigError(f"unknown experiment {arguments.name}{hint}")
     if arguments.scale not in SCALES:
         raise unknown_name("scale", arguments.scale, SCALES)
     if arguments.engine not in ENGINES:
@@ -42,45 +78,7 @@ def main(argv: Sequence[str]) -> int:
         return _run(arguments.name, arguments.scale, Path(where))
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="leakmeter reproduce",
-        description="Runs a published table or figure again, beside what was published.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("name", nargs="?", help="which one; see --list")
-    parser.add_argument("--list", action="store_true", help="list what there is")
-    parser.add_argument(
-        "--scale",
-        metavar="|".join(SCALES),
-        default="small",
-        help="the published size, or one that takes seconds (default: small)",
-    )
-    parser.add_argument(
-        "--engine",
-        metavar="|".join(ENGINES),
-        default="inline",
-        help="where updates are drawn: in this process, or over Ray with the same numbers "
-        "(default: inline)",
-    )
-    parser.add_argument(
-        "--ray-address", metavar="HOST:PORT", default="", help="of a Ray cluster (default: local)"
-    )
-    parser.add_argument(
-        "--out", metavar="DIR", help="where to (default: runs/reproduce/NAME-SCALE)"
-    )
-    parser.add_argument(
-        "--results",
-        metavar="DIR",
-        nargs="?",
-        const=str(_RESULTS),
-        help="write the page of all results kept in DIR beside it, as RESULTS.md "
-        f"(default: {_RESULTS})",
-    )
-    return parser
-
-
-def listing() -> str:
+def _listing() -> str:
     """Return a line for every experiment: name, times of both scales, data, and what it shows."""
     rows = [("name", "small", "paper", "data", "what")]
     for name, entry in EXPERIMENTS.items():
@@ -115,6 +113,8 @@ def _engine(name: str, engine: str, address: str) -> AbstractContextManager[None
 
 def _run(name: str, scale: str, folder: Path) -> int:
     """Compute what is missing and print the table."""
+    import logging
+
     from leakmeter.fl_app.experiments.base import Cells, write_table
     from leakmeter.fl_app.experiments.plot import require_matplotlib
 

@@ -17,3 +17,16 @@ def unknown_name(field: str, value: object, known: Iterable[str]) -> ConfigError
 def out_of_range(field: str, allowed: str, value: object) -> ConfigError:
     """Return the error for a value outside its range, which `allowed` puts into words."""
     return ConfigError(f"{field} must be {allowed}, got {value!r}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean …?" with the known name that is most like a word, or nothing.
+
+    >>> nearest("--round", ["--rounds", "--server"]), nearest("--x", ["--rounds"])
+    ('; did you mean --rounds?', '')
+    """
+    from difflib import get_close_matches  # only a mistake needs it
+
+    bare = {name.strip("-"): name for name in known}
+    found = get_close_matches(word.strip("-"), bare, n=1)
+    return f"; did you mean {bare[found[0]]}?" if found else ""

@@ -108,7 +108,8 @@ class Settings:
     )
     clip_norm: float = setting(
         0.0,
-        "norm that updates, or with wfna each example's gradient, are clipped to; noise needs one",
+        "clip each client's update (wfna: each example's gradient) to this L2 norm; required with "
+        "--noise; 0 = off",
         group="privacy",
         low=0,
     )
@@ -138,12 +139,15 @@ class Settings:
     )
     budget: float = setting(
         0.0,
-        "most ε at delta that the ledger may reach; 0 for no limit",
+        "privacy budget: largest total ε (at --delta) allowed in the ledger; 0 = no limit",
         group="privacy",
         low=0,
     )
     over_budget: str = setting(
-        "refuse", "what happens before a run beyond it", group="privacy", choices=OVER_BUDGET
+        "refuse",
+        "what to do if the planned run would exceed the budget",
+        group="privacy",
+        choices=OVER_BUDGET,
     )
     auditors: str = setting(
         "one-shot,likelihood-ratio,mutual-information",
@@ -163,9 +167,9 @@ class Settings:
     canary_repetitions: int = setting(1, "rounds in which each canary plays", group="audit", low=1)
     lrt_game: str = setting(
         "auto",
-        "what likelihood-ratio and mutual-information draw anew: batches (rerun), who holds which "
-        "records (partition), or each client's records by itself (independent); auto takes the "
-        "last, or the first with the partition natural",
+        "what likelihood-ratio and mutual-information resample: batches (rerun), who holds which "
+        "records (partition), or each client's records by itself (independent); auto = independent "
+        "(rerun with --partition natural)",
         group="audit",
         choices=GAMES,
     )

@@ -1,7 +1,8 @@
-"""The page about a run: verdicts in words, every finding in a table, figures, how to repeat it.
+"""The page about a run; `leave_page` is what a run calls at its end.
 
-`leave_page` is what a run calls at its end, `command.main` is the command line. Nothing here is
-imported before it is needed, and nothing needs Flower.
+Read it in this order: `read/` (what a run has left), `judge/` (what follows from it), `draw/` (the
+figures), `html/` (the page). Each imports only from those before it, from `wording` and `markup`.
+Nothing here needs Flower.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def leave_page(folder: Path, say: Callable[[str], None]) -> bool:
     """
     from leakmeter.auditors.run_log import write_atomically
     from leakmeter.fl_app.report.html.page import page
-    from leakmeter.fl_app.report.read.reading import read_runs
+    from leakmeter.fl_app.report.read.run import read_runs
 
     try:
         write_atomically(folder / NAME, page(read_runs([folder])))

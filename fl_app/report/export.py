@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.finding import Finding, plain
-from leakmeter.fl_app.report.html.page import figures
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.draw.figures import figures
+from leakmeter.fl_app.report.read.run import Run
 
 _FIELDS = [spec.name for spec in fields(Finding) if spec.name not in ("details", "null_band")]
 

@@ -6,7 +6,6 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
 
 from leakmeter.auditors.finding import Finding, Kind
-from leakmeter.fl_app.report.html.markup import Markup, tag
 
 KINDS: dict[Kind, tuple[str, str]] = {
     "guarantee": ("guarantee", "a proven upper bound, if its assumptions hold"),
@@ -34,11 +33,6 @@ def number(value: float, digits: int = 4, kind: Kind | None = None) -> str:
     near = float(Context(prec=digits, rounding=mode).create_decimal(repr(value)))
     text = f"{near:,.0f}" if 1000 <= abs(near) < 1e6 else f"{near:.{digits}g}"
     return text.replace("-", "−", 1) if value < 0 else text
-
-
-def exact(value: float | int, kind: Kind | None = None) -> Markup:
-    """Return a number to read, which carries the exact one for programs."""
-    return tag("data", number(float(value), kind=kind), value=repr(value))
 
 
 def is_epsilon(finding: Finding) -> bool:
@@ -111,19 +105,3 @@ def slug(name: str) -> str:
     'mine----yours-'
     """
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
-
-
-def covers(guarantee: Finding, measured: Finding) -> bool:
-    """Whether an upper bound speaks of the adversary that was measured.
-
-    Observer, adjacency and unit must be the same. A guarantee that counts on a hidden cohort says
-    nothing of an adversary who knows it, nor of canaries: these have a seat for certain, and
-    sampling amplifies the privacy only of those who take part by chance.
-    """
-    if guarantee.kind != "guarantee" or not (is_epsilon(guarantee) and is_epsilon(measured)):
-        return False
-    worlds = [(f.observer, f.adjacency, f.unit) for f in (guarantee, measured)]
-    hidden = any("does not learn who took part" in a for a in guarantee.assumptions)
-    certain = any("a canary stands for a client that takes part" in a for a in measured.assumptions)
-    known = certain or "knows who" in measured.threat_model
-    return worlds[0] == worlds[1] and not (hidden and known)

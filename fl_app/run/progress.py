@@ -5,52 +5,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from datetime import timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from textwrap import fill
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
-from rich.text import Text
 
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
-from leakmeter.fl_app.report.adversaries import by_adversary, leading, unsaid_bounds
+from leakmeter.fl_app.report.judge.adversary import by_adversary, leading, unsaid_bounds
 
 _WIDTH = 80  # of an ordinary terminal
-
-
-class _Pace(ProgressColumn):
-    """How fast rounds go and how long the rest will take, from the first whole round on.
-
-    rich's own column forgets after 30 seconds, and a round may take minutes.
-    """
-
-    def render(self, task: Task) -> Text:
-        done, took = task.fields["done"], task.fields["took"]
-        return Text(pace(done, took, (task.elapsed or 0.0) - took, int(task.remaining or 0)))
-
-
-def pace(done: int, took: float, since: float, left: int) -> str:
-    """Return speed and remaining time in words; nothing while they are not known.
-
-    Args:
-        done: Rounds since the start.
-        took: Seconds that they took.
-        since: Seconds since the last of them.
-        left: Rounds to come.
-
-    >>> pace(0, 0.0, 5.0, 30), pace(4, 1.0, 0.0, 40), pace(3, 60.0, 5.0, 12)
-    ('', '4 rounds/s, 0:00:10 left', '20 s a round, 0:03:55 left')
-    """
-    if not done or took <= 0:
-        return ""
-    speed = done / took
-    words = f"{speed:.2g} rounds/s" if speed >= 1 else f"{1 / speed:.3g} s a round"
-    return f"{words}, {timedelta(seconds=max(round(left / speed - since), 0))} left"
 
 
 class Progress:
@@ -74,18 +42,20 @@ class Progress:
         auditors = ", ".join(config.auditor_names) or "none"
         self.say(f"auditors: {auditors}; engine {config.engine}, seed {config.seed}")
         if rounds_done:
-            self.say(f"going on after round {rounds_done} of {config.rounds}")
+            self.say(f"resuming after round {rounds_done} of {config.rounds}")
         if self._console.is_terminal:
             self._bar = Bar(
                 TextColumn("rounds"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                _Pace(),
+                TimeRemainingColumn(),
+                TextColumn("left"),
                 TextColumn("{task.fields[audit]}"),
                 console=self._console,
+                speed_estimate_period=math.inf,  # a round may take minutes, and the next seconds
             )
             self._task = self._bar.add_task(
-                "rounds", total=config.rounds, completed=rounds_done, audit="", done=0, took=0.0
+                "rounds", total=config.rounds, completed=rounds_done, audit=""
             )
             self._bar.start()
         self._total = config.rounds
@@ -93,13 +63,11 @@ class Progress:
     def round(self, line: RoundLine) -> None:
         """Show a finished round."""
         accuracy = "" if line.accuracy is None else f"  accuracy {line.accuracy:.3f}"
-        first = {f.auditor: f for f in reversed(line.findings)}  # the others are in the record
+        first = {f.auditor: f for f in reversed(line.findings)}  # the others are in the report
         findings = "".join(f"  {name} {brief(f)}" for name, f in reversed(first.items()))
         self.say(f"round {line.server_round:>3}/{self._total}{accuracy}{findings}")
         if self._bar is not None:
-            [task] = self._bar.tasks
-            more = {"done": task.fields["done"] + 1, "took": task.elapsed or 0.0, "audit": ""}
-            self._bar.update(self._task, completed=line.server_round, **more)
+            self._bar.update(self._task, completed=line.server_round, audit="")
 
     def audit(self, stage: str, share: float) -> None:
         """Show how far a long audit of the round is."""
@@ -107,7 +75,7 @@ class Progress:
             self._bar.update(self._task, audit=f"audit: {stage} {share:.0%}")
 
     def stop(self) -> None:
-        """Take the bar away; for a run that ends early as well."""
+        """Remove the bar; for a run that ends early as well."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -123,7 +91,7 @@ class Progress:
         for (threat_model, adjacency, unit), found in adversaries.items():
             world = f" [{adjacency}, {unit}]" if adjacency else ""
             self.say("\n" + fill(threat_model + world, _WIDTH))
-            for line in block(found):
+            for line in _block(found):
                 self.say(fill(line, _WIDTH, initial_indent="  ", subsequent_indent="      "))
         if adversaries:
             self.say("\nAll findings, with their assumptions, are in report.json.")
@@ -131,8 +99,8 @@ class Progress:
             self.say(f"not audited as planned: {failure}")
 
 
-def block(findings: Sequence[Finding]) -> list[str]:
-    """Return what to say of one adversary."""
+def _block(findings: Sequence[Finding]) -> list[str]:
+    """Return the lines about one adversary."""
     lines = [f"{brief(f)} ({f.auditor}: {_method(f)})" for f in leading(findings)]
     if more := unsaid_bounds(findings):
         lines.append(f"and {more} more lower bound{'s' * (more > 1)}, by other methods")
@@ -152,7 +120,7 @@ def _name(finding: Finding) -> str:
 
 
 def _value(finding: Finding) -> str:
-    """Return the number with a sign that says on which side of it the truth may lie."""
+    """Return the number with a sign that says on which side of it the truth may be."""
     if finding.kind == "guarantee" and finding.quantity != "epsilon":
         # Which side is safe depends on the quantity: for clients in a sum it is above.
         return f"{_name(finding)}: {finding.value:g}, guaranteed"
@@ -178,7 +146,7 @@ def _terms(finding: Finding) -> list[str]:
 
 
 def _method(finding: Finding) -> str:
-    """Return how the number came about, what it leans on, and what it would be without a leak."""
+    """Return how the number was made, what it assumes, and what it would be without a leak."""
     words = [finding.rule]
     if finding.kind == "lower_bound":  # in few words; the report has all
         words = [re.sub(r" \([^)]*\)", "", finding.rule)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from leakmeter.fl_app.report.draw.scale import Form, Scale, label
-from leakmeter.fl_app.report.html.markup import Markup, joined, tag
+from leakmeter.fl_app.report.markup import Markup, exact, joined, tag
 from leakmeter.fl_app.report.wording import number
 
 Marker = Literal["", "circle", "square", "triangle", "diamond"]
@@ -20,7 +20,7 @@ Marker = Literal["", "circle", "square", "triangle", "diamond"]
 _WIDTH, _HEIGHT = 440, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 14, 14, 56
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
-NUM_COLORS = 6
+_NUM_COLORS = 6
 REFERENCE = -1  # the colour of what a line is compared with
 
 
@@ -142,6 +142,59 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A chart and what to say about it."""
+
+    chart: Chart
+    caption: str
+
+    def rows(self) -> list[tuple[str, float, float, float | None, float | None]]:
+        """Return line, place, value and band of every point."""
+        return [
+            (
+                one.label,
+                place,
+                value,
+                one.low[i] if one.low is not None else None,
+                one.high[i] if one.high is not None else None,
+            )
+            for one in self.chart.series
+            for i, place, value in one.points()
+        ]
+
+    def html(self) -> Markup:
+        """Return the figure."""
+        return tag(
+            "figure",
+            tag("h3", self.chart.title),
+            self.chart.svg(),
+            self.chart.legend(),
+            tag("figcaption", self.caption),
+            tag("details", tag("summary", "Values"), self._values()),
+        )
+
+    def _values(self) -> Markup:
+        heads = ("line", self.chart.x.label, self.chart.y.label, "band from", "to")
+        has_band = any(one.low is not None for one in self.chart.series)
+        shown = heads if has_band else heads[:3]
+        body = [
+            tag(
+                "tr",
+                tag("th", line, scope="row"),
+                *(tag("td", "" if v is None else exact(v)) for v in rest[: len(shown) - 1]),
+            )
+            for line, *rest in self.rows()
+        ]
+        table = tag(
+            "table",
+            tag("caption", f"Values of: {self.chart.title}"),
+            tag("thead", tag("tr", *(tag("th", head, scope="col") for head in shown))),
+            tag("tbody", *body),
+        )
+        return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Values")
+
+
+@dataclass(frozen=True)
 class _Frame:
     """From values to places on the drawing."""
 
@@ -188,7 +241,7 @@ def _grid(frame: _Frame, x_axis: Axis, y_axis: Axis) -> Markup:
 
 
 def _color(series: Series) -> str:
-    return "ref" if series.color == REFERENCE else f"c{series.color % NUM_COLORS}"
+    return "ref" if series.color == REFERENCE else f"c{series.color % _NUM_COLORS}"
 
 
 def _outline(series: Series, frame: _Frame) -> str:

@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Series
-from leakmeter.fl_app.report.draw.figure import Figure
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
+from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.report.wording import slug
 
 

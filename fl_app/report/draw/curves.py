@@ -11,16 +11,16 @@ import numpy as np
 
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
-from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Series
-from leakmeter.fl_app.report.draw.figure import Figure
-from leakmeter.fl_app.report.read.reading import Run
-from leakmeter.fl_app.report.wording import covers, number, percent, slug
+from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
+from leakmeter.fl_app.report.judge.adversary import covers
+from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.wording import number, percent, slug
 
 _RATES = (0.0, 1e-4, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 
 @dataclass(frozen=True)
-class Tested:
+class _Tested:
     """One played game, as far as its curves go.
 
     Attributes:
@@ -38,15 +38,15 @@ class Tested:
     separation: float | None
 
 
-def tested(run: Run) -> Iterator[Tested]:
+def _tested(run: Run) -> Iterator[_Tested]:
     """Yield one game an auditor: that of the run's bound, or else the last that was played."""
-    latest: dict[str, Tested] = {}
+    latest: dict[str, _Tested] = {}
     for f in run.findings:
         curve = _curve(f.details.get("curve", f.details))
         if f.kind != "lower_bound" or curve is None:
             continue
         server_round = f.server_round or f.details.get("round")
-        latest[f.auditor] = Tested(run, f, curve, server_round, _separation(run, f, server_round))
+        latest[f.auditor] = _Tested(run, f, curve, server_round, _separation(run, f, server_round))
     yield from latest.values()
 
 
@@ -82,15 +82,15 @@ def epsilons(runs: Sequence[Run]) -> list[Figure]:
     return [_epsilons(name, games) for name, games in _by_auditor(runs).items()]
 
 
-def _by_auditor(runs: Sequence[Run]) -> dict[str, list[tuple[int, Tested]]]:
-    games: dict[str, list[tuple[int, Tested]]] = {}
+def _by_auditor(runs: Sequence[Run]) -> dict[str, list[tuple[int, _Tested]]]:
+    games: dict[str, list[tuple[int, _Tested]]] = {}
     for i, run in enumerate(runs):
-        for game in tested(run):
+        for game in _tested(run):
             games.setdefault(game.finding.auditor, []).append((i, game))
     return games
 
 
-def _tradeoff(auditor: str, games: Sequence[tuple[int, Tested]]) -> Figure:
+def _tradeoff(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
     lines = [Series("no leak", (0.0, 1.0), (1.0, 0.0), REFERENCE, dash=1)]
     for color, game in games:
         name = _named(game, games)
@@ -127,7 +127,7 @@ def _tradeoff(auditor: str, games: Sequence[tuple[int, Tested]]) -> Figure:
     )
 
 
-def _epsilons(auditor: str, games: Sequence[tuple[int, Tested]]) -> Figure:
+def _epsilons(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
     lines: list[Series] = []
     for color, game in games:
         name, deltas = _named(game, games), game.curve["deltas"]
@@ -158,7 +158,7 @@ def _epsilons(auditor: str, games: Sequence[tuple[int, Tested]]) -> Figure:
     )
 
 
-def _guaranteed(game: Tested, name: str, color: int) -> Iterator[Series]:
+def _guaranteed(game: _Tested, name: str, color: int) -> Iterator[Series]:
     """Yield finite guarantees that the bound may be compared with."""
     bound = game.finding
     for f in game.run.of_the_run:
@@ -188,11 +188,11 @@ def _turns_up(a: tuple[float, float], b: tuple[float, float], c: tuple[float, fl
     return (b[0] - a[0]) * (c[1] - a[1]) <= (c[0] - a[0]) * (b[1] - a[1])
 
 
-def _named(game: Tested, games: Sequence[tuple[int, Tested]]) -> str:
+def _named(game: _Tested, games: Sequence[tuple[int, _Tested]]) -> str:
     return f"{game.run.name}: " if len({i for i, _ in games}) > 1 else ""
 
 
-def _which(games: Sequence[tuple[int, Tested]]) -> str:
+def _which(games: Sequence[tuple[int, _Tested]]) -> str:
     """Return which round a figure is about."""
     if len(games) > 1:
         return "Each run's audited round that shows the most."

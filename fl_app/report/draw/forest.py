@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.fl_app.report.adversaries import by_adversary
 from leakmeter.fl_app.report.draw.scale import Scale, label
-from leakmeter.fl_app.report.html.markup import Markup, joined, tag
-from leakmeter.fl_app.report.judge.verdict import leads, stake
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.judge.adversary import by_adversary
+from leakmeter.fl_app.report.judge.verdict import contradictions, leads, stake
+from leakmeter.fl_app.report.markup import Markup, exact, joined, tag
+from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.report.wording import (
     KINDS,
     SIGNS,
     capital,
-    claim,
-    covers,
-    exact,
     is_epsilon,
-    number,
-    terms,
 )
 
 _WIDTH, _HEIGHT, _PAD = 300, 26, 12
@@ -60,22 +54,6 @@ def forest(run: Run) -> Markup | None:
         class_="forest",
     )
     return joined(table, *(tag("p", words, class_="warn") for words in contradictions(run)))
-
-
-def contradictions(run: Run) -> list[str]:
-    """Return what cannot be: lower bounds above a guarantee for the same adversary."""
-    found = []
-    for bound in run.of_the_run:
-        for upper in run.of_the_run:
-            too_much = bound.kind == "lower_bound" and bound.value > upper.value
-            if too_much and covers(upper, bound) and (upper.delta or 0) <= (bound.delta or 0):
-                found.append(
-                    f"{capital(bound.auditor)} shows {claim(bound)}{terms(bound)}, above the "
-                    f"guarantee {claim(upper)}{terms(upper)}. Unless it is one of the "
-                    f"{number(100 - 100 * (bound.confidence or 0))} % of bounds that miss, an "
-                    "assumption of one of them does not hold."
-                )
-    return found
 
 
 def _rows(run: Run) -> list[Finding]:
@@ -147,6 +125,3 @@ def _axis(scale: Scale) -> Markup:
         pieces.append(tag("text", label(tick), x=at, y=14, text_anchor="middle"))
     svg = tag("svg", *pieces, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", aria_hidden="true")
     return joined(tag("span", "ε", class_="hidden"), svg)
-
-
-__all__: Sequence[str] = ["contradictions", "forest"]

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.information import NATS_PER_BIT
-from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Marker, Series
-from leakmeter.fl_app.report.draw.figure import Figure
+from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Marker, Series
 from leakmeter.fl_app.report.draw.scale import Form
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.report.wording import number, slug
 
 _ROUND = "round"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Series
-from leakmeter.fl_app.report.draw.figure import Figure
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
+from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.report.wording import number, percent
 
 
@@ -39,28 +38,18 @@ def _figure(color: int, values: Any, server_round: int | None, name: str) -> Fig
     added = [float(point[2]) for point in values["curve"]]
     filled = [max(a + b, 0.0) for a, b in zip(alone, added, strict=True)]
     least = min((v for v in [*alone, floor] if v > 0), default=1.0) / 3
-    has_none = any(v < least for v in alone)
+    shown = [max(v, least) for v in alone]
     lines = [
-        Series(
-            "after filling",
-            index,
-            filled,
-            color + 1,
-            1,
-            "square",
-            low=[max(v, least) for v in alone],
-            high=filled,
-        ),
-        Series("sampling alone", index, [max(v, least) for v in alone], color, 0, "circle"),
+        Series("after filling", index, filled, color + 1, 1, "square", low=shown, high=filled),
+        Series("sampling alone", index, shown, color, 0, "circle"),
     ]
     if floor:
         lines.insert(0, Series("floor σ²", (index[0], index[-1]), (floor, floor), REFERENCE, 2))
     saved = values.get("share_saved")
-    words = (
-        "" if saved is None else f" {percent(round(float(saved), 6))} of isotropic noise is saved."
-    )
+    share = "" if saved is None else percent(round(float(saved), 6))
+    words = f" {share} of isotropic noise is saved." if share else ""
     where = "" if server_round is None else f"One client in round {server_round}. "
-    zero = f" Values at {number(least, 2)} stand for zero." if has_none else ""
+    zero = f" Values at {number(least, 2)} stand for zero." if shown != alone else ""
     return Figure(
         Chart(
             "spectrum",

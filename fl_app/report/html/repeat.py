@@ -9,13 +9,13 @@ from typing import Any
 
 from leakmeter.fl_app.config.config import Config, kebab
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.report.html.markup import Markup, joined, tag
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.read.run import Run
 
 _DEFAULTS = {kebab(spec.name): spec.default for spec in fields(Config)}
 
 
-def command(run: Run) -> str | None:
+def _command(run: Run) -> str | None:
     """Return the command that makes the run again; None for a project of another kind.
 
     Every setting that differs from its default is named, so that it needs no file.
@@ -39,7 +39,7 @@ def command(run: Run) -> str | None:
 
 def repeat(run: Run) -> Markup:
     """Return settings, releases and the command."""
-    again = command(run)
+    again = _command(run)
     if again is None:
         how = tag("p", "This run is of another project: start it again as you did, same seeds.")
     else:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.fl_app.report.html.markup import Markup, joined, tag
-from leakmeter.fl_app.report.read.reading import Run
-from leakmeter.fl_app.report.wording import KINDS, counted, exact, percent
+from leakmeter.fl_app.report.markup import Markup, exact, joined, tag
+from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.wording import KINDS, counted, percent
 
 _HEADS = (
     "finding",

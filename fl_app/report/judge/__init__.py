@@ -1,0 +1,1 @@
+"""What the findings say: `adversary.py` groups them, then `verdict.py`, then `advice.py`."""

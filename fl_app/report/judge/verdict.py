@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.fl_app.report.adversaries import Adversary, by_adversary, leading, unsaid_bounds
-from leakmeter.fl_app.report.read.reading import Run
+from leakmeter.fl_app.report.judge.adversary import (
+    Adversary,
+    by_adversary,
+    covers,
+    leading,
+    unsaid_bounds,
+)
+from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.report.wording import (
     capital,
     claim,
@@ -108,6 +114,22 @@ def verdicts(run: Run) -> list[Verdict]:
 def leads(findings: Sequence[Finding]) -> list[Finding]:
     """Return the numbers to show first, lower bounds before the rest."""
     return leading(sorted(findings, key=lambda f: f.kind != "lower_bound"))
+
+
+def contradictions(run: Run) -> list[str]:
+    """Return what cannot be: lower bounds above a guarantee for the same adversary."""
+    found = []
+    for bound in run.of_the_run:
+        for upper in run.of_the_run:
+            too_much = bound.kind == "lower_bound" and bound.value > upper.value
+            if too_much and covers(upper, bound) and (upper.delta or 0) <= (bound.delta or 0):
+                found.append(
+                    f"{capital(bound.auditor)} shows {claim(bound)}{terms(bound)}, above the "
+                    f"guarantee {claim(upper)}{terms(upper)}. Unless it is one of the "
+                    f"{number(100 - 100 * (bound.confidence or 0))} % of bounds that miss, an "
+                    "assumption of one of them does not hold."
+                )
+    return found
 
 
 def _verdict(findings: tuple[Finding, ...]) -> Verdict:

@@ -14,10 +14,10 @@ from typing import Any, get_args
 from leakmeter.auditors.finding import Adjacency, Finding, Kind, Observer, Unit
 from leakmeter.fl_app.config.errors import ConfigError
 
-Check = Callable[[Any], Any]  # returns the value as we use it, or raises ValueError with "allowed"
+_Check = Callable[[Any], Any]  # returns the value as we use it, or raises ValueError with "allowed"
 
 
-def number(value: Any) -> float:
+def _number(value: Any) -> float:
     """Return a number; JSON lacks infinities, which are written as strings."""
     if isinstance(value, str) and value in ("inf", "-inf", "nan"):
         return float(value)
@@ -26,7 +26,7 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def whole(lowest: int) -> Check:
+def _whole(lowest: int) -> _Check:
     """Return the check of a whole number."""
 
     def check(value: Any) -> int:
@@ -44,14 +44,14 @@ def text(value: Any) -> str:
     return value
 
 
-def flag(value: Any) -> bool:
+def _flag(value: Any) -> bool:
     """Return a truth value."""
     if not isinstance(value, bool):
         raise ValueError("true or false")
     return value
 
 
-def one_of(words: Sequence[str]) -> Check:
+def _one_of(words: Sequence[str]) -> _Check:
     """Return the check of a word."""
 
     def check(value: Any) -> str:
@@ -62,7 +62,7 @@ def one_of(words: Sequence[str]) -> Check:
     return check
 
 
-def maybe(inner: Check) -> Check:
+def _maybe(inner: _Check) -> _Check:
     """Return the check that lets null pass."""
 
     def check(value: Any) -> Any:
@@ -74,7 +74,7 @@ def maybe(inner: Check) -> Check:
     return check
 
 
-def mapping(inner: Check | None = None) -> Check:
+def mapping(inner: _Check | None = None) -> _Check:
     """Return the check of an object whose values all pass."""
 
     def check(value: Any) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def mapping(inner: Check | None = None) -> Check:
     return check
 
 
-def several(inner: Check, count: int | None = None) -> Check:
+def _several(inner: _Check, count: int | None = None) -> _Check:
     """Return the check of a list whose items all pass."""
 
     def check(value: Any) -> tuple[Any, ...]:
@@ -100,44 +100,44 @@ def _any(value: Any) -> Any:
     return value
 
 
-FINDING: dict[str, Check] = {
-    "value": number,
-    "kind": one_of(get_args(Kind)),
+FINDING: dict[str, _Check] = {
+    "value": _number,
+    "kind": _one_of(get_args(Kind)),
     "rule": text,
-    "delta": maybe(number),
-    "confidence": maybe(number),
-    "sample_sizes": mapping(whole(0)),
-    "cap": maybe(number),
-    "saturated": flag,
-    "assumptions": several(text),
+    "delta": _maybe(_number),
+    "confidence": _maybe(_number),
+    "sample_sizes": mapping(_whole(0)),
+    "cap": _maybe(_number),
+    "saturated": _flag,
+    "assumptions": _several(text),
     "auditor": text,
     "quantity": text,
     "threat_model": text,
-    "observer": one_of(get_args(Observer)),
-    "adjacency": maybe(one_of(get_args(Adjacency))),
-    "unit": one_of(get_args(Unit)),
-    "server_round": maybe(whole(1)),
-    "null_band": maybe(several(number, 2)),
-    "seed": maybe(whole(0)),
+    "observer": _one_of(get_args(Observer)),
+    "adjacency": _maybe(_one_of(get_args(Adjacency))),
+    "unit": _one_of(get_args(Unit)),
+    "server_round": _maybe(_whole(1)),
+    "null_band": _maybe(_several(_number, 2)),
+    "seed": _maybe(_whole(0)),
     "details": mapping(),
 }
-ROUND: dict[str, Check] = {
-    "server_round": whole(1),
-    "accuracy": maybe(number),
-    "num_clients": whole(0),
-    "metrics": mapping(number),
+ROUND: dict[str, _Check] = {
+    "server_round": _whole(1),
+    "accuracy": _maybe(_number),
+    "num_clients": _whole(0),
+    "metrics": mapping(_number),
 }
-REPORT: dict[str, Check] = {
+REPORT: dict[str, _Check] = {
     "config": mapping(),
-    "rounds": several(_any),
-    "findings": several(_any),
-    "failures": several(text),
+    "rounds": _several(_any),
+    "findings": _several(_any),
+    "failures": _several(text),
 }
 
 assert set(FINDING) == {spec.name for spec in fields_of(Finding)}
 
 
-def checked(values: Any, allowed: Mapping[str, Check], where: str) -> dict[str, Any]:
+def checked(values: Any, allowed: Mapping[str, _Check], where: str) -> dict[str, Any]:
     """Return the known fields of an object; raise with the place of the first that is wrong."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where} must be an object, got {_short(values)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import leakmeter
 from leakmeter.clients.secure_sum.participant import PublicKeys
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config, kebab
@@ -20,6 +22,7 @@ from leakmeter.strategies.secure_sum.exchange import Exchange
 
 ROOT = Path(__file__).parents[3]
 HEAVY = {"torch", "torchvision", "flwr", "ray", "numpy", "scipy", "sklearn", "rich", "grpc"}
+HEAVY |= {"matplotlib"}
 
 
 @pytest.fixture(autouse=True)
@@ -93,9 +96,11 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--sample", "9"], "sample + canary-seats must be at most clients = 6, got 9 + 2 = 11"),
         (["--clients", "four"], "argument --clients: invalid int value: 'four'"),
         (["--clients"], "argument --clients: expected one argument"),
-        (["--clint", "4"], "unrecognized arguments: --clint 4"),
-        (["--round", "4"], "unrecognized arguments: --round 4"),
-        (["somewhere"], "unrecognized arguments: somewhere"),
+        (["--clint", "4"], "unknown option --clint; did you mean --clients?"),
+        (["--round=4"], "unknown option --round; did you mean --rounds?"),
+        (["--no-downlod"], "unknown option --no-downlod; did you mean --no-download?"),
+        (["--nothing", "4"], "unknown option --nothing; see python run_sim.py --help"),
+        (["somewhere"], "unexpected argument somewhere; see python run_sim.py --help"),
         (["--synthetic-examples", "9"], "synthetic-examples must be at least one a class (10)"),
         (
             ["--clients", "121"],
@@ -117,7 +122,10 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             ["--engine", "ray", "--ray-address", "127.0.0.1:1"],
             "ray-address must be where a Ray cluster listens (",
         ),
-        (["--resume", "."], "resume takes all settings from the folder, got also canary-seats, "),
+        (
+            ["--resume", "."],
+            "--resume takes all settings from the folder; leave out --canary-seats, ",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_with_code_2_and_leaves_nothing(
@@ -188,7 +196,7 @@ def test_a_resumed_run_takes_no_other_settings(
     more: list[str], unfinished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refused(["--resume", str(unfinished), *more], capsys)
-    assert said == f"resume takes all settings from the folder, got also {more[0].strip('-')}"
+    assert said == f"--resume takes all settings from the folder; leave out {more[0]}"
 
 
 def test_a_run_whose_settings_were_edited_cannot_be_resumed(
@@ -255,22 +263,36 @@ def test_the_script_itself_ends_with_code_2_and_no_traceback() -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_help_and_mistakes_import_nothing_heavy() -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["--dataset", "cifar"],
+        ["--round", "4"],
+        ["reprot"],
+        ["report", "--help"],
+        ["report"],
+        ["reproduce", "--help"],
+        ["reproduce", "--list"],
+    ],
+    ids=" ".join,
+)
+def test_help_and_mistakes_import_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys\n"
         "from leakmeter.fl_app.cli.main import main\n"
         "try:\n"
         "    main(sys.argv[1:])\n"
         "except SystemExit as end:\n"
-        "    assert end.code == 0\n"
+        "    assert not end.code\n"
         "print(sorted(name for name in sys.modules if '.' not in name))"
     )
-    for arguments in (["--help"], ["--dataset", "cifar"], ["report", "--help"], ["report"]):
-        done = run("-c", code, *arguments)
-        assert done.returncode == 0, done.stderr
-        modules = set(json.loads(done.stdout.splitlines()[-1].replace("'", '"')))
-        assert "leakmeter" in modules
-        assert not modules & HEAVY
+    done = run("-c", code, *arguments)
+    assert done.returncode == 0, done.stderr
+    modules = set(json.loads(done.stdout.splitlines()[-1].replace("'", '"')))
+    assert "leakmeter" in modules
+    assert not modules & HEAVY
 
 
 def test_a_terminal_without_greek_letters_shows_question_marks() -> None:
@@ -279,9 +301,36 @@ def test_a_terminal_without_greek_letters_shows_question_marks() -> None:
     assert "? of every (?, ?) reported" in done.stdout
 
 
-def help_text(capsys: pytest.CaptureFixture[str]) -> str:
+@pytest.mark.parametrize("command", [[], ["run"]], ids=["default", "run"])
+def test_the_version_is_that_of_the_package(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as end:
-        main(["--help"])
+        main([*command, "--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"leakmeter {leakmeter.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reprot", "runs/x"], "unknown command reprot; did you mean report?"),
+        (["nonsense"], "unknown command nonsense; the commands are run, report, reproduce"),
+        (["report", "--cvs", "here", "runs/x"], "unknown option --cvs; did you mean --csv?"),
+        (["report"], "the following arguments are required: RUN; see python run_sim.py report"),
+        (["reproduce", "--lst"], "unknown option --lst; did you mean --list?"),
+        (["run", "--csv"], "unknown option --csv; see python run_sim.py --help"),
+    ],
+)
+def test_a_mistake_names_the_nearest_command_or_option_of_the_same_command(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(arguments, capsys).startswith(message)
+
+
+def help_text(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--help"])
     assert end.value.code == 0
     return capsys.readouterr().out
 
@@ -315,6 +364,20 @@ def test_help_shows_examples_that_can_be_copied(
     assert f"\n  {program} --resume runs/demo\n" in printed
     assert f"\n  {program} reproduce --list\n" in printed
     assert f"\n  {program} report runs/demo runs/other\n" in printed
+
+
+def test_help_without_a_command_is_that_of_run_and_names_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = help_text(capsys)
+    assert text == help_text(capsys, "run")
+    assert re.findall(r"^  (\w+)   +[a-z]", text[text.index("\ncommands:") :], re.MULTILINE) == [
+        "run",
+        "report",
+        "reproduce",
+    ]
+    for command in ("report", "reproduce"):
+        assert help_text(capsys, command).startswith(f"usage: python run_sim.py {command} [-h]")
 
 
 def test_a_whole_run_leaves_its_folder(finished: Path) -> None:
@@ -433,7 +496,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakmeter.fl_app.engines.launch.launch", launch)
 
 
-def test_an_interruption_tells_how_to_go_on(
+def test_an_interruption_tells_how_to_resume(
     tmp_path: Path,
     tiny: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -441,12 +504,12 @@ def test_an_interruption_tells_how_to_go_on(
 ) -> None:
     fail_with(KeyboardInterrupt(), monkeypatch)
     assert main([*tiny, "--out", "run"]) == 130
-    go_on = f"go on with: python run_sim.py --resume {tmp_path / 'run'}\n"
-    assert capsys.readouterr().out == f"interrupted; {go_on}"
+    resume = f"resume with: python run_sim.py --resume {tmp_path / 'run'}\n"
+    assert capsys.readouterr().out == f"interrupted; {resume}"
     fail_with(RuntimeError("made up"), monkeypatch)
     with pytest.raises(RuntimeError, match="made up"):
         main([*tiny, "--out", "other"])
-    assert capsys.readouterr().out.startswith("the run died; go on with: ")
+    assert capsys.readouterr().out.startswith("the run failed; resume with: ")
 
 
 def test_a_failed_auditor_is_named_and_gives_code_1(

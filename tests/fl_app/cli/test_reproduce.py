@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ from leakmeter.fl_app.data.load import FOLDER_VARIABLE
 from leakmeter.fl_app.experiments.andrew2024 import dp_fedavg_writers
 from leakmeter.fl_app.experiments.andrew2024 import table1 as one_shot_table1
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
+from tests.helpers import findings
 
 ROOT = Path(__file__).parents[3]
 REAL = os.environ.get(FOLDER_VARIABLE)
@@ -83,10 +85,11 @@ def test_every_listed_experiment_runs_at_both_scales_and_says_for_how_long(name:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], f"name must be one of {', '.join(EXPERIMENTS)}, got none"),
-        (["table-9"], f"name must be one of {', '.join(EXPERIMENTS)}, got 'table-9'"),
+        ([], "no experiment named; try one-shot-table1, or --list for all"),
+        (["nonsense"], "unknown experiment nonsense; --list shows all of them"),
+        (["mi-writer"], "unknown experiment mi-writer; did you mean mi-writers?"),
         (["one-shot-table1", "--scale", "huge"], "scale must be one of paper, small, got 'huge'"),
-        (["one-shot-table1", "--scle", "small"], "unrecognized arguments: --scle"),
+        (["one-shot-table1", "--scle", "small"], "unknown option --scle; did you mean --scale?"),
         (["one-shot-table1", "--engine", "gpu"], "engine must be one of inline, ray, got 'gpu'"),
         (
             ["one-shot-table1", "--ray-address", "here:1"],
@@ -211,17 +214,11 @@ def test_table_1_agrees_with_the_known_std_and_not_with_the_printed_algorithm(
     assert larger["fitted_mean"] < cell["fitted_mean"]
 
 
-def finding(kind: str, value: Any, **more: Any) -> dict[str, Any]:
+def finding(kind: str, value: float, **more: Any) -> dict[str, Any]:
     """Return a finding of the whole run as a report has it."""
-    same = {"observer": "outsider", "adjacency": "zero-out", "unit": "client", "delta": 1e-5}
-    final = "outsider who gets the initial and the final model"
-    words = {"auditor": "one-shot", "quantity": "epsilon", "threat_model": final}
-    rest = {"server_round": None, "rule": "known null", "null_band": [0.1, 0.2], "cap": 9.0}
-    return {**same, **words, **rest, "saturated": False, "confidence": 0.95} | {
-        "kind": kind,
-        "value": value,
-        **more,
-    }
+    same = {"adjacency": "zero-out", "delta": 1e-5, "auditor": "one-shot", "confidence": 0.95}
+    final = {"threat_model": "outsider who gets the initial and the final model"}
+    return findings.finding(**same | final | {"kind": kind, "value": value} | more).to_json()
 
 
 def test_a_bound_is_set_beside_the_guarantee_of_the_same_observer_and_adjacency() -> None:
@@ -230,7 +227,7 @@ def test_a_bound_is_set_beside_the_guarantee_of_the_same_observer_and_adjacency(
     found = [finding("estimate", 1.0), finding("lower_bound", 0.5)]
     found += [finding("estimate", 2.0, **every), finding("lower_bound", 1.5, **every)]
     found += [
-        finding("guarantee", "inf", **accountant, observer="server"),
+        finding("guarantee", math.inf, **accountant, observer="server"),
         finding("guarantee", 9.0, **accountant, adjacency="replace"),
         finding("guarantee", 3.0, **accountant),
         finding("guarantee", 2.0, **accountant | {"threat_model": "does not know who took part"}),

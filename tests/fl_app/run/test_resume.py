@@ -83,7 +83,7 @@ def test_a_run_cut_off_after_any_round_goes_on_to_the_same_report(
     capsys.readouterr()
     assert resumed(tmp_path / "run") == whole(server)
     said = capsys.readouterr().out
-    assert (f"going on after round {last} of 4" in said) == (last > 0)
+    assert (f"resuming after round {last} of 4" in said) == (last > 0)
     shown = [line.split()[1] for line in said.splitlines() if line.startswith("round ")]
     assert shown == [f"{r}/4" for r in range(last + 1, 5)]
 

@@ -4,59 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from leakmeter.auditors import Finding
-from leakmeter.fl_app.report.draw.forest import contradictions
-from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.verdict import Verdict, verdicts
-from leakmeter.fl_app.report.read.reading import Run
-from leakmeter.fl_app.report.wording import covers, number
-
-
-def finding(**changed: Any) -> Finding:
-    values: dict[str, Any] = {
-        "value": 1.0,
-        "kind": "estimate",
-        "rule": "a rule",
-        "delta": 1e-5,
-        "auditor": "one-shot",
-        "quantity": "epsilon",
-        "threat_model": "outsider who gets the model before and after every round",
-        "observer": "outsider",
-        "adjacency": "zero-out",
-    }
-    return Finding(**(values | changed))
-
-
-def bound(value: float, **changed: Any) -> Finding:
-    return finding(**({"kind": "lower_bound", "confidence": 0.95, "value": value} | changed))
-
-
-def guarantee(value: float, **changed: Any) -> Finding:
-    own = {"kind": "guarantee", "value": value, "auditor": "accountant", "assumptions": ("noise",)}
-    return finding(**(own | changed))
-
-
-OURS = ("dataset", "model", "algorithm", "secagg", "auditors", "engine")
-
-
-def run(*findings: Finding, **config: Any) -> Run:
-    """Return a run with some of our settings; without any it is a foreign project's."""
-    named = {name.replace("_", "-"): value for name, value in config.items()}
-    named = dict.fromkeys(OURS if config else (), "some") | named
-    return Run("run", Path("/run"), config=named, findings=findings)
-
-
-def one(*findings: Finding, **config: Any) -> tuple[Verdict, str]:
-    """Return the only verdict, and all that the page says of it in one text."""
-    whole = run(*findings, **config)
-    [verdict] = verdicts(whole)
-    todo = advice(verdict, whole, [verdict])
-    said = " ".join([verdict.headline, *verdict.found, *verdict.sure, *todo])
-    return verdict, said.replace("\N{NO-BREAK SPACE}", " ")
+from leakmeter.fl_app.report.judge.verdict import verdicts
+from leakmeter.fl_app.report.read.run import Run
+from tests.fl_app.report.judge.makers import bound, finding, guarantee, one, run
 
 
 def test_a_lower_bound_is_at_least() -> None:
@@ -161,79 +114,7 @@ def test_what_needs_something_done_comes_first() -> None:
     assert [v.findings[0].threat_model for v in found] == ["d", "c", "b", "a"]
 
 
-def test_advice_names_what_helps_against_this_observer() -> None:
-    final = bound(0.5, threat_model="outsider who gets the initial and the final model")
-    whole = run(bound(500.0), final, noise="none", sample=30)
-    made = verdicts(whole)
-    todo = " ".join(advice(made[0], whole, made))
-    assert "the final model alone shows 0.5 instead of 500" in todo
-    assert "--noise central" in todo
-    assert "(--sample, now 30)" in todo
-    _, server = one(bound(1.0, observer="server", adjacency="replace"), noise="none", secagg="off")
-    assert "--noise distributed" in server
-    assert "Turn secure aggregation on" in server
-    _, noised = one(bound(1.0), noise="central", noise_multiplier=0.5)
-    assert "More noise (--noise-multiplier, now 0.5)" in noised
-    _, record = one(bound(1.0, unit="record", observer="server"), noise="wfna", wfna_floor=0.1)
-    assert "Raise the floor of the noise that clients fill up (--wfna-floor, now 0.1)" in record
-
-
-def test_a_floor_is_raised_only_where_noise_is_filled_up() -> None:
-    _, said = one(bound(1.0, unit="record", auditor="membership"), noise="none", wfna_floor=0.0)
-    assert "floor" not in said
-    assert "--noise central" in said
-
-
-@pytest.mark.parametrize("kind", ["lower_bound", "approximation"])
-def test_more_clients_are_no_advice_where_one_data_set_is_dealt_to_all(kind: Any) -> None:
-    alone = "server who sees the sum (game {}: what is new)"
-    about = {"kind": kind, "observer": "server", "confidence": 0.95}
-    _, dealt = one(finding(threat_model=alone.format("partition"), **about))
-    _, drawn = one(finding(threat_model=alone.format("independent"), **about))
-    assert "More clients" not in dealt
-    assert "More clients in a round leave less of each in the sum." in drawn
-
-
-def test_settings_of_another_project_are_not_named() -> None:
-    _, said = one(bound(1.0))
-    assert "--" not in said
-    own = Run("run", Path("/run"), config={"noise": 3, "sample": 9}, findings=(bound(1.0),))
-    [verdict] = verdicts(own)
-    assert "--" not in " ".join(advice(verdict, own, [verdict]))
-
-
 def test_an_unfinished_run_speaks_of_its_last_round() -> None:
     rounds = [bound(1.0, server_round=1), bound(0.0, server_round=2)]
     [verdict] = verdicts(Run("run", Path("/run"), findings=tuple(rounds), is_finished=False))
     assert verdict.level == "none"
-
-
-def test_bounds_are_compared_with_guarantees_for_the_same_adversary_only() -> None:
-    upper, lower = guarantee(1.0), bound(2.0)
-    assert covers(upper, lower)
-    [words] = contradictions(run(upper, lower))
-    assert "an assumption of one of them does not hold" in words
-    for other in (
-        guarantee(1.0, observer="server"),
-        guarantee(1.0, unit="record"),
-        guarantee(1.0, adjacency="replace"),
-    ):
-        assert not covers(other, lower)
-        assert contradictions(run(other, lower)) == []
-    hidden = guarantee(1.0, assumptions=("the observer does not learn who took part",))
-    assert covers(hidden, lower)
-    assert not covers(hidden, bound(2.0, threat_model="outsider who knows who takes part"))
-    # A canary has its seat for certain: no sampling hides whether it takes part.
-    seated = bound(2.0, assumptions=("a canary stands for a client that takes part in 1 round",))
-    assert covers(upper, seated)
-    assert contradictions(run(hidden, seated)) == []
-    assert contradictions(run(guarantee(2.5), lower)) == []
-    assert contradictions(run(guarantee(1.0, delta=1e-3), lower)) == []  # another promise
-
-
-@pytest.mark.parametrize("value", [0.62579, 586.03, 1.6749, 12345.6, 3e-5, 7.0])
-def test_rounding_never_makes_a_bound_stronger(value: float) -> None:
-    low, high = (number(value, 3, kind) for kind in ("lower_bound", "guarantee"))
-    assert float(low.replace(",", "")) <= value <= float(high.replace(",", ""))
-    assert float(low.replace(",", "")) == pytest.approx(value, rel=0.01)
-    assert float(high.replace(",", "")) == pytest.approx(value, rel=0.01)

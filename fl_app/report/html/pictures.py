@@ -6,7 +6,7 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from leakmeter.fl_app.report.html.markup import Markup, tag
+from leakmeter.fl_app.report.markup import Markup, tag
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MOST_BYTES, _MOST_PICTURES = 400_000, 12

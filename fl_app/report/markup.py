@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
+from leakmeter.auditors.finding import Kind
+from leakmeter.fl_app.report.wording import number
+
 _VOID = {"meta", "img", "br"}
 
 
@@ -13,11 +16,11 @@ class Markup(str):
     __slots__ = ()
 
 
-Content = str | Markup | None
-Attribute = str | int | float | bool | None
+_Content = str | Markup | None
+_Attribute = str | int | float | bool | None
 
 
-def tag(name: str, /, *content: Content, **attributes: Attribute) -> Markup:
+def tag(name: str, /, *content: _Content, **attributes: _Attribute) -> Markup:
     """Return an element; None in the content or as an attribute is left out.
 
     Attributes are written with underscores for hyphens; one underscore at the end is dropped, as
@@ -32,16 +35,21 @@ def tag(name: str, /, *content: Content, **attributes: Attribute) -> Markup:
     return Markup(f"<{name}{written}>{joined(*content)}</{name}>")
 
 
-def joined(*content: Content) -> Markup:
+def joined(*content: _Content) -> Markup:
     """Return pieces one after the other."""
     return Markup("".join(_escaped(piece) for piece in content if piece is not None))
+
+
+def exact(value: float | int, kind: Kind | None = None) -> Markup:
+    """Return a number to read, which carries the exact one for programs."""
+    return tag("data", number(float(value), kind=kind), value=repr(value))
 
 
 def _escaped(piece: str) -> str:
     return str(piece) if isinstance(piece, Markup) else escape(piece, quote=True)
 
 
-def _attribute(key: str, value: Attribute) -> str:
+def _attribute(key: str, value: _Attribute) -> str:
     if value is None or value is False:
         return ""
     name = key.removesuffix("_").replace("_", "-")

@@ -1,0 +1,148 @@
+"""`leakmeter run`, the default command: train, audit, and leave a folder with the results."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakmeter import __version__
+from leakmeter.fl_app.config.config import Config, kebab, read_toml
+from leakmeter.fl_app.config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from leakmeter.fl_app.run.folder import RunFolder
+
+_GROUPS = {
+    "task": "Data and model",
+    "federation": "Federation",
+    "client": "Client",
+    "privacy": "Protection",
+    "audit": "Audit",
+    "run": "Run",
+}
+_USAGE = """\
+%(prog)s [--config FILE] [--out DIR | --resume DIR] [settings]
+       %(prog)s report RUN [RUN ...]
+       %(prog)s reproduce NAME"""
+_DESCRIPTION = """\
+Runs federated learning and measures what its aggregates leak: clients train a model together,
+auditors look at every round, and a report says what an adversary could have learnt.
+"""
+_EPILOG = """\
+commands:
+  run         train and audit; the default, so you can leave the word out
+  report      write a page about one run, or compare several
+  reproduce   repeat a published table or figure
+  `%(prog)s report --help` and `%(prog)s reproduce --help` list their options.
+
+examples:
+  %(prog)s
+      the default job: 60 clients learn handwritten digits, three audits; results in runs/
+  %(prog)s --out runs/demo --rounds 50
+      longer, in a folder of your choice
+  %(prog)s --config runs/demo/config.toml --seed 1
+      the same settings with another seed
+  %(prog)s --resume runs/demo
+      resume an interrupted run
+  %(prog)s report runs/demo runs/other
+      one page about both runs, side by side
+  %(prog)s reproduce --list
+      all published tables and figures that can be repeated
+"""
+
+
+def set_up(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command, made from the fields of `Config`."""
+    parser.usage, parser.description, parser.epilog = _USAGE, _DESCRIPTION, _EPILOG
+    parser.set_defaults(call=run, program=parser.prog)
+    parser.add_argument("--version", action="version", version=f"leakmeter {__version__}")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
+    parser.add_argument(
+        "--out", metavar="DIR", help="new folder for the results (default: runs/<time>)"
+    )
+    parser.add_argument("--resume", metavar="DIR", help="resume the run in this folder")
+    parser.add_argument("--verbose", action="store_true", help="show Flower's log too")
+    groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
+    for spec in fields(Config):
+        meta = spec.metadata
+        options: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": kebab(spec.name)}
+        text = meta["help"]
+        kind = type(spec.default)
+        if kind is bool:
+            options |= {"action": argparse.BooleanOptionalAction}
+        else:
+            # Choices and ranges are checked by Config, so that TOML gets the same messages.
+            names = "|".join(meta["choices"]) or meta["metavar"]
+            options |= {"type": kind, "metavar": names or {int: "N", float: "X"}[kind]}
+        if kind is not bool and spec.default != "":
+            text += f" (default: {spec.default})"
+        groups[meta["group"]].add_argument(f"--{kebab(spec.name)}", help=text, **options)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run or resume, with progress, and print where the results are."""
+    known = {kebab(spec.name) for spec in fields(Config)}
+    given = {name: value for name, value in vars(arguments).items() if name in known}
+    config = _config(arguments, given)
+    import logging
+
+    from leakmeter.fl_app.run.folder import RunFolder, default_path
+    from leakmeter.fl_app.run.preflight import preflight
+
+    # After these imports: Flower sets its own level when it is imported.
+    logging.getLogger("flwr").setLevel(logging.INFO if arguments.verbose else logging.WARNING)
+
+    if config is None:
+        folder = RunFolder.open(Path(arguments.resume))
+        preflight(folder.config, folder.path)
+        folder.load()  # a broken checkpoint is an error before anything starts
+    else:
+        preflight(config)
+        out = Path(arguments.out) if arguments.out else default_path(config, Path("runs"))
+        folder = RunFolder.create(out, config)
+    return _launch(folder, f"resume with: {arguments.program} --resume {folder.path}")
+
+
+def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | None:
+    """Return the settings of a new run; None for one that is resumed, whose folder has them."""
+    if arguments.resume is not None:
+        more = {"config": arguments.config, "out": arguments.out}
+        names = sorted(given) + [name for name, value in more.items() if value]
+        if names:
+            raise ConfigError(
+                f"--resume takes all settings from the folder; leave out --{', --'.join(names)}"
+            )
+        return None
+    settings = read_toml(Path(arguments.config)) if arguments.config else {}
+    config = Config.from_mapping({**settings, **given})
+    paths = {"data_dir": config.data_dir, "ledger": config.ledger}
+    # So that the run can be repeated and resumed from anywhere.
+    absolute = {k: str(Path(v).expanduser().absolute()) for k, v in paths.items() if v}
+    return replace(config, **absolute)  # type: ignore[arg-type]
+
+
+def _launch(folder: RunFolder, how_to_resume: str) -> int:
+    """Launch, and say how to resume a run that is cut short."""
+    from leakmeter.fl_app.engines.launch import launch
+    from leakmeter.fl_app.report import leave_page
+    from leakmeter.fl_app.run.progress import Progress
+
+    progress = Progress()
+    try:
+        outcome = launch(folder, progress)
+    except ConfigError:
+        raise
+    except KeyboardInterrupt:
+        progress.stop()
+        progress.say(f"interrupted; {how_to_resume}")
+        return 130
+    except BaseException:
+        progress.stop()
+        progress.say(f"the run failed; {how_to_resume}")
+        raise
+    progress.summary(outcome.findings, outcome.failures)
+    has_page = leave_page(folder.path, progress.say)
+    progress.say(f"report: {folder.path / 'report.json'}")
+    return 1 if outcome.failures or not has_page else 0
