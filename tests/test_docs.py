@@ -19,7 +19,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 from tests.docs_blocks import blocks, commands, our_arguments, spans
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("examples/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
 # Programs of others that pages may call; their arguments are not ours to check.
 OTHERS = {"pip", "pytest", "flwr", "flower-simulation", "flower-superlink", "flower-supernode"}
 OTHERS |= {"ray", "cd", "git", "ruff", "mypy", "lint-imports", "uv", "export", "python"}
