@@ -86,7 +86,7 @@ def sampled(draws: int, clients: int) -> float:
     y = torch.from_numpy(rng.integers(0, 10, 2_000))
     parts = tuple(rng.permutation(2_000)[:50] for _ in range(clients))
     cohort = Cohort(nn.Linear(64, 10), FedAvg(epochs=1, batch_size=10, lr=0.1))
-    sampler = CohortSampler(cohort, x, y, Kept(parts), seed=0)
+    sampler = CohortSampler(cohort, (x, y), Kept(parts), seed=0)
     model, along = np.zeros(cohort.dim, np.float32), np.ones((cohort.dim, 1))
 
     def draw() -> None:

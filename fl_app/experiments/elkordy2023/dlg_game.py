@@ -174,7 +174,7 @@ def information(case: Case) -> dict[str, Any]:
         draw=lambda pool, _, rng: rng.choice(pool, case.batch, replace=False),
     )
     cohort = Cohort(net, FedSGD(batch_size=case.batch, lr=1.0))
-    sampler = CohortSampler(cohort, x, y, source, seed=_SEED)
+    sampler = CohortSampler(cohort, (x, y), source, seed=_SEED)
     fit = np.concatenate(list(sampler.sample(start, [0], _FIT, ("fit",))))[:, 0]
     subspace = principal_subspace(fit, rank=_RANK)
     everybody = range(max(case.users))
