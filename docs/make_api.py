@@ -23,7 +23,7 @@ MODULES = (
     "leakmeter.auditors.bounds.one_run",
     "leakmeter.auditors.ldp.curve",
     "leakmeter.auditors.likelihood_ratio.span",
-    "leakmeter.auditors.information.mi",
+    "leakmeter.auditors.information",
     "leakmeter.auditors.information.theory",
     "leakmeter.auditors.information.mine.estimator",
     "leakmeter.auditors.reconstruction",

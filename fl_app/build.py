@@ -25,8 +25,8 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors._types import Watch
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.information.information import Information
-from leakmeter.auditors.information.mi import batch_entropy
+from leakmeter.auditors.information import batch_entropy
+from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import Game, PerRound

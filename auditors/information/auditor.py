@@ -32,8 +32,8 @@ from leakmeter.auditors.auditor import (
 )
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.account import Account, Entry
+from leakmeter.auditors.information.figure import NATS_PER_BIT, Information
 from leakmeter.auditors.information.findings import WHOLE, Words, alike, summed
-from leakmeter.auditors.information.information import NATS_PER_BIT, Information
 from leakmeter.auditors.information.measure import ConstantUpdatesError, Look, check_whole, measure
 from leakmeter.auditors.information.per_client import most_directions
 from leakmeter.auditors.information.theory import Case, gaussian_information, round_bound

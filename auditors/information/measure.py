@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Floats, Vector, Watch
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import UnableError
-from leakmeter.auditors.information.information import Information
+from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.logdet import (
     Subspace,
     joint_information,

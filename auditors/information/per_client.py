@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.information.information import Information
+from leakmeter.auditors.information.figure import Information
 
 # Parts that the jackknife leaves out, at most.
 _PARTS = 20

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from scipy.special import gammaln
 
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.information.information import Information
+from leakmeter.auditors.information.figure import Information
 
 _IID = "the users' gradients are independent and alike given the model (Assumption 1)"
 

@@ -24,7 +24,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from leakmeter.auditors.information.mi import logdet_information, principal_subspace
+from leakmeter.auditors.information import logdet_information, principal_subspace
 from leakmeter.auditors.reconstruction import Attack, invert, psnr
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort

@@ -11,12 +11,12 @@ import pytest
 from leakmeter.auditors import MutualInformation, check_auditor
 from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.information.findings import QUANTITY, WHOLE
-from leakmeter.auditors.information.mi import (
+from leakmeter.auditors.information import (
     IndependentWhitened,
     batch_entropy,
     gaussian_information,
 )
+from leakmeter.auditors.information.findings import QUANTITY, WHOLE
 from leakmeter.auditors.sampler import PerRound
 
 DIM, CLIENTS = 20, 6

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors.information.determinant import jackknife_std, log_det_bias, log_det_std
-from leakmeter.auditors.information.mi import (
+from leakmeter.auditors.information import (
     Information,
     gaussian_information,
     joint_information,
@@ -18,6 +17,7 @@ from leakmeter.auditors.information.mi import (
     principal_subspace,
     subspace_information,
 )
+from leakmeter.auditors.information.determinant import jackknife_std, log_det_bias, log_det_std
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import Moments
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.information.mi import gaussian_information
+from leakmeter.auditors.information import gaussian_information
 from leakmeter.auditors.information.mine import estimator as mine
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.base import Cells, Table
