@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.hook.audited import Audited
     from leakmeter.auditors.hook.mods import canary_mod, tap_mod
     from leakmeter.auditors.information.auditor import MutualInformation
+    from leakmeter.auditors.information.measure import Look
     from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
     from leakmeter.auditors.likelihood_ratio.game import Effort
     from leakmeter.auditors.presets import passive
@@ -35,6 +36,7 @@ __all__ = [
     "Effort",
     "Finding",
     "LikelihoodRatio",
+    "Look",
     "Membership",
     "MutualInformation",
     "OneShotCanaries",
@@ -61,6 +63,7 @@ _HOME = {
     "Audited": "hook.audited",
     "Effort": "likelihood_ratio.game",
     "LikelihoodRatio": "likelihood_ratio.auditor",
+    "Look": "information.measure",
     "Membership": "records.membership",
     "MutualInformation": "information.auditor",
     "OneShotCanaries": "canaries.auditor",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.finding import Finding
 
 
@@ -131,11 +131,13 @@ class Auditor(ABC):
         name: How findings and records call it; differs between the auditors of one run.
         reads: Fields of `RoundView` that its adversary sees. A finding may depend on no others.
         wants_truth: Whether clients should keep their plain updates (simulation only).
+        watch: Told which stage of a long audit is how far, if somebody shows progress.
     """
 
     name: str = "auditor"
     reads: frozenset[str] = frozenset({"sent", "released"})
     wants_truth: bool = False
+    watch: Watch | None = None
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Called once before round 1 with the model's size and the planned rounds."""

@@ -25,7 +25,7 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors._types import Watch
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.information import batch_entropy
+from leakmeter.auditors.information import Look, Theory, batch_entropy
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.rng import stream
@@ -181,18 +181,15 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
             observer="outsider" if config.noise == "central" else "server",
             delta=config.delta,
             seed=config.seed,
-            watch=watch,
         ),
         "mutual-information": lambda: MutualInformation(
             sampler,
             target=None if config.mi_target < 0 else config.mi_target,
             every=config.mi_every,
-            draws=config.mi_draws,
-            rank=config.mi_rank or None,
+            look=Look(draws=config.mi_draws, rank=config.mi_rank or None),
+            theory=Theory(limit=partial(_batch_entropy, config)),
             observer="outsider" if config.noise == "central" else "server",
-            limit=partial(_batch_entropy, config),
             seed=config.seed,
-            watch=watch,
         ),
         "record-likelihood-ratio": lambda: RecordLikelihoodRatio(
             partial(record_case, config),
@@ -205,6 +202,7 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
     if config.noise == "wfna":
         made = beside_records(made)
     for auditor in made:
+        auditor.watch = watch
         try:
             auditor.begin(dim, config.rounds)
         except ValueError as error:

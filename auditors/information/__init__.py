@@ -15,9 +15,11 @@ from leakmeter.auditors.information.logdet import (
     principal_subspace,
     subspace_information,
 )
+from leakmeter.auditors.information.measure import Look
 from leakmeter.auditors.information.theory import (
     IndependentWhitened,
     LogConcaveWhitened,
+    Theory,
     accumulated,
     batch_entropy,
     gaussian_information,
@@ -29,7 +31,9 @@ __all__ = [
     "IndependentWhitened",
     "Information",
     "LogConcaveWhitened",
+    "Look",
     "Subspace",
+    "Theory",
     "accumulated",
     "batch_entropy",
     "gaussian_information",

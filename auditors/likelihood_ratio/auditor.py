@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakmeter.auditors._types import Watch
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import (
     Auditor,
@@ -33,7 +32,7 @@ from leakmeter.auditors.auditor import (
 )
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.findings import Judge
-from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, duel
+from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Effort, duel
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.round_sum import (
@@ -63,7 +62,6 @@ class LikelihoodRatio(Auditor):
         delta: The delta of the bounds.
         confidence: Of each round's bound; over the run it is shared among the audited rounds.
         seed: Names all draws.
-        watch: Told which stage is how far, for a progress bar.
     """
 
     name = "likelihood-ratio"
@@ -83,7 +81,6 @@ class LikelihoodRatio(Auditor):
         delta: float = 1e-5,
         confidence: float = 0.95,
         seed: int = 0,
-        watch: Watch | None = None,
     ) -> None:
         within("every", every, lowest=0)
         within("delta", delta, above=0.0, below=1.0)
@@ -94,7 +91,7 @@ class LikelihoodRatio(Auditor):
             raise ValueError(f"target must be a client, 0 or more, or None, got {target}")
         self.sampler, self.target, self.every, self.effort = sampler, target, every, effort
         self.observer, self.delta, self.confidence = observer, delta, confidence
-        self.seed, self._watch = seed, watch
+        self.seed = seed
         self._judge = Judge(self.name, observer, delta, seed)
         self._played: list[dict[str, Any]] = []
         self._constant: dict[str, Any] | None = None  # the first round in which nothing hid anyone
@@ -137,7 +134,7 @@ class LikelihoodRatio(Auditor):
                 noise_std=noise_on_sum(view.facts, self.observer, sampler.scale),
                 rounding_std=rounding_on_sum(view.facts, sampler.scale),
                 really=contribution(view, target, sampler.scale),
-                watch=self._watch,
+                watch=self.watch,
             )
         except ConstantSumError as error:
             is_rounded = bool(view.facts.quantum)
@@ -192,6 +189,3 @@ class LikelihoodRatio(Auditor):
         if not honest:
             return None
         return int(stream(self.seed, "likelihood-ratio", "target", server_round).choice(honest))
-
-
-__all__ = ["Duel", "Effort", "LikelihoodRatio"]

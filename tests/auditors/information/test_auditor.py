@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -13,6 +13,8 @@ from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information import (
     IndependentWhitened,
+    Look,
+    Theory,
     batch_entropy,
     gaussian_information,
 )
@@ -31,9 +33,20 @@ def view_of(server_round: int = 1, *, clients: int = CLIENTS, dim: int = DIM, **
     return RoundView(server_round, sent, replies, sent, RoundFacts(**(known | facts)))
 
 
+def made(sampler, **settings) -> MutualInformation:
+    """Return the auditor with settings of all its values side by side."""
+    grouped = {
+        name: value(**{f.name: settings.pop(f.name) for f in fields(value) if f.name in settings})
+        for name, value in (("look", Look), ("theory", Theory))
+    }
+    return MutualInformation(sampler, **grouped, **settings)
+
+
 def audited(sampler, *views: RoundView, **settings) -> tuple[list[Finding], list[Finding]]:
     """Return the findings of the last round and of the run."""
-    auditor = MutualInformation(sampler, **({"draws": 30, "rank": 5} | settings))
+    watch = settings.pop("watch", None)
+    auditor = made(sampler, **({"draws": 30, "rank": 5} | settings))
+    auditor.watch = watch
     auditor.begin(DIM, len(views))
     *_, last = [list(auditor.observe(view)) for view in views]
     return last, list(auditor.report())
@@ -41,7 +54,7 @@ def audited(sampler, *views: RoundView, **settings) -> tuple[list[Finding], list
 
 def test_it_keeps_the_contract_of_auditors(gaussian_sampler) -> None:
     sampler = gaussian_sampler(np.eye(128))
-    check_auditor(lambda: MutualInformation(sampler, every=2, cases=[IndependentWhitened(1.0)]))
+    check_auditor(lambda: made(sampler, every=2, cases=[IndependentWhitened(1.0)]))
     check_auditor(lambda: MutualInformation(sampler, target=3, colluding=(5,)))
 
 
@@ -165,7 +178,7 @@ def test_updates_that_never_vary_give_an_honest_zero(gaussian_sampler) -> None:
 
 @pytest.mark.parametrize(("every", "rounds"), [(0, [1]), (2, [1, 3, 5]), (1, [1, 2, 3, 4, 5])])
 def test_it_audits_the_rounds_that_are_due_and_sums_them(gaussian_sampler, every, rounds) -> None:
-    auditor = MutualInformation(gaussian_sampler(EYE), every=every, rank=3)
+    auditor = made(gaussian_sampler(EYE), every=every, rank=3)
     auditor.begin(DIM, 5)
     single = [auditor.observe(view_of(r)) for r in range(1, 6)]
     assert [r for r in range(1, 6) if single[r - 1]] == rounds
@@ -303,4 +316,4 @@ def test_all_figures_are_in_bits_and_of_clients(gaussian_sampler) -> None:
 )
 def test_wrong_arguments_are_named(gaussian_sampler, wrong, words) -> None:
     with pytest.raises(ValueError, match=words):
-        MutualInformation(gaussian_sampler(EYE), **wrong)
+        made(gaussian_sampler(EYE), **wrong)
