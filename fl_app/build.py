@@ -199,10 +199,11 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
         ),
     }
     made = [makers[name]() for name in dict.fromkeys(config.auditor_names)]
+    for auditor in made:
+        auditor.watch = watch
     if config.noise == "wfna":
         made = beside_records(made)
     for auditor in made:
-        auditor.watch = watch
         try:
             auditor.begin(dim, config.rounds)
         except ValueError as error:
