@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,17 @@ class Moments:
 # Which randomness is played anew in each draw of updates; see `UpdateSampler`.
 Game = Literal["rerun", "partition", "independent"]
 Stream = Sequence[str | int]
+
+# What each game plays again, in words.
+GAMES: Final[Mapping[Game, str]] = {
+    "rerun": "the clients' data are fixed and known, each trial draws new batches",
+    "partition": "each trial deals one known data set anew to all clients",
+    "independent": "each trial draws the data of each client afresh and independently",
+}
+
+# Updates may come in single precision: equal numbers seem to differ by so much of their size, but
+# no more.
+ROUNDING: Final = 4 * float(np.finfo(np.float32).eps)
 
 
 class UpdateSampler(ABC):

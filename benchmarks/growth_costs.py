@@ -16,8 +16,8 @@ from benchmarks.likelihood_ratio_round import Size, one
 from benchmarks.measure import seconds
 from benchmarks.secure_sum import Case
 from benchmarks.secure_sum_ours import our_functions
-from leakmeter.auditors.canaries.canary import canary_products
 from leakmeter.auditors.canaries.estimates import one_fit
+from leakmeter.auditors.canary import canary_products
 from leakmeter.auditors.gaussian_sum import simulate_cosines
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter

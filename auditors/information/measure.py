@@ -24,9 +24,8 @@ from leakmeter.auditors.information.logdet import (
     principal_subspace,
 )
 from leakmeter.auditors.information.per_client import each_information, most_directions
-from leakmeter.auditors.likelihood_ratio.sum_law import ROUNDING
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Game, Stream, UpdateSampler
+from leakmeter.auditors.sampler import ROUNDING, Game, Stream, UpdateSampler
 
 if TYPE_CHECKING:
     from leakmeter.auditors.information.mine.estimator import NeuralEstimate

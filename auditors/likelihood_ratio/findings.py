@@ -12,20 +12,14 @@ import numpy as np
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.bounds.curve import drawn
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.canaries.estimates import anderson_darling
 from leakmeter.auditors.finding import Finding, Observer
+from leakmeter.auditors.gaussian.normality import anderson_darling
 from leakmeter.auditors.gaussian.pair import delta_gaussian, epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.likelihood_ratio.game import Duel
-from leakmeter.auditors.sampler import Game
+from leakmeter.auditors.sampler import GAMES, Game
 
 # Where the curve of lower bounds is given.
 DELTAS = tuple(float(d) for d in np.logspace(-6, math.log10(0.5), 20))
-
-GAMES: Mapping[Game, str] = {
-    "rerun": "the clients' data are fixed and known, each trial draws new batches",
-    "partition": "each trial deals one known data set anew to all clients",
-    "independent": "each trial draws the data of each client afresh and independently",
-}
 
 
 @dataclass(frozen=True)
