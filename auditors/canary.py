@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.rng import stream
 
+_BLOCK = 2**15  # numbers of a canary held at a time
+
 
 def canary_vector(seed: int, canary: int, dim: int) -> Vector:
     """Return canary number `canary`, uniform on the unit sphere in `dim` dimensions.
@@ -27,17 +29,15 @@ def canary_vector(seed: int, canary: int, dim: int) -> Vector:
     return vector / np.linalg.norm(vector)
 
 
-def canary_products(
-    seed: int, canaries: Iterable[int], vector: Vector, block: int = 2**15
-) -> NDArray[np.float64]:
-    """Return the inner product of each canary with `vector`, holding `block` numbers at a time."""
-    return np.array([_product(_stream(seed, i), vector, block) for i in canaries], dtype=np.float64)
+def canary_products(seed: int, canaries: Iterable[int], vector: Vector) -> NDArray[np.float64]:
+    """Return the inner product of each canary with `vector`; no canary is ever held whole."""
+    return np.array([_product(_stream(seed, i), vector) for i in canaries], dtype=np.float64)
 
 
-def _product(rng: np.random.Generator, vector: Vector, block: int) -> float:
+def _product(rng: np.random.Generator, vector: Vector) -> float:
     """Return the product with one canary, whose numbers stay in the processor's cache."""
     product = square = 0.0
-    block = min(block, vector.size)
+    block = min(_BLOCK, vector.size)
     short, long = np.empty(block, dtype=np.float32), np.empty(block)
     for start in range(0, vector.size, block):
         part = vector[start : start + block]

@@ -18,9 +18,6 @@ from leakmeter.auditors.gaussian.pair import delta_gaussian, epsilon_gaussian, t
 from leakmeter.auditors.likelihood_ratio.game import Duel
 from leakmeter.auditors.sampler import GAMES, Game
 
-# Where the curve of lower bounds is given.
-DELTAS = tuple(float(d) for d in np.logspace(-6, math.log10(0.5), 20))
-
 
 @dataclass(frozen=True)
 class Judge:
@@ -57,7 +54,7 @@ class Judge:
             "target": self.target,
             "others": self.num_others,
             "pair": played.pair,
-            **drawn(inside, outside, confidence=confidence, deltas=DELTAS),
+            **drawn(inside, outside, confidence=confidence),
         }
         assumptions = (*bound.assumptions, self._assumption())
         return Finding.of(replace(bound, assumptions=assumptions), details=details, **self._words())
@@ -182,9 +179,7 @@ class Judge:
             "round": int(where["round"]),
             "rounds": [int(p["round"]) for p in played],
             "epsilons": [b.value for b in bounds],
-            "curve": drawn(
-                where["scores"] + where["shift"], where["scores"], confidence=shared, deltas=DELTAS
-            ),
+            "curve": drawn(where["scores"] + where["shift"], where["scores"], confidence=shared),
         }
         return Finding.of(bound, details=details, **judge._words())
 
