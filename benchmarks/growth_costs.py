@@ -18,7 +18,6 @@ from benchmarks.secure_sum import Case
 from benchmarks.secure_sum_ours import our_functions
 from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.canary import canary_products
-from leakmeter.auditors.gaussian_sum import simulate_cosines
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 from leakmeter.clients.cohort.cohort import Cohort
@@ -29,6 +28,7 @@ from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines.launch import launch
+from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
 

@@ -13,8 +13,8 @@ from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.canaries.proofs import cosine_logsf, largest_cosine_log_p, prove
 from leakmeter.auditors.canaries.transcript import null_maxima
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.gaussian_sum import simulate_cosines
 from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 
 DELTA = 1e-6
 
