@@ -16,6 +16,7 @@ from leakmeter.auditors.information.logdet import (
     subspace_information,
 )
 from leakmeter.auditors.information.measure import Look
+from leakmeter.auditors.information.per_client import EachInformation, each_information
 from leakmeter.auditors.information.theory import (
     IndependentWhitened,
     LogConcaveWhitened,
@@ -28,6 +29,7 @@ from leakmeter.auditors.information.theory import (
 )
 
 __all__ = [
+    "EachInformation",
     "IndependentWhitened",
     "Information",
     "LogConcaveWhitened",
@@ -36,6 +38,7 @@ __all__ = [
     "Theory",
     "accumulated",
     "batch_entropy",
+    "each_information",
     "gaussian_information",
     "joint_information",
     "logdet_information",
