@@ -1,7 +1,10 @@
 """Everything a Flower project needs to have its aggregates audited; stands alone.
 
-Names are imported on first use, so that the pure mathematics (`auditors.gaussian.pair`,
-`auditors.bounds.lower_bound`) can be had without Flower.
+This table is what is public. The mathematics has front pages of its own, which need neither Flower
+nor torch: `auditors.bounds`, `auditors.gaussian`, `auditors.ldp`; then `auditors.information`,
+`auditors.likelihood_ratio` and `auditors.records`. Everything else is internal.
+
+Names are imported on first use, so that the mathematics can be had without Flower.
 """
 
 from __future__ import annotations
@@ -11,19 +14,30 @@ from typing import TYPE_CHECKING
 from leakmeter._rooms import alias, lazy
 
 if TYPE_CHECKING:
-    from leakmeter.auditors.auditor import Auditor, Canary, RoundFacts, RoundView
+    from leakmeter.auditors.auditor import (
+        Auditor,
+        Canary,
+        Project,
+        RoundFacts,
+        RoundView,
+        UnableError,
+    )
     from leakmeter.auditors.canaries.auditor import OneShotCanaries
     from leakmeter.auditors.checks import check_auditor
     from leakmeter.auditors.finding import Bound, Finding
     from leakmeter.auditors.hook.audited import Audited
     from leakmeter.auditors.hook.mods import canary_mod, tap_mod
+    from leakmeter.auditors.hook.wrapper import Wrapper
     from leakmeter.auditors.information.auditor import MutualInformation
+    from leakmeter.auditors.information.measure import Look
     from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
     from leakmeter.auditors.likelihood_ratio.game import Effort
+    from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition
     from leakmeter.auditors.presets import passive
+    from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
     from leakmeter.auditors.records.membership import Membership
     from leakmeter.auditors.replay_log import AggregateRecorder, replay
-    from leakmeter.auditors.sampler import UpdateSampler
+    from leakmeter.auditors.sampler import PerRound, UpdateSampler
     from leakmeter.auditors.sampling.replay import ReplaySampler
 
 __all__ = [
@@ -35,13 +49,20 @@ __all__ = [
     "Effort",
     "Finding",
     "LikelihoodRatio",
+    "Look",
     "Membership",
     "MutualInformation",
     "OneShotCanaries",
+    "PerRound",
+    "Project",
+    "RecordLikelihoodRatio",
     "ReplaySampler",
     "RoundFacts",
     "RoundView",
+    "SpanCondition",
+    "UnableError",
     "UpdateSampler",
+    "Wrapper",
     "canary_mod",
     "check_auditor",
     "passive",
@@ -50,21 +71,28 @@ __all__ = [
 ]
 
 _HOME = {
+    "AggregateRecorder": "replay_log",
+    "Audited": "hook.audited",
     "Auditor": "auditor",
     "Bound": "finding",
     "Canary": "auditor",
-    "Finding": "finding",
-    "RoundFacts": "auditor",
-    "RoundView": "auditor",
-    "UpdateSampler": "sampler",
-    "AggregateRecorder": "replay_log",
-    "Audited": "hook.audited",
     "Effort": "likelihood_ratio.game",
+    "Finding": "finding",
     "LikelihoodRatio": "likelihood_ratio.auditor",
+    "Look": "information.measure",
     "Membership": "records.membership",
     "MutualInformation": "information.auditor",
     "OneShotCanaries": "canaries.auditor",
+    "PerRound": "sampler",
+    "Project": "auditor",
+    "RecordLikelihoodRatio": "records.auditor",
     "ReplaySampler": "sampling.replay",
+    "RoundFacts": "auditor",
+    "RoundView": "auditor",
+    "SpanCondition": "likelihood_ratio.span_condition",
+    "UnableError": "auditor",
+    "UpdateSampler": "sampler",
+    "Wrapper": "hook.wrapper",
     "canary_mod": "hook.mods",
     "check_auditor": "checks",
     "passive": "presets",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.finding import Finding
 
 
@@ -131,11 +131,13 @@ class Auditor(ABC):
         name: How findings and records call it; differs between the auditors of one run.
         reads: Fields of `RoundView` that its adversary sees. A finding may depend on no others.
         wants_truth: Whether clients should keep their plain updates (simulation only).
+        watch: Told which stage of a long audit is how far, if somebody shows progress.
     """
 
     name: str = "auditor"
     reads: frozenset[str] = frozenset({"sent", "released"})
     wants_truth: bool = False
+    watch: Watch | None = None
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Called once before round 1 with the model's size and the planned rounds."""
@@ -165,16 +167,6 @@ class Auditor(ABC):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
-
-
-def sampler_limits(sampler: object, project: Project) -> Sequence[str]:
-    """Return what a sampler says of itself, if it says anything.
-
-    Raises:
-        UnableError: It cannot draw updates in this project.
-    """
-    ask: Any = getattr(sampler, "limits", None)
-    return () if ask is None else list(ask(project))
 
 
 def check_noise_is_known(observer: str, project: Project) -> None:

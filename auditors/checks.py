@@ -12,7 +12,7 @@ import numpy as np
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Auditor, Canary, RoundFacts, RoundView
-from leakmeter.auditors.canaries.canary import canary_vector
+from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.finding import Finding, plain
 from leakmeter.auditors.rng import stream
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.canaries.auditor import OneShotCanaries
 from leakmeter.auditors.information.auditor import MutualInformation
+from leakmeter.auditors.information.measure import Look
 from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.sampling.replay import ReplaySampler
@@ -31,5 +32,5 @@ def passive(
     return [
         OneShotCanaries(seats=seats, seed=seed),
         LikelihoodRatio(replays[0], effort=effort, seed=seed),
-        MutualInformation(replays[1], every=0, draws=8, rank=4, seed=seed),
+        MutualInformation(replays[1], every=0, look=Look(draws=8, rank=4), seed=seed),
     ]

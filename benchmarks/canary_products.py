@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.memory import grown
 from benchmarks.script import main
-from leakmeter.auditors.canaries.canary import canary_products, canary_vector
+from leakmeter.auditors.canary import canary_products, canary_vector
 from leakmeter.auditors.rng import stream
 
 STORED = 50

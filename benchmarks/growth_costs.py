@@ -16,9 +16,8 @@ from benchmarks.likelihood_ratio_round import Size, one
 from benchmarks.measure import seconds
 from benchmarks.secure_sum import Case
 from benchmarks.secure_sum_ours import our_functions
-from leakmeter.auditors.canaries.canary import canary_products
 from leakmeter.auditors.canaries.estimates import one_fit
-from leakmeter.auditors.gaussian_sum import simulate_cosines
+from leakmeter.auditors.canary import canary_products
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 from leakmeter.clients.cohort.cohort import Cohort
@@ -29,6 +28,7 @@ from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines.launch import launch
+from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
 
@@ -86,7 +86,7 @@ def sampled(draws: int, clients: int) -> float:
     y = torch.from_numpy(rng.integers(0, 10, 2_000))
     parts = tuple(rng.permutation(2_000)[:50] for _ in range(clients))
     cohort = Cohort(nn.Linear(64, 10), FedAvg(epochs=1, batch_size=10, lr=0.1))
-    sampler = CohortSampler(cohort, x, y, Kept(parts), seed=0)
+    sampler = CohortSampler(cohort, (x, y), Kept(parts), seed=0)
     model, along = np.zeros(cohort.dim, np.float32), np.ones((cohort.dim, 1))
 
     def draw() -> None:

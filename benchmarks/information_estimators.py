@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.script import main
-from leakmeter.auditors.information.mi import (
+from leakmeter.auditors.information import (
     gaussian_information,
     joint_information,
     logdet_information,

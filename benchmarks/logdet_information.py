@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import Row, Scale, alone, compare, seconds, timer
 from benchmarks.script import main
-from leakmeter.auditors.information.information import Information
-from leakmeter.auditors.information.mi import gaussian_information, logdet_information
+from leakmeter.auditors.information import gaussian_information, logdet_information
+from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.rng import stream
 
 USERS = 20

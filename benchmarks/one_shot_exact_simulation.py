@@ -20,8 +20,8 @@ from benchmarks.memory import grown
 from benchmarks.script import main
 from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
-from leakmeter.auditors.gaussian_sum import simulate_cosines
 from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 
 DELTA, TRUTH = 1e-6, 10.0
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from leakmeter.auditors.canaries.canary import canary_products
+from leakmeter.auditors.canary import canary_products
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 from leakmeter.clients.noise.clipping import clip, gaussian

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds import epsilon_lower_bound
 from leakmeter.auditors.finding import Bound
-from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.likelihood_ratio.span import Span, outside_span
+from leakmeter.auditors.gaussian import epsilon_gaussian
+from leakmeter.auditors.likelihood_ratio import Span, outside_span
 from leakmeter.auditors.rng import stream
 
 DIM, OTHERS, LOUD, DELTA = 40, 3, 10.0, 1e-5

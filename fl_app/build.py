@@ -16,14 +16,14 @@ from leakmeter.auditors import (
     MutualInformation,
     OneShotCanaries,
     RoundView,
+    UpdateSampler,
 )
 from leakmeter.auditors._types import Watch
-from leakmeter.auditors.information.information import Information
-from leakmeter.auditors.information.mi import batch_entropy
+from leakmeter.auditors.information import Look, Theory, batch_entropy
+from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.not_covered import NotCovered
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
-from leakmeter.auditors.sampler import Game
-from leakmeter.auditors.sampling.round_sum import SamplerOf
+from leakmeter.auditors.sampler import Game, PerRound
 from leakmeter.clients import CohortSampler
 from leakmeter.clients.noise.noise_mod import CLIP_BIT
 from leakmeter.fl_app.config.config import Config
@@ -167,14 +167,16 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
         watch: Told which stage of a long audit is how far.
     """
     in_process = partial(_sampler, config)
-    sampler_of: SamplerOf = WhereRayRuns(in_process) if config.engine == "ray" else in_process
+    sampler = PerRound(WhereRayRuns(in_process) if config.engine == "ray" else in_process)
     makers: dict[str, Callable[[], Auditor]] = {
         "one-shot": lambda: _one_shot(config),
-        "likelihood-ratio": lambda: _likelihood_ratio(config, sampler_of, watch),
-        "mutual-information": lambda: _mutual_information(config, sampler_of, watch),
+        "likelihood-ratio": lambda: _likelihood_ratio(config, sampler),
+        "mutual-information": lambda: _mutual_information(config, sampler),
         "record-likelihood-ratio": lambda: _record_likelihood_ratio(config),
     }
     made = [makers[name]() for name in dict.fromkeys(config.auditor_names)]
+    for auditor in made:
+        auditor.watch = watch
     if config.noise == "wfna":
         # Findings about clients say that the guarantee is for records only. Samplers draw updates
         # with all the noise of water filling in them; canaries carry none.
@@ -200,9 +202,9 @@ def _one_shot(config: Config) -> Auditor:
     )
 
 
-def _likelihood_ratio(config: Config, sampler_of: SamplerOf, watch: Watch | None) -> Auditor:
+def _likelihood_ratio(config: Config, sampler: UpdateSampler) -> Auditor:
     return LikelihoodRatio(
-        sampler_of,
+        sampler,
         target=None if config.lrt_target < 0 else config.lrt_target,
         every=config.lrt_every,
         effort=Effort(
@@ -214,21 +216,18 @@ def _likelihood_ratio(config: Config, sampler_of: SamplerOf, watch: Watch | None
         observer="outsider" if config.noise == "central" else "server",
         delta=config.delta,
         seed=config.seed,
-        watch=watch,
     )
 
 
-def _mutual_information(config: Config, sampler_of: SamplerOf, watch: Watch | None) -> Auditor:
+def _mutual_information(config: Config, sampler: UpdateSampler) -> Auditor:
     return MutualInformation(
-        sampler_of,
+        sampler,
         target=None if config.mi_target < 0 else config.mi_target,
         every=config.mi_every,
-        draws=config.mi_draws,
-        rank=config.mi_rank or None,
+        look=Look(draws=config.mi_draws, rank=config.mi_rank or None),
+        theory=Theory(limit=partial(_batch_entropy, config)),
         observer="outsider" if config.noise == "central" else "server",
-        limit=partial(_batch_entropy, config),
         seed=config.seed,
-        watch=watch,
     )
 
 

@@ -135,7 +135,7 @@ def test_the_names_that_others_call_are_there() -> None:
 
 
 def test_imports_point_from_left_to_right() -> None:
-    [contract] = PROJECT["tool"]["importlinter"]["contracts"]
+    contract, *_ = PROJECT["tool"]["importlinter"]["contracts"]
     assert (contract["type"], tuple(contract["layers"])) == ("layers", ROOMS)
     call(script("lint-imports"), "--no-cache")
 

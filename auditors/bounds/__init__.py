@@ -1,0 +1,32 @@
+"""Scores in, bounds out: which epsilon do the scores of an attack refute, with what confidence?
+
+Needs numpy and scipy only. An attack scores what it saw in two worlds; `epsilon_lower_bound` turns
+the scores into a lower bound, `ErrorCurve` into one for every delta, and `one_run_epsilon` the
+guesses of a single run with many canaries.
+"""
+
+from __future__ import annotations
+
+from leakmeter.auditors.bounds.band import upper_limit
+from leakmeter.auditors.bounds.curve import ErrorCurve
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound, proven_epsilons
+from leakmeter.auditors.bounds.one_run import (
+    guess_by_rank,
+    one_run_epsilon,
+    one_run_gaussian_epsilon,
+)
+from leakmeter.auditors.bounds.rules import Bonferroni, Fixed, PilotSplit, SimultaneousBand
+
+__all__ = [
+    "Bonferroni",
+    "ErrorCurve",
+    "Fixed",
+    "PilotSplit",
+    "SimultaneousBand",
+    "epsilon_lower_bound",
+    "guess_by_rank",
+    "one_run_epsilon",
+    "one_run_gaussian_epsilon",
+    "proven_epsilons",
+    "upper_limit",
+]

@@ -8,7 +8,7 @@ eq. 8. Ours differs: the limits hold for all thresholds together, so the best ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,10 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.bounds.lower_bound import proven_epsilons
 from leakmeter.auditors.bounds.rules import Bonferroni, Limits, Scores, SimultaneousBand
+
+# Where a report gives the curve of lower bounds.
+DELTAS = tuple(float(d) for d in np.logspace(-6, math.log10(0.5), 20))
+_OBSERVED = 25  # points of the counted error rates in a report
 
 
 @dataclass(frozen=True)
@@ -97,28 +101,26 @@ class ErrorCurve:
         return {"fpr": self.fpr[some].tolist(), "fnr": self.fnr[some].tolist()}
 
 
-def drawn(
-    scores_in: Floats, scores_out: Floats, *, confidence: float, deltas: Sequence[float]
-) -> dict[str, Any]:
+def drawn(scores_in: Floats, scores_out: Floats, *, confidence: float) -> dict[str, Any]:
     """Return what a report needs for its figures: proven epsilons, caps, limits, observed rates."""
     curve = ErrorCurve.of(scores_in, scores_out, confidence=confidence)
     return {
-        "deltas": list(deltas),
-        "epsilons": curve.epsilons(deltas).tolist(),
-        "caps": curve.caps(deltas).tolist(),
+        "deltas": list(DELTAS),
+        "epsilons": curve.epsilons(DELTAS).tolist(),
+        "caps": curve.caps(DELTAS).tolist(),
         "tradeoff": curve.thinned(),
         "balanced_error": curve.balanced(),
         "observed": _observed(scores_in, scores_out),
     }
 
 
-def _observed(scores_in: Floats, scores_out: Floats, most: int = 25) -> dict[str, list[float]]:
+def _observed(scores_in: Floats, scores_out: Floats) -> dict[str, list[float]]:
     """Return some of the error rates as they were counted, without any confidence."""
     thresholds = np.unique(np.concatenate([scores_in, scores_out]))
     fpr = 1 - np.searchsorted(np.sort(scores_out), thresholds, side="left") / scores_out.size
     fnr = np.searchsorted(np.sort(scores_in), thresholds, side="left") / scores_in.size
     fresh = _frontier(fpr, fnr)
-    some = fresh[np.unique(np.linspace(0, fresh.size - 1, most).round().astype(np.int64))]
+    some = fresh[np.unique(np.linspace(0, fresh.size - 1, _OBSERVED).round().astype(np.int64))]
     return {"fpr": fpr[some].tolist(), "fnr": fnr[some].tolist()}
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
-from leakmeter.auditors.canaries.canary import schedule
 from leakmeter.auditors.canaries.estimates import (
     Interference,
     Scores,
@@ -31,6 +30,7 @@ from leakmeter.auditors.canaries.estimates import (
 )
 from leakmeter.auditors.canaries.limitations import canary_limits
 from leakmeter.auditors.canaries.proofs import prove
+from leakmeter.auditors.canaries.schedule import schedule
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.finding import Adjacency, Finding
 from leakmeter.auditors.rng import derive, stream

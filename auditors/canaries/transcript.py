@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.canaries.canary import canary_products, null_maxima
 from leakmeter.auditors.canaries.proofs import cosine_logsf, largest_cosine_log_p
+from leakmeter.auditors.canary import canary_products
 
 Scores = NDArray[np.float64]
 
@@ -90,3 +90,45 @@ class Transcript:
         """Return changes (rounds, dim) and products (rounds, canaries)."""
         state = self.state()
         return state["changes"].astype(np.float64), state["products"]
+
+
+def null_maxima(
+    gram: NDArray[np.float64],
+    dim: int,
+    draws: int,
+    rng: np.random.Generator,
+    block: int = 2**22,
+) -> NDArray[np.float64]:
+    """Return largest cosines over rounds of canaries that never took part, drawn exactly.
+
+    Given the transcript, the cosines of a fresh canary with all T round deltas are
+    R g / √(‖g‖² + χ²), where R factors the Gram matrix of the *normalised* deltas (rank r),
+    g ~ N(0, I_r), and χ² has dim − r degrees of freedom: the rest of the canary, which no delta
+    sees. Costs O(draws·T·r), not O(draws·T·dim).
+
+    Args:
+        gram: Inner products of the round deltas (T, T).
+        dim: Length of the deltas.
+        draws: Number of fresh canaries.
+        rng: Source of randomness.
+        block: Numbers to hold at a time.
+    """
+    lengths = np.sqrt(np.diag(gram))
+    moved = lengths > 0
+    if not moved.any():
+        return np.zeros(draws)
+    values, vectors = np.linalg.eigh(
+        gram[np.ix_(moved, moved)] / np.outer(lengths, lengths)[np.ix_(moved, moved)]
+    )
+    kept = values > values[-1] * values.size * np.finfo(np.float64).eps
+    factor = vectors[:, kept] * np.sqrt(values[kept])  # (T, r)
+    rank = factor.shape[1]
+    maxima = np.empty(draws)
+    step = max(block // len(gram), 1)
+    for start in range(0, draws, step):
+        part = maxima[start : start + step]
+        normal = rng.standard_normal((part.size, rank))
+        rest = rng.chisquare(dim - rank, part.size) if dim > rank else 0.0
+        part[:] = (normal @ factor.T).max(axis=1) / np.sqrt((normal**2).sum(axis=1) + rest)
+    # A round that changed nothing shows a cosine of zero.
+    return maxima if moved.all() else np.maximum(maxima, 0.0)

@@ -3,9 +3,8 @@
 Sources: Andrew et al. 2024, One-shot Empirical Privacy Estimation for Federated Learning
 (arXiv:2302.03098), Appendix A; Balle and Wang 2018, Improving the Gaussian Mechanism for
 Differential Privacy (arXiv:1805.06530), Theorems 8 and 9; Dong, Roth and Su 2022, Gaussian
-Differential Privacy (arXiv:1905.02383), Definition 2.6; Ngo et al. 2024, Secure Aggregation is Not
-Private Against Membership Inference Attacks (arXiv:2403.17775), Section 4.3 and Appendix A. The
-arithmetic is in `hockey_stick`, the curves of sums that are not Gaussian in `ldp`.
+Differential Privacy (arXiv:1905.02383), Definition 2.6. The arithmetic is in `hockey_stick`, the
+curves of sums that are not Gaussian in `auditors.ldp`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import LinAlgError, cholesky, eigvalsh, solve_triangular
 from scipy.special import erfinv, ndtr, ndtri
 
 from leakmeter.auditors._types import Floats
@@ -27,8 +25,6 @@ from leakmeter.auditors.gaussian.hockey_stick import (
     epsilon_both_ways,
     log_hockey_stick,
 )
-from leakmeter.auditors.ldp.curve import LdpCurve as LdpCurve
-from leakmeter.auditors.ldp.curve import ldp_curve as ldp_curve
 
 
 @overload
@@ -203,77 +199,6 @@ def classical_sigma_unsafe_above_epsilon_1(
     d = float(within("delta", delta, above=0.0, below=1.0))
     c = float(within("sensitivity", sensitivity, lowest=0.0))
     return c * math.sqrt(2 * math.log(1.25 / d)) / e
-
-
-def separation_of_pair(x: ArrayLike, other: ArrayLike, covariance: ArrayLike) -> float:
-    """Return how far two inputs of x + N(0, covariance) are apart, in standard deviations.
-
-    Ngo et al. 2024, eq. (3): sqrt((x - x')ᵀ Σ⁻¹ (x - x')), the norm after whitening by a Cholesky
-    factor. With D this number, or its largest over all pairs of inputs, `delta_gaussian(eps, D)` is
-    the LDP curve of Theorem 2 and `tradeoff_gaussian(fpr, D)` the trade-off of Proposition 1, that
-    is the f-LDP curve: exact if the noise is Gaussian, an approximation for a sum of updates.
-
-    Args:
-        x: One input, (d,).
-        other: The other, (d,).
-        covariance: Of the noise, (d, d), positive definite.
-
-    >>> separation_of_pair([1.0, 2.0], [0.0, 0.0], [[1.0, 0.0], [0.0, 4.0]])
-    1.4142135623730951
-    """
-    sigma = _covariance(covariance)
-    difference = within("x", x) - within("other", other)
-    if difference.shape != sigma.shape[:1]:
-        raise ValueError(f"x - other must have shape {sigma.shape[:1]}, got {difference.shape}")
-    try:
-        factor = cholesky(sigma, lower=True)
-    except LinAlgError as error:
-        raise ValueError(_SINGULAR.format(error)) from None
-    return float(np.linalg.norm(solve_triangular(factor, difference, lower=True)))
-
-
-def separation_of_ball(radius: float, covariance: ArrayLike) -> float:
-    """Return the largest separation of two inputs in the ball |x| <= radius·sqrt(d).
-
-    Ngo et al. 2024, Appendix A.2: 2·r·sqrt(d)/sqrt(λ_min); the root over λ_min is missing there.
-
-    >>> separation_of_ball(0.5, [[1.0, 0.0], [0.0, 4.0]])
-    1.4142135623730951
-    """
-    r = float(within("radius", radius, lowest=0.0))
-    sigma = _covariance(covariance)
-    smallest = float(eigvalsh(sigma, subset_by_index=[0, 0])[0])
-    if smallest <= 0:
-        raise ValueError(_SINGULAR.format(f"smallest eigenvalue {smallest:g}"))
-    return 2 * r * math.sqrt(len(sigma) / smallest)
-
-
-def least_separation_of_ball(n: int, d: int) -> float:
-    """Return a lower bound on `separation_of_ball` if the noise is a sum of n such inputs.
-
-    Ngo et al. 2024, Appendix A.2: λ_min <= trace/d <= n·r², so the separation is at least
-    2·sqrt(d/n), whatever the radius.
-
-    >>> least_separation_of_ball(n=100, d=400)
-    4.0
-    """
-    others, entries = within("n", n, lowest=1.0), within("d", d, lowest=1.0)
-    return 2 * math.sqrt(float(entries / others))
-
-
-_SINGULAR = (
-    "covariance must be positive definite, got {}; what lies in a direction without noise is told "
-    "apart by support alone: see auditors.likelihood_ratio.span"
-)
-
-
-def _covariance(values: ArrayLike) -> Floats:
-    sigma = within("covariance", values)
-    if sigma.ndim != 2 or sigma.shape[0] != sigma.shape[1] or not sigma.size:
-        raise ValueError(f"covariance must be a square matrix, got shape {sigma.shape}")
-    if not np.allclose(sigma, sigma.T, rtol=1e-6, atol=1e-6 * float(np.abs(sigma).max())):
-        raise ValueError("covariance must be symmetric, got a matrix that is not")
-    return sigma
 
 
 def _plain(array: Floats) -> float | Floats:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from leakmeter.auditors.canaries.canary import canary_vector
+from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 

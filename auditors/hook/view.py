@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Canary, RoundFacts
-from leakmeter.auditors.canaries.canary import canary_vector
+from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout

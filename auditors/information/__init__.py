@@ -1,0 +1,49 @@
+"""Mutual information between one client's update and a secure sum.
+
+Elkordy et al. 2023, How Much Privacy Does Federated Learning with Secure Aggregation Guarantee?
+(arXiv:2208.02304). Estimators from samples are in `logdet` and `per_client`, theory is in `theory`,
+the audit of a run in `auditor`; the neural estimator of the paper is in `mine`, which needs torch.
+"""
+
+from __future__ import annotations
+
+from leakmeter.auditors.information.figure import Information
+from leakmeter.auditors.information.logdet import (
+    Subspace,
+    joint_information,
+    logdet_information,
+    principal_subspace,
+    subspace_information,
+)
+from leakmeter.auditors.information.measure import Look
+from leakmeter.auditors.information.per_client import EachInformation, each_information
+from leakmeter.auditors.information.theory import (
+    IndependentWhitened,
+    LogConcaveWhitened,
+    Theory,
+    accumulated,
+    batch_entropy,
+    gaussian_information,
+    round_bound,
+    run_bound,
+)
+
+__all__ = [
+    "EachInformation",
+    "IndependentWhitened",
+    "Information",
+    "LogConcaveWhitened",
+    "Look",
+    "Subspace",
+    "Theory",
+    "accumulated",
+    "batch_entropy",
+    "each_information",
+    "gaussian_information",
+    "joint_information",
+    "logdet_information",
+    "principal_subspace",
+    "round_bound",
+    "run_bound",
+    "subspace_information",
+]

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from leakmeter.auditors._types import Watch
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import (
     Auditor,
@@ -29,49 +28,38 @@ from leakmeter.auditors.auditor import (
     RoundView,
     check_noise_is_known,
     few_clients,
-    sampler_limits,
 )
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.account import Account, Entry
+from leakmeter.auditors.information.figure import NATS_PER_BIT, Information
 from leakmeter.auditors.information.findings import WHOLE, Words, alike, summed
-from leakmeter.auditors.information.information import NATS_PER_BIT, Information
 from leakmeter.auditors.information.measure import ConstantUpdatesError, Look, check_whole, measure
 from leakmeter.auditors.information.per_client import most_directions
-from leakmeter.auditors.information.theory import Case, gaussian_information, round_bound
+from leakmeter.auditors.information.theory import Theory, gaussian_information, round_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
-from leakmeter.auditors.sampling.round_sum import SamplerOf, fitting_sampler, is_due, noise_on_sum
+from leakmeter.auditors.sampling.round_sum import fitting_sampler, is_due, noise_on_sum
 
 _log = logging.getLogger("flwr")
-
-# What a client's own randomness holds at most, by its number; None where that is not known.
-LimitOf = Callable[[int], Information | None]
 
 
 class MutualInformation(Auditor):
     """Measures I(client's update; sum of the round | model) in bits.
 
     Args:
-        sampler: Draws fresh updates, and names the game; or a function of the round's view.
+        sampler: Draws fresh updates, and names the game; `PerRound` where the clients' mechanism
+            changes from round to round.
         target: Client whose update is at stake; None takes the mean over the round's clients, and
             keeps account of each.
         every: Audit every so many rounds, from the first on; 0 audits the first only.
-        draws: Joint draws of the round's clients.
-        rank: Directions that are looked along, fewer where draws and clients do not allow so
-            many; None takes all coordinates of one client, which needs more draws than those.
-        fit: Further draws, which fix the directions; more if the clients are few for so many.
-        estimators: "log-det", "mine" or both; the second takes minutes.
+        look: How closely a round is looked at: draws, directions, estimators.
+        theory: What the figure is compared with: the bound of Theorem 1, entropies.
         colluding: Clients that show the server their update.
         observer: "server" sees the sum before server noise, "outsider" after it.
-        cases: What is assumed of the gradients' law, for the bound of Theorem 1; none for no bound.
-        batch_size: Records per update, for the bound.
-        limit: Says what a client's own randomness holds at most, such as `batch_entropy`.
-        entropy_bits: Entropy of the target's data, if the figure is wanted as a share of it.
         seed: Names all draws.
-        watch: Told which stage is how far, for a progress bar.
 
     Example:
-        auditor = MutualInformation(sampler, draws=16, rank=8)
+        auditor = MutualInformation(sampler, look=Look(draws=16, rank=8))
         strategy = Audited(FedAvg(), auditors=[auditor], out="runs/mine")
     """
 
@@ -80,27 +68,17 @@ class MutualInformation(Auditor):
 
     def __init__(
         self,
-        sampler: UpdateSampler | SamplerOf,
+        sampler: UpdateSampler,
         *,
         target: int | None = None,
         every: int = 1,
-        draws: int = 16,
-        rank: int | None = 8,
-        fit: int = 4,
-        estimators: Sequence[str] = ("log-det",),
+        look: Look = Look(),  # noqa: B008 - a frozen value
+        theory: Theory = Theory(),  # noqa: B008 - a frozen value
         colluding: Collection[int] = (),
         observer: Literal["server", "outsider"] = "server",
-        cases: Sequence[Case] = (),
-        batch_size: int = 1,
-        limit: LimitOf | None = None,
-        entropy_bits: float | None = None,
         seed: int = 0,
-        watch: Watch | None = None,
     ) -> None:
         within("every", every, lowest=0)
-        within("batch_size", batch_size, lowest=1)
-        if entropy_bits is not None:
-            within("entropy_bits", entropy_bits, above=0.0)
         if observer not in ("server", "outsider"):
             raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")
         if target is not None and (target < 0 or target in colluding):
@@ -108,11 +86,10 @@ class MutualInformation(Auditor):
                 f"target must be None or a client, 0 or more and not colluding, got {target}"
             )
         self.sampler, self.target, self.every = sampler, target, every
-        self.look = Look(draws, rank, fit, tuple(estimators))
+        self.look, self.theory = look, theory
         self.colluding, self.observer = frozenset(colluding), observer
-        self.cases, self.batch_size, self.limit = tuple(cases), batch_size, limit
-        self.seed, self._watch = seed, watch
-        self._words = Words(self.name, observer, seed, entropy_bits)
+        self.seed = seed
+        self._words = Words(self.name, observer, seed, theory.entropy_bits)
         self._account = Account()
 
     def begin(self, dim: int, num_rounds: int) -> None:
@@ -122,8 +99,8 @@ class MutualInformation(Auditor):
     def limits(self, project: Project) -> Sequence[str]:
         """Say where updates cannot be drawn anew, or draws and clients are too few."""
         check_noise_is_known(self.observer, project)
-        said = list(sampler_limits(self.sampler, project))
-        if callable(self.sampler):
+        said = list(self.sampler.limits(project))
+        if not self.sampler.is_settled:
             return said
         if self.look.rank is None and "log-det" in self.look.estimators:
             check_whole(self.sampler, project.dim, self.look.draws)
@@ -145,7 +122,7 @@ class MutualInformation(Auditor):
         if view.facts.abandoned or not hidden:
             return ()
         bound = self._bound(view.sent.size, len(hidden))
-        unbounded = math.inf if self.cases else 0.0
+        unbounded = math.inf if self.theory.cases else 0.0
         self._account.took_part(hidden, unbounded if bound is None else bound.nats)
         if not is_due(view.server_round, self.every):
             return ()
@@ -179,7 +156,7 @@ class MutualInformation(Auditor):
             seen = "all coordinates" if rank is None else f"at most {rank} directions"
             found.append(words.finding(summed(entry, f"client {who}{most}", seen), self._spread()))
             found.append(words.finding(alike(entry), {"client": who}, WHOLE))
-        if self.cases and (who := account.largest("bound", self.target)) is not None:
+        if self.theory.cases and (who := account.largest("bound", self.target)) is not None:
             bound = self._over_rounds(account.entries[who])
             found.append(words.finding(bound, {"client": who}, WHOLE))
         return found
@@ -216,7 +193,7 @@ class MutualInformation(Auditor):
                 stream=("mutual-information", self.seed, view.server_round),
                 noise_std=noise_std,
                 seed=self.seed,
-                watch=self._watch,
+                watch=self.watch,
             )
         except ConstantUpdatesError as error:
             keep(dict.fromkeys(hidden, (0.0, 0.0)))
@@ -235,8 +212,7 @@ class MutualInformation(Auditor):
 
     def _most_directions(self, project: Project) -> int | None:
         """Return along how many directions a round without noise can be looked; None if unknown."""
-        game = "partition" if callable(self.sampler) else self.sampler.game
-        if project.honest is None or game == "partition":
+        if project.honest is None or self.sampler.game == "partition":
             return None
         if project.has_client_noise or self.observer == "outsider":  # noise allows any number
             return None
@@ -244,13 +220,14 @@ class MutualInformation(Auditor):
 
     def _bound(self, dim: int, hidden: int) -> Information | None:
         """Return Theorem 1 for those whom the server does not know, as Corollary 2 has it."""
-        if not self.cases or hidden < 2:
+        if not self.theory.cases or hidden < 2:
             return None
-        return round_bound(dim, hidden, self.batch_size, cases=self.cases)
+        return round_bound(dim, hidden, self.theory.batch_size, cases=self.theory.cases)
 
     def _limit(self, clients: Sequence[int]) -> Information | None:
         """Return the mean of what the clients' own randomness holds at most, if known of all."""
-        found = [] if self.limit is None else [self.limit(client) for client in clients]
+        limit = self.theory.limit
+        found = [] if limit is None else [limit(client) for client in clients]
         known = [one for one in found if one is not None]
         if not known or len(known) < len(clients):
             return None
@@ -258,7 +235,8 @@ class MutualInformation(Auditor):
 
     def _over_rounds(self, entry: Entry) -> Information:
         """Return Corollary 1: the sum of the bounds of a client's rounds."""
-        one = round_bound(1, 2, self.batch_size, cases=self.cases)  # for its assumptions
+        # For its assumptions.
+        one = round_bound(1, 2, self.theory.batch_size, cases=self.theory.cases)
         return Information(
             nats=entry.bound,
             kind="guarantee",

@@ -63,23 +63,25 @@ def combine(dets: Sequence[LogDet], weights: Sequence[float]) -> tuple[float, fl
     if paired and shares is not None:
         # Paired parts are left out together, so what they share cancels.
         left_out = sum(w * cast(Floats, det.left_out) for w, det in zip(weights, dets, strict=True))
-        return total, jackknife_std(total, total + cast(Floats, left_out), shares)
+        _, std = jackknife(np.asarray(total), total + cast(Floats, left_out), shares)
+        return total, float(std)
     return total, math.hypot(*(w * det.std for w, det in zip(weights, dets, strict=True)))
 
 
-def jackknife_std(whole: float, left_out: Floats, shares: Floats) -> float:
-    """Return the standard error of an estimate from its values with one part left out.
+def jackknife(whole: Floats, left_out: Floats, shares: Floats) -> tuple[Floats, Floats]:
+    """Return estimates without their bias, and their standard errors.
 
     Busing, Meijer and van der Leeden 1999, Delete-m jackknife for unequal m.
 
     Args:
-        whole: Estimate from all rows.
-        left_out: Estimates with one part left out.
+        whole: Estimates from all rows, of any shape.
+        left_out: The same with one part left out, (parts, ...).
         shares: For each part, all rows over rows of the part; all equal K if parts are rows.
     """
-    pseudo = shares * whole - (shares - 1) * left_out
-    centre = len(shares) * whole - ((1 - 1 / shares) * left_out).sum()
-    return math.sqrt(float(((pseudo - centre) ** 2 / (shares - 1)).mean()))
+    h = shares.reshape(-1, *[1] * (left_out.ndim - 1))
+    centre = len(h) * whole - ((1 - 1 / h) * left_out).sum(axis=0)
+    pseudo = h * whole - (h - 1) * left_out
+    return centre, np.sqrt(((pseudo - centre) ** 2 / (h - 1)).mean(axis=0))
 
 
 @dataclass(frozen=True)

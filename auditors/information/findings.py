@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from leakmeter.auditors.finding import Finding, Observer
 from leakmeter.auditors.information.account import Entry
-from leakmeter.auditors.information.information import NATS_PER_BIT, Information
+from leakmeter.auditors.information.figure import NATS_PER_BIT, Information
 from leakmeter.auditors.information.measure import Measured
 from leakmeter.auditors.information.theory import gaussian_information
-from leakmeter.auditors.likelihood_ratio.findings import GAMES
-from leakmeter.auditors.sampler import Game
+from leakmeter.auditors.sampler import GAMES, Game
 
 if TYPE_CHECKING:
     from leakmeter.auditors.information.mine.estimator import NeuralEstimate, Spread

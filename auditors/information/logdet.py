@@ -24,7 +24,7 @@ import numpy as np
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.information.determinant import Draws, Rows, Sample, combine
-from leakmeter.auditors.information.information import Information
+from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.sampler import Moments
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Floats, Vector, Watch
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import UnableError
-from leakmeter.auditors.information.information import Information
+from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.logdet import (
     Subspace,
     joint_information,
@@ -24,9 +24,8 @@ from leakmeter.auditors.information.logdet import (
     principal_subspace,
 )
 from leakmeter.auditors.information.per_client import each_information, most_directions
-from leakmeter.auditors.likelihood_ratio.sum_law import ROUNDING
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Game, Stream, UpdateSampler
+from leakmeter.auditors.sampler import ROUNDING, Game, Stream, UpdateSampler
 
 if TYPE_CHECKING:
     from leakmeter.auditors.information.mine.estimator import NeuralEstimate

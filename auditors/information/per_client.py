@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.information.information import Information
+from leakmeter.auditors.information.determinant import jackknife
+from leakmeter.auditors.information.figure import Information
 
 # Parts that the jackknife leaves out, at most.
 _PARTS = 20
@@ -100,8 +101,8 @@ def each_information(rows: NDArray[np.floating[Any]], *, noise_std: float = 0.0)
     shares = np.array([draws / len(part) for part in parts])
     finite = np.isfinite(whole) & np.isfinite(left_out).all(axis=0)
     with np.errstate(invalid="ignore"):
-        nats, errors = _jackknife(whole, left_out, shares)
-        mean_error = _jackknife(whole.mean(), left_out.mean(axis=1), shares)[1]
+        nats, errors = jackknife(whole, left_out, shares)
+        mean_error = jackknife(whole.mean(), left_out.mean(axis=1), shares)[1]
     return EachInformation(
         nats=np.where(finite, nats, np.where(np.isfinite(whole), whole, np.inf)),
         std_error=np.where(finite, errors, np.inf),
@@ -139,14 +140,3 @@ def _without(centred: Floats, part: NDArray[np.int64]) -> Floats:
     rest = np.delete(centred, part, axis=0)
     rest = rest - rest.mean(axis=0)
     return np.asarray(np.einsum("kni,knj->nij", rest, rest) / (len(rest) - 1))
-
-
-def _jackknife(whole: Floats, left_out: Floats, shares: Floats) -> tuple[Floats, Floats]:
-    """Return estimates without their bias, and standard errors; parts are the first axis.
-
-    Busing, Meijer and van der Leeden 1999, Delete-m jackknife for unequal m.
-    """
-    h = shares.reshape(-1, *[1] * (left_out.ndim - 1))
-    centre = len(h) * whole - ((1 - 1 / h) * left_out).sum(axis=0)
-    pseudo = h * whole - (h - 1) * left_out
-    return centre, np.sqrt(((pseudo - centre) ** 2 / (h - 1)).mean(axis=0))

@@ -15,13 +15,13 @@ How ours differs from the print:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scipy.special import gammaln
 
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.information.information import Information
+from leakmeter.auditors.information.figure import Information
 
 _IID = "the users' gradients are independent and alike given the model (Assumption 1)"
 
@@ -81,6 +81,30 @@ class LogConcaveWhitened:
 
 
 Case = IndependentWhitened | LogConcaveWhitened
+# What a client's own randomness holds at most, by its number; None where that is not known.
+LimitOf = Callable[[int], Information | None]
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What theory a measured figure is compared with.
+
+    Attributes:
+        cases: What is assumed of the gradients, for the bound of Theorem 1; none for no bound.
+        batch_size: Records per update, for that bound.
+        limit: Says what a client's own randomness holds at most, such as `batch_entropy`.
+        entropy_bits: Entropy of the target's data, if the figure is wanted as a share of it.
+    """
+
+    cases: Sequence[Case] = ()
+    batch_size: int = 1
+    limit: LimitOf | None = None
+    entropy_bits: float | None = None
+
+    def __post_init__(self) -> None:
+        within("batch_size", self.batch_size, lowest=1)
+        if self.entropy_bits is not None:
+            within("entropy_bits", self.entropy_bits, above=0.0)
 
 
 def gaussian_information(rank: int, users: int) -> Information:

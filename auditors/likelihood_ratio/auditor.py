@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakmeter.auditors._types import Watch
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import (
     Auditor,
@@ -30,15 +29,13 @@ from leakmeter.auditors.auditor import (
     RoundView,
     check_noise_is_known,
     few_clients,
-    sampler_limits,
 )
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.findings import Judge
-from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, duel
+from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Effort, duel
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.round_sum import (
-    SamplerOf,
     contribution,
     fitting_sampler,
     is_due,
@@ -54,8 +51,8 @@ class LikelihoodRatio(Auditor):
     """Lets the server guess which of two updates a client has put into the sum.
 
     Args:
-        sampler: Draws fresh updates, and names the game; or a function of the round's view that
-            returns one, where the clients' mechanism changes from round to round.
+        sampler: Draws fresh updates, and names the game; `PerRound` where the clients' mechanism
+            changes from round to round.
         target: Client under attack; None draws one of the round's clients. A round without the
             target is not audited.
         every: Audit every so many rounds, from the first on; 0 audits the first only, as the
@@ -65,7 +62,6 @@ class LikelihoodRatio(Auditor):
         delta: The delta of the bounds.
         confidence: Of each round's bound; over the run it is shared among the audited rounds.
         seed: Names all draws.
-        watch: Told which stage is how far, for a progress bar.
     """
 
     name = "likelihood-ratio"
@@ -76,7 +72,7 @@ class LikelihoodRatio(Auditor):
 
     def __init__(
         self,
-        sampler: UpdateSampler | SamplerOf,
+        sampler: UpdateSampler,
         *,
         target: int | None = None,
         every: int = 0,
@@ -85,7 +81,6 @@ class LikelihoodRatio(Auditor):
         delta: float = 1e-5,
         confidence: float = 0.95,
         seed: int = 0,
-        watch: Watch | None = None,
     ) -> None:
         within("every", every, lowest=0)
         within("delta", delta, above=0.0, below=1.0)
@@ -96,7 +91,7 @@ class LikelihoodRatio(Auditor):
             raise ValueError(f"target must be a client, 0 or more, or None, got {target}")
         self.sampler, self.target, self.every, self.effort = sampler, target, every, effort
         self.observer, self.delta, self.confidence = observer, delta, confidence
-        self.seed, self._watch = seed, watch
+        self.seed = seed
         self._judge = Judge(self.name, observer, delta, seed)
         self._played: list[dict[str, Any]] = []
         self._constant: dict[str, Any] | None = None  # the first round in which nothing hid anyone
@@ -110,7 +105,7 @@ class LikelihoodRatio(Auditor):
     def limits(self, project: Project) -> Sequence[str]:
         """Say where updates cannot be drawn anew, or too few clients hide one another."""
         check_noise_is_known(self.observer, project)
-        said = list(sampler_limits(self.sampler, project))
+        said = list(self.sampler.limits(project))
         if few := few_clients(project, 2, "a sum hides a client among others only; not audited"):
             return said + few
         then = "its Gaussian approximation is poor for so few; the lower bound holds all the same"
@@ -139,7 +134,7 @@ class LikelihoodRatio(Auditor):
                 noise_std=noise_on_sum(view.facts, self.observer, sampler.scale),
                 rounding_std=rounding_on_sum(view.facts, sampler.scale),
                 really=contribution(view, target, sampler.scale),
-                watch=self._watch,
+                watch=self.watch,
             )
         except ConstantSumError as error:
             is_rounded = bool(view.facts.quantum)
@@ -194,6 +189,3 @@ class LikelihoodRatio(Auditor):
         if not honest:
             return None
         return int(stream(self.seed, "likelihood-ratio", "target", server_round).choice(honest))
-
-
-__all__ = ["Duel", "Effort", "LikelihoodRatio"]

@@ -12,20 +12,11 @@ import numpy as np
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.bounds.curve import drawn
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.canaries.estimates import anderson_darling
 from leakmeter.auditors.finding import Finding, Observer
+from leakmeter.auditors.gaussian.normality import anderson_darling
 from leakmeter.auditors.gaussian.pair import delta_gaussian, epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.likelihood_ratio.game import Duel
-from leakmeter.auditors.sampler import Game
-
-# Where the curve of lower bounds is given.
-DELTAS = tuple(float(d) for d in np.logspace(-6, math.log10(0.5), 20))
-
-GAMES: Mapping[Game, str] = {
-    "rerun": "the clients' data are fixed and known, each trial draws new batches",
-    "partition": "each trial deals one known data set anew to all clients",
-    "independent": "each trial draws the data of each client afresh and independently",
-}
+from leakmeter.auditors.sampler import GAMES, Game
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,7 @@ class Judge:
             "target": self.target,
             "others": self.num_others,
             "pair": played.pair,
-            **drawn(inside, outside, confidence=confidence, deltas=DELTAS),
+            **drawn(inside, outside, confidence=confidence),
         }
         assumptions = (*bound.assumptions, self._assumption())
         return Finding.of(replace(bound, assumptions=assumptions), details=details, **self._words())
@@ -188,9 +179,7 @@ class Judge:
             "round": int(where["round"]),
             "rounds": [int(p["round"]) for p in played],
             "epsilons": [b.value for b in bounds],
-            "curve": drawn(
-                where["scores"] + where["shift"], where["scores"], confidence=shared, deltas=DELTAS
-            ),
+            "curve": drawn(where["scores"] + where["shift"], where["scores"], confidence=shared),
         }
         return Finding.of(bound, details=details, **judge._words())
 

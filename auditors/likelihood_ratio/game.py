@@ -19,14 +19,13 @@ from leakmeter.auditors._validate import within
 from leakmeter.auditors.likelihood_ratio.challenge import Challenge, between, challenge
 from leakmeter.auditors.likelihood_ratio.span import Span, outside_span
 from leakmeter.auditors.likelihood_ratio.sum_law import (
-    ROUNDING,
     DenseLaw,
     DualLaw,
     NothingMovesError,
     SumLaw,
 )
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Stream, UpdateSampler
+from leakmeter.auditors.sampler import ROUNDING, Stream, UpdateSampler
 
 # Up to this dimension the span of the others' updates is sampled, if the fit had so many updates
 # of each client: fewer could not tell what a sum never reaches.

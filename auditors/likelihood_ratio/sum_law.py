@@ -20,7 +20,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh, solve_triangu
 from scipy.linalg.lapack import dpocon
 
 from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector
-from leakmeter.auditors.sampler import Moments
+from leakmeter.auditors.sampler import ROUNDING, Moments
 
 
 class NothingMovesError(ValueError):
@@ -239,8 +239,6 @@ class DualLaw:
         return out
 
 
-# Equal numbers in single precision may seem to differ by so much of their size, but no more.
-ROUNDING = 4 * float(np.finfo(np.float32).eps)
 # Without any shrinkage D vanishes where there is no noise.
 _LEAST = 1e-4
 

@@ -1,0 +1,30 @@
+"""Audits of single records: membership by losses, and which of two records a client held.
+
+The audits of a run are `membership.Membership` and `auditor.RecordLikelihoodRatio`; what they
+compute can be had without a run from here.
+"""
+
+from __future__ import annotations
+
+from leakmeter.auditors.records.game import RecordAudit, RecordCase, RecordEffort, audit_records
+from leakmeter.auditors.records.law import GradientRows
+from leakmeter.auditors.records.membership import (
+    Shadows,
+    logit_confidences,
+    membership_bound,
+    separation,
+)
+from leakmeter.auditors.records.spectrum import Spectrum
+
+__all__ = [
+    "GradientRows",
+    "RecordAudit",
+    "RecordCase",
+    "RecordEffort",
+    "Shadows",
+    "Spectrum",
+    "audit_records",
+    "logit_confidences",
+    "membership_bound",
+    "separation",
+]

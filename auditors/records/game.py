@@ -38,8 +38,6 @@ THREAT = (
 )
 _BY_LAW = "trials follow the Gaussian law that the mechanism states, not its code"
 _BY_CODE = "trials are draws of the mechanism itself"
-# Where the curve of lower bounds is given.
-_DELTAS = tuple(float(d) for d in np.logspace(-6, math.log10(0.5), 20))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +137,7 @@ class RecordAudit:
             "record": self.record,
             "other": self.other,
             "means": list(self.means),
-            "curve": drawn(*self.scores, confidence=confidence, deltas=_DELTAS),
+            "curve": drawn(*self.scores, confidence=confidence),
             "spectrum": self.spectrum.drawn(),
         }
 

@@ -33,11 +33,6 @@ Losses = Callable[[Vector], tuple[ArrayLike, ArrayLike]]
 _LEAST_LOSS, _LARGEST_LOSS = 2.0**-53, 745.0
 
 
-def loss_scores(losses: ArrayLike) -> Floats:
-    """Return how likely each record was trained on, by its cross-entropy loss alone."""
-    return -_losses("losses", losses)
-
-
 def logit_confidences(losses: ArrayLike) -> Floats:
     """Return ln(p / (1 - p)) of the probability p = e^-loss that a model gives the true label.
 

@@ -31,8 +31,7 @@ class CohortSampler(Sampling):
 
     Args:
         cohort: Trains clients; knows model and update rule.
-        x: Inputs of all records.
-        y: Labels of all records.
+        data: Inputs and labels of all records.
         source: Who holds which records in a draw, and so which game is played.
         seed: The run's seed.
         finish: What a client does to its update before the sum (clip, noise, round); None for
@@ -42,15 +41,14 @@ class CohortSampler(Sampling):
         holdings: The records that each client really holds, where a round is to be judged.
 
     Example:
-        sampler = CohortSampler(Cohort(module, rule), x, y, Kept(parts), seed=0)
+        sampler = CohortSampler(Cohort(module, rule), (x, y), Kept(parts), seed=0)
         moments = sampler.moments(model, clients=[1, 2, 3], draws=1000, stream=("fit", 1))
     """
 
     def __init__(
         self,
         cohort: Cohort,
-        x: Tensor,
-        y: Tensor,
+        data: tuple[Tensor, Tensor],
         source: Source,
         *,
         seed: int,
@@ -61,6 +59,7 @@ class CohortSampler(Sampling):
     ) -> None:
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk must be at least 1, got {chunk}")
+        x, y = data
         if len(x) != len(y):
             raise ValueError(f"y must have one label a record ({len(x)}), got {len(y)}")
         self._cohort, self._x, self._y = cohort, x, y

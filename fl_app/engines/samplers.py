@@ -62,8 +62,7 @@ def sampler_for(
     x, y = torch.from_numpy(task.dataset.train_x), torch.from_numpy(task.dataset.train_y)
     return CohortSampler(
         Cohort(task.new_model(), rule, threads=threads),
-        x,
-        y,
+        (x, y),
         _source(task, config, game),
         seed=config.seed,
         finish=finish,

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from leakmeter.auditors.information.information import Information
+from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.mine.training import Outcome, Samples, Training, train
 from leakmeter.auditors.rng import stream
 

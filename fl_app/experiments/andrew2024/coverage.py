@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.canaries.proofs import cosine_logsf, prove
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
-from leakmeter.auditors.gaussian_sum import simulate_cosines
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.andrew2024.audit import (
     CONFIDENCE,
@@ -27,6 +26,7 @@ from leakmeter.fl_app.experiments.andrew2024.audit import (
     published_sampled,
 )
 from leakmeter.fl_app.experiments.andrew2024.federation import SEED
+from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.canaries.canary import canary_vector, schedule
+from leakmeter.auditors.canaries.schedule import schedule
 from leakmeter.auditors.canaries.transcript import Transcript
+from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.update import FedAvg

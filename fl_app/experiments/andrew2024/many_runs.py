@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
-from leakmeter.auditors.gaussian_sum import simulate_cosines
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.fl_app.experiments.andrew2024.federation import SEED, Canaries, Federation, play
+from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from leakmeter.auditors.canaries.canary import schedule
+from leakmeter.auditors.canaries.schedule import schedule
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.clients.water_filling.per_example import per_example_gradients

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from leakmeter.auditors.canaries.estimates import anderson_darling
+from leakmeter.auditors.gaussian.normality import anderson_darling
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.fl_app.experiments.andrew2024.audit import final_model

@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 
 from leakmeter.auditors.gaussian.pair import epsilon_between_gaussians, gaussian_sigma
-from leakmeter.auditors.gaussian_sum import simulate_cosines
 from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
 

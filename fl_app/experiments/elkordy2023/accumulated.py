@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from leakmeter.auditors._types import Floats, Indices, Vector
-from leakmeter.auditors.information.information import NATS_PER_BIT
+from leakmeter.auditors.information import IndependentWhitened, run_bound
+from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.logdet import Subspace, logdet_information, principal_subspace
-from leakmeter.auditors.information.mi import IndependentWhitened, run_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.elkordy2023.measure import (
     SEED,

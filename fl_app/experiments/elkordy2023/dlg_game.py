@@ -24,7 +24,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from leakmeter.auditors.information.mi import logdet_information, principal_subspace
+from leakmeter.auditors.information import logdet_information, principal_subspace
 from leakmeter.auditors.reconstruction import Attack, invert, psnr
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
@@ -174,7 +174,7 @@ def information(case: Case) -> dict[str, Any]:
         draw=lambda pool, _, rng: rng.choice(pool, case.batch, replace=False),
     )
     cohort = Cohort(net, FedSGD(batch_size=case.batch, lr=1.0))
-    sampler = CohortSampler(cohort, x, y, source, seed=_SEED)
+    sampler = CohortSampler(cohort, (x, y), source, seed=_SEED)
     fit = np.concatenate(list(sampler.sample(start, [0], _FIT, ("fit",))))[:, 0]
     subspace = principal_subspace(fit, rank=_RANK)
     everybody = range(max(case.users))

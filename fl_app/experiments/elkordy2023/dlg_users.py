@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors.information.mi import gaussian_information
+from leakmeter.auditors.information import gaussian_information
 from leakmeter.auditors.reconstruction import Attack
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023.dlg_game import (

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from leakmeter.auditors.information.information import NATS_PER_BIT
+from leakmeter.auditors.information import gaussian_information
+from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.logdet import logdet_information
-from leakmeter.auditors.information.mi import gaussian_information
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from leakmeter.auditors.information.mi import gaussian_information
+from leakmeter.auditors.information import gaussian_information
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
 from leakmeter.fl_app.experiments.elkordy2023.measure import NAMES, Algorithm, Setting, look

@@ -18,9 +18,8 @@ import numpy as np
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.band import upper_limit
-from leakmeter.auditors.bounds.curve import ErrorCurve
+from leakmeter.auditors.bounds.curve import DELTAS, ErrorCurve
 from leakmeter.auditors.likelihood_ratio.challenge import farthest
-from leakmeter.auditors.likelihood_ratio.findings import DELTAS
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
 from leakmeter.auditors.sampler import Game, Moments
 from leakmeter.fl_app.experiments import distribute

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.information.information import NATS_PER_BIT
+from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Marker, Series
 from leakmeter.fl_app.report.draw.scale import Form
 from leakmeter.fl_app.report.read.run import Run

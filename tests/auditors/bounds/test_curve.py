@@ -63,8 +63,8 @@ def test_wrong_arguments_are_named() -> None:
 @given(SCORES, SCORES)
 @settings(max_examples=40, deadline=None)
 def test_what_was_counted_stays_below_the_limits_that_are_drawn(ins, outs) -> None:
-    found = drawn(np.array(ins), np.array(outs), confidence=0.95, deltas=DELTAS)
-    assert found["epsilons"] == ErrorCurve.of(ins, outs).epsilons(DELTAS).tolist()
+    found = drawn(np.array(ins), np.array(outs), confidence=0.95)
+    assert found["epsilons"] == ErrorCurve.of(ins, outs).epsilons(found["deltas"]).tolist()
     counted = list(zip(found["observed"]["fpr"], found["observed"]["fnr"], strict=True))
     assert 1 <= len(counted) <= 25
     for fpr, fnr in counted:

@@ -20,7 +20,7 @@ from leakmeter.auditors import (
     RoundView,
     check_auditor,
 )
-from leakmeter.auditors.canaries.canary import canary_vector
+from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 

@@ -10,11 +10,11 @@ from scipy.integrate import quad
 from scipy.stats import t as student
 
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.canaries.canary import null_maxima
 from leakmeter.auditors.canaries.proofs import cosine_logsf, largest_cosine_log_p, prove
+from leakmeter.auditors.canaries.transcript import null_maxima
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.gaussian_sum import simulate_cosines
 from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 
 DELTA = 1e-6
 

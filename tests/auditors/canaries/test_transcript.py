@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from leakmeter.auditors.canaries.canary import canary_vector
 from leakmeter.auditors.canaries.transcript import Transcript
+from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.rng import stream
 
 DIM, CANARIES = 150, 30

@@ -32,7 +32,7 @@ from leakmeter.auditors import (
     canary_mod,
     tap_mod,
 )
-from leakmeter.auditors.canaries.canary import canary_vector
+from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper

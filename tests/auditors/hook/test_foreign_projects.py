@@ -29,6 +29,7 @@ from leakmeter.auditors import (
     Effort,
     Finding,
     LikelihoodRatio,
+    Look,
     MutualInformation,
     OneShotCanaries,
     ReplaySampler,
@@ -70,7 +71,7 @@ def panel() -> list[Auditor]:
     return [
         OneShotCanaries(seats=2),
         LikelihoodRatio(ReplaySampler(), effort=QUICK),
-        MutualInformation(ReplaySampler(), every=0, draws=8, rank=2),
+        MutualInformation(ReplaySampler(), every=0, look=Look(draws=8, rank=2)),
     ]
 
 

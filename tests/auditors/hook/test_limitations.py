@@ -17,6 +17,7 @@ from leakmeter.auditors import (
     Effort,
     Finding,
     LikelihoodRatio,
+    Look,
     MutualInformation,
     OneShotCanaries,
     ReplaySampler,
@@ -100,12 +101,12 @@ def test_few_clients_that_hide_one_another_are_said(clients: int, lines: list[st
 
 
 def test_few_draws_for_so_many_directions_are_said() -> None:
-    auditor = MutualInformation(ReplaySampler(), draws=6, rank=8)
+    auditor = MutualInformation(ReplaySampler(), look=Look(draws=6, rank=8))
     assert said(auditor, clients=5) == [
         "6 draws of 3 honest clients allow 2 of 8 directions: draws must be more for the others"
     ]
     assert said(auditor, clients=14) == []
-    whole = MutualInformation(ReplaySampler(), draws=16, rank=None)
+    whole = MutualInformation(ReplaySampler(), look=Look(draws=16, rank=None))
     with pytest.raises(
         UnableError, match="draws must be above 10000 to look at all 10000 coordinates"
     ):

@@ -20,7 +20,7 @@ from flwr.app import (
 )
 
 from leakmeter.auditors import Canary, canary_mod, tap_mod
-from leakmeter.auditors.canaries.canary import canary_vector
+from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -11,12 +11,15 @@ import pytest
 from leakmeter.auditors import MutualInformation, check_auditor
 from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.information.findings import QUANTITY, WHOLE
-from leakmeter.auditors.information.mi import (
+from leakmeter.auditors.information import (
     IndependentWhitened,
+    Look,
+    Theory,
     batch_entropy,
     gaussian_information,
 )
+from leakmeter.auditors.information.findings import QUANTITY, WHOLE
+from leakmeter.auditors.sampler import PerRound
 
 DIM, CLIENTS = 20, 6
 EYE = np.eye(DIM)
@@ -30,9 +33,20 @@ def view_of(server_round: int = 1, *, clients: int = CLIENTS, dim: int = DIM, **
     return RoundView(server_round, sent, replies, sent, RoundFacts(**(known | facts)))
 
 
+def made(sampler, **settings) -> MutualInformation:
+    """Return the auditor with settings of all its values side by side."""
+    grouped = {
+        name: value(**{f.name: settings.pop(f.name) for f in fields(value) if f.name in settings})
+        for name, value in (("look", Look), ("theory", Theory))
+    }
+    return MutualInformation(sampler, **grouped, **settings)
+
+
 def audited(sampler, *views: RoundView, **settings) -> tuple[list[Finding], list[Finding]]:
     """Return the findings of the last round and of the run."""
-    auditor = MutualInformation(sampler, **({"draws": 30, "rank": 5} | settings))
+    watch = settings.pop("watch", None)
+    auditor = made(sampler, **({"draws": 30, "rank": 5} | settings))
+    auditor.watch = watch
     auditor.begin(DIM, len(views))
     *_, last = [list(auditor.observe(view)) for view in views]
     return last, list(auditor.report())
@@ -40,7 +54,7 @@ def audited(sampler, *views: RoundView, **settings) -> tuple[list[Finding], list
 
 def test_it_keeps_the_contract_of_auditors(gaussian_sampler) -> None:
     sampler = gaussian_sampler(np.eye(128))
-    check_auditor(lambda: MutualInformation(sampler, every=2, cases=[IndependentWhitened(1.0)]))
+    check_auditor(lambda: made(sampler, every=2, cases=[IndependentWhitened(1.0)]))
     check_auditor(lambda: MutualInformation(sampler, target=3, colluding=(5,)))
 
 
@@ -164,7 +178,7 @@ def test_updates_that_never_vary_give_an_honest_zero(gaussian_sampler) -> None:
 
 @pytest.mark.parametrize(("every", "rounds"), [(0, [1]), (2, [1, 3, 5]), (1, [1, 2, 3, 4, 5])])
 def test_it_audits_the_rounds_that_are_due_and_sums_them(gaussian_sampler, every, rounds) -> None:
-    auditor = MutualInformation(gaussian_sampler(EYE), every=every, rank=3)
+    auditor = made(gaussian_sampler(EYE), every=every, rank=3)
     auditor.begin(DIM, 5)
     single = [auditor.observe(view_of(r)) for r in range(1, 6)]
     assert [r for r in range(1, 6) if single[r - 1]] == rounds
@@ -261,7 +275,7 @@ def test_a_mechanism_that_changes_has_a_sampler_for_each_round(gaussian_sampler)
         asked.append(view.server_round)
         return gaussian_sampler(EYE)
 
-    audited(of, *[view_of(r) for r in range(1, 5)], every=2)
+    audited(PerRound(of), *[view_of(r) for r in range(1, 5)], every=2)
     assert asked == [1, 3]
 
 
@@ -302,4 +316,4 @@ def test_all_figures_are_in_bits_and_of_clients(gaussian_sampler) -> None:
 )
 def test_wrong_arguments_are_named(gaussian_sampler, wrong, words) -> None:
     with pytest.raises(ValueError, match=words):
-        MutualInformation(gaussian_sampler(EYE), **wrong)
+        made(gaussian_sampler(EYE), **wrong)

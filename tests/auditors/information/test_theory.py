@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakmeter.auditors.information.mi import (
+from leakmeter.auditors.information import (
     IndependentWhitened,
     Information,
     LogConcaveWhitened,

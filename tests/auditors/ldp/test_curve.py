@@ -11,14 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import gammainc, gammaincc
 
-from leakmeter.auditors.gaussian import pair as gaussian
-from leakmeter.auditors.gaussian.pair import (
-    delta_gaussian,
-    least_separation_of_ball,
-    separation_of_ball,
-    separation_of_pair,
-    tradeoff_gaussian,
-)
+from leakmeter.auditors.gaussian.pair import delta_gaussian
 from leakmeter.auditors.ldp.curve import ldp_curve
 from leakmeter.auditors.ldp.irwin_hall import IrwinHall
 from leakmeter.auditors.ldp.noise_law import gamma_loss, irwin_hall_loss, loss_cells
@@ -369,65 +362,3 @@ def test_epsilons_come_back_in_their_order_and_repeat() -> None:
     curve = ldp_curve("uniform", 6, 2, [2.0, 0.0, 2.0])
     assert curve.epsilons.tolist() == [2.0, 0.0, 2.0]
     assert curve.delta[0] == curve.delta[2] < curve.delta[1]
-    assert gaussian.ldp_curve is ldp_curve
-
-
-def test_the_separation_of_a_pair_is_the_norm_after_whitening() -> None:
-    rng = stream(5, "separation")
-    root = rng.standard_normal((6, 6))
-    sigma, v = root @ root.T, rng.standard_normal(6)
-    apart = separation_of_pair(v, np.zeros(6), sigma)
-    assert apart == pytest.approx(math.sqrt(v @ np.linalg.inv(sigma) @ v), rel=1e-9)
-    # The log-likelihood ratio's test reaches exactly this trade-off.
-    z = rng.standard_normal((200_000, 6)) @ root.T
-    score = z @ np.linalg.solve(sigma, v)
-    at = np.quantile(score, 0.9)
-    missed = float((score + apart**2 < at).mean())
-    assert missed == pytest.approx(tradeoff_gaussian(0.1, apart), abs=0.006)
-
-
-def test_no_pair_in_the_ball_is_farther_apart_than_the_one_along_the_weakest_direction() -> None:
-    rng = stream(6, "ball")
-    root = rng.standard_normal((5, 5))
-    sigma, radius = root @ root.T, 0.7
-    limit = separation_of_ball(radius, sigma)
-    pairs = rng.standard_normal((500, 2, 5))
-    pairs *= radius * math.sqrt(5) / np.linalg.norm(pairs, axis=2, keepdims=True)
-    assert max(separation_of_pair(x, y, sigma) for x, y in pairs) < limit
-    weakest = np.linalg.eigh(sigma)[1][:, 0] * radius * math.sqrt(5)
-    assert separation_of_pair(weakest, -weakest, sigma) == pytest.approx(limit, rel=1e-9)
-
-
-def test_a_sum_of_vectors_of_a_ball_leaves_at_least_twice_the_root_of_d_over_n() -> None:
-    rng, n, d = stream(8, "least"), 20, 4
-    x = rng.standard_normal((5000, d)) * [1.0, 0.5, 0.5, 0.2]
-    x *= 2.0 / np.maximum(2.0, np.linalg.norm(x, axis=1, keepdims=True))  # |x| <= 2 = 1·sqrt(4)
-    assert separation_of_ball(1.0, n * np.cov(x.T)) > least_separation_of_ball(n, d)
-    corners = rng.choice([-1.0, 1.0], (50_000, d))  # the bound is met: isotropic and on the sphere
-    assert separation_of_ball(1.0, n * np.cov(corners.T)) == pytest.approx(
-        least_separation_of_ball(n, d), rel=0.02
-    )
-
-
-@pytest.mark.parametrize(
-    ("covariance", "message"),
-    [
-        (
-            [[1.0, 0.0], [0.0, 0.0]],
-            "positive definite, got .*auditors.likelihood_ratio.span",
-        ),
-        ([[1.0, 2.0]], r"square matrix, got shape \(1, 2\)"),
-        ([[1.0, 0.5], [0.0, 1.0]], "must be symmetric"),
-        ([[math.nan, 0.0], [0.0, 1.0]], "covariance must be in"),
-    ],
-)
-def test_a_covariance_that_is_none_is_refused(covariance: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        separation_of_pair([1.0, 1.0], [0.0, 0.0], covariance)
-    with pytest.raises(ValueError, match=message):
-        separation_of_ball(1.0, covariance)
-
-
-def test_vectors_of_another_length_than_the_covariance_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"x - other must have shape \(2,\), got \(3,\)"):
-        separation_of_pair(np.ones(3), np.zeros(3), np.eye(2))

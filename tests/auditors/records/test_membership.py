@@ -20,7 +20,6 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.records.membership import (
     Shadows,
     logit_confidences,
-    loss_scores,
     membership_bound,
     separation,
 )
@@ -62,7 +61,6 @@ def test_a_model_that_is_sure_has_a_finite_logit_right_or_wrong() -> None:
     right, wrong = logit_confidences([0.0, math.inf])
     assert right == pytest.approx(53 * math.log(2))
     assert wrong == pytest.approx(-745)
-    assert loss_scores([0.0, math.inf]).tolist() == [0.0, -math.inf]
 
 
 @pytest.mark.parametrize("spread", ["shared", "record"])
@@ -104,7 +102,7 @@ def test_where_nothing_leaks_a_bound_is_claimed_no_more_often_than_promised(atta
     for seed in range(runs):
         target, shadows, outside = uneven(seed, shift=0.0, models=8)
         scores = {
-            "loss": lambda t=target: loss_scores(losses_of(t)),
+            "loss": lambda t=target: -losses_of(t),
             "online": lambda t=target, s=shadows: s.scores(t),
             "offline": lambda t=target, o=outside: Shadows(o).scores(t),
         }[attack]()
@@ -131,11 +129,11 @@ def test_the_bound_stays_below_the_truth_as_often_as_promised_and_shows_a_part_o
 def test_planted_overfitting_reaches_the_cap() -> None:
     rng = stream(0, "overfit")
     members, held_out = 0.01 * rng.random(500), 1 + rng.random(500)
-    bound = membership_bound(loss_scores(members), loss_scores(held_out), delta=DELTA)
+    bound = membership_bound(-members, -held_out, delta=DELTA)
     assert bound.saturated
     assert bound.value == bound.cap
     assert bound.value > 3.5
-    swapped = membership_bound(loss_scores(held_out), loss_scores(members), delta=DELTA)
+    swapped = membership_bound(-held_out, -members, delta=DELTA)
     assert swapped.value == 0
 
 
@@ -144,7 +142,7 @@ def test_the_likelihood_ratio_beats_the_loss_where_records_differ_in_difficulty(
     bounds = {
         name: membership_bound(scores[:RECORDS], scores[RECORDS:], delta=DELTA).value
         for name, scores in {
-            "loss": loss_scores(losses_of(target)),
+            "loss": -losses_of(target),
             "online": shadows.scores(target),
             "offline": Shadows(outside).scores(target),
         }.items()
@@ -204,7 +202,7 @@ def test_the_final_model_is_audited_and_those_of_every_so_many_rounds() -> None:
     found = [f for i, m in enumerate(models, start=1) for f in auditor.observe(view(i, m))]
     assert [f.server_round for f in found] == [2, 4]
     (last,) = auditor.report()
-    scores = [loss_scores(part) for part in fake_losses(models[-1])]
+    scores = [-part for part in fake_losses(models[-1])]
     assert last.value == membership_bound(*scores, delta=0.01).value
     assert (last.unit, last.adjacency, last.observer) == ("record", "replace", "outsider")
     assert (last.kind, last.confidence, last.server_round) == ("lower_bound", 0.95, None)
@@ -262,9 +260,9 @@ def test_a_network_that_learnt_its_records_by_heart_is_caught() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: loss_scores([]), r"losses must be one number a record, .* got \(0,\)"),
-        (lambda: loss_scores([[1.0]]), r"got \(1, 1\)"),
-        (lambda: loss_scores([1.0, -0.1]), "losses must be cross-entropies, at least 0, got -0.1"),
+        (lambda: logit_confidences([]), r"losses must be one number a record, .* got \(0,\)"),
+        (lambda: logit_confidences([[1.0]]), r"got \(1, 1\)"),
+        (lambda: logit_confidences([1.0, -0.1]), "losses must be cross-entropies, .* got -0.1"),
         (lambda: logit_confidences([np.nan]), "at least 0, got nan"),
         (lambda: Shadows(np.ones(3)), r"confidences must be finite .* got \(3,\)"),
         (lambda: Shadows(np.full((2, 3), np.inf)), "confidences must be finite"),

@@ -57,7 +57,7 @@ def sampler(game: str = "rerun", rule: UpdateRule = RULE, **options: Any) -> Coh
         "partition": Dealt(pool=pool, num_clients=CLIENTS, deal=shuffled),
         "independent": Fresh(pool=pool, num_clients=CLIENTS, draw=chosen),
     }[game]
-    return CohortSampler(Cohort(module(), rule), *data(), source, seed=3, **options)
+    return CohortSampler(Cohort(module(), rule), data(), source, seed=3, **options)
 
 
 def rows(of: CohortSampler, asked: Any = range(CLIENTS), draws: int = 5, **options: Any) -> Any:
@@ -297,7 +297,7 @@ def test_wrong_settings_name_field_range_and_value() -> None:
         sampler(chunk=0)
     x, y = data()
     with pytest.raises(ValueError, match=r"y must have one label a record \(120\), got 119"):
-        CohortSampler(Cohort(module(), RULE), x, y[1:], Kept(UNEQUAL), seed=0)
+        CohortSampler(Cohort(module(), RULE), (x, y[1:]), Kept(UNEQUAL), seed=0)
     with pytest.raises(ValueError, match="clients must be at least one, got none"):
         sampler().moments(MODEL, [], 10, ("fit",))
 

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from scipy import stats
 
 from leakmeter.auditors import Audited, Auditor, Canary, RoundView, canary_mod, tap_mod
-from leakmeter.auditors.canaries.canary import canary_vector
+from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients import MaskMod, NoiseMod

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from leakmeter.auditors import Audited, Auditor, Canary, Finding, RoundView, canary_mod, tap_mod
 from leakmeter.auditors.auditor import RoundFacts
-from leakmeter.auditors.canaries.canary import canary_vector
+from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leakmeter.auditors.information.mi import gaussian_information
+from leakmeter.auditors.information import gaussian_information
 from leakmeter.auditors.information.mine.estimator import Spread, Training, estimate, rotated
 from leakmeter.auditors.rng import stream
 

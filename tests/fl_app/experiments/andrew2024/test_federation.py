@@ -13,8 +13,8 @@ import pytest
 from scipy.stats import beta
 from torch.nn.utils import parameters_to_vector
 
-from leakmeter.auditors.canaries.canary import canary_vector
 from leakmeter.auditors.canaries.transcript import Transcript
+from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import clip

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.information.mi import gaussian_information
+from leakmeter.auditors.information import gaussian_information
 from leakmeter.auditors.information.mine import estimator as mine
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.elkordy2023 import accuracy as mi_accuracy

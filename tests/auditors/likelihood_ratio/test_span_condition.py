@@ -6,16 +6,18 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import RoundFacts, RoundView
+from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
+from leakmeter.auditors.checks import check_auditor
 from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
 from leakmeter.auditors.likelihood_ratio.game import Effort
-from leakmeter.auditors.likelihood_ratio.span_rounds import span_of_rounds, span_of_updates
+from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition, spans
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import Stream
 
@@ -99,35 +101,62 @@ def updates(seed: int, clients: int = 4, dim: int = 12) -> dict[int, np.ndarray]
     return dict(enumerate(rows))
 
 
+def view(number: int, truth: dict[int, np.ndarray], **more: Any) -> RoundView:
+    return RoundView(number, np.zeros(12), {}, np.zeros(12), RoundFacts(), truth, **more)
+
+
+def test_it_keeps_the_contract_of_auditors() -> None:
+    check_auditor(SpanCondition)
+    check_auditor(lambda: SpanCondition(every=2))
+
+
 def test_every_client_is_held_against_the_others_of_its_round() -> None:
-    found = {one.client: one for one in span_of_updates(updates(0), 7)}
-    assert set(found) == {0, 1, 2, 3}
-    assert found[3].span.idle_columns == 3
-    assert found[3].span.separated
+    found = spans(updates(0))
+    assert list(found) == [0, 1, 2, 3]
+    assert found[3].idle_columns == 3
+    assert found[3].separated
     # Three updates in twelve dimensions reach little: most of any other lies outside as well.
-    assert all(one.span.outside for one in found.values())
-    assert not found[0].span.idle_norm > 0
-    assert found[3].bound.kind == "diagnostic"
-    assert found[3].bound.value == found[3].span.share
-    assert found[3].server_round == 7
+    assert all(one.outside for one in found.values())
+    assert not found[0].idle_norm > 0
 
 
 def test_a_combination_of_the_others_lies_within() -> None:
     rows = stream(1, "rows").standard_normal((5, 20))
-    together = dict(enumerate([*rows, rows.T @ np.arange(1.0, 6.0)]))
-    last = span_of_updates(together)[-1]
-    assert last.span.share < 1e-6
-    assert not last.span.outside
+    last = spans(dict(enumerate([*rows, rows.T @ np.arange(1.0, 6.0)])))[5]
+    assert last.share < 1e-6
+    assert not last.outside
 
 
-def test_rounds_without_kept_updates_are_passed_over() -> None:
-    def view(number: int, truth: dict[int, np.ndarray]) -> RoundView:
-        return RoundView(number, np.zeros(12), {}, np.zeros(12), RoundFacts(), truth)
+def test_the_client_that_sticks_out_most_is_named() -> None:
+    rows = np.eye(12)[:4] + np.eye(12)[0]
+    rows[3] += 5 * np.eye(12)[11]
+    truth = dict(enumerate(rows))
+    [found] = SpanCondition().observe(view(7, truth))
+    assert (found.auditor, found.kind, found.server_round) == ("span", "diagnostic", 7)
+    assert found.details["client"] == 3
+    assert found.value == pytest.approx(spans(truth)[3].share)
+    assert found.value == max(found.details["each"].values())
+    assert "client 3's update" in found.rule
 
-    found = span_of_rounds([view(1, updates(0)), view(2, {}), view(3, updates(1))])
-    assert [one.server_round for one in found] == [1] * 4 + [3] * 4
+
+def test_canary_seats_and_rounds_without_kept_updates_are_passed_over() -> None:
+    auditor = SpanCondition(every=2)
+    canary = {3: Canary(id=0, seed=0)}
+    [found] = auditor.observe(view(1, updates(0), instructed=canary))
+    assert set(found.details["each"]) == {0, 1, 2}
+    assert auditor.observe(view(2, updates(0))) == ()
+    assert auditor.observe(view(3, {})) == ()
+    assert auditor.observe(view(3, {0: np.ones(12)})) == ()
 
 
-def test_one_update_alone_is_refused() -> None:
+def test_a_single_honest_client_is_said_before_anybody_trains() -> None:
+    assert SpanCondition().limits(Project(12, 3)) == []
+    [words] = SpanCondition().limits(Project(12, 3, clients=2, seats=1))
+    assert words.startswith("round 1 has 1 honest client beside 1 canary seats: no other update")
+
+
+def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="at least 2"):
-        span_of_updates({0: np.ones(3)})
+        spans({0: np.ones(3)})
+    with pytest.raises(ValueError, match="every must be"):
+        SpanCondition(every=-1)

@@ -1,0 +1,98 @@
+"""The span condition on real rounds: could the other clients' updates hide what a client has sent?
+
+Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
+Possible? (arXiv:2405.04551), Theorem 1. Updates that were seen in some rounds show only part of
+what may be sent, so this is a diagnosis: it may find a client that support alone betrays, and never
+shows that one is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.auditor import Auditor, Project, RoundView, few_clients
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
+from leakmeter.auditors.sampling.round_sum import is_due
+
+
+class SpanCondition(Auditor):
+    """Finds the client whose update sticks out most of all that the others of its round span.
+
+    It needs the plain updates of a simulation. Costs one QR decomposition of the round's updates
+    for each client.
+
+    Args:
+        every: Look at every so many rounds, from the first on; 0 looks at the first only.
+
+    Example:
+        strategy = Audited(FedAvg(), auditors=[SpanCondition(every=10)])
+    """
+
+    name = "span"
+    reads = frozenset({"truth"})
+    wants_truth = True
+
+    def __init__(self, *, every: int = 1) -> None:
+        within("every", every, lowest=0)
+        self.every = every
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say where there are no other clients to compare with."""
+        return few_clients(project, 2, "no other update can hide its own; not audited")
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        """Return the largest share of an update outside of the others' span."""
+        honest = {c: u for c, u in view.truth.items() if c not in view.instructed}
+        if len(honest) < 2 or not is_due(view.server_round, self.every):
+            return ()
+        found = spans(honest)
+        client = max(found, key=lambda c: found[c].share)
+        worst = found[client]
+        return [
+            Finding(
+                value=worst.share,
+                kind="diagnostic",
+                rule=f"share of client {client}'s update outside of the others' span, the largest "
+                f"of {len(found)} clients",
+                sample_sizes={"others": worst.samples, "rank": worst.rank, "dim": worst.dim},
+                assumptions=(
+                    "it says nothing of other rounds",
+                    "the others' updates may be added with any weights, as in Theorem 1",
+                ),
+                auditor=self.name,
+                quantity="share outside of the others' span",
+                threat_model="server who sees the sum of a round and knows the others' updates up "
+                "to their weights",
+                observer="server",
+                server_round=view.server_round,
+                details={
+                    "client": client,
+                    "separated": worst.separated,
+                    "idle_columns": worst.idle_columns,
+                    "each": {c: one.share for c, one in found.items()},
+                },
+            )
+        ]
+
+
+def spans(updates: Mapping[int, NDArray[np.floating]]) -> dict[int, Span]:
+    """Return for every client what of its update lies outside of the span of the others'.
+
+    Args:
+        updates: Client to its plain update, of at least two clients.
+    """
+    if len(updates) < 2:
+        raise ValueError(f"updates must be of at least 2 clients, got {len(updates)}")
+    return {client: _outside(updates, client) for client in sorted(updates)}
+
+
+def _outside(updates: Mapping[int, NDArray[np.floating]], client: int) -> Span:
+    others = np.stack([updates[other] for other in sorted(updates) if other != client])
+    tracker = SpanTracker(others.shape[1], affine=False)
+    tracker.add(others)
+    return tracker.outside(updates[client])

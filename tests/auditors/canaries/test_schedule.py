@@ -1,0 +1,32 @@
+"""Every canary plays as often as planned."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakmeter.auditors.canaries.schedule import schedule
+
+
+@given(st.data())
+def test_every_canary_plays_as_often_as_planned_and_never_twice_a_round(
+    data: st.DataObject,
+) -> None:
+    rounds, seats = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 8))
+    repetitions = data.draw(st.integers(1, rounds))
+    canaries = data.draw(st.integers(1, seats * rounds // repetitions))
+    plan = schedule(canaries, repetitions, rounds, seed=data.draw(st.integers(0, 5)))
+    assert list(plan) == list(range(1, rounds + 1))
+    counts = np.bincount(list(itertools.chain(*plan.values())), minlength=canaries)
+    assert counts.tolist() == [repetitions] * canaries
+    for ids in plan.values():
+        assert len(ids) == len(set(ids)) <= seats
+    sizes = [len(ids) for ids in plan.values()]
+    assert max(sizes) - min(sizes) <= 1  # spread evenly
+
+
+def test_another_seed_plans_other_rounds() -> None:
+    assert schedule(20, 2, 10, seed=0) != schedule(20, 2, 10, seed=1)

@@ -1,0 +1,61 @@
+"""Canaries are pure functions of their names, and uniform on the sphere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import beta, kstest
+
+from leakmeter.auditors.canary import canary_products, canary_vector
+from leakmeter.auditors.rng import stream
+
+# Statistical tests: fixed seeds, each fails by bad luck with a chance of 1e-4, and the wrong law
+# beside it is rejected at 1e-6.
+ACCEPT, REJECT = 1e-4, 1e-6
+
+
+def test_a_canary_is_a_pure_function_of_seed_id_and_size() -> None:
+    assert np.array_equal(canary_vector(3, 5, 100), canary_vector(3, 5, 100))
+    for other in (canary_vector(3, 6, 100), canary_vector(4, 5, 100)):
+        assert abs(other @ canary_vector(3, 5, 100)) < 0.5
+    # Golden: clients and auditor may run different releases.
+    np.testing.assert_allclose(canary_vector(3, 5, 2), [-0.92380, 0.38286], atol=1e-5)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 50))
+def test_a_canary_has_length_one(canary: int, dim: int) -> None:
+    assert np.linalg.norm(canary_vector(0, canary, dim)) == pytest.approx(1.0, abs=1e-12)
+
+
+def uniformity(vectors: np.ndarray) -> float:
+    """Return the smallest p-value of several directions against the law of a cosine."""
+    dim = vectors.shape[1]
+    law = beta(0.5, (dim - 1) / 2)  # of the squared cosine with any fixed direction
+    directions = np.stack([np.eye(dim)[0], np.ones(dim) / np.sqrt(dim), np.arange(dim) - 1.0])
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    squares = (vectors @ directions.T) ** 2
+    return min(kstest(column, law.cdf).pvalue for column in squares.T)
+
+
+def test_canaries_are_uniform_on_the_sphere() -> None:
+    vectors = np.stack([canary_vector(1, i, 6) for i in range(8000)])
+    assert uniformity(vectors) > ACCEPT / 3
+    signs = (vectors > 0).mean(axis=0)
+    assert np.abs(signs - 0.5).max() < 4.5 * 0.5 / np.sqrt(8000)
+
+
+def test_the_uniformity_test_rejects_points_of_a_cube_and_signs() -> None:
+    cube = stream(1, "cube").uniform(-1, 1, (8000, 6))
+    signs = stream(1, "signs").choice([-1.0, 1.0], (8000, 6))
+    for wrong in (cube, signs):
+        assert uniformity(wrong / np.linalg.norm(wrong, axis=1, keepdims=True)) < REJECT
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 40])
+def test_products_in_blocks_equal_one_matrix_product(count: int) -> None:
+    vector = stream(0, "vector").standard_normal(200)
+    ids = range(5, 5 + count)
+    matrix = np.array([canary_vector(9, i, 200) for i in ids]).reshape(count, 200)
+    np.testing.assert_allclose(canary_products(9, ids, vector), matrix @ vector, atol=1e-12)

@@ -1,0 +1,122 @@
+"""The shape of the code: no cycles, front pages that say what is public, pure mathematics."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
+from pathlib import Path
+
+import grimp
+import pytest
+
+from leakmeter.auditors import Auditor, UpdateSampler
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("auditors", "clients", "strategies")
+FRONT_PAGES = ("bounds", "gaussian", "ldp", "information", "likelihood_ratio", "records")
+MOST_ARGUMENTS = 8
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    """Return module to the modules that it imports, those inside functions included."""
+    graph = grimp.build_graph("leakmeter", cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def cycle(imports: dict[str, set[str]]) -> list[str]:
+    """Return a cycle, each importing the next, or nothing."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return [str(module) for module in reversed(error.args[1])]
+    return []
+
+
+def test_no_module_imports_itself_through_others(imports: dict[str, set[str]]) -> None:
+    assert len(imports) > 150, "the graph must have all modules"
+    assert cycle(imports) == []
+
+
+def test_a_cycle_would_be_found() -> None:
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
+
+
+def test_imports_inside_functions_count(imports: dict[str, set[str]]) -> None:
+    assert (
+        "leakmeter.auditors.information.mine.estimator"
+        in (imports["leakmeter.auditors.information.measure"])
+    )
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_rooms_table_lists_the_same_names_everywhere(room: str) -> None:
+    module = import_module(f"leakmeter.{room}")
+    homes = {name: f"leakmeter.{room}.{home}" for name, home in module._HOME.items()}
+    assert sorted(module.__all__) == sorted(homes)
+    assert checked(ROOT / room / "__init__.py") == homes
+    for name, home in homes.items():
+        found = getattr(module, name)
+        assert getattr(import_module(home), name) is found
+        # The home is where the name is defined, not a module that hands it on.
+        assert getattr(found, "__module__", home) == home
+
+
+def checked(page: Path) -> dict[str, str]:
+    """Return what a front page imports for type checkers: name to module."""
+    body = ast.parse(page.read_text(encoding="utf-8")).body
+    [block] = [node for node in body if isinstance(node, ast.If)]
+    return {
+        alias.name: str(node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+@pytest.mark.parametrize("package", FRONT_PAGES)
+def test_a_front_page_lists_exactly_what_it_imports(package: str) -> None:
+    module = import_module(f"leakmeter.auditors.{package}")
+    body = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")).body
+    imported = [
+        alias.name
+        for node in body
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__"
+        for alias in node.names
+    ]
+    assert module.__all__ == sorted(imported)
+    assert module.__doc__
+
+
+def loaded(statement: str) -> set[str]:
+    """Return which heavy packages a fresh Python has loaded after a statement."""
+    code = f"{statement}\nimport sys\nprint(*({{'flwr', 'torch', 'ray'}} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_the_mathematics_loads_neither_flower_nor_torch() -> None:
+    pages = "\n".join(f"import leakmeter.auditors.{package}" for package in FRONT_PAGES)
+    assert loaded(f"import leakmeter\n{pages}") == set()
+
+
+def test_no_module_of_the_auditors_loads_torch() -> None:
+    paths = (path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("auditors/**/*.py"))
+    everything = "\n".join(f"import leakmeter.{'.'.join(path.parts)}" for path in paths)
+    assert loaded(everything) == {"flwr"}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_auditors_and_samplers_take_few_arguments(room: str) -> None:
+    module = import_module(f"leakmeter.{room}")
+    public = [getattr(module, name) for name in module.__all__]
+    for one in public:
+        if inspect.isclass(one) and issubclass(one, Auditor | UpdateSampler):
+            assert len(inspect.signature(one).parameters) <= MOST_ARGUMENTS, one
