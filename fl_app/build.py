@@ -33,7 +33,6 @@ from leakmeter.auditors.sampler import Game
 from leakmeter.auditors.sampling.round_sum import SamplerOf
 from leakmeter.clients import CohortSampler, FillMod, MaskMod, NoiseMod, update
 from leakmeter.clients.identity import add_identity
-from leakmeter.clients.noise.noise_mod import CLIP_BIT
 from leakmeter.clients.secure_sum.mask_mod import Call
 from leakmeter.clients.water_filling.fill_mod import filled_record
 from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
@@ -100,7 +99,7 @@ def server_strategy(config: Config) -> Strategy:
         return strategy
     metrics = {"train-loss": (0.0, 16.0)}
     if config.clipping == "adaptive":
-        metrics[CLIP_BIT] = (0.0, 1.0)
+        metrics[wire.CLIP_BIT] = (0.0, 1.0)
     if config.noise in ("distributed", "local"):
         metrics = {}  # the server would learn them without noise
     # A simulation knows its clients: the tightest limits give the finest rounding.

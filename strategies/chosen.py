@@ -11,9 +11,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.wrapper import Wrapper
-from leakmeter.clients.identity import IDENTITY, identity_of
+from leakmeter.clients.identity import identity_of
 from leakmeter.strategies.grid import PartialGrid
 from leakmeter.strategies.participation import Participation
 
@@ -133,7 +134,10 @@ class Chosen(Wrapper):
                     f"{self._patience:.0f} s; start the federation with that many nodes"
                 )
             time.sleep(0.05)
-        ask = [Message(RecordDict(), dst_node_id=n, message_type=IDENTITY) for n in sorted(nodes)]
+        ask = [
+            Message(RecordDict(), dst_node_id=node, message_type=wire.IDENTITY_QUERY)
+            for node in sorted(nodes)
+        ]
         replies = list(grid.send_and_receive(ask, timeout=_ANSWER * self._patience))
         if len(replies) < len(nodes):  # a slow start; to number them otherwise changes the run
             raise TimeoutError(

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -120,7 +120,7 @@ def give_orders(
 
 def ask_to_keep(messages: Sequence[Message], server_round: int, weight_key: str) -> None:
     """Ask clients with a tap to keep their plain updates for the auditors."""
-    keep = ConfigRecord({"action": "keep", "round": server_round, "weight-key": weight_key})
+    keep = wire.keep_record(server_round, weight_key)
     for message in messages:
         wire.add_record(message, wire.TAP, keep)
 

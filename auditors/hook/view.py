@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ConfigRecord, Message, RecordDict
+from flwr.app import Array, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -114,7 +114,7 @@ def collect_truth(
 
     Messages of their own do that; nothing rides on the round's replies.
     """
-    order = ConfigRecord({"action": "collect", "round": server_round})
+    order = wire.collect_record(server_round)
     messages = [
         Message(RecordDict({wire.TAP: order}), dst_node_id=node, message_type="train")
         for node in clients
@@ -126,4 +126,4 @@ def collect_truth(
     }
     updates = {c: layout.flatten(wire.arrays(kept[c])) - sent for c in sorted(kept)}
     notes = {c: wire.config(kept[c], wire.TAP) for c in sorted(kept)}
-    return updates, {c: float(str(n["weight"])) for c, n in notes.items() if n is not None}
+    return updates, {c: wire.get_float(n, "weight") for c, n in notes.items() if n is not None}

@@ -287,10 +287,12 @@ class Masked(Wrapper):
             **mean.metrics,
         }
         # At equal weights the mean errs by at most the grid that each client rounds its update to.
-        about = ConfigRecord({"step": mean.quantum, "saturated": mean.saturated})
+        about = wire.SumOutcome(step=mean.quantum, saturated=mean.saturated).to_record()
         return [
             Message(
-                RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics), wire.SUM: about}),
+                RecordDict(
+                    {"arrays": arrays, "metrics": MetricRecord(metrics), wire.SUM_OUTCOME: about}
+                ),
                 reply_to=current.exchange.messages[number],
             )
             for number in survivors

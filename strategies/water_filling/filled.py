@@ -27,7 +27,6 @@ from leakmeter.auditors.hook.view import weight_key
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
 from leakmeter.strategies.noise.noised import Noised
-from leakmeter.strategies.noise.reply import rounding_step
 from leakmeter.strategies.secure_sum.masked import Masked
 from leakmeter.strategies.water_filling.guarantee import RecordGuarantee, guarantee
 from leakmeter.strategies.water_filling.rdp import Contribution, Round
@@ -201,8 +200,8 @@ class Filled(Wrapper):
                     f"metrics must be none but {self._weight_key!r} under water filling, got "
                     f"{', '.join(extra)}: they carry no noise"
                 )
-        abouts = [wire.config(message.content, wire.SUM) for message in replies]
-        if None in abouts:
+        outcomes = [o for m in replies if (o := wire.sum_outcome(m.content)) is not None]
+        if len(outcomes) < len(replies):
             raise ValueError("Filled needs Masked around it: a single floor protects little")
         known: Mapping[int, int] = next(
             (s.client_of for s in chain(self.strategy) if hasattr(s, "client_of")), {}
@@ -210,8 +209,8 @@ class Filled(Wrapper):
         nodes = [message.metadata.src_node_id for message in replies]
         noted = _Sum(
             tuple(known.get(node, node) for node in nodes),
-            max(self._grain, *(rounding_step(message.content) for message in replies)),
-            max(int(str(about["saturated"])) for about in abouts if about is not None),
+            max(self._grain, *(outcome.step for outcome in outcomes)),
+            max(outcome.saturated for outcome in outcomes),
         )
         if noted.saturated:
             _log.warning("water filling: saturated coordinates void the guarantee")
