@@ -36,7 +36,7 @@ from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_findings
 from leakmeter.auditors.hook.survey import survey, with_round
 from leakmeter.auditors.hook.view import Updates, merged_facts, weight_key
-from leakmeter.auditors.run_log import RoundLine, RunRecord
+from leakmeter.auditors.run_log import RoundLine, RunLog
 
 _log = logging.getLogger("flwr")
 
@@ -77,8 +77,8 @@ class Audited(Strategy):
         self.strategy = strategy
         self._panel = Panel(auditors)
         folder = Path(out).expanduser() if out else None
-        self._record = RunRecord(folder, config or {}, rounds_done) if folder else None
-        self._lines = RoundLog(self._record, on_round)
+        self._run_log = RunLog(folder, config or {}, rounds_done) if folder else None
+        self._lines = RoundLog(self._run_log, on_round)
         self._offset = rounds_done
         self._layout: Layout | None = None
         self._project: Project | None = None
@@ -312,8 +312,8 @@ class Audited(Strategy):
         for held in chain(self.strategy):  # what the mechanism itself can say, such as guarantees
             final += getattr(held, "findings", list)()
         self._lines.findings += final
-        if self._record is not None:
-            path = self._record.finish(final, self.failures).resolve()
+        if self._run_log is not None:
+            path = self._run_log.finish(final, self.failures).resolve()
             _log.info("Audit written to %s; a page: leakmeter report %s", path, path.parent)
 
     def _refuse(self, *args: Any, **more: Any) -> NoReturn:
