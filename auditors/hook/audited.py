@@ -21,21 +21,28 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Auditor, Project, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain, replaced, understood
+from leakmeter.auditors.hook.chain import (
+    chain,
+    replaced,
+    survey,
+    understood,
+    weight_key,
+    with_round,
+)
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.open_round import (
     NO_CANARIES,
     NO_TRUTH,
-    Numbers,
-    Opened,
+    ClientNumbers,
+    OpenRound,
+    Updates,
     ask_to_keep,
     give_orders,
     hides_updates,
+    merged_facts,
 )
 from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_findings
-from leakmeter.auditors.hook.survey import survey, with_round
-from leakmeter.auditors.hook.view import Updates, merged_facts, weight_key
 from leakmeter.auditors.run_log import RoundLine, RunLog
 
 _log = logging.getLogger("flwr")
@@ -82,8 +89,8 @@ class Audited(Strategy):
         self._offset = rounds_done
         self._layout: Layout | None = None
         self._project: Project | None = None
-        self._numbers = Numbers()
-        self._open: Opened | None = None
+        self._numbers = ClientNumbers()
+        self._open: OpenRound | None = None
         self._seen = 0
         self._has_tap = True  # until nobody has answered for one
         self._timeout = 0.0
@@ -199,7 +206,7 @@ class Audited(Strategy):
 
     def _ordered(
         self, server_round: int, arrays: ArrayRecord, messages: Sequence[Message], grid: Grid
-    ) -> Opened:
+    ) -> OpenRound:
         """Give the messages of a round their orders and keep what is needed to look at it."""
         layout = self._layout
         assert layout is not None
@@ -217,7 +224,9 @@ class Audited(Strategy):
             ask_to_keep(messages, server_round, key)
         self._panel.bind(server_round, grid, by_client, layout, sent, key)
         is_noised = any(wire.share_std(m.content) > 0 for m in messages)
-        return Opened(server_round, arrays, sent, clients, orders, grid, layout, hidden, is_noised)
+        return OpenRound(
+            server_round, arrays, sent, clients, orders, grid, layout, hidden, is_noised
+        )
 
     def _consider_round(self, messages: Sequence[Message], seats: int) -> None:
         """Let the auditors say what they cannot do, once it is known who takes part."""
@@ -251,7 +260,7 @@ class Audited(Strategy):
             self._lines.put(line, after)
         return arrays, with_findings(metrics, findings)
 
-    def _view(self, opened: Opened, updates: Updates, arrays: ArrayRecord | None) -> RoundView:
+    def _view(self, opened: OpenRound, updates: Updates, arrays: ArrayRecord | None) -> RoundView:
         """Return what the round shows, and note where instruments did not answer."""
         obeyed, refused = opened.obeyed(updates)
         self._panel.limit_seats(refused, NO_CANARIES)
@@ -268,7 +277,7 @@ class Audited(Strategy):
         )
 
     def _truth(
-        self, opened: Opened, updates: Updates
+        self, opened: OpenRound, updates: Updates
     ) -> tuple[Mapping[int, Vector], Mapping[int, float]]:
         """Return the plain updates and weights, if an auditor wants them and they can be had."""
         if not self._panel.wants_truth or (opened.hides_updates and not self._has_tap):

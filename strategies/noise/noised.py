@@ -23,9 +23,8 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.chain import chain, weight_key
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.view import weight_key
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import clip, gaussian

@@ -22,8 +22,7 @@ from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain
-from leakmeter.auditors.hook.view import weight_key
+from leakmeter.auditors.hook.chain import chain, weight_key
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
 from leakmeter.strategies.noise.noised import Noised

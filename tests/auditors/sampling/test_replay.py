@@ -12,7 +12,7 @@ from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.view import collect_truth
+from leakmeter.auditors.hook.open_round import collect_truth
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.replay import ReplayError, ReplaySampler
 from leakmeter.clients import MaskMod
