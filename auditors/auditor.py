@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leakmeter.auditors._types import Vector
@@ -58,6 +58,13 @@ class RoundFacts:
     quantum: float | None = None
     saturated: int | None = None
     abandoned: str | None = None
+
+    def over(self, other: RoundFacts) -> RoundFacts:
+        """Return these facts, and those of `other` where these say nothing: None, or no clients."""
+        said = {name: value for name, value in vars(self).items() if value is not None}
+        if not self.num_clients:
+            del said["num_clients"], said["total_weight"]
+        return replace(other, **said)
 
 
 @dataclass(frozen=True)

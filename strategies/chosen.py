@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.chain import foreigners
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.identity import identity_of
 from leakmeter.strategies.grid import PartialGrid
@@ -49,10 +49,11 @@ class Chosen(Wrapper):
         patience: float = 120.0,
     ) -> None:
         super().__init__(strategy)
-        for held in chain(strategy):
-            fraction = getattr(held, "fraction_train", 1.0)
-            if fraction != 1.0:
-                raise ValueError(f"fraction_train must be 1.0 inside Chosen, got {fraction}")
+        for held in foreigners(strategy):
+            if held.fraction_train != 1.0:
+                raise ValueError(
+                    f"fraction_train must be 1.0 inside Chosen, got {held.fraction_train}"
+                )
         participation.check(num_clients)
         self._participation = participation
         self._num_clients = num_clients
@@ -116,9 +117,8 @@ class Chosen(Wrapper):
 
     def _check_enough(self, size: int) -> None:
         """Raise where Flower would wait for ever for more nodes than it is shown."""
-        for held in chain(self.strategy):
-            for name in ("min_train_nodes", "min_available_nodes"):
-                needed = getattr(held, name, 0)
+        for held in foreigners(self.strategy):
+            for name, needed in held.least_nodes.items():
                 if needed > size:
                     raise ValueError(
                         f"{name} must be at most the {size} client(s) of a round, got {needed}"

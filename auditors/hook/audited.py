@@ -1,8 +1,8 @@
 """The hook: a strategy around any Flower strategy that lets auditors see each round.
 
-`Audited` does not wrap the calls of a round from outside. It replaces Flower's four methods on
-the inner strategy's *instance* for the time of `start` and then runs the inner strategy's own
-`start`. A strategy that brings its own loop, logging or attributes keeps them.
+Like every `Wrapper`, `Audited` replaces Flower's four methods on the inner strategy's *instance*
+for the time of `start` and runs the inner strategy's own `start`. A strategy that brings its own
+loop or logging keeps it, and its attributes are where they were: on `strategy`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Auditor, Project, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import (
-    chain,
-    replaced,
-    survey,
-    understood,
-    weight_key,
-    with_round,
-)
+from leakmeter.auditors.hook.chain import survey, understood, weight_key, with_round, wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.open_round import (
     NO_CANARIES,
@@ -38,11 +31,12 @@ from leakmeter.auditors.hook.open_round import (
     Updates,
     ask_to_keep,
     give_orders,
-    hides_updates,
-    merged_facts,
+    round_facts,
+    will_hide_updates,
 )
 from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_findings
+from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.run_log import RoundLine, RunLog
 
 _log = logging.getLogger("flwr")
@@ -50,7 +44,7 @@ _log = logging.getLogger("flwr")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class Audited(Strategy):
+class Audited(Wrapper):
     """Runs `strategy` as it is and shows every round to the auditors.
 
     What an auditor cannot do in this project is logged before anybody trains.
@@ -81,7 +75,7 @@ class Audited(Strategy):
     ) -> None:
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
-        self.strategy = strategy
+        super().__init__(strategy)
         self._panel = Panel(auditors)
         folder = Path(out).expanduser() if out else None
         self._run_log = RunLog(folder, config or {}, rounds_done) if folder else None
@@ -94,19 +88,6 @@ class Audited(Strategy):
         self._seen = 0
         self._has_tap = True  # until nobody has answered for one
         self._timeout = 0.0
-        # Taken before anything is replaced on the instance.
-        self._inner_configure_train = strategy.configure_train
-        self._inner_aggregate_train = strategy.aggregate_train
-        self._inner_configure_evaluate = strategy.configure_evaluate
-        self._inner_aggregate_evaluate = strategy.aggregate_evaluate
-
-    def __getattr__(self, name: str) -> Any:
-        """Hand on what the strategies inside offer beyond Flower's interface."""
-        if not name.startswith("_") and name != "strategy":
-            for held in chain(self.strategy):
-                if hasattr(held, name):
-                    return getattr(held, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def auditors(self) -> Sequence[Auditor]:
@@ -118,9 +99,8 @@ class Audited(Strategy):
         """Which auditors were left out, when and why."""
         return self._panel.failures
 
-    @property
     def findings(self) -> list[Finding]:
-        """All findings so far."""
+        """Return all findings so far."""
         return self._lines.findings
 
     def start(
@@ -147,20 +127,13 @@ class Audited(Strategy):
         left = max(num_rounds - self._offset, 0)
         usual = {"timeout": timeout, "train_config": train_config}
         usual["evaluate_config"] = evaluate_config
-        with replaced(
-            self.strategy,
-            configure_train=self._configure,
-            aggregate_train=self._aggregate,
-            configure_evaluate=self._configure_evaluate,
-            aggregate_evaluate=self._aggregate_evaluate,
-        ):
-            result = self.strategy.start(
-                grid=grid,
-                initial_arrays=initial_arrays,
-                num_rounds=left,
-                **understood(self.strategy, usual),
-                **more,
-            )
+        result = super().start(
+            grid=grid,
+            initial_arrays=initial_arrays,
+            num_rounds=left,
+            **understood(self.strategy, usual),
+            **more,
+        )
         self._lines.flush()
         self._finish(was_seen=self._seen > 0 or left == 0)
         return result
@@ -176,6 +149,15 @@ class Audited(Strategy):
         if state["layout"] is not None:
             self._layout = Layout.from_json(state["layout"])
         self._panel.restore(state)
+
+    def _hooks(self) -> Mapping[str, Callable[..., Any]]:
+        """Return what takes the place of the inner strategy's methods during `start`."""
+        return {
+            "configure_train": self._configure,
+            "aggregate_train": self._aggregate,
+            "configure_evaluate": self._configure_evaluate,
+            "aggregate_evaluate": self._aggregate_evaluate,
+        }
 
     def _begin(self, arrays: ArrayRecord, num_rounds: int) -> None:
         """Fix the layout, wake the auditors and let them say what they cannot do."""
@@ -219,7 +201,7 @@ class Audited(Strategy):
         orders = self._panel.instruct(server_round, sorted(by_client)) if clients else {}
         self._consider_round(messages, len(orders))
         give_orders(by_client, orders, layout, avoid_zero=bool(self._project.noised_by))
-        hidden = hides_updates(messages)
+        hidden = will_hide_updates(messages)
         if hidden and self._panel.wants_truth and self._has_tap:
             ask_to_keep(messages, server_round, key)
         self._panel.bind(server_round, grid, by_client, layout, sent, key)
@@ -270,7 +252,7 @@ class Audited(Strategy):
             sent=opened.sent,
             replies=updates,
             released=opened.sent if arrays is None else opened.layout.flatten(arrays),
-            facts=merged_facts(self.strategy, updates, released=arrays is not None),
+            facts=round_facts(self.strategy, updates, released=arrays is not None),
             truth=truth,
             truth_weights=weights,
             instructed=obeyed,
@@ -318,8 +300,8 @@ class Audited(Strategy):
         if not was_seen:
             self._panel.fail("the run was not audited", RuntimeError(_UNSEEN))
         final = self._panel.report() if was_seen else []
-        for held in chain(self.strategy):  # what the mechanism itself can say, such as guarantees
-            final += getattr(held, "findings", list)()
+        for wrapper in wrappers(self.strategy):  # what the mechanism itself guarantees
+            final += wrapper.findings()
         self._lines.findings += final
         if self._run_log is not None:
             path = self._run_log.finish(final, self.failures).resolve()
@@ -330,10 +312,6 @@ class Audited(Strategy):
         raise RuntimeError(_NOT_OUTERMOST)
 
     configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _refuse
-
-    def summary(self) -> None:
-        """Log what the inner strategy says of itself."""
-        self.strategy.summary()
 
 
 _NOT_OUTERMOST = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -17,7 +16,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.canaries.canary import canary_vector
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.chain import client_of, known_facts
 from leakmeter.auditors.hook.layout import Layout
 
 _log = logging.getLogger("flwr")
@@ -168,16 +167,15 @@ class ClientNumbers:
 
     def of(self, nodes: Sequence[int], strategy: Strategy, grid: Grid) -> dict[int, int]:
         """Return node id to client, from the strategy that knows it or by first sight."""
-        for held in chain(strategy):
-            known: Mapping[int, int] | None = getattr(held, "client_of", None)
-            if known is not None:
-                return {node: known[node] for node in nodes}
+        known = client_of(strategy)
+        if known is not None:
+            return {node: known[node] for node in nodes}
         for node in sorted({*grid.get_node_ids(), *nodes}):
             self._seen.setdefault(node, len(self._seen))
         return {node: self._seen[node] for node in nodes}
 
 
-def hides_updates(messages: Collection[Message]) -> bool:
+def will_hide_updates(messages: Collection[Message]) -> bool:
     """Whether our own mods will change updates on their way, so that only a tap has them plain."""
     keys = (wire.MASK, wire.NOISE, wire.FILLED)
     return any(key in m.content for m in messages for key in keys)
@@ -232,15 +230,21 @@ def collect_truth(
     return updates, {c: wire.get_float(n, "weight") for c, n in notes.items() if n is not None}
 
 
-def merged_facts(strategy: Strategy, updates: Updates, *, released: bool) -> RoundFacts:
-    """Merge what our wrappers left of the round; without a secure sum the mean is taken here."""
-    known: dict[str, Any] = {}
-    for held in chain(strategy):
-        known |= getattr(held, "facts", None) or {}
-    assert set(known) <= {f.name for f in fields(RoundFacts)}
-    if "aggregate" not in known:
-        known["aggregate"] = updates.mean()
-    if not released:
-        known.setdefault("abandoned", "the strategy released no model")
-    seen = RoundFacts(num_clients=len(updates), total_weight=sum(updates.weights.values()))
-    return replace(seen, **known)
+def round_facts(strategy: Strategy, updates: Updates, *, released: bool) -> RoundFacts:
+    """Return what the wrappers know of a round, completed by what the replies show.
+
+    Args:
+        strategy: The chain of strategies.
+        updates: The round's replies. Without a secure sum the mean is computed from them.
+        released: Whether the strategy released a model.
+    """
+    known = known_facts(strategy)
+    if known.abandoned is not None:
+        return known  # no sum, hence nobody in it, whoever has answered
+    seen = RoundFacts(
+        aggregate=updates.mean() if known.aggregate is None else None,
+        num_clients=len(updates),
+        total_weight=sum(updates.weights.values()),
+        abandoned=None if released else "the strategy released no model",
+    )
+    return known.over(seen)

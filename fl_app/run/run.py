@@ -87,7 +87,7 @@ def conduct(folder: RunFolder, grid: Grid, progress: Progress) -> Outcome:
     finally:  # what was released counts, however the run ends
         if charge(config, strategy, folder.path) is not None:
             progress.say(statement(config))
-    return Outcome(audited.findings, audited.failures)
+    return Outcome(audited.findings(), audited.failures)
 
 
 def _is_excused(strategy: Strategy) -> bool:

@@ -21,9 +21,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain, weight_key
+from leakmeter.auditors.hook.chain import chain, client_of, pattern, weight_key
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.rng import stream
@@ -96,13 +97,17 @@ class Noised(Wrapper):
         self._spending = Spending(noise)
         self._layout: Layout | None = None
         self._num_asked = 0
-        self._facts: dict[str, Any] = {}
+        self._facts = RoundFacts()
         if expected_clients is not None:
             self._server_std()  # a bit noise that does not fit is an error now
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        """Clip norm, noise and noised mean of the last round."""
+    def weight_key(self) -> str:
+        """The metric that weights clients."""
+        return self._weight_key
+
+    def facts(self) -> RoundFacts:
+        """Return clip norm, noise and noised mean of the last round."""
         return self._facts
 
     @property
@@ -141,7 +146,7 @@ class Noised(Wrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Order each client of the round to clip, and to noise where that is its part."""
-        self._facts = {}
+        self._facts = RoundFacts()
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
         if self._layout is None:
             self._layout = Layout.of(arrays)
@@ -179,13 +184,13 @@ class Noised(Wrapper):
         noised = (total + noise) / self._expected
         self._account(good, step)
         share = self._share_std() * math.sqrt(len(good))
-        self._facts = {
-            "clip_norm": self._clip_norm,
-            "noised": noised,
-            "noise_std": math.hypot(self._server_std(), share) / self._expected,
-            "share_std": self._share_std(),
-            "divisor": self._expected,
-        }
+        self._facts = RoundFacts(
+            clip_norm=self._clip_norm,
+            noised=noised,
+            noise_std=math.hypot(self._server_std(), share) / self._expected,
+            share_std=self._share_std(),
+            divisor=self._expected,
+        )
         self._adapt(bits, server_round)
         arrays = self._layout.restore(start + noised, self._sent)
         copies = [with_arrays(m, arrays) for m in good] or [
@@ -201,7 +206,7 @@ class Noised(Wrapper):
     @property
     def _pattern(self) -> Mapping[str, Any]:
         """How clients are drawn, where a strategy inside knows it."""
-        return next((s.pattern for s in chain(self.strategy) if hasattr(s, "pattern")), {})
+        return pattern(self.strategy)
 
     def _rng(self, purpose: str, server_round: int) -> np.random.Generator | None:
         return None if self._seed is None else stream(self._seed, purpose, server_round)
@@ -253,9 +258,7 @@ class Noised(Wrapper):
 
     def _account(self, replies: Sequence[Message], step: float) -> None:
         """Note what this round has released, and to whose cost."""
-        known: Mapping[int, int] = next(
-            (s.client_of for s in chain(self.strategy) if hasattr(s, "client_of")), {}
-        )
+        known = client_of(self.strategy) or {}
         nodes = [m.metadata.src_node_id for m in replies]
         self._spending.add(
             self._release(step),

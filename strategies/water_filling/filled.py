@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain, weight_key
+from leakmeter.auditors.hook.chain import chain, client_of, weight_key
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
 from leakmeter.strategies.noise.noised import Noised
@@ -104,6 +104,11 @@ class Filled(Wrapper):
         self._weight_key = weight_key(strategy)
         self._sums: list[_Sum] = []
         self._grain = 0.0
+
+    @property
+    def weight_key(self) -> str:
+        """The metric that weights clients."""
+        return self._weight_key
 
     @property
     def clip_range(self) -> float:
@@ -202,9 +207,7 @@ class Filled(Wrapper):
         outcomes = [o for m in replies if (o := wire.sum_outcome(m.content)) is not None]
         if len(outcomes) < len(replies):
             raise ValueError("Filled needs Masked around it: a single floor protects little")
-        known: Mapping[int, int] = next(
-            (s.client_of for s in chain(self.strategy) if hasattr(s, "client_of")), {}
-        )
+        known = client_of(self.strategy) or {}
         nodes = [message.metadata.src_node_id for message in replies]
         noted = _Sum(
             tuple(known.get(node, node) for node in nodes),
