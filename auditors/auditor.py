@@ -174,16 +174,6 @@ class Auditor(ABC):
         """Take up a state that `state` returned."""
 
 
-def sampler_limits(sampler: object, project: Project) -> Sequence[str]:
-    """Return what a sampler says of itself, if it says anything.
-
-    Raises:
-        UnableError: It cannot draw updates in this project.
-    """
-    ask: Any = getattr(sampler, "limits", None)
-    return () if ask is None else list(ask(project))
-
-
 def check_noise_is_known(observer: str, project: Project) -> None:
     """Raise where an outsider's sum carries noise that is not known.
 

@@ -29,8 +29,7 @@ from leakmeter.auditors.information.information import Information
 from leakmeter.auditors.information.mi import batch_entropy
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import Game
-from leakmeter.auditors.sampling.round_sum import SamplerOf
+from leakmeter.auditors.sampler import Game, PerRound
 from leakmeter.clients import CohortSampler, FillMod, MaskMod, NoiseMod, update
 from leakmeter.clients.identity import add_identity
 from leakmeter.clients.secure_sum.mask_mod import Call
@@ -159,7 +158,7 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
         watch: Told which stage of a long audit is how far.
     """
     in_process = partial(_sampler, config)
-    sampler_of: SamplerOf = WhereRayRuns(in_process) if config.engine == "ray" else in_process
+    sampler = PerRound(WhereRayRuns(in_process) if config.engine == "ray" else in_process)
     makers: dict[str, Callable[[], Auditor]] = {
         "one-shot": lambda: OneShotCanaries(
             seats=config.canary_seats,
@@ -169,7 +168,7 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
             seed=config.seed,
         ),
         "likelihood-ratio": lambda: LikelihoodRatio(
-            sampler_of,
+            sampler,
             target=None if config.lrt_target < 0 else config.lrt_target,
             every=config.lrt_every,
             effort=Effort(
@@ -184,7 +183,7 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
             watch=watch,
         ),
         "mutual-information": lambda: MutualInformation(
-            sampler_of,
+            sampler,
             target=None if config.mi_target < 0 else config.mi_target,
             every=config.mi_every,
             draws=config.mi_draws,

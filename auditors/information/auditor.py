@@ -29,7 +29,6 @@ from leakmeter.auditors.auditor import (
     RoundView,
     check_noise_is_known,
     few_clients,
-    sampler_limits,
 )
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.account import Account, Entry
@@ -40,7 +39,7 @@ from leakmeter.auditors.information.per_client import most_directions
 from leakmeter.auditors.information.theory import Case, gaussian_information, round_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
-from leakmeter.auditors.sampling.round_sum import SamplerOf, fitting_sampler, is_due, noise_on_sum
+from leakmeter.auditors.sampling.round_sum import fitting_sampler, is_due, noise_on_sum
 
 _log = logging.getLogger("flwr")
 
@@ -52,7 +51,8 @@ class MutualInformation(Auditor):
     """Measures I(client's update; sum of the round | model) in bits.
 
     Args:
-        sampler: Draws fresh updates, and names the game; or a function of the round's view.
+        sampler: Draws fresh updates, and names the game; `PerRound` where the clients' mechanism
+            changes from round to round.
         target: Client whose update is at stake; None takes the mean over the round's clients, and
             keeps account of each.
         every: Audit every so many rounds, from the first on; 0 audits the first only.
@@ -80,7 +80,7 @@ class MutualInformation(Auditor):
 
     def __init__(
         self,
-        sampler: UpdateSampler | SamplerOf,
+        sampler: UpdateSampler,
         *,
         target: int | None = None,
         every: int = 1,
@@ -122,8 +122,8 @@ class MutualInformation(Auditor):
     def limits(self, project: Project) -> Sequence[str]:
         """Say where updates cannot be drawn anew, or draws and clients are too few."""
         check_noise_is_known(self.observer, project)
-        said = list(sampler_limits(self.sampler, project))
-        if callable(self.sampler):
+        said = list(self.sampler.limits(project))
+        if not self.sampler.is_settled:
             return said
         if self.look.rank is None and "log-det" in self.look.estimators:
             check_whole(self.sampler, project.dim, self.look.draws)
@@ -235,8 +235,7 @@ class MutualInformation(Auditor):
 
     def _most_directions(self, project: Project) -> int | None:
         """Return along how many directions a round without noise can be looked; None if unknown."""
-        game = "partition" if callable(self.sampler) else self.sampler.game
-        if project.honest is None or game == "partition":
+        if project.honest is None or self.sampler.game == "partition":
             return None
         if project.has_client_noise or self.observer == "outsider":  # noise allows any number
             return None

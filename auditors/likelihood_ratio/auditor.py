@@ -30,7 +30,6 @@ from leakmeter.auditors.auditor import (
     RoundView,
     check_noise_is_known,
     few_clients,
-    sampler_limits,
 )
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.findings import Judge
@@ -38,7 +37,6 @@ from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Eff
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.round_sum import (
-    SamplerOf,
     contribution,
     fitting_sampler,
     is_due,
@@ -54,8 +52,8 @@ class LikelihoodRatio(Auditor):
     """Lets the server guess which of two updates a client has put into the sum.
 
     Args:
-        sampler: Draws fresh updates, and names the game; or a function of the round's view that
-            returns one, where the clients' mechanism changes from round to round.
+        sampler: Draws fresh updates, and names the game; `PerRound` where the clients' mechanism
+            changes from round to round.
         target: Client under attack; None draws one of the round's clients. A round without the
             target is not audited.
         every: Audit every so many rounds, from the first on; 0 audits the first only, as the
@@ -76,7 +74,7 @@ class LikelihoodRatio(Auditor):
 
     def __init__(
         self,
-        sampler: UpdateSampler | SamplerOf,
+        sampler: UpdateSampler,
         *,
         target: int | None = None,
         every: int = 0,
@@ -110,7 +108,7 @@ class LikelihoodRatio(Auditor):
     def limits(self, project: Project) -> Sequence[str]:
         """Say where updates cannot be drawn anew, or too few clients hide one another."""
         check_noise_is_known(self.observer, project)
-        said = list(sampler_limits(self.sampler, project))
+        said = list(self.sampler.limits(project))
         if few := few_clients(project, 2, "a sum hides a client among others only; not audited"):
             return said + few
         then = "its Gaussian approximation is poor for so few; the lower bound holds all the same"

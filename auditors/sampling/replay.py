@@ -23,7 +23,7 @@ from leakmeter.auditors.auditor import Project, UnableError
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.rng import derive
-from leakmeter.auditors.sampler import Game, Moments, Stream
+from leakmeter.auditors.sampler import Game, Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.moments import Reruns
 
 # Orders of a round that a replay leaves out: canaries are no honest training, the tap's copy is
@@ -63,8 +63,8 @@ class _Round:
     weight_key: str
 
 
-class ReplaySampler:
-    """An `UpdateSampler` for an app whose clients we cannot simulate ourselves.
+class ReplaySampler(UpdateSampler):
+    """Draws updates of an app whose clients we cannot simulate ourselves.
 
     Before each audited round it is bound to that round's messages. Every draw costs one training
     of every client that is asked for. Client apps that seed themselves by the round give the same
@@ -81,8 +81,6 @@ class ReplaySampler:
     """
 
     game: Final[Game] = "rerun"
-    scale: Final[float] = 1.0
-    free: Final[NDArray[np.int64] | None] = None
 
     def __init__(
         self,
@@ -159,34 +157,12 @@ class ReplaySampler:
             rows = np.stack([self._draw(model, clients, (*stream, draw)) for draw in numbers])
             yield rows if project is None else rows @ project
 
-    def sums(
-        self,
-        model: Vector,
-        clients: Sequence[int],
-        draws: int,
-        stream: Stream,
-        *,
-        project: NDArray[np.float64] | None = None,
-        first: int = 0,
-    ) -> Iterator[NDArray[np.float64]]:
-        """Yield chunks (draws, dim or k), summed over the clients."""
-        for rows in self.sample(model, clients, draws, stream, project=project, first=first):
-            yield rows.sum(axis=1)
-
     def moments(self, model: Vector, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
         """Return the moments of the sum from `draws` replays of each client."""
         total = Reruns(model.size, draws)
         for rows in self.sample(model, clients, draws, stream):
             total.add(rows)
         return total.moments()
-
-    def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> ReplaySampler:
-        """Return this sampler: other clients hold data of their own anyway."""
-        return self
-
-    def beside(self, client: int) -> ReplaySampler:
-        """Return this sampler, for the same reason."""
-        return self
 
     def _refuse_masks(self, who: str) -> None:
         if not self._simulated:

@@ -6,7 +6,6 @@ Sums are in the sampler's units: a client's row is its update times weight over 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -15,24 +14,21 @@ from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.finding import Observer
 from leakmeter.auditors.sampler import UpdateSampler
 
-# A mechanism's clipping may change from round to round, and the sampler with it.
-SamplerOf = Callable[[RoundView], UpdateSampler]
-
 
 def is_due(server_round: int, every: int) -> bool:
     """Whether a round is audited: every so many from the first on, or with 0 the first only."""
     return (server_round - 1) % every == 0 if every else server_round == 1
 
 
-def fitting_sampler(sampler: UpdateSampler | SamplerOf, view: RoundView) -> UpdateSampler:
+def fitting_sampler(sampler: UpdateSampler, view: RoundView) -> UpdateSampler:
     """Return the round's sampler, or raise if it does not fit the mechanism.
 
     Raises:
         ValueError: Rows would carry noise that auditors add to the sum themselves, or other
             weights than those of the round.
     """
-    found = sampler(view) if callable(sampler) else sampler
-    if getattr(found, "has_noise", False):
+    found = sampler.for_round(view)
+    if found.has_noise:
         raise ValueError(
             "sampler must leave the clients' noise out, which is added to the sum: inside an "
             "update it would pass for something to look for; got one that adds it"

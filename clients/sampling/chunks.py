@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,8 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Indices
-from leakmeter.auditors.sampler import Game, Moments, Stream
+from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.moments import SumMoments, sum_moments
 
 Array = NDArray[np.floating]
@@ -43,8 +42,8 @@ class Job:
     is_summed: bool = False
 
 
-class Sampling(ABC):
-    """The interface of `auditors.UpdateSampler`, whoever does the work.
+class Sampling(UpdateSampler):
+    """A sampler that cuts its work into pieces, whoever does them.
 
     Wherever a model is taken, several may be given, (models, dim): they share data and batches,
     and what comes back has a leading axis, or is a list, over them.
@@ -52,27 +51,8 @@ class Sampling(ABC):
 
     @property
     @abstractmethod
-    def game(self) -> Game:
-        """Which randomness a draw draws anew."""
-
-    @property
-    @abstractmethod
-    def scale(self) -> float:
-        """The weight that a factor of 1 stands for: a row is the update times weight / scale."""
-
-    @property
-    @abstractmethod
-    def free(self) -> Indices | None:
-        """Coordinates that determine the others; None if none are known to be redundant."""
-
-    @property
-    @abstractmethod
     def chunk(self) -> int:
         """Most updates in a piece."""
-
-    @abstractmethod
-    def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> Sampling:
-        """Return a sampler whose other clients never hold what `client` held in these draws."""
 
     @abstractmethod
     def _check(self, clients: Sequence[int]) -> None:

@@ -34,34 +34,18 @@ class RaySampler(Sampling):
     Args:
         sampler: What to spread.
         workers: Pieces worked on at a time; None takes one a processor of the cluster.
+        crew: Workers that have the data already; see `around`.
 
     Example:
         with RaySampler(sampler, workers=2) as spread:
             moments = spread.moments(model, clients, draws=25_000, stream=("fit", 1))
     """
 
-    def __init__(self, sampler: CohortSampler, *, workers: int | None = None) -> None:
-        if workers is not None and workers < 1:
-            raise ValueError(f"workers must be at least 1, got {workers}")
-        self._is_ours = cluster.join("local", workers=workers)
-        import ray
-
-        self._data = tuple(ray.put(part.cpu().numpy()) for part in sampler.data)
-        places = cluster.places()
-        self._workers = [
-            self._hired(places[i % len(places)]) for i in range(workers or len(places))
-        ]
-        self._take(sampler)
-
-    def _hired(self, place: Any) -> Any:
-        """Return a new worker."""
-        import ray
-
-        # No processor is claimed: Flower's workers may hold them all while they wait for a round.
-        worker = ray.remote(num_cpus=0)(_Worker)
-        return worker.options(scheduling_strategy=place).remote(*self._data)
-
-    def _take(self, sampler: CohortSampler) -> None:
+    def __init__(
+        self, sampler: CohortSampler, *, workers: int | None = None, crew: _Crew | None = None
+    ) -> None:
+        self._crew = _Crew(sampler.data, workers) if crew is None else crew
+        self._owns_crew = crew is None
         import ray
 
         self._sampler = sampler
@@ -89,11 +73,7 @@ class RaySampler(Sampling):
 
     def around(self, sampler: CohortSampler) -> RaySampler:
         """Return a sampler that spreads another with the same data, which do not travel again."""
-        other = object.__new__(RaySampler)
-        other.__dict__.update(self.__dict__)
-        other._is_ours = False
-        other._take(sampler)
-        return other
+        return RaySampler(sampler, crew=self._crew)
 
     def beside(self, client: int) -> RaySampler | None:
         """Return a sampler whose other clients never hold what `client` really holds."""
@@ -107,11 +87,8 @@ class RaySampler(Sampling):
 
     def close(self) -> None:
         """Stop Ray if this sampler has started it."""
-        if self._is_ours:
-            import ray
-
-            ray.shutdown()
-            self._is_ours = False
+        if self._owns_crew:
+            self._crew.close()
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +106,7 @@ class RaySampler(Sampling):
 
     def _run(self, job: Job, pieces: Sequence[Piece]) -> Iterator[Array]:
         # A copy, since Ray's own view cannot be written and keeps the shared memory.
-        return (np.array(rows) for rows in self._ordered("rows", job, pieces))
+        return (np.array(rows) for rows in self._crew.work("rows", self._bare, job, pieces))
 
     def _fold(
         self, job: Job, pieces: Sequence[Piece], new: Callable[[], SumMoments]
@@ -137,13 +114,52 @@ class RaySampler(Sampling):
         if self.chunk < job.model.shape[-1]:  # rows are smaller than a matrix
             return super()._fold(job, pieces, new)
         totals = [new() for _ in job.model]
-        for parts in self._ordered("moments", job, pieces, new):
+        for parts in self._crew.work("moments", self._bare, job, pieces, new):
             for total, part in zip(totals, parts, strict=True):
                 total.merge(part)
         return totals
 
-    def _ordered(
-        self, work: str, job: Job, pieces: Sequence[Piece], *more: object
+
+# Workers that a piece of work may lose before the audit is given up.
+_TRIES = 4
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A piece that a worker was given, with all that it takes to give it to another."""
+
+    desk: int
+    worker: Any
+    work: str
+    given: tuple[object, ...]
+    future: Any
+
+
+class _Crew:
+    """Ray's workers with the data, shared by samplers of the same data."""
+
+    def __init__(self, data: tuple[torch.Tensor, torch.Tensor], workers: int | None) -> None:
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers must be at least 1, got {workers}")
+        self._is_ours = cluster.join("local", workers=workers)
+        import ray
+
+        self._data = tuple(ray.put(part.cpu().numpy()) for part in data)
+        places = cluster.places()
+        self._workers = [
+            self._hired(places[i % len(places)]) for i in range(workers or len(places))
+        ]
+
+    def close(self) -> None:
+        """Stop Ray if this crew has started it."""
+        if self._is_ours:
+            import ray
+
+            ray.shutdown()
+            self._is_ours = False
+
+    def work(
+        self, work: str, sampler: Any, job: Job, pieces: Sequence[Piece], *more: object
     ) -> Iterator[Any]:
         """Yield what comes of each piece in order, with a bounded number under way."""
         import ray
@@ -152,9 +168,8 @@ class RaySampler(Sampling):
         under_way: deque[_Work] = deque()
         try:
             for i, piece in enumerate(pieces):
-                under_way.append(
-                    self._sent(i % len(self._workers), work, self._bare, shared, piece, *more)
-                )
+                desk = i % len(self._workers)
+                under_way.append(self._sent(desk, work, sampler, shared, piece, *more))
                 if len(under_way) >= len(self._workers):
                     yield self._got(under_way.popleft())
             while under_way:
@@ -162,6 +177,14 @@ class RaySampler(Sampling):
         finally:
             for left in under_way:
                 ray.cancel(left.future)
+
+    def _hired(self, place: Any) -> Any:
+        """Return a new worker."""
+        import ray
+
+        # No processor is claimed: Flower's workers may hold them all while they wait for a round.
+        worker = ray.remote(num_cpus=0)(_Worker)
+        return worker.options(scheduling_strategy=place).remote(*self._data)
 
     def _sent(self, desk: int, work: str, *given: object) -> _Work:
         worker = self._workers[desk]
@@ -184,26 +207,10 @@ class RaySampler(Sampling):
                 if attempt + 1 == _TRIES or not isinstance(error, ray.exceptions.RayActorError):
                     raise
                 if self._workers[sent.desk] is sent.worker:  # and nobody has replaced it yet
-                    self._workers[sent.desk] = self._hired(
-                        "DEFAULT"
-                    )  # near the driver, which lives
+                    # Near the driver, which lives.
+                    self._workers[sent.desk] = self._hired("DEFAULT")
                 sent = self._sent(sent.desk, sent.work, *sent.given)
         raise AssertionError("the last try returns or raises")
-
-
-# Workers that a piece of work may lose before the audit is given up.
-_TRIES = 4
-
-
-@dataclass(frozen=True)
-class _Work:
-    """A piece that a worker was given, with all that it takes to give it to another."""
-
-    desk: int
-    worker: Any
-    work: str
-    given: tuple[object, ...]
-    future: Any
 
 
 class _Worker:

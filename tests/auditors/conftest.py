@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Game, Moments, Stream
+from leakmeter.auditors.sampler import Game, Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import Scatter
 
 
@@ -22,7 +22,7 @@ def gaussian_sampler() -> type[GaussianSampler]:
 
 
 @dataclass(frozen=True)
-class GaussianSampler:
+class GaussianSampler(UpdateSampler):
     """Update = root @ normal; the same for all clients, independent of the model."""
 
     root: NDArray[np.float64]  # (dim, rank): covariance is root rootᵀ
@@ -53,19 +53,6 @@ class GaussianSampler:
     def _draw(self, clients: Sequence[int], t: int, stream: Stream) -> NDArray[np.float64]:
         rng = numbers(self.seed) if self.frozen else numbers(self.seed, *stream, t)
         return rng.standard_normal((len(clients), self.root.shape[1]))
-
-    def sums(
-        self,
-        model: Vector,
-        clients: Sequence[int],
-        draws: int,
-        stream: Stream,
-        *,
-        project: NDArray[np.float64] | None = None,
-    ) -> Iterator[NDArray[np.floating]]:
-        """Yield chunks of sums."""
-        for chunk in self.sample(model, clients, draws, stream, project=project):
-            yield chunk.sum(axis=1)
 
     def moments(self, model: Vector, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
         """Return n times the moments of one client."""

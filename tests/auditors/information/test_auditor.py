@@ -17,6 +17,7 @@ from leakmeter.auditors.information.mi import (
     batch_entropy,
     gaussian_information,
 )
+from leakmeter.auditors.sampler import PerRound
 
 DIM, CLIENTS = 20, 6
 EYE = np.eye(DIM)
@@ -261,7 +262,7 @@ def test_a_mechanism_that_changes_has_a_sampler_for_each_round(gaussian_sampler)
         asked.append(view.server_round)
         return gaussian_sampler(EYE)
 
-    audited(of, *[view_of(r) for r in range(1, 5)], every=2)
+    audited(PerRound(of), *[view_of(r) for r in range(1, 5)], every=2)
     assert asked == [1, 3]
 
 

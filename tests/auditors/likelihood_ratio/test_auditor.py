@@ -12,6 +12,7 @@ from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampler import PerRound
 
 DIM, CLIENTS = 40, 6
 QUICK = Effort(fit=300, candidates=20, pilot=30, trials=300)
@@ -176,7 +177,7 @@ def test_a_mechanism_that_changes_has_a_sampler_for_each_round(gaussian_sampler)
         asked.append(view.server_round)
         return gaussian_sampler(np.eye(DIM) * view.server_round)
 
-    auditor = LikelihoodRatio(of, every=2, effort=Effort(fit=60, candidates=5, trials=20))
+    auditor = LikelihoodRatio(PerRound(of), every=2, effort=Effort(fit=60, candidates=5, trials=20))
     auditor.begin(DIM, 4)
     for server_round in range(1, 5):
         auditor.observe(view_of(server_round))

@@ -219,12 +219,12 @@ def test_a_call_that_is_broken_off_leaves_nothing_under_way(tiny_config, stand_i
 def test_a_piece_lost_with_its_worker_is_drawn_again(tiny_config, stand_in) -> None:
     of, model = made(tiny_config, "partition", chunk=8), start(tiny_config)
     spread = RaySampler(of, workers=2)
-    before = list(spread._workers)
+    before = list(spread._crew._workers)
     stand_in.deaths = 1
     for one, other in zip(everything(of, model), everything(spread, model), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert spread._workers[0] is not before[0]
-    assert spread._workers[1] is before[1]
+    assert spread._crew._workers[0] is not before[0]
+    assert spread._crew._workers[1] is before[1]
 
 
 def test_a_piece_that_takes_every_worker_with_it_is_given_up(tiny_config, stand_in) -> None:
@@ -256,7 +256,7 @@ def test_rounds_are_sampled_where_ray_runs_and_the_data_travel_once(tiny_config,
     put = stand_in.put_away
     second = sampler_of(view)
     assert stand_in.put_away == put + 1  # the sampler itself, without its data
-    assert second._workers is first._workers
+    assert second._crew is first._crew
 
 
 def test_workers_must_be_at_least_one(tiny_config: Config, stand_in: StandIn) -> None:

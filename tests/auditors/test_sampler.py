@@ -1,0 +1,82 @@
+"""What every sampler has without writing it, and one sampler for each round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakmeter.auditors.auditor import Project, RoundFacts, RoundView
+from leakmeter.auditors.sampler import Game, Moments, PerRound, Stream, UpdateSampler
+
+VIEW = RoundView(2, np.zeros(3), {}, np.zeros(3), RoundFacts())
+
+
+class Counting(UpdateSampler):
+    """A client adds its number, times the draw's; the least that a sampler must write."""
+
+    game: Game = "rerun"
+
+    def sample(
+        self, model: Any, clients: Sequence[int], draws: int, stream: Stream, *, project: Any = None
+    ) -> Iterator[Any]:
+        for first in range(0, draws, 2):
+            chunk = np.arange(first, min(first + 2, draws))
+            rows = chunk[:, None, None] * np.asarray(clients)[None, :, None] * np.ones(3)
+            yield rows if project is None else rows @ project
+
+    def moments(self, model: Any, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
+        raise NotImplementedError
+
+
+class Shared(Counting):
+    """The same where clients share one data set."""
+
+    game: Game = "partition"
+
+
+def test_a_sampler_writes_only_what_it_needs() -> None:
+    sampler = Counting()
+    assert (sampler.scale, sampler.free, sampler.has_noise, sampler.is_settled) == (
+        1.0,
+        None,
+        False,
+        True,
+    )
+    assert sampler.limits(Project(3, 1)) == ()
+    sampler.bind(None, {}, None, np.zeros(3), "num-examples")  # type: ignore[arg-type]
+    assert sampler.for_round(VIEW) is sampler
+
+
+def test_sums_are_the_rows_summed_over_the_clients() -> None:
+    found = np.concatenate(list(Counting().sums(np.zeros(3), [1, 4], 3, ("a",))))
+    assert found.tolist() == [[0.0] * 3, [5.0] * 3, [10.0] * 3]
+    half = np.full((3, 1), 0.5)
+    found = np.concatenate(list(Counting().sums(np.zeros(3), [1, 4], 3, ("a",), project=half)))
+    assert found.tolist() == [[0.0], [7.5], [15.0]]
+
+
+def test_only_clients_with_data_of_their_own_need_no_parting() -> None:
+    sampler = Counting()
+    assert sampler.apart(0, ("a",), [1]) is sampler
+    assert sampler.beside(0) is sampler
+    with pytest.raises(NotImplementedError, match="Shared must define apart"):
+        Shared().apart(0, ("a",), [1])
+    with pytest.raises(NotImplementedError, match="Shared must define beside"):
+        Shared().beside(0)
+
+
+def test_a_sampler_for_each_round_says_nothing_before_it() -> None:
+    made = Counting()
+    sampler = PerRound(lambda view: made if view.server_round == 2 else Shared())
+    assert sampler.for_round(VIEW) is made
+    assert not sampler.is_settled
+    for ask in (
+        lambda: sampler.game,
+        lambda: sampler.sample(np.zeros(3), [1], 1, ()),
+        lambda: sampler.moments(np.zeros(3), [1], 1, ()),
+    ):
+        with pytest.raises(TypeError, match=r"ask for_round\(view\)"):
+            ask()
