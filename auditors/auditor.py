@@ -5,10 +5,16 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.finding import Finding
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+    from flwr.serverapp import Grid
+
+    from leakmeter.auditors.hook.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,25 @@ class RoundView:
     truth_weights: Mapping[int, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class RoundMessages:
+    """The train messages of a round before they are sent, for those who send them again.
+
+    Attributes:
+        grid: Reaches the clients.
+        by_client: Client index to what the client is sent.
+        layout: Turns the arrays of a message into a vector.
+        sent: The model in the messages.
+        weight_key: The metric by which the strategy weights clients.
+    """
+
+    grid: Grid
+    by_client: Mapping[int, Message]
+    layout: Layout
+    sent: Vector
+    weight_key: str
+
+
 class UnableError(ValueError):
     """An auditor can do nothing in this project. The text says why, and what to do."""
 
@@ -157,6 +182,9 @@ class Auditor(ABC):
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Return which of the chosen clients play which canary this round."""
         return {}
+
+    def bind(self, messages: RoundMessages) -> None:
+        """Called before the messages of a round are sent; for auditors that send them again."""
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Called after each round; returns what this round alone shows."""

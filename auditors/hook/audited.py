@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import Auditor, Project, RoundView
+from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import survey, understood, weight_key, with_round, wrappers
@@ -204,7 +204,7 @@ class Audited(Wrapper):
         hidden = will_hide_updates(messages)
         if hidden and self._panel.wants_truth and self._has_tap:
             ask_to_keep(messages, server_round, key)
-        self._panel.bind(server_round, grid, by_client, layout, sent, key)
+        self._panel.bind(server_round, RoundMessages(grid, by_client, layout, sent, key))
         is_noised = any(wire.share_std(m.content) > 0 for m in messages)
         return OpenRound(
             server_round, arrays, sent, clients, orders, grid, layout, hidden, is_noised

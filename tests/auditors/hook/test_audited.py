@@ -32,6 +32,7 @@ from leakmeter.auditors import (
     canary_mod,
     tap_mod,
 )
+from leakmeter.auditors.auditor import RoundMessages
 from leakmeter.auditors.canaries.canary import canary_vector
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout
@@ -606,3 +607,24 @@ def test_a_client_app_without_canary_mod_is_noticed(federation: Any, caplog: Any
     kinds = {f.kind for f in audited["missing"].findings() if f.auditor == "one-shot"}
     assert kinds == {"diagnostic"}
     assert "estimate" in {f.kind for f in audited["there"].findings()}
+
+
+def test_every_auditor_is_shown_the_messages_of_a_round_before_they_are_sent(
+    federation: Any,
+) -> None:
+    bound: list[RoundMessages] = []
+
+    class Binding(Spy):
+        def bind(self, messages: RoundMessages) -> None:
+            bound.append(messages)
+            if len(bound) == 2:
+                raise RuntimeError("not this one")
+
+    fed, spy = federation(), Binding()
+    audited = Audited(FedAvg(**NO_EVALUATION), [spy])
+    audited.start(fed.grid, fed.arrays(), 3)
+    assert sorted(bound[0].by_client) == list(range(6))
+    assert np.array_equal(bound[0].sent, spy.views[0].sent)
+    assert bound[0].weight_key == "num-examples"
+    assert len(bound) == 2  # left out after its failure; the training went on
+    assert list(audited.failures) == ["spy, round 2: RuntimeError: not this one"]

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from leakmeter.auditors import canary_mod, tap_mod
-from leakmeter.auditors.auditor import Canary
+from leakmeter.auditors.auditor import Canary, RoundMessages
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.open_round import collect_truth
@@ -64,7 +64,8 @@ class Round:
 
     def bound(self, **options: Any) -> ReplaySampler:
         sampler = ReplaySampler(**options)
-        sampler.bind(self.federation.grid, self.messages, self.layout, self.sent)
+        about = (self.layout, self.sent, wire.WEIGHT)
+        sampler.bind(RoundMessages(self.federation.grid, self.messages, *about))
         return sampler
 
     def expected(self, client: int) -> np.ndarray:
