@@ -1,0 +1,1 @@
+"""DP-FedAvg on a client: `noise_mod` (the mod) and `clipping` (clip and noise one vector)."""

@@ -24,7 +24,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain, client_of, pattern, weight_key
+from leakmeter.auditors.hook.chain import client_of, pattern, weight_key
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.rng import stream
@@ -47,7 +47,7 @@ from leakmeter.strategies.noise.reply import (
     rounding_step,
     with_arrays,
 )
-from leakmeter.strategies.secure_sum.masked import Masked
+from leakmeter.strategies.secure_sum.masked import check_is_inside
 
 _log = logging.getLogger("flwr")
 
@@ -86,8 +86,7 @@ class Noised(Wrapper):
             raise ValueError(f"delta must be in (0, 1), got {delta}")
         if isinstance(clipping, AdaptiveClip) and not isinstance(noise, Central):
             raise ValueError(f"noise must be Central with an adaptive clip norm, got {noise}")
-        if any(isinstance(held, Masked) for held in chain(strategy)):
-            raise TypeError("Noised must be inside Masked: write Masked(Noised(strategy, ...))")
+        check_is_inside(self)
         self._noise, self._clipping = noise, clipping
         self._expected = expected_clients
         self._seed = seed

@@ -21,7 +21,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import weight_key
+from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.secure_sum.graph import MAX_ABORT, MAX_EXPOSURE
@@ -305,3 +305,10 @@ class Masked(Wrapper):
         _log.warning("secure sum abandoned, the model stays as it is: %s", reason)
         self._tally = self._tally.with_abandoned()
         self._facts = RoundFacts(abandoned=reason)
+
+
+def check_is_inside(wrapper: Wrapper) -> None:
+    """Raise if a wrapper that belongs inside `Masked` holds one."""
+    if any(isinstance(held, Masked) for held in wrappers(wrapper)):
+        name = type(wrapper).__name__
+        raise TypeError(f"{name} must be inside Masked: write Masked({name}(strategy, ...))")

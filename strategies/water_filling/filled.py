@@ -22,11 +22,11 @@ from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain, client_of, weight_key
+from leakmeter.auditors.hook.chain import client_of, weight_key, wrappers
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
 from leakmeter.strategies.noise.noised import Noised
-from leakmeter.strategies.secure_sum.masked import Masked
+from leakmeter.strategies.secure_sum.masked import check_is_inside
 from leakmeter.strategies.water_filling.guarantee import RecordGuarantee, guarantee
 from leakmeter.strategies.water_filling.rdp import Contribution, Round
 
@@ -95,11 +95,9 @@ class Filled(Wrapper):
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if not 0 < delta < 1:
             raise ValueError(f"delta must be in (0, 1), got {delta}")
-        for held in chain(strategy):
-            if isinstance(held, Masked):
-                raise TypeError("Filled must be inside Masked: write Masked(Filled(strategy, ...))")
-            if isinstance(held, Noised):
-                raise TypeError("Filled must not hold Noised: updates are filled or noised")
+        check_is_inside(self)
+        if any(isinstance(held, Noised) for held in wrappers(strategy)):
+            raise TypeError("Filled must not hold Noised: updates are filled or noised")
         self._lr, self._steps, self._colluders, self._delta = lr, steps, colluders, delta
         self._weight_key = weight_key(strategy)
         self._sums: list[_Sum] = []

@@ -29,7 +29,7 @@ from leakmeter.fl_app import model
 from leakmeter.fl_app.data import load as data
 from leakmeter.fl_app.experiments.base import Cells
 from leakmeter.fl_app.experiments.zhang2024.page import RANKED, Got
-from leakmeter.strategies.accounting.accountant import (
+from leakmeter.strategies.water_filling.guarantee import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     minibatch_epsilon,

@@ -23,7 +23,7 @@ from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies import Central, Chosen, Filled, FixedClip, FixedSize, Masked, Noised
-from leakmeter.strategies.accounting.accountant import (
+from leakmeter.strategies.water_filling.guarantee import (
     gaussian_sampling_epsilon,
     water_filling_epsilon,
 )

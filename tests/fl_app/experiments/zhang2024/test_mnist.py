@@ -12,7 +12,7 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.experiments.zhang2024.mnist import _SCALES
 from leakmeter.fl_app.experiments.zhang2024.page import RANKED, compared, ranking
 from leakmeter.fl_app.experiments.zhang2024.training import floor_of
-from leakmeter.strategies.accounting.accountant import (
+from leakmeter.strategies.water_filling.guarantee import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     water_filling_epsilon,
