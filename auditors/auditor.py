@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.finding import Finding
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+    from flwr.serverapp import Grid
+
+    from leakmeter.auditors.hook.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,13 @@ class RoundFacts:
     saturated: int | None = None
     abandoned: str | None = None
 
+    def over(self, other: RoundFacts) -> RoundFacts:
+        """Return these facts, and those of `other` where these say nothing: None, or no clients."""
+        said = {name: value for name, value in vars(self).items() if value is not None}
+        if not self.num_clients:
+            del said["num_clients"], said["total_weight"]
+        return replace(other, **said)
+
 
 @dataclass(frozen=True)
 class RoundView:
@@ -83,6 +96,25 @@ class RoundView:
     truth: Mapping[int, Vector] = field(default_factory=dict)
     instructed: Mapping[int, Canary] = field(default_factory=dict)
     truth_weights: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RoundMessages:
+    """The train messages of a round before they are sent, for those who send them again.
+
+    Attributes:
+        grid: Reaches the clients.
+        by_client: Client index to what the client is sent.
+        layout: Turns the arrays of a message into a vector.
+        sent: The model in the messages.
+        weight_key: The metric by which the strategy weights clients.
+    """
+
+    grid: Grid
+    by_client: Mapping[int, Message]
+    layout: Layout
+    sent: Vector
+    weight_key: str
 
 
 class UnableError(ValueError):
@@ -152,6 +184,9 @@ class Auditor(ABC):
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Return which of the chosen clients play which canary this round."""
         return {}
+
+    def bind(self, messages: RoundMessages) -> None:
+        """Called before the messages of a round are sent; for auditors that send them again."""
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Called after each round; returns what this round alone shows."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView
+from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundMessages, RoundView
 from leakmeter.auditors.finding import Finding
 
 WORDS = "unit client, not covered by the guarantee for a record"
@@ -50,6 +50,10 @@ class NotCovered(Auditor):
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Return the other's canaries."""
         return self._auditor.instruct(server_round, chosen)
+
+    def bind(self, messages: RoundMessages) -> None:
+        """Show the other the messages of a round."""
+        self._auditor.bind(messages)
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Return the other's findings of the round, with the words."""

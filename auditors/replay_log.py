@@ -48,17 +48,21 @@ class AggregateRecorder(Auditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Write the round."""
-        if view.server_round == 1:  # a record is of one run: later rounds would be another's
+        if view.server_round == 1:  # one log per run: rounds that are left are another's
             for old in self._folder.glob(_FILES):
                 old.unlink()
             self._rounds = 0
         facts = {k: v for k, v in vars(view.facts).items() if k not in _VECTORS}
         orders = {str(client): asdict(order) for client, order in view.instructed.items()}
-        arrays = {"sent": view.sent, "released": view.released}
-        arrays |= {k: v for k in _VECTORS if (v := getattr(view.facts, k)) is not None}
+        vectors = {
+            "sent": view.sent,
+            "released": view.released,
+            "aggregate": view.facts.aggregate,
+            "noised": view.facts.noised,
+        }
         about = {"server_round": view.server_round, "facts": facts, "instructed": orders}
         buffer = io.BytesIO()
-        packed: dict[str, Any] = {k: _short(v) for k, v in arrays.items()}
+        packed: dict[str, Any] = {k: _short(v) for k, v in vectors.items() if v is not None}
         np.savez(buffer, about=np.array(json.dumps(about, default=_number)), **packed)
         write_atomically(_path(self._folder, view.server_round), buffer.getvalue())
         self._rounds += 1
@@ -94,7 +98,7 @@ def replay(folder: str | Path, auditors: Sequence[Auditor]) -> list[Finding]:
     hindsight: an auditor that plays some sees those that were played under its own seed.
 
     Raises:
-        ValueError: If an auditor reads what was not kept, or the folder holds no whole record.
+        ValueError: If an auditor reads what was not kept, or rounds are missing in the folder.
     """
     folder = Path(folder)
     for auditor in auditors:

@@ -1,4 +1,4 @@
-"""The record of a run: one line a round while it goes on, one report at its end."""
+"""The log of a run: one line per round while it runs, one report at its end."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class RoundLine:
         }
 
 
-class RunRecord:
+class RunLog:
     """Writes `rounds.jsonl` line by line and `report.json` at the end.
 
     Args:
         folder: Where to; made if it is not there.
         config: What the report says about how the run was made.
-        keep: Rounds of an interrupted run to keep; lines after them are dropped. With 0 a record
+        keep: Rounds of an interrupted run to keep; lines after them are dropped. With 0 a log
             that is already there is an error: nothing is overwritten.
     """
 
@@ -61,7 +61,7 @@ class RunRecord:
         if not keep:
             for path in (self._rounds, self._report):
                 if path.exists():
-                    raise FileExistsError(f"out must be a folder without a record, got {path}")
+                    raise FileExistsError(f"out must be a folder without a run log, got {path}")
             self._rounds.touch()
         else:
             lines = [line for line in read_rounds(folder) if line["server_round"] <= keep]

@@ -5,19 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NoReturn
+from typing import Final, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import Project, RoundView
-
-if TYPE_CHECKING:
-    from flwr.app import Message
-    from flwr.serverapp import Grid
-
-    from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.auditor import Project, RoundMessages, RoundView
 
 
 @dataclass(frozen=True)
@@ -101,23 +95,8 @@ class UpdateSampler(ABC):
         """Whether game, scale and free coordinates are known before the first round."""
         return True
 
-    def bind(
-        self,
-        grid: Grid,
-        messages: Mapping[int, Message],
-        layout: Layout,
-        sent: Vector,
-        weight_key: str,
-    ) -> None:
-        """Take the train messages of a round, by client index, before they are sent.
-
-        Args:
-            grid: Reaches the clients.
-            messages: What each client of the round is sent.
-            layout: Turns the arrays of a message into a vector.
-            sent: The model in the messages.
-            weight_key: The metric by which the strategy weighs a client.
-        """
+    def bind(self, messages: RoundMessages) -> None:
+        """Take the train messages of a round before they are sent."""
 
     def limits(self, project: Project) -> Sequence[str]:
         """Return in words what cannot be drawn in this project.

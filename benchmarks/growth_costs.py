@@ -27,9 +27,9 @@ from leakmeter.clients.update import FedAvg
 from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.engines.launch import launch
 from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 
 BATCH, DELTA = 32, 1e-6

@@ -149,7 +149,7 @@ def our_round(case: Case, count_bytes: bool = False) -> tuple[float, Direct]:
     seconds = time.process_time() - begin
 
     if model is None:  # 14 neighbours may be too few for the dropouts that they have drawn
-        raise AbandonedError(strategy.facts["abandoned"])
-    assert strategy.facts["num_clients"] == case.clients - len(case.dropped)
-    assert np.abs(strategy.facts["aggregate"] - UPDATE).max() <= strategy.facts["quantum"]
+        raise AbandonedError(strategy.facts().abandoned)
+    assert strategy.facts().num_clients == case.clients - len(case.dropped)
+    assert np.abs(strategy.facts().aggregate - UPDATE).max() <= strategy.facts().quantum
     return seconds, grid

@@ -5,8 +5,7 @@ from __future__ import annotations
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-IDENTITY = "query.identity"
-_KEY = "leakmeter.identity"
+from leakmeter.auditors.hook import wire
 
 
 def add_identity(app: ClientApp) -> None:
@@ -17,13 +16,13 @@ def add_identity(app: ClientApp) -> None:
         record = ConfigRecord()
         if "partition-id" in context.node_config:
             record["partition-id"] = int(context.node_config["partition-id"])
-        return Message(RecordDict({_KEY: record}), reply_to=message)
+        return Message(RecordDict({wire.IDENTITY: record}), reply_to=message)
 
 
 def identity_of(reply: Message) -> int | None:
     """Return the client index in a reply, or None if the node could not tell."""
     if not reply.has_content():
         return None
-    record = reply.content.get(_KEY)
-    client = record.get("partition-id") if isinstance(record, ConfigRecord) else None
+    record = wire.config(reply.content, wire.IDENTITY)
+    client = record.get("partition-id") if record is not None else None
     return client if isinstance(client, int) else None

@@ -29,6 +29,7 @@ MODULES = (
     "leakmeter.auditors.rng",
     "leakmeter.strategies.accounting.accountant",
     "leakmeter.strategies.accounting.ledger",
+    "leakmeter.strategies.water_filling.guarantee",
     "leakmeter.strategies.participation",
     "leakmeter.clients.update",
     "leakmeter.clients.noise.clipping",

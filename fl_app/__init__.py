@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from leakmeter.fl_app.config.config import Config
     from leakmeter.fl_app.config.errors import ConfigError
     from leakmeter.fl_app.engines.inline import run_inline
-    from leakmeter.fl_app.engines.launch import launch
     from leakmeter.fl_app.run.folder import RunFolder
+    from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
     from leakmeter.fl_app.run.run import run_on
 
@@ -25,7 +25,7 @@ _HOME = {
     "Progress": "run.progress",
     "RunFolder": "run.folder",
     "client_app_of": "client_app",
-    "launch": "engines.launch",
+    "launch": "run.launch",
     "run_inline": "engines.inline",
     "run_on": "run.run",
 }

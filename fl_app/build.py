@@ -19,20 +19,20 @@ from leakmeter.auditors import (
     UpdateSampler,
 )
 from leakmeter.auditors._types import Watch
+from leakmeter.auditors.hook import wire
 from leakmeter.auditors.information import Look, Theory, batch_entropy
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.not_covered import NotCovered
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.sampler import Game, PerRound
 from leakmeter.clients import CohortSampler
-from leakmeter.clients.noise.noise_mod import CLIP_BIT
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.deployment import cohort_seed, is_deployed, noise_seed
 from leakmeter.fl_app.engines.ray_sampler import WhereRayRuns, threads
 from leakmeter.fl_app.engines.record_case import record_case
 from leakmeter.fl_app.engines.samplers import finish_for, sampler_for
 from leakmeter.fl_app.rule import filling_rule, update_rule
-from leakmeter.fl_app.run.deployment import cohort_seed, is_deployed, noise_seed
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import (
     AdaptiveClip,
@@ -50,7 +50,7 @@ from leakmeter.strategies import (
     Poisson,
     ShuffledEpochs,
 )
-from leakmeter.strategies.noise.mechanism import Clipping, Noise
+from leakmeter.strategies.mechanism import Clipping, Noise
 
 # Shares that open a secret; also how many contributors distributed noise may count on.
 _THRESHOLD = 2 / 3
@@ -143,7 +143,7 @@ def _masked(strategy: Strategy, config: Config) -> Masked:
     """Return the strategy behind secure sums."""
     metrics = {"train-loss": (0.0, 16.0)}
     if config.clipping == "adaptive":
-        metrics[CLIP_BIT] = (0.0, 1.0)
+        metrics[wire.CLIP_BIT] = (0.0, 1.0)
     if config.noise in ("distributed", "local"):
         metrics = {}  # the server would learn them without noise
     # A simulation knows its clients: the tightest limits give the finest rounding.

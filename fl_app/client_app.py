@@ -26,8 +26,8 @@ from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.from_flower import from_context
+from leakmeter.fl_app.deployment import is_deployed, noise_seed
 from leakmeter.fl_app.rule import update_rule
-from leakmeter.fl_app.run.deployment import is_deployed, noise_seed
 from leakmeter.fl_app.task import Task, load_task
 from leakmeter.strategies.grid import UNUSABLE
 

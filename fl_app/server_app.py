@@ -10,8 +10,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.config.from_flower import OUT, RESUME, from_context
+from leakmeter.fl_app.deployment import check_deployed
 from leakmeter.fl_app.report import leave_page
-from leakmeter.fl_app.run.deployment import check_deployed
 from leakmeter.fl_app.run.folder import RunFolder, default_path
 from leakmeter.fl_app.run.preflight import preflight
 from leakmeter.fl_app.run.progress import Progress

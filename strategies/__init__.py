@@ -9,7 +9,7 @@ from leakmeter._rooms import alias, lazy
 if TYPE_CHECKING:
     from leakmeter.strategies.chosen import Chosen
     from leakmeter.strategies.grid import PatientGrid
-    from leakmeter.strategies.noise.mechanism import (
+    from leakmeter.strategies.mechanism import (
         AdaptiveClip,
         Central,
         Distributed,
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from leakmeter.strategies.water_filling.filled import Filled
 
 _HOME = {
-    "AdaptiveClip": "noise.mechanism",
-    "Central": "noise.mechanism",
+    "AdaptiveClip": "mechanism",
+    "Central": "mechanism",
     "Chosen": "chosen",
-    "Distributed": "noise.mechanism",
+    "Distributed": "mechanism",
     "EachOnce": "participation",
     "Filled": "water_filling.filled",
-    "FixedClip": "noise.mechanism",
+    "FixedClip": "mechanism",
     "FixedSize": "participation",
-    "Local": "noise.mechanism",
+    "Local": "mechanism",
     "Masked": "secure_sum.masked",
     "Noised": "noise.noised",
     "Participation": "participation",

@@ -11,9 +11,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.chain import foreigners
 from leakmeter.auditors.hook.wrapper import Wrapper
-from leakmeter.clients.identity import IDENTITY, identity_of
+from leakmeter.clients.identity import identity_of
 from leakmeter.strategies.grid import PartialGrid
 from leakmeter.strategies.participation import Participation
 
@@ -48,10 +49,11 @@ class Chosen(Wrapper):
         patience: float = 120.0,
     ) -> None:
         super().__init__(strategy)
-        for held in chain(strategy):
-            fraction = getattr(held, "fraction_train", 1.0)
-            if fraction != 1.0:
-                raise ValueError(f"fraction_train must be 1.0 inside Chosen, got {fraction}")
+        for held in foreigners(strategy):
+            if held.fraction_train != 1.0:
+                raise ValueError(
+                    f"fraction_train must be 1.0 inside Chosen, got {held.fraction_train}"
+                )
         participation.check(num_clients)
         self._participation = participation
         self._num_clients = num_clients
@@ -115,9 +117,8 @@ class Chosen(Wrapper):
 
     def _check_enough(self, size: int) -> None:
         """Raise where Flower would wait for ever for more nodes than it is shown."""
-        for held in chain(self.strategy):
-            for name in ("min_train_nodes", "min_available_nodes"):
-                needed = getattr(held, name, 0)
+        for held in foreigners(self.strategy):
+            for name, needed in held.least_nodes.items():
                 if needed > size:
                     raise ValueError(
                         f"{name} must be at most the {size} client(s) of a round, got {needed}"
@@ -133,7 +134,10 @@ class Chosen(Wrapper):
                     f"{self._patience:.0f} s; start the federation with that many nodes"
                 )
             time.sleep(0.05)
-        ask = [Message(RecordDict(), dst_node_id=n, message_type=IDENTITY) for n in sorted(nodes)]
+        ask = [
+            Message(RecordDict(), dst_node_id=node, message_type=wire.IDENTITY_QUERY)
+            for node in sorted(nodes)
+        ]
         replies = list(grid.send_and_receive(ask, timeout=_ANSWER * self._patience))
         if len(replies) < len(nodes):  # a slow start; to number them otherwise changes the run
             raise TimeoutError(

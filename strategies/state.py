@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.chain import Foreign, chain
 from leakmeter.auditors.hook.wrapper import Wrapper
 
 _ADAPTIVE = ("current_arrays", "m_t", "v_t")
@@ -52,7 +52,7 @@ def strategy_state(strategy: Strategy) -> list[dict[str, Any]]:
     return [
         held.state()
         if isinstance(held, Wrapper)
-        else {name: _pack(getattr(held, name)) for name in _ATTRIBUTES[type(held)]}
+        else {k: _pack(v) for k, v in Foreign(held).attributes(_ATTRIBUTES[type(held)]).items()}
         for held in chain(strategy)
     ]
 
@@ -65,8 +65,7 @@ def restore_strategy(strategy: Strategy, states: list[Mapping[str, Any]]) -> Non
         if isinstance(held, Wrapper):
             held.restore(state)
         else:
-            for name, value in state.items():
-                setattr(held, name, _unpack(value))
+            Foreign(held).set_attributes({k: _unpack(v) for k, v in state.items()})
 
 
 def _pack(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """The hook: a strategy around any Flower strategy that lets auditors see each round.
 
-`Audited` does not wrap the calls of a round from outside. It replaces Flower's four methods on
-the inner strategy's *instance* for the time of `start` and then runs the inner strategy's own
-`start`. A strategy that brings its own loop, logging or attributes keeps them.
+Like every `Wrapper`, `Audited` replaces Flower's four methods on the inner strategy's *instance*
+for the time of `start` and runs the inner strategy's own `start`. A strategy that brings its own
+loop or logging keeps it, and its attributes are where they were: on `strategy`.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import Auditor, Project, RoundView
+from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain, replaced, understood
+from leakmeter.auditors.hook.chain import survey, understood, weight_key, with_round, wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.open_round import (
     NO_CANARIES,
     NO_TRUTH,
-    Numbers,
-    Opened,
+    ClientNumbers,
+    OpenRound,
+    Updates,
     ask_to_keep,
     give_orders,
-    hides_updates,
+    round_facts,
+    will_hide_updates,
 )
 from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_findings
-from leakmeter.auditors.hook.survey import survey, with_round
-from leakmeter.auditors.hook.view import Updates, merged_facts, weight_key
-from leakmeter.auditors.run_log import RoundLine, RunRecord
+from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.run_log import RoundLine, RunLog
 
 _log = logging.getLogger("flwr")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class Audited(Strategy):
+class Audited(Wrapper):
     """Runs `strategy` as it is and shows every round to the auditors.
 
     What an auditor cannot do in this project is logged before anybody trains.
@@ -74,32 +75,19 @@ class Audited(Strategy):
     ) -> None:
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
-        self.strategy = strategy
+        super().__init__(strategy)
         self._panel = Panel(auditors)
         folder = Path(out).expanduser() if out else None
-        self._record = RunRecord(folder, config or {}, rounds_done) if folder else None
-        self._lines = RoundLog(self._record, on_round)
+        self._run_log = RunLog(folder, config or {}, rounds_done) if folder else None
+        self._lines = RoundLog(self._run_log, on_round)
         self._offset = rounds_done
         self._layout: Layout | None = None
         self._project: Project | None = None
-        self._numbers = Numbers()
-        self._open: Opened | None = None
+        self._numbers = ClientNumbers()
+        self._open: OpenRound | None = None
         self._seen = 0
         self._has_tap = True  # until nobody has answered for one
         self._timeout = 0.0
-        # Taken before anything is replaced on the instance.
-        self._inner_configure_train = strategy.configure_train
-        self._inner_aggregate_train = strategy.aggregate_train
-        self._inner_configure_evaluate = strategy.configure_evaluate
-        self._inner_aggregate_evaluate = strategy.aggregate_evaluate
-
-    def __getattr__(self, name: str) -> Any:
-        """Hand on what the strategies inside offer beyond Flower's interface."""
-        if not name.startswith("_") and name != "strategy":
-            for held in chain(self.strategy):
-                if hasattr(held, name):
-                    return getattr(held, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def auditors(self) -> Sequence[Auditor]:
@@ -111,9 +99,8 @@ class Audited(Strategy):
         """Which auditors were left out, when and why."""
         return self._panel.failures
 
-    @property
     def findings(self) -> list[Finding]:
-        """All findings so far."""
+        """Return all findings so far."""
         return self._lines.findings
 
     def start(
@@ -140,20 +127,13 @@ class Audited(Strategy):
         left = max(num_rounds - self._offset, 0)
         usual = {"timeout": timeout, "train_config": train_config}
         usual["evaluate_config"] = evaluate_config
-        with replaced(
-            self.strategy,
-            configure_train=self._configure,
-            aggregate_train=self._aggregate,
-            configure_evaluate=self._configure_evaluate,
-            aggregate_evaluate=self._aggregate_evaluate,
-        ):
-            result = self.strategy.start(
-                grid=grid,
-                initial_arrays=initial_arrays,
-                num_rounds=left,
-                **understood(self.strategy, usual),
-                **more,
-            )
+        result = super().start(
+            grid=grid,
+            initial_arrays=initial_arrays,
+            num_rounds=left,
+            **understood(self.strategy, usual),
+            **more,
+        )
         self._lines.flush()
         self._finish(was_seen=self._seen > 0 or left == 0)
         return result
@@ -169,6 +149,15 @@ class Audited(Strategy):
         if state["layout"] is not None:
             self._layout = Layout.from_json(state["layout"])
         self._panel.restore(state)
+
+    def _hooks(self) -> Mapping[str, Callable[..., Any]]:
+        """Return what takes the place of the inner strategy's methods during `start`."""
+        return {
+            "configure_train": self._configure,
+            "aggregate_train": self._aggregate,
+            "configure_evaluate": self._configure_evaluate,
+            "aggregate_evaluate": self._aggregate_evaluate,
+        }
 
     def _begin(self, arrays: ArrayRecord, num_rounds: int) -> None:
         """Fix the layout, wake the auditors and let them say what they cannot do."""
@@ -199,7 +188,7 @@ class Audited(Strategy):
 
     def _ordered(
         self, server_round: int, arrays: ArrayRecord, messages: Sequence[Message], grid: Grid
-    ) -> Opened:
+    ) -> OpenRound:
         """Give the messages of a round their orders and keep what is needed to look at it."""
         layout = self._layout
         assert layout is not None
@@ -212,12 +201,14 @@ class Audited(Strategy):
         orders = self._panel.instruct(server_round, sorted(by_client)) if clients else {}
         self._consider_round(messages, len(orders))
         give_orders(by_client, orders, layout, avoid_zero=bool(self._project.noised_by))
-        hidden = hides_updates(messages)
+        hidden = will_hide_updates(messages)
         if hidden and self._panel.wants_truth and self._has_tap:
             ask_to_keep(messages, server_round, key)
-        self._panel.bind(server_round, grid, by_client, layout, sent, key)
+        self._panel.bind(server_round, RoundMessages(grid, by_client, layout, sent, key))
         is_noised = any(wire.share_std(m.content) > 0 for m in messages)
-        return Opened(server_round, arrays, sent, clients, orders, grid, layout, hidden, is_noised)
+        return OpenRound(
+            server_round, arrays, sent, clients, orders, grid, layout, hidden, is_noised
+        )
 
     def _consider_round(self, messages: Sequence[Message], seats: int) -> None:
         """Let the auditors say what they cannot do, once it is known who takes part."""
@@ -251,7 +242,7 @@ class Audited(Strategy):
             self._lines.put(line, after)
         return arrays, with_findings(metrics, findings)
 
-    def _view(self, opened: Opened, updates: Updates, arrays: ArrayRecord | None) -> RoundView:
+    def _view(self, opened: OpenRound, updates: Updates, arrays: ArrayRecord | None) -> RoundView:
         """Return what the round shows, and note where instruments did not answer."""
         obeyed, refused = opened.obeyed(updates)
         self._panel.limit_seats(refused, NO_CANARIES)
@@ -261,14 +252,14 @@ class Audited(Strategy):
             sent=opened.sent,
             replies=updates,
             released=opened.sent if arrays is None else opened.layout.flatten(arrays),
-            facts=merged_facts(self.strategy, updates, released=arrays is not None),
+            facts=round_facts(self.strategy, updates, released=arrays is not None),
             truth=truth,
             truth_weights=weights,
             instructed=obeyed,
         )
 
     def _truth(
-        self, opened: Opened, updates: Updates
+        self, opened: OpenRound, updates: Updates
     ) -> tuple[Mapping[int, Vector], Mapping[int, float]]:
         """Return the plain updates and weights, if an auditor wants them and they can be had."""
         if not self._panel.wants_truth or (opened.hides_updates and not self._has_tap):
@@ -309,11 +300,11 @@ class Audited(Strategy):
         if not was_seen:
             self._panel.fail("the run was not audited", RuntimeError(_UNSEEN))
         final = self._panel.report() if was_seen else []
-        for held in chain(self.strategy):  # what the mechanism itself can say, such as guarantees
-            final += getattr(held, "findings", list)()
+        for wrapper in wrappers(self.strategy):  # what the mechanism itself guarantees
+            final += wrapper.findings()
         self._lines.findings += final
-        if self._record is not None:
-            path = self._record.finish(final, self.failures).resolve()
+        if self._run_log is not None:
+            path = self._run_log.finish(final, self.failures).resolve()
             _log.info("Audit written to %s; a page: leakmeter report %s", path, path.parent)
 
     def _refuse(self, *args: Any, **more: Any) -> NoReturn:
@@ -321,10 +312,6 @@ class Audited(Strategy):
         raise RuntimeError(_NOT_OUTERMOST)
 
     configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _refuse
-
-    def summary(self) -> None:
-        """Log what the inner strategy says of itself."""
-        self.strategy.summary()
 
 
 _NOT_OUTERMOST = (

@@ -1,34 +1,123 @@
-"""Strategies that hold strategies: walk them, and put other methods in their place."""
+"""Strategies that hold strategies: walk the chain and ask it what its wrappers know.
+
+A `Wrapper` has declared members. Any other strategy is asked through `Foreign`, the only place
+that reads a foreign strategy's attributes by name.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from flwr.app import Message
 from flwr.serverapp.strategy import Strategy
 
+from leakmeter.auditors.auditor import Project, RoundFacts
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.wrapper import Wrapper
 
-@contextmanager
-def replaced(strategy: Strategy, **methods: Callable[..., Any]) -> Iterator[None]:
-    """Give this one instance other methods for a while."""
-    before = {name: vars(strategy)[name] for name in methods if name in vars(strategy)}
-    vars(strategy).update(methods)
-    try:
-        yield
-    finally:
-        for name in methods:
-            del vars(strategy)[name]
-        vars(strategy).update(before)
+# Flower's own wrappers all have this in their names; their noise is drawn inside them.
+_FLOWERS_NOISE = "DifferentialPrivacy"
+# The base of Flower's FedAdam, FedYogi and FedAdagrad.
+_ADAPTIVE = "FedOpt"
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A strategy that is not ours, read by the names that Flower's strategies use.
+
+    Each may be missing, or mean something else to its author: then it has a default.
+    """
+
+    strategy: Strategy
+
+    @property
+    def held(self) -> Strategy | None:
+        """The strategy that it wraps, if any."""
+        held = getattr(self.strategy, "strategy", None)
+        return held if isinstance(held, Strategy) else None
+
+    @property
+    def weight_key(self) -> str | None:
+        """The metric by which it weights clients, if any."""
+        key = getattr(self.strategy, "weighted_by_key", None)
+        return key if isinstance(key, str) else None
+
+    @property
+    def fraction_train(self) -> float:
+        """Share of the nodes that it asks to train."""
+        fraction: float = getattr(self.strategy, "fraction_train", 1.0)
+        return fraction
+
+    @property
+    def least_nodes(self) -> Mapping[str, int]:
+        """Nodes that it waits for, by the name of the setting."""
+        names = ("min_train_nodes", "min_available_nodes")
+        return {name: getattr(self.strategy, name, 0) for name in names}
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Names of the classes of Flower's that it is; no release has all of them."""
+        bases = type(self.strategy).__mro__
+        return frozenset(b.__name__ for b in bases if b.__module__.startswith("flwr."))
+
+    def attributes(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return what it keeps under these names, all of which it must have."""
+        return {name: getattr(self.strategy, name) for name in names}
+
+    def set_attributes(self, values: Mapping[str, Any]) -> None:
+        """Give it back what `attributes` returned."""
+        for name, value in values.items():
+            setattr(self.strategy, name, value)
 
 
 def chain(strategy: Strategy) -> Iterator[Strategy]:
     """Yield the strategy, the one it holds, and so on inwards."""
-    current: object = strategy
-    while isinstance(current, Strategy):
+    current: Strategy | None = strategy
+    while current is not None:
         yield current
-        current = getattr(current, "strategy", None)
+        current = current.strategy if isinstance(current, Wrapper) else Foreign(current).held
+
+
+def wrappers(strategy: Strategy) -> Iterator[Wrapper]:
+    """Yield our own strategies in the chain, from the outside in."""
+    return (held for held in chain(strategy) if isinstance(held, Wrapper))
+
+
+def foreigners(strategy: Strategy) -> Iterator[Foreign]:
+    """Yield the other strategies in the chain, from the outside in."""
+    return (Foreign(held) for held in chain(strategy) if not isinstance(held, Wrapper))
+
+
+def client_of(strategy: Strategy) -> Mapping[int, int] | None:
+    """Return node id to client index from the first wrapper that knows it; None if none does."""
+    known = (wrapper.client_of for wrapper in wrappers(strategy))
+    return next((found for found in known if found is not None), None)
+
+
+def pattern(strategy: Strategy) -> Mapping[str, Any]:
+    """Return how clients are drawn from the first wrapper that knows it; empty if none does."""
+    known = (wrapper.pattern for wrapper in wrappers(strategy))
+    return next((found for found in known if found is not None), {})
+
+
+def weight_key(strategy: Strategy) -> str:
+    """Return the metric by which the chain weights its clients."""
+    known = (
+        held.weight_key if isinstance(held, Wrapper) else Foreign(held).weight_key
+        for held in chain(strategy)
+    )
+    return next((key for key in known if key is not None), wire.WEIGHT)
+
+
+def known_facts(strategy: Strategy) -> RoundFacts:
+    """Return what all wrappers know of the last round; on one field the innermost decides."""
+    known = RoundFacts()
+    for wrapper in wrappers(strategy):
+        known = wrapper.facts().over(known)
+    return known
 
 
 def understood(strategy: Strategy, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,3 +132,31 @@ def understood(strategy: Strategy, arguments: Mapping[str, Any]) -> dict[str, An
         if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
             return {k: v for k, v in arguments.items() if k in taken or v != usual[k].default}
     return dict(arguments)
+
+
+def survey(strategy: Strategy, dim: int, num_rounds: int) -> Project:
+    """Return what the chain of strategies shows before anybody is chosen."""
+    held = list(chain(strategy))
+    return Project(
+        dim=dim,
+        num_rounds=num_rounds,
+        is_masked=any(wrapper.hides_updates for wrapper in wrappers(strategy)),
+        noised_by=tuple(n for one in held if _FLOWERS_NOISE in (n := type(one).__name__)),
+        bent_by=tuple(
+            type(one).__name__
+            for one in held
+            if any(base.__name__ == _ADAPTIVE for base in type(one).__mro__)
+        ),
+    )
+
+
+def with_round(project: Project, messages: Sequence[Message], seats: int) -> Project:
+    """Return the project with what the messages of its first round show."""
+    masked = any(wire.MASK in m.content for m in messages)
+    return replace(
+        project,
+        clients=len(messages),
+        seats=seats,
+        is_masked=project.is_masked or masked,
+        has_client_noise=any(wire.share_std(m.content) > 0 for m in messages),
+    )

@@ -70,13 +70,12 @@ def tap_mod(message: Message, context: Context, call_next: Call) -> Message:
         raise ValueError("tap_mod works on simulated nodes only: this one is a SuperNode")
     if "partition-id" not in context.node_config:
         raise ValueError("tap_mod works on simulated nodes only: node_config lacks 'partition-id'")
-    server_round = int(str(order["round"]))
-    if order["action"] == "collect":
+    server_round = wire.get_int(order, "round")
+    if wire.get_text(order, "action") == "collect":
         return Message(_collect(context, server_round), reply_to=message)
     reply = call_next(message, context)
     if not reply.has_error():
-        key = str(order.get("weight-key", wire.WEIGHT))
-        weight = wire.weight(reply.content, key)
+        weight = wire.weight(reply.content, wire.get_text(order, "weight-key"))
         context.state[wire.TAP] = ConfigRecord({"round": server_round, "weight": weight})
         # A record of its own: in one process the server may change the one in the reply.
         context.state[f"{wire.TAP}.arrays"] = ArrayRecord(dict(wire.arrays(reply.content)))

@@ -1,21 +1,23 @@
-"""A round between its configuration and its aggregation, as the hook keeps it."""
+"""A round between its configuration and its aggregation: its orders, its updates, its facts."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import Canary
+from leakmeter.auditors.auditor import Canary, RoundFacts
+from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.chain import client_of, known_facts
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.view import Updates, collect_truth
 
 _log = logging.getLogger("flwr")
 
@@ -27,8 +29,67 @@ NO_TRUTH = (
 )
 
 
+class Updates(Mapping[int, Vector]):
+    """Client index to the update in its reply, flattened when asked for."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        sent: Vector,
+        contents: Mapping[int, RecordDict],
+        weight_key: str = wire.WEIGHT,
+    ) -> None:
+        self._layout, self._sent = layout, sent
+        # Shallow copies: strategies may replace arrays inside the records they are given.
+        self._records: dict[int, dict[str, Array]] = {
+            c: dict(wire.arrays(contents[c])) for c in sorted(contents)
+        }
+        self.weights = {c: wire.weight(contents[c], weight_key) for c in self._records}
+
+    def __getitem__(self, client: int) -> Vector:
+        record = self._records[client]
+        if self._is_plain(record):
+            return self._layout.flatten(record) - self._sent
+        # Masked replies are ring elements, not a model: show them as they are.
+        return np.concatenate([a.numpy().ravel() for a in record.values()], dtype=np.float64)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def carries(self, client: int, order: Canary) -> bool:
+        """Whether a reply holds the canary that was ordered; True where a mask hides it.
+
+        A client's own noise may cover most of it: an honest update has a cosine of 6/√d or more
+        with a canary once in 10⁹ times.
+        """
+        if not self._is_plain(self._records[client]):
+            return True
+        update = self[client]
+        length = float(np.linalg.norm(update))
+        if not order.included:
+            return length <= 1e-5 * (1 + float(np.linalg.norm(self._sent)))
+        least = min(0.9, 6 / math.sqrt(update.size)) * length
+        return float(update @ canary_vector(order.seed, order.id, update.size)) > least > 0
+
+    def mean(self) -> Vector | None:
+        """Return the weighted mean update; None if the replies hold no plain updates."""
+        total = sum(self.weights.values())
+        if total <= 0 or not all(map(self._is_plain, self._records.values())):
+            return None
+        mean = np.zeros(self._layout.dim)
+        for client, update in self.items():
+            mean += self.weights[client] / total * update
+        return mean
+
+    def _is_plain(self, record: Mapping[str, Array]) -> bool:
+        return set(self._layout.names) <= set(record)
+
+
 @dataclass(frozen=True)
-class Opened:
+class OpenRound:
     """What is known of a round when its messages go out.
 
     Attributes:
@@ -98,7 +159,23 @@ class Opened:
         )
 
 
-def hides_updates(messages: Collection[Message]) -> bool:
+class ClientNumbers:
+    """Gives nodes the numbers by which auditors know clients."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def of(self, nodes: Sequence[int], strategy: Strategy, grid: Grid) -> dict[int, int]:
+        """Return node id to client, from the strategy that knows it or by first sight."""
+        known = client_of(strategy)
+        if known is not None:
+            return {node: known[node] for node in nodes}
+        for node in sorted({*grid.get_node_ids(), *nodes}):
+            self._seen.setdefault(node, len(self._seen))
+        return {node: self._seen[node] for node in nodes}
+
+
+def will_hide_updates(messages: Collection[Message]) -> bool:
     """Whether our own mods will change updates on their way, so that only a tap has them plain."""
     keys = (wire.MASK, wire.NOISE, wire.FILLED)
     return any(key in m.content for m in messages for key in keys)
@@ -120,23 +197,54 @@ def give_orders(
 
 def ask_to_keep(messages: Sequence[Message], server_round: int, weight_key: str) -> None:
     """Ask clients with a tap to keep their plain updates for the auditors."""
-    keep = ConfigRecord({"action": "keep", "round": server_round, "weight-key": weight_key})
+    keep = wire.keep_record(server_round, weight_key)
     for message in messages:
         wire.add_record(message, wire.TAP, keep)
 
 
-class Numbers:
-    """Gives nodes the numbers by which auditors know clients."""
+def collect_truth(
+    grid: Grid,
+    clients: Mapping[int, int],
+    *,
+    server_round: int,
+    layout: Layout,
+    sent: Vector,
+    timeout: float,
+) -> tuple[dict[int, Vector], dict[int, float]]:
+    """Collect the plain updates that tapped clients kept, and their weights.
 
-    def __init__(self) -> None:
-        self._seen: dict[int, int] = {}
+    Messages of their own do that; nothing rides on the round's replies.
+    """
+    order = wire.collect_record(server_round)
+    messages = [
+        Message(RecordDict({wire.TAP: order}), dst_node_id=node, message_type="train")
+        for node in clients
+    ]
+    kept = {
+        clients[m.metadata.src_node_id]: m.content
+        for m in grid.send_and_receive(messages, timeout=timeout)
+        if m.has_content()
+    }
+    updates = {c: layout.flatten(wire.arrays(kept[c])) - sent for c in sorted(kept)}
+    notes = {c: wire.config(kept[c], wire.TAP) for c in sorted(kept)}
+    return updates, {c: wire.get_float(n, "weight") for c, n in notes.items() if n is not None}
 
-    def of(self, nodes: Sequence[int], strategy: Strategy, grid: Grid) -> dict[int, int]:
-        """Return node id to client, from the strategy that knows it or by first sight."""
-        for held in chain(strategy):
-            known: Mapping[int, int] | None = getattr(held, "client_of", None)
-            if known is not None:
-                return {node: known[node] for node in nodes}
-        for node in sorted({*grid.get_node_ids(), *nodes}):
-            self._seen.setdefault(node, len(self._seen))
-        return {node: self._seen[node] for node in nodes}
+
+def round_facts(strategy: Strategy, updates: Updates, *, released: bool) -> RoundFacts:
+    """Return what the wrappers know of a round, completed by what the replies show.
+
+    Args:
+        strategy: The chain of strategies.
+        updates: The round's replies. Without a secure sum the mean is computed from them.
+        released: Whether the strategy released a model.
+    """
+    known = known_facts(strategy)
+    if known.abandoned is not None:
+        return known  # no sum, hence nobody in it, whoever has answered
+    seen = RoundFacts(
+        aggregate=updates.mean() if known.aggregate is None else None,
+        num_clients=len(updates),
+        total_weight=sum(updates.weights.values()),
+        abandoned=None if released else "the strategy released no model",
+    )
+    return known.over(seen)

@@ -6,7 +6,14 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
+from leakmeter.auditors.auditor import (
+    Auditor,
+    Canary,
+    Project,
+    RoundMessages,
+    RoundView,
+    UnableError,
+)
 from leakmeter.auditors.finding import LIMIT, THREAT_MODEL, Finding
 
 _log = logging.getLogger("flwr")
@@ -89,14 +96,11 @@ class Panel:
                 self._drop(auditor, f"round {server_round}", error)
         return orders
 
-    def bind(self, server_round: int, *messages: Any) -> None:
-        """Show the round's messages to the samplers that send them again."""
+    def bind(self, server_round: int, messages: RoundMessages) -> None:
+        """Show each auditor the messages of a round before they are sent."""
         for auditor in list(self.auditors):
-            bind = getattr(getattr(auditor, "sampler", None), "bind", None)
-            if bind is None:
-                continue
             try:
-                bind(*messages)
+                auditor.bind(messages)
             except Exception as error:
                 self._drop(auditor, f"round {server_round}", error)
 

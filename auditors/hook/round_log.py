@@ -9,7 +9,7 @@ from dataclasses import replace
 from flwr.app import ArrayRecord, MetricRecord
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.run_log import RoundLine, RunRecord
+from leakmeter.auditors.run_log import RoundLine, RunLog
 
 OnRound = Callable[[RoundLine, ArrayRecord], None]
 
@@ -18,12 +18,12 @@ class RoundLog:
     """Collects what is known of each round and hands it on when the round is over.
 
     Args:
-        record: Where lines are written, if anywhere.
+        run_log: Where lines are written, if anywhere.
         on_round: Called with the line of each finished round and the model after it.
     """
 
-    def __init__(self, record: RunRecord | None, on_round: OnRound | None) -> None:
-        self._record, self._on_round = record, on_round
+    def __init__(self, run_log: RunLog | None, on_round: OnRound | None) -> None:
+        self._run_log, self._on_round = run_log, on_round
         self._open: tuple[RoundLine, ArrayRecord] | None = None
         self.findings: list[Finding] = []
 
@@ -48,8 +48,8 @@ class RoundLog:
         line, arrays = self._open
         self._open = None
         self.findings += line.findings
-        if self._record is not None:
-            self._record.add(line)
+        if self._run_log is not None:
+            self._run_log.add(line)
         if self._on_round is not None:
             self._on_round(line, arrays)
 

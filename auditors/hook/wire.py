@@ -1,22 +1,112 @@
-"""Record keys that travel in Flower messages, and the one place where they are parsed."""
+"""Every name that travels in Flower messages, and typed readers for the values behind them.
+
+First the names, then readers of single values, then one section per record: who writes it and who
+reads it. The secure sum has records of many bytes; `clients.secure_sum.wire` packs and unpacks
+them under the names listed here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TypeAlias
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.auditor import Canary
 
-CANARY = "leakmeter.canary"
-TAP = "leakmeter.tap"
-NOISE = "leakmeter.noise"
-FILLED = "leakmeter.filled"
-MASK = "leakmeter.mask"
-LAYOUT = "leakmeter.layout"
-SUM = "leakmeter.sum"
-REPLAY = "leakmeter.replay"
-WEIGHT = "num-examples"
+# Records, by who writes them.
+CANARY = "leakmeter.canary"  # server: the canary that a seat plays
+TAP = "leakmeter.tap"  # server: keep or hand out the plain update
+LAYOUT = "leakmeter.layout"  # server: arrays that are no part of the update
+REPLAY = "leakmeter.replay"  # server: train once more, for an auditor
+NOISE = "leakmeter.noise"  # server: clip and noise; client: done so
+FILLED = "leakmeter.filled"  # server: fill to this floor; client: done so
+MASK = "leakmeter.mask"  # server and client: one stage of the secure sum
+SUM_ORDER = "leakmeter.mask.sum"  # server: how all clients of a secure sum encode their updates
+SUM_OUTCOME = "leakmeter.sum"  # `Masked`, to the strategy inside: how the sum was rounded
+IDENTITY = "leakmeter.identity"  # client: which client it is
+CONFIG = "config"  # Flower's own, with the round
+
+# Message types.
+IDENTITY_QUERY = "query.identity"
+
+# Metrics.
+WEIGHT = "num-examples"  # Flower's default name of a client's weight
+CLIP_BIT = "below-clip"  # 1 where an update was below the clip norm
+
+Record: TypeAlias = ConfigRecord | MetricRecord
+
+
+class WireError(ValueError):
+    """A record lacks a value or has one of another type."""
+
+
+def get_int(record: Record, name: str) -> int:
+    """Return a whole number.
+
+    Raises:
+        WireError: It is missing or something else.
+    """
+    value = record.get(name)
+    if type(value) is not int:  # True is an int to isinstance
+        raise WireError(f"{name} must be a whole number, got {described(value)}")
+    return value
+
+
+def get_float(record: Record, name: str) -> float:
+    """Return a number.
+
+    Raises:
+        WireError: It is missing or something else.
+    """
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WireError(f"{name} must be a number, got {described(value)}")
+    return float(value)
+
+
+def get_text(record: ConfigRecord, name: str) -> str:
+    """Return a text.
+
+    Raises:
+        WireError: It is missing or something else.
+    """
+    value = record.get(name)
+    if not isinstance(value, str):
+        raise WireError(f"{name} must be a text, got {described(value)}")
+    return value
+
+
+def get_bytes(record: ConfigRecord, name: str) -> bytes:
+    """Return bytes.
+
+    Raises:
+        WireError: They are missing or something else.
+    """
+    value = record.get(name)
+    if not isinstance(value, bytes):
+        raise WireError(f"{name} must be bytes, got {described(value)}")
+    return value
+
+
+def described(value: object) -> str:
+    """Describe a value without showing what may be long or secret."""
+    if value is None:
+        return "nothing"
+    return f"{len(value)} entries" if isinstance(value, list) else type(value).__name__
+
+
+def server_round(content: RecordDict) -> int:
+    """Return the round that Flower's strategies write into a train message.
+
+    Raises:
+        WireError: There is none.
+    """
+    record = config(content, CONFIG)
+    if record is None:
+        raise WireError(f"content must have a ConfigRecord {CONFIG!r}, got {list(content)}")
+    return get_int(record, "server-round")
 
 
 def arrays(content: RecordDict) -> ArrayRecord:
@@ -91,12 +181,11 @@ def canary(content: RecordDict) -> Canary | None:
     order = _numbers(content, CANARY)
     if order is None:
         return None
-    norm = order.get("norm")
     return Canary(
-        id=int(str(order["id"])),
-        seed=int(str(order["seed"])),
-        included=bool(order["included"]),
-        norm=float(norm) if isinstance(norm, int | float) else None,
+        id=get_int(order, "id"),
+        seed=get_int(order, "seed"),
+        included=bool(get_int(order, "included")),
+        norm=get_float(order, "norm") if "norm" in order else None,
     )
 
 
@@ -104,6 +193,16 @@ def avoids_zero(content: RecordDict) -> bool:
     """Whether a seat that sends nothing must not send exactly nothing."""
     order = _numbers(content, CANARY)
     return order is not None and "avoid-zero" in order
+
+
+def keep_record(server_round: int, weight_key: str) -> ConfigRecord:
+    """Return the order that asks clients with a tap to keep their plain update."""
+    return ConfigRecord({"action": "keep", "round": server_round, "weight-key": weight_key})
+
+
+def collect_record(server_round: int) -> ConfigRecord:
+    """Return the order that asks clients with a tap for the update they kept."""
+    return ConfigRecord({"action": "collect", "round": server_round})
 
 
 def add_left_out(message: Message, names: Sequence[str]) -> None:
@@ -125,15 +224,38 @@ def left_out(content: RecordDict) -> list[str]:
 def clip_norm(content: RecordDict) -> float | None:
     """Return the norm that the message asks clients to clip to, if it does."""
     order = config(content, NOISE)
-    norm = order.get("clip-norm") if order is not None else None
-    return float(norm) if isinstance(norm, int | float) else None
+    return get_float(order, "clip-norm") if order is not None and "clip-norm" in order else None
 
 
 def share_std(content: RecordDict) -> float:
     """Return the noise that the message asks each client to add; 0 if it asks for none."""
     order = config(content, NOISE)
-    std = order.get("share-std") if order is not None else None
-    return float(std) if isinstance(std, int | float) else 0.0
+    return get_float(order, "share-std") if order is not None and "share-std" in order else 0.0
+
+
+@dataclass(frozen=True)
+class SumOutcome:
+    """What `Masked` says of a secure sum to the strategies inside it.
+
+    Attributes:
+        step: Grid that each update was rounded to.
+        saturated: Coordinates that were clipped to fit, over all clients.
+    """
+
+    step: float
+    saturated: int
+
+    def to_record(self) -> ConfigRecord:
+        """Return it as a record."""
+        return ConfigRecord(asdict(self))
+
+
+def sum_outcome(content: RecordDict) -> SumOutcome | None:
+    """Return what a secure sum has noted beside its mean; None without one."""
+    record = config(content, SUM_OUTCOME)
+    if record is None:
+        return None
+    return SumOutcome(get_float(record, "step"), get_int(record, "saturated"))
 
 
 def replay_record(number: int) -> MetricRecord:
@@ -147,7 +269,7 @@ def replay(content: RecordDict) -> int | None:
     A client app that seeds its batches by the round mixes this in, or all replays are equal.
     """
     order = _numbers(content, REPLAY)
-    return None if order is None else int(str(order["number"]))
+    return None if order is None else get_int(order, "number")
 
 
 def _numbers(content: RecordDict, key: str) -> MetricRecord | None:

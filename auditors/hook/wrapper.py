@@ -1,16 +1,17 @@
-"""What every strategy that holds a strategy has in common."""
+"""What every strategy that holds a strategy has in common, and what it may know of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.hook.chain import replaced
 
 
 class Wrapper(Strategy):
@@ -19,7 +20,17 @@ class Wrapper(Strategy):
     `start` runs the inner strategy's own loop with this wrapper's methods put in its place, so a
     strategy that overrides `start` keeps working, however deep it is wrapped. Therefore inner
     calls go through `_inner_...`, taken before anything is replaced, never through `strategy`.
+
+    What a wrapper knows of a run has members here, whose defaults say that it is not known. To
+    ask a whole chain of strategies, use `auditors.hook.chain`.
+
+    Attributes:
+        strategy: The strategy inside.
+        hides_updates: Whether the server never sees single updates. Auditors do not replay such
+            rounds: that would unmask clients.
     """
+
+    hides_updates: bool = False
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
@@ -29,12 +40,26 @@ class Wrapper(Strategy):
         self._inner_aggregate_evaluate = strategy.aggregate_evaluate
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        """What this wrapper knows of the round that just ended: fields of `RoundFacts`."""
-        return {}
+    def client_of(self) -> Mapping[int, int] | None:
+        """Node id to client index; None if not known here."""
+        return None
+
+    @property
+    def pattern(self) -> Mapping[str, Any] | None:
+        """How clients are drawn, as fields of the accountant's `Release`; None if not known."""
+        return None
+
+    @property
+    def weight_key(self) -> str | None:
+        """The metric that weights clients; None if not known here."""
+        return None
+
+    def facts(self) -> RoundFacts:
+        """Return what this wrapper knows of the round that just ended."""
+        return RoundFacts()
 
     def findings(self) -> Sequence[Finding]:
-        """What this wrapper can say of the whole run, such as a guarantee."""
+        """Return what this wrapper can say of the whole run, such as a guarantee."""
         return ()
 
     def state(self) -> dict[str, Any]:
@@ -42,17 +67,11 @@ class Wrapper(Strategy):
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Continue from a state that `state` returned."""
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run the inner strategy's own loop around this wrapper's methods."""
-        with replaced(
-            self.strategy,
-            configure_train=self.configure_train,
-            aggregate_train=self.aggregate_train,
-            configure_evaluate=self.configure_evaluate,
-            aggregate_evaluate=self.aggregate_evaluate,
-        ):
+        with replaced(self.strategy, **self._hooks()):
             return self.strategy.start(*args, **kwargs)
 
     def configure_train(
@@ -82,3 +101,25 @@ class Wrapper(Strategy):
     def summary(self) -> None:
         """Log what the inner strategy says of itself."""
         self.strategy.summary()
+
+    def _hooks(self) -> Mapping[str, Callable[..., Any]]:
+        """Return what takes the place of the inner strategy's methods during `start`."""
+        return {
+            "configure_train": self.configure_train,
+            "aggregate_train": self.aggregate_train,
+            "configure_evaluate": self.configure_evaluate,
+            "aggregate_evaluate": self.aggregate_evaluate,
+        }
+
+
+@contextmanager
+def replaced(strategy: Strategy, **methods: Callable[..., Any]) -> Iterator[None]:
+    """Give this one instance other methods for a while."""
+    before = {name: vars(strategy)[name] for name in methods if name in vars(strategy)}
+    vars(strategy).update(methods)
+    try:
+        yield
+    finally:
+        for name in methods:
+            del vars(strategy)[name]
+        vars(strategy).update(before)

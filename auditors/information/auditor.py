@@ -25,6 +25,7 @@ from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import (
     Auditor,
     Project,
+    RoundMessages,
     RoundView,
     check_noise_is_known,
     few_clients,
@@ -114,6 +115,10 @@ class MutualInformation(Auditor):
             f"{self.look.draws} draws of {project.honest} honest clients allow {max(most, 0)} of "
             f"{self.look.rank} directions: draws must be more for the others",
         ]
+
+    def bind(self, messages: RoundMessages) -> None:
+        """Show the sampler the round, whose messages it may send again."""
+        self.sampler.bind(messages)
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due; its bound counts in any case."""

@@ -26,6 +26,7 @@ from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import (
     Auditor,
     Project,
+    RoundMessages,
     RoundView,
     check_noise_is_known,
     few_clients,
@@ -110,6 +111,10 @@ class LikelihoodRatio(Auditor):
             return said + few
         then = "its Gaussian approximation is poor for so few; the lower bound holds all the same"
         return said + few_clients(project, 4, then)
+
+    def bind(self, messages: RoundMessages) -> None:
+        """Show the sampler the round, whose messages it may send again."""
+        self.sampler.bind(messages)
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due."""

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import Project, UnableError
+from leakmeter.auditors.auditor import Project, RoundMessages, UnableError
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.rng import derive
@@ -28,7 +28,7 @@ from leakmeter.auditors.sampling.moments import Reruns
 
 # Orders of a round that a replay leaves out: canaries are no honest training, the tap's copy is
 # the round's own, and a mask belongs to one upload.
-_LEFT_OUT: Final = (wire.CANARY, wire.TAP, wire.MASK, wire.SUM)
+_LEFT_OUT: Final = (wire.CANARY, wire.TAP, wire.MASK, wire.SUM_ORDER)
 _MOST_BYTES = 2**26
 _SAID_EVERY = 30.0  # seconds between lines about a long replay
 _NOISE = (
@@ -100,27 +100,21 @@ class ReplaySampler(UpdateSampler):
         self._last: dict[int, tuple[int, bytes]] = {}  # client -> replay number, digest of update
         self._trained, self._said = 0, 0.0
 
-    def bind(
-        self,
-        grid: Grid,
-        messages: Mapping[int, Message],
-        layout: Layout,
-        sent: Vector,
-        weight_key: str = wire.WEIGHT,
-    ) -> None:
-        """Take up the train messages of a round, by client index; the last round is forgotten.
+    def bind(self, messages: RoundMessages) -> None:
+        """Take the train messages of a round; the last round is forgotten.
 
         Raises:
             ReplayError: The round is masked, and the nodes are not known to be simulated; or the
                 clients add noise.
         """
-        masked = [c for c, m in messages.items() if wire.MASK in m.content]
+        masked = [c for c, m in messages.by_client.items() if wire.MASK in m.content]
         if masked:
             self._refuse_masks(f"clients {masked[:5]}")
-        if any(wire.share_std(message.content) > 0 for message in messages.values()):
+        if any(wire.share_std(message.content) > 0 for message in messages.by_client.values()):
             raise ReplayError(_NOISE)
-        orders = {client: _order(message) for client, message in messages.items()}
-        self._round = _Round(grid, orders, layout, sent, weight_key)
+        orders = {client: _order(message) for client, message in messages.by_client.items()}
+        about = (messages.layout, messages.sent, messages.weight_key)
+        self._round = _Round(messages.grid, orders, *about)
         self._last = {}
         self._trained, self._said = 0, time.monotonic()
 

@@ -1,1 +1,1 @@
-"""Clipping and Gaussian noise on whole updates."""
+"""DP-FedAvg on a client: `noise_mod` (the mod) and `clipping` (clip and noise one vector)."""

@@ -22,8 +22,6 @@ from leakmeter.clients.noise.clipping import clip, gaussian
 
 Call = Callable[[Message, Context], Message]
 
-CLIP_BIT = "below-clip"
-
 
 @dataclass(frozen=True)
 class NoiseMod:
@@ -82,8 +80,8 @@ class NoiseMod:
             arrays, metrics = layout.restore(start + bounded + noise, sent), MetricRecord()
         else:
             arrays, metrics = _within(norm, bounded, start, layout, sent), _metrics(reply.content)
-            metrics[CLIP_BIT] = float(is_below)
-        metrics[str(order["weight-key"])] = 1  # the accounting knows no other weight
+            metrics[wire.CLIP_BIT] = float(is_below)
+        metrics[wire.get_text(order, "weight-key")] = 1  # the accounting knows no other weight
         done = ConfigRecord({"clip-norm": norm, "share-std": std})
         key = wire.arrays_key(reply.content)
         content = RecordDict({key: arrays, "metrics": metrics, wire.NOISE: done})
@@ -93,7 +91,7 @@ class NoiseMod:
         """Return the clip norm and noise that the order asks for, if the owner allows them."""
         if missing := sorted({"clip-norm", "share-std", "weight-key", "round"} - set(order)):
             raise ValueError(f"{wire.NOISE!r} must say {', '.join(missing)}")
-        norm, std = float(str(order["clip-norm"])), float(str(order["share-std"]))
+        norm, std = wire.get_float(order, "clip-norm"), wire.get_float(order, "share-std")
         if not (0 < norm <= self.max_clip_norm and norm < math.inf):
             raise ValueError(
                 f"clip-norm must be in (0, {self.max_clip_norm:g}] and finite, got {norm:g}"
@@ -107,7 +105,7 @@ class NoiseMod:
         if self.seed is None:
             return None
         client = int(context.node_config["partition-id"])
-        return stream(self.seed, "client-noise", int(str(order["round"])), client)
+        return stream(self.seed, "client-noise", wire.get_int(order, "round"), client)
 
 
 noise_mod = NoiseMod()

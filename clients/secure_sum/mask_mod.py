@@ -22,16 +22,13 @@ from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.participant import Participant, Policy, RefusedError
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.wire import (
-    SUM,
     get_by_number,
-    get_int,
     get_keys_of_peers,
     get_layout,
     get_numbers,
     get_participant,
     get_quantiser,
     get_session,
-    get_text,
     put_by_number,
     put_participant,
     put_upload,
@@ -84,8 +81,8 @@ class MaskMod:
             if not self.required or (self.allow_tap and wire.is_instrument(message.content)):
                 return call_next(message, context)
             raise RefusedError(f"a train message must carry {wire.MASK!r}: this client masks")
-        session = Session(message.metadata.run_id, get_int(order, "round"))
-        stage = get_text(order, "stage")
+        session = Session(message.metadata.run_id, wire.get_int(order, "round"))
+        stage = wire.get_text(order, "stage")
         if stage == "keys":
             return _reply(message, _keys(order, session, context))
         before = _resume(context, session)
@@ -99,7 +96,7 @@ class MaskMod:
 
     def _shares(self, order: ConfigRecord, before: Participant, context: Context) -> ConfigRecord:
         """Share the secrets among the peers."""
-        number, threshold = get_int(order, "number"), get_int(order, "threshold")
+        number, threshold = wire.get_int(order, "number"), wire.get_int(order, "threshold")
         after, boxes = before.share(number, get_keys_of_peers(order), threshold, self.policy)
         context.state[wire.MASK] = put_participant(after)
         return ConfigRecord(put_by_number("boxes", boxes))
@@ -113,14 +110,16 @@ class MaskMod:
         call_next: Call,
     ) -> Message:
         """Train, encode and mask; whatever is wrong with the order is refused before training."""
-        shared = wire.config(message.content, SUM)
+        shared = wire.config(message.content, wire.SUM_ORDER)
         if shared is None:
-            raise RefusedError(f"a train message must carry {SUM!r} beside {wire.MASK!r}")
+            raise RefusedError(
+                f"a train message must carry {wire.SUM_ORDER!r} beside {wire.MASK!r}"
+            )
         boxes, quantiser = get_by_number(order, "boxes"), get_quantiser(shared)
         if quantiser.max_clients <= len(boxes):
             raise RefusedError(f"max-clients must be at least {len(boxes) + 1}")
         sent = wire.arrays(message.content)
-        layout, weight_key = get_layout(shared, sent), get_text(shared, "weight-key")
+        layout, weight_key = get_layout(shared, sent), wire.get_text(shared, "weight-key")
         opened = before.open(boxes, self.policy)
         reply = call_next(message, context)
         if reply.has_error():
@@ -153,7 +152,7 @@ def _keys(order: ConfigRecord, session: Session, context: Context) -> ConfigReco
             raise RefusedError(
                 f"round must be above {last.server_round}, got {session.server_round}"
             )
-    participant = Participant.announce(session, get_int(order, "number"))
+    participant = Participant.announce(session, wire.get_int(order, "number"))
     context.state[wire.MASK] = put_participant(participant)
     return ConfigRecord({"keys": participant.public.to_bytes()})
 

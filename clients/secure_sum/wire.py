@@ -7,7 +7,7 @@ Whatever a record should not hold is refused: it comes from the other side of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
 from typing import Any, get_args
@@ -23,8 +23,6 @@ from leakmeter.clients.secure_sum.masking import Ring, RingVector
 from leakmeter.clients.secure_sum.participant import Participant, PublicKeys, RefusedError, Step
 from leakmeter.clients.secure_sum.quantise import Quantiser
 
-# Beside a client's own order: what all clients of the round are told alike.
-SUM = f"{wire.MASK}.sum"
 _UPLOAD = "masked"
 _NPY = "numpy.ndarray"  # how Flower names numpy's file format
 _BY_PEER = ("locks", "masks", "held")
@@ -38,9 +36,7 @@ def put_by_number(name: str, values: Mapping[int, bytes]) -> dict[str, Any]:
 
 def get_by_number(record: ConfigRecord, name: str) -> dict[int, bytes]:
     """Return number to bytes; a number that occurs twice, or uneven parts, are refused."""
-    numbers, data = get_numbers(record, "peers"), record.get(name)
-    if not isinstance(data, bytes):
-        raise RefusedError(f"{name} must be bytes, got {_size(data)}")
+    numbers, data = get_numbers(record, "peers"), wire.get_bytes(record, name)
     if not numbers and not data:
         return {}
     if not numbers or len(data) % len(numbers):
@@ -52,34 +48,15 @@ def get_numbers(record: ConfigRecord, name: str) -> list[int]:
     """Return a list of distinct numbers."""
     values = record.get(name)
     if not isinstance(values, list) or not all(type(v) is int for v in values):
-        raise RefusedError(f"{name} must be a list of numbers, got {_size(values)}")
+        raise RefusedError(f"{name} must be a list of numbers, got {wire.described(values)}")
     if len(set(values)) < len(values):
         raise RefusedError(f"{name} must be distinct, got {values}")
     return [int(v) for v in values]
 
 
-def get_int(record: ConfigRecord, name: str) -> int:
-    """Return a whole number."""
-    value = record.get(name)
-    if type(value) is not int:
-        raise RefusedError(f"{name} must be a whole number, got {_size(value)}")
-    return value
-
-
-def get_text(record: ConfigRecord, name: str) -> str:
-    """Return a text."""
-    value = record.get(name)
-    if not isinstance(value, str):
-        raise RefusedError(f"{name} must be a text, got {_size(value)}")
-    return value
-
-
 def get_keys(record: ConfigRecord) -> PublicKeys:
     """Return what a client has announced."""
-    value = record.get("keys")
-    if not isinstance(value, bytes):
-        raise RefusedError(f"keys must be bytes, got {_size(value)}")
-    return PublicKeys.from_bytes(value)
+    return PublicKeys.from_bytes(wire.get_bytes(record, "keys"))
 
 
 def get_keys_of_peers(record: ConfigRecord) -> dict[int, PublicKeys]:
@@ -196,9 +173,11 @@ def put_participant(participant: Participant) -> ConfigRecord:
     }
     if participant.own_shares:
         values["own-shares"] = participant.own_shares
-    for name in _BY_PEER:  # those that are there have the same peers
-        if by_peer := getattr(participant, name):
-            values |= put_by_number(name, by_peer)
+    # Those that are there have the same peers.
+    by_peer = (participant.locks, participant.masks, participant.held)
+    for name, given in zip(_BY_PEER, by_peer, strict=True):
+        if given:
+            values |= put_by_number(name, given)
     if (secrets := participant.secrets) is not None:
         # With the public keys, which would take a scalar multiplication each to have again.
         pairs = (secrets.share, secrets.mask)
@@ -210,7 +189,7 @@ def get_session(record: ConfigRecord) -> Session:
     """Return the run and the round that a client's state belongs to."""
     numbers = record["numbers"]
     assert isinstance(numbers, list)
-    return Session(int(get_text(record, "run")), int(numbers[0]))
+    return Session(int(wire.get_text(record, "run")), int(numbers[0]))
 
 
 def get_participant(record: ConfigRecord) -> Participant:
@@ -237,8 +216,3 @@ def _parts(numbers: Sequence[int], data: bytes) -> dict[int, bytes]:
     """Return number to its part of the data, all parts of one length."""
     size = len(data) // len(numbers)
     return {n: data[i * size : (i + 1) * size] for i, n in enumerate(numbers)}
-
-
-def _size(value: Iterable[Any] | Any) -> str:
-    """Describe a value without showing what may be long or secret."""
-    return f"{len(value)} entries" if isinstance(value, list) else type(value).__name__

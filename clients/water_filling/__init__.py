@@ -1,1 +1,5 @@
-"""Gaussian sampling of clipped gradients, with noise only where it leaves too little (WF-NA)."""
+"""Water filling on a client: `fill_mod`, `gaussian_sampling` (the update rule), `water_filling`.
+
+Below them `gradient_matrix`, `per_example` and `convolution` (gradients of single examples) and
+`matrix_function`.
+"""

@@ -83,7 +83,7 @@ class FillMod:
                 f"the app's reply must carry {wire.FILLED!r}: its update has no such noise"
             )
         _compare(order, done)
-        metrics = MetricRecord({str(order["weight-key"]): 1})
+        metrics = MetricRecord({wire.get_text(order, "weight-key"): 1})
         key, arrays = wire.arrays_key(reply.content), wire.arrays(reply.content)
         content = RecordDict({key: arrays, "metrics": metrics, wire.FILLED: done})
         return Message(content, reply_to=message)
@@ -95,7 +95,7 @@ fill_mod = FillMod()
 def _compare(order: ConfigRecord, done: ConfigRecord) -> None:
     """Refuse to be counted on for more than this client does."""
     for name in PROMISES:
-        asked, own = float(str(order[name])), float(str(done[name]))
+        asked, own = wire.get_float(order, name), wire.get_float(done, name)
         words = "at most" if name in _AT_LEAST else "at least" if name in _AT_MOST else "exactly"
         kept = own >= asked if name in _AT_LEAST else own <= asked
         if name in _EXACTLY:

@@ -125,8 +125,8 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
 
 def _launch(folder: RunFolder, how_to_resume: str) -> int:
     """Launch, and say how to resume a run that is cut short."""
-    from leakmeter.fl_app.engines.launch import launch
     from leakmeter.fl_app.report import leave_page
+    from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
 
     progress = Progress()

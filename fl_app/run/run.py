@@ -56,7 +56,7 @@ def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
     finally:  # what was released counts, however the run ends
         if charge(config, strategy, folder.path) is not None:
             progress.say(statement(config))
-    return Outcome(audited.findings, audited.failures)
+    return Outcome(audited.findings(), audited.failures)
 
 
 def _first_arrays(

@@ -6,8 +6,7 @@ noise multiplier is never kept. Adding, removing or zeroing a client moves the s
 sensitivity, replacing it by twice that. dp-accounting's PLD knows the factor two under its
 REPLACE_ONE, its RDP accountant does not.
 
-All this is about whole clients. Prices of a single record under sampled gradients are offered here
-as well (`water_filling_epsilon` and its like); they are computed in
+All this is about whole clients. What sampled gradients guarantee to a single record is priced in
 `strategies.water_filling.guarantee`.
 """
 
@@ -21,26 +20,6 @@ from typing import Literal, get_args
 
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.strategies.water_filling.guarantee import (
-    full_gradient_epsilon,
-    gaussian_sampling_epsilon,
-    minibatch_epsilon,
-    theorem_two_epsilon,
-    water_filling_epsilon,
-)
-
-__all__ = [
-    "Release",
-    "Sampling",
-    "amplified",
-    "full_gradient_epsilon",
-    "gaussian_sampling_epsilon",
-    "minibatch_epsilon",
-    "multiplier_with_bit",
-    "theorem_two_epsilon",
-    "unamplified",
-    "water_filling_epsilon",
-]
 
 Sampling = Literal["none", "poisson", "fixed"]
 

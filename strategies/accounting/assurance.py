@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
-from leakmeter.strategies.noise.mechanism import Central, Distributed, Local, Noise
+from leakmeter.strategies.mechanism import Central, Distributed, Local, Noise
 
 _WORLDS: dict[Adjacency, str] = {
     "add-remove": "is a client there or not?",

@@ -22,7 +22,7 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.accounting.assurance import Assurance
-from leakmeter.strategies.noise.mechanism import Central
+from leakmeter.strategies.mechanism import Central
 
 _FRESH = "every run has drawn its noise and its cohorts afresh"
 _SAME = "the same client may have taken part in every run, as often as anyone did"

@@ -10,7 +10,7 @@ from typing import Any
 
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
-from leakmeter.strategies.noise.mechanism import Central, Distributed, Local, Noise
+from leakmeter.strategies.mechanism import Central, Distributed, Local, Noise
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""DP-FedAvg on the server: `mechanism` (who adds noise), `noised` (the wrapper), `reply`."""

@@ -21,17 +21,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.chain import client_of, pattern, weight_key
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.view import weight_key
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import clip, gaussian
 from leakmeter.strategies.accounting.accountant import Release, multiplier_with_bit
 from leakmeter.strategies.accounting.spending import Spending
-from leakmeter.strategies.noise.mechanism import (
+from leakmeter.strategies.mechanism import (
     AdaptiveClip,
     Central,
     Clipping,
@@ -47,7 +47,7 @@ from leakmeter.strategies.noise.reply import (
     rounding_step,
     with_arrays,
 )
-from leakmeter.strategies.secure_sum.masked import Masked
+from leakmeter.strategies.secure_sum.masked import check_is_inside
 
 _log = logging.getLogger("flwr")
 
@@ -86,8 +86,7 @@ class Noised(Wrapper):
             raise ValueError(f"delta must be in (0, 1), got {delta}")
         if isinstance(clipping, AdaptiveClip) and not isinstance(noise, Central):
             raise ValueError(f"noise must be Central with an adaptive clip norm, got {noise}")
-        if any(isinstance(held, Masked) for held in chain(strategy)):
-            raise TypeError("Noised must be inside Masked: write Masked(Noised(strategy, ...))")
+        check_is_inside(self)
         self._noise, self._clipping = noise, clipping
         self._expected = expected_clients
         self._seed = seed
@@ -97,13 +96,17 @@ class Noised(Wrapper):
         self._spending = Spending(noise)
         self._layout: Layout | None = None
         self._num_asked = 0
-        self._facts: dict[str, Any] = {}
+        self._facts = RoundFacts()
         if expected_clients is not None:
             self._server_std()  # a bit noise that does not fit is an error now
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        """Clip norm, noise and noised mean of the last round."""
+    def weight_key(self) -> str:
+        """The metric that weights clients."""
+        return self._weight_key
+
+    def facts(self) -> RoundFacts:
+        """Return clip norm, noise and noised mean of the last round."""
         return self._facts
 
     @property
@@ -142,7 +145,7 @@ class Noised(Wrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Order each client of the round to clip, and to noise where that is its part."""
-        self._facts = {}
+        self._facts = RoundFacts()
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
         if self._layout is None:
             self._layout = Layout.of(arrays)
@@ -180,13 +183,13 @@ class Noised(Wrapper):
         noised = (total + noise) / self._expected
         self._account(good, step)
         share = self._share_std() * math.sqrt(len(good))
-        self._facts = {
-            "clip_norm": self._clip_norm,
-            "noised": noised,
-            "noise_std": math.hypot(self._server_std(), share) / self._expected,
-            "share_std": self._share_std(),
-            "divisor": self._expected,
-        }
+        self._facts = RoundFacts(
+            clip_norm=self._clip_norm,
+            noised=noised,
+            noise_std=math.hypot(self._server_std(), share) / self._expected,
+            share_std=self._share_std(),
+            divisor=self._expected,
+        )
         self._adapt(bits, server_round)
         arrays = self._layout.restore(start + noised, self._sent)
         copies = [with_arrays(m, arrays) for m in good] or [
@@ -202,7 +205,7 @@ class Noised(Wrapper):
     @property
     def _pattern(self) -> Mapping[str, Any]:
         """How clients are drawn, where a strategy inside knows it."""
-        return next((s.pattern for s in chain(self.strategy) if hasattr(s, "pattern")), {})
+        return pattern(self.strategy)
 
     def _rng(self, purpose: str, server_round: int) -> np.random.Generator | None:
         return None if self._seed is None else stream(self._seed, purpose, server_round)
@@ -254,9 +257,7 @@ class Noised(Wrapper):
 
     def _account(self, replies: Sequence[Message], step: float) -> None:
         """Note what this round has released, and to whose cost."""
-        known: Mapping[int, int] = next(
-            (s.client_of for s in chain(self.strategy) if hasattr(s, "client_of")), {}
-        )
+        known = client_of(self.strategy) or {}
         nodes = [m.metadata.src_node_id for m in replies]
         self._spending.add(
             self._release(step),

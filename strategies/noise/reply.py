@@ -7,7 +7,6 @@ import copy
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.hook import wire
-from leakmeter.clients.noise.noise_mod import CLIP_BIT
 
 
 def check(message: Message, weight_key: str, *, is_masked: bool, has_noise: bool) -> None:
@@ -44,7 +43,7 @@ def with_arrays(message: Message, arrays: ArrayRecord) -> Message:
         for record in message.content.values()
         if isinstance(record, MetricRecord)
         for k, v in record.items()
-        if k != CLIP_BIT
+        if k != wire.CLIP_BIT
     }
     other.content = RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)})
     return other
@@ -53,15 +52,15 @@ def with_arrays(message: Message, arrays: ArrayRecord) -> Message:
 def clip_bit(message: Message) -> float:
     """Return a reply's bit, or the mean of all bits behind masks, within [0, 1]."""
     for record in message.content.values():
-        if isinstance(record, MetricRecord) and CLIP_BIT in record:
-            return min(max(float(str(record[CLIP_BIT])), 0.0), 1.0)
+        if isinstance(record, MetricRecord) and wire.CLIP_BIT in record:
+            return min(max(wire.get_float(record, wire.CLIP_BIT), 0.0), 1.0)
     raise ValueError(
-        f"replies must carry {CLIP_BIT!r} for an adaptive clip norm: list noise_mod in the client "
-        f"app, and {CLIP_BIT!r} with (0, 1) among the metrics of Masked"
+        f"replies must carry {wire.CLIP_BIT!r} for an adaptive clip norm: list noise_mod in the "
+        f"client app, and {wire.CLIP_BIT!r} with (0, 1) among the metrics of Masked"
     )
 
 
 def rounding_step(content: RecordDict) -> float:
     """Return the grid of a client that a secure sum has noted beside its mean; 0 without one."""
-    record = wire.config(content, wire.SUM)
-    return float(str(record["step"])) if record is not None else 0.0
+    outcome = wire.sum_outcome(content)
+    return outcome.step if outcome is not None else 0.0

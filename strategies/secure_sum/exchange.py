@@ -19,7 +19,6 @@ from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.participant import PublicKeys
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.wire import (
-    SUM,
     get_by_number,
     get_keys,
     get_upload,
@@ -82,7 +81,7 @@ class Exchange:
         message = self.messages[number]
         order = self._record("train", put_by_number("boxes", boxes))
         # A content of its own: Flower's strategies share one among all messages of a round.
-        message.content = RecordDict({**message.content, wire.MASK: order, SUM: shared})
+        message.content = RecordDict({**message.content, wire.MASK: order, wire.SUM_ORDER: shared})
         return message
 
     def uploads(

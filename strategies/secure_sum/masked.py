@@ -18,9 +18,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.secure_sum.graph import MAX_ABORT, MAX_EXPOSURE
@@ -78,7 +79,7 @@ class Masked(Wrapper):
         result = strategy.start(grid, initial_arrays, num_rounds=20)
     """
 
-    hides_updates = True  # auditors look for it: replays of such a round would unmask clients
+    hides_updates = True
 
     def __init__(
         self,
@@ -116,23 +117,24 @@ class Masked(Wrapper):
         }
         Quantiser(max_clients=3, **self._shape)  # refuse now, not in round 1
         self._timeout = stage_timeout
-        self._weight_key: str = next(
-            (s.weighted_by_key for s in chain(strategy) if hasattr(s, "weighted_by_key")),
-            wire.WEIGHT,
-        )
+        self._weight_key = weight_key(strategy)
         if self._weight_key in self._shape["metrics"]:
             raise ValueError(f"metrics must not name the weight, got {self._weight_key!r}")
         self._layout: Layout | None = None
         self._last = 0
         self._round: _Round | None = None
         self._num_announced, self._asked_to_train = 0, False
-        self._facts: dict[str, Any] = {}
+        self._facts = RoundFacts()
         self._tally = Tally()
         self._has_warned = False
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        """What the server learnt in the last round."""
+    def weight_key(self) -> str:
+        """The metric that weights clients."""
+        return self._weight_key
+
+    def facts(self) -> RoundFacts:
+        """Return what the server learnt in the last round."""
         return self._facts
 
     @property
@@ -164,7 +166,7 @@ class Masked(Wrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Exchange keys and shares, then return the train messages of those who are with us."""
-        self._round, self._facts = None, {}
+        self._round, self._facts = None, RoundFacts()
         self._num_announced, self._asked_to_train = 0, False
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
         is_first, self._last = self._last == 0, max(server_round, self._last + 1)
@@ -193,13 +195,13 @@ class Masked(Wrapper):
         except AbandonedError as reason:
             self._abandon(str(reason))
             return None, None
-        self._facts = {
-            "aggregate": mean.mean,
-            "num_clients": mean.num_clients,
-            "total_weight": mean.total_weight,
-            "quantum": mean.quantum,
-            "saturated": mean.saturated,
-        }
+        self._facts = RoundFacts(
+            aggregate=mean.mean,
+            num_clients=mean.num_clients,
+            total_weight=mean.total_weight,
+            quantum=mean.quantum,
+            saturated=mean.saturated,
+        )
         _log.info("secure sum of %d of %d clients", len(survivors), len(current.sharers))
         if mean.saturated:
             _log.warning("%d coordinates were clipped to fit the secure sum", mean.saturated)
@@ -287,10 +289,12 @@ class Masked(Wrapper):
             **mean.metrics,
         }
         # At equal weights the mean errs by at most the grid that each client rounds its update to.
-        about = ConfigRecord({"step": mean.quantum, "saturated": mean.saturated})
+        about = wire.SumOutcome(step=mean.quantum, saturated=mean.saturated).to_record()
         return [
             Message(
-                RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics), wire.SUM: about}),
+                RecordDict(
+                    {"arrays": arrays, "metrics": MetricRecord(metrics), wire.SUM_OUTCOME: about}
+                ),
                 reply_to=current.exchange.messages[number],
             )
             for number in survivors
@@ -300,5 +304,11 @@ class Masked(Wrapper):
         """Give the round up; the model stays and the next round goes on."""
         _log.warning("secure sum abandoned, the model stays as it is: %s", reason)
         self._tally = self._tally.with_abandoned()
-        nothing = {"aggregate": None, "num_clients": 0, "total_weight": 0.0}
-        self._facts = {**nothing, "abandoned": reason}
+        self._facts = RoundFacts(abandoned=reason)
+
+
+def check_is_inside(wrapper: Wrapper) -> None:
+    """Raise if a wrapper that belongs inside `Masked` holds one."""
+    if any(isinstance(held, Masked) for held in wrappers(wrapper)):
+        name = type(wrapper).__name__
+        raise TypeError(f"{name} must be inside Masked: write Masked({name}(strategy, ...))")

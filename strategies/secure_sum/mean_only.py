@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.chain import foreigners
 
 # By name, since not every release has all of them.
 _NEED_REPLIES = {
@@ -25,10 +24,9 @@ _NEED_REPLIES = {
 
 def check_mean_only(strategy: Strategy) -> None:
     """Raise with the reason if a strategy in the chain needs more than the weighted mean."""
-    for held in chain(strategy):
+    for held in foreigners(strategy):
         for name, reason in _NEED_REPLIES.items():
-            kind = getattr(flower, name, None)
-            if kind is not None and isinstance(held, kind):
+            if name in held.kinds:
                 raise TypeError(
                     f"strategy must need only the weighted mean inside Masked, got {name}: {reason}"
                 )

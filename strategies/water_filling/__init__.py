@@ -1,0 +1,1 @@
+"""Noise that clients fill in themselves: `filled` (the wrapper), `guarantee` (in words), `rdp`."""

@@ -22,13 +22,11 @@ from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import chain
-from leakmeter.auditors.hook.view import weight_key
+from leakmeter.auditors.hook.chain import client_of, weight_key, wrappers
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
 from leakmeter.strategies.noise.noised import Noised
-from leakmeter.strategies.noise.reply import rounding_step
-from leakmeter.strategies.secure_sum.masked import Masked
+from leakmeter.strategies.secure_sum.masked import check_is_inside
 from leakmeter.strategies.water_filling.guarantee import RecordGuarantee, guarantee
 from leakmeter.strategies.water_filling.rdp import Contribution, Round
 
@@ -97,15 +95,18 @@ class Filled(Wrapper):
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if not 0 < delta < 1:
             raise ValueError(f"delta must be in (0, 1), got {delta}")
-        for held in chain(strategy):
-            if isinstance(held, Masked):
-                raise TypeError("Filled must be inside Masked: write Masked(Filled(strategy, ...))")
-            if isinstance(held, Noised):
-                raise TypeError("Filled must not hold Noised: updates are filled or noised")
+        check_is_inside(self)
+        if any(isinstance(held, Noised) for held in wrappers(strategy)):
+            raise TypeError("Filled must not hold Noised: updates are filled or noised")
         self._lr, self._steps, self._colluders, self._delta = lr, steps, colluders, delta
         self._weight_key = weight_key(strategy)
         self._sums: list[_Sum] = []
         self._grain = 0.0
+
+    @property
+    def weight_key(self) -> str:
+        """The metric that weights clients."""
+        return self._weight_key
 
     @property
     def clip_range(self) -> float:
@@ -201,17 +202,15 @@ class Filled(Wrapper):
                     f"metrics must be none but {self._weight_key!r} under water filling, got "
                     f"{', '.join(extra)}: they carry no noise"
                 )
-        abouts = [wire.config(message.content, wire.SUM) for message in replies]
-        if None in abouts:
+        outcomes = [o for m in replies if (o := wire.sum_outcome(m.content)) is not None]
+        if len(outcomes) < len(replies):
             raise ValueError("Filled needs Masked around it: a single floor protects little")
-        known: Mapping[int, int] = next(
-            (s.client_of for s in chain(self.strategy) if hasattr(s, "client_of")), {}
-        )
+        known = client_of(self.strategy) or {}
         nodes = [message.metadata.src_node_id for message in replies]
         noted = _Sum(
             tuple(known.get(node, node) for node in nodes),
-            max(self._grain, *(rounding_step(message.content) for message in replies)),
-            max(int(str(about["saturated"])) for about in abouts if about is not None),
+            max(self._grain, *(outcome.step for outcome in outcomes)),
+            max(outcome.saturated for outcome in outcomes),
         )
         if noted.saturated:
             _log.warning("water filling: saturated coordinates void the guarantee")

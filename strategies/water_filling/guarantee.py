@@ -18,6 +18,7 @@ from scipy.special import logsumexp
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, Unit
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.water_filling.rdp import (
     Contribution,
     Conversion,
@@ -221,11 +222,6 @@ def minibatch_epsilon(
     if rounds == 1:
         room = min(delta / share, 1 - 2**-53)
         found.append(_diluted(float(epsilon_gaussian(room, known)), share))
-    from leakmeter.strategies.accounting.accountant import (  # which may offer our names
-        Release,
-        amplified,
-    )
-
     release = Release(
         noise_std=math.sqrt(users * floor),
         sensitivity=clip / batch,

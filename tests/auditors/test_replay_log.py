@@ -72,7 +72,7 @@ def test_a_replay_finds_what_the_run_has_found(
     )
     strategy.start(fed.grid, fed.arrays(), num_rounds=ROUNDS)
     assert strategy.failures == []
-    found = [f for f in strategy.findings if f.auditor == "one-shot"]
+    found = [f for f in strategy.findings() if f.auditor == "one-shot"]
     assert [f.to_json() for f in replay(tmp_path / "kept", [shots()])] == [
         f.to_json() for f in found
     ]
@@ -82,7 +82,7 @@ def test_a_replay_finds_what_the_run_has_found(
     # Canaries of another seed have not been played.
     strangers = replay(tmp_path / "kept", [shots(seed=4)])
     assert {f.value for f in strangers if f.quantity == "canaries"} == {0.0}
-    (said,) = (f for f in strategy.findings if f.auditor == "recorder")
+    (said,) = (f for f in strategy.findings() if f.auditor == "recorder")
     assert (said.value, said.kind) == (ROUNDS, "diagnostic")
 
 

@@ -1,4 +1,4 @@
-"""The record of a run: complete, valid JSON, and never half written."""
+"""The log of a run: complete, valid JSON, and never half written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leakmeter.auditors import Finding
 from leakmeter.auditors.run_log import (
     SCHEMA,
     RoundLine,
-    RunRecord,
+    RunLog,
     read_rounds,
     versions,
     write_atomically,
@@ -48,7 +48,7 @@ def strict(text: str) -> Any:
 
 
 def test_rounds_are_on_disk_as_soon_as_they_are_added(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path / "run", {})
+    record = RunLog(tmp_path / "run", {})
     record.add(line(1, accuracy=0.5))
     first = strict((tmp_path / "run" / "rounds.jsonl").read_text())
     assert (first["server_round"], first["accuracy"], first["num_clients"]) == (1, 0.5, 5)
@@ -58,7 +58,7 @@ def test_rounds_are_on_disk_as_soon_as_they_are_added(tmp_path: Path) -> None:
 
 
 def test_the_report_holds_all_rounds_and_findings(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path, {"seed": 3})
+    record = RunLog(tmp_path, {"seed": 3})
     record.add(line(1, accuracy=0.5, loss=2.0))
     record.add(line(2, accuracy=0.6))
     path = record.finish([finding(None, 4.0)], ["other, round 1: ValueError: no"])
@@ -72,7 +72,7 @@ def test_the_report_holds_all_rounds_and_findings(tmp_path: Path) -> None:
 
 
 def test_a_diverged_run_is_still_valid_json(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path, {"limit": math.inf})
+    record = RunLog(tmp_path, {"limit": math.inf})
     record.add(RoundLine(1, 5, {"loss": math.nan, "accuracy": math.inf}, (finding(1, math.inf),)))
     report = strict(record.finish([], []).read_text())
     assert report["rounds"][0]["metrics"] == {"loss": "nan", "accuracy": "inf"}
@@ -82,25 +82,25 @@ def test_a_diverged_run_is_still_valid_json(tmp_path: Path) -> None:
 
 def test_a_configuration_that_is_no_json_is_refused_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not JSON serializable"):
-        RunRecord(tmp_path / "run", {"model": object()})
+        RunLog(tmp_path / "run", {"model": object()})
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "report.json"])
 def test_a_record_that_is_already_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
-    with pytest.raises(FileExistsError, match=f"without a record, got .*{name}"):
-        RunRecord(tmp_path, {})
+    with pytest.raises(FileExistsError, match=f"without a run log, got .*{name}"):
+        RunLog(tmp_path, {})
     assert (tmp_path / name).read_text() == "precious"
 
 
 def test_a_resumed_record_drops_what_comes_after_the_checkpoint(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path, {})
+    record = RunLog(tmp_path, {})
     for server_round in (1, 2, 3):
         record.add(line(server_round))
     with (tmp_path / "rounds.jsonl").open("a") as file:
         file.write('{"server_round": 4, "accu')  # killed in the middle of a line
-    resumed = RunRecord(tmp_path, {}, keep=2)
+    resumed = RunLog(tmp_path, {}, keep=2)
     resumed.add(line(3, accuracy=0.9))
     kept = read_rounds(tmp_path)
     assert [x["server_round"] for x in kept] == [1, 2, 3]
@@ -109,11 +109,11 @@ def test_a_resumed_record_drops_what_comes_after_the_checkpoint(tmp_path: Path) 
 
 def test_a_resumed_record_equals_one_that_was_not_interrupted(tmp_path: Path) -> None:
     for name in ("whole", "resumed"):
-        record = RunRecord(tmp_path / name, {"seed": 1})
+        record = RunLog(tmp_path / name, {"seed": 1})
         record.add(line(1, accuracy=0.1))
         record.add(line(2, loss=math.nan))
         if name == "resumed":
-            record = RunRecord(tmp_path / name, {"seed": 1}, keep=1)
+            record = RunLog(tmp_path / name, {"seed": 1}, keep=1)
             record.add(line(2, loss=math.nan))
         record.finish([finding()], [])
     for file in ("rounds.jsonl", "report.json"):
@@ -122,10 +122,10 @@ def test_a_resumed_record_equals_one_that_was_not_interrupted(tmp_path: Path) ->
 
 
 def test_a_record_with_rounds_missing_cannot_be_resumed(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path, {})
+    record = RunLog(tmp_path, {})
     record.add(line(1))
     with pytest.raises(ValueError, match="must hold rounds 1 to 2, got 1"):
-        RunRecord(tmp_path, {}, keep=2)
+        RunLog(tmp_path, {}, keep=2)
 
 
 def test_a_folder_without_rounds_reads_as_none(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_write_that_fails_leaves_the_old_file(
 
 
 def test_the_report_says_which_releases_made_it(tmp_path: Path) -> None:
-    report = strict(RunRecord(tmp_path, {}).finish([], []).read_text())
+    report = strict(RunLog(tmp_path, {}).finish([], []).read_text())
     assert report["versions"]["numpy"] == np.__version__
     assert report["versions"]["python"].startswith("3.")
 

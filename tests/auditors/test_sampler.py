@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors.auditor import Project, RoundFacts, RoundView
+from leakmeter.auditors.auditor import Project, RoundFacts, RoundMessages, RoundView
 from leakmeter.auditors.sampler import Game, Moments, PerRound, Stream, UpdateSampler
 
 VIEW = RoundView(2, np.zeros(3), {}, np.zeros(3), RoundFacts())
@@ -46,7 +46,7 @@ def test_a_sampler_writes_only_what_it_needs() -> None:
         True,
     )
     assert sampler.limits(Project(3, 1)) == ()
-    sampler.bind(None, {}, None, np.zeros(3), "num-examples")  # type: ignore[arg-type]
+    sampler.bind(RoundMessages(None, {}, None, np.zeros(3), "num-examples"))  # type: ignore[arg-type]
     assert sampler.for_round(VIEW) is sampler
 
 

@@ -6,7 +6,8 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from leakmeter.clients.identity import IDENTITY, add_identity, identity_of
+from leakmeter.auditors.hook.wire import IDENTITY, IDENTITY_QUERY
+from leakmeter.clients.identity import add_identity, identity_of
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -15,7 +16,7 @@ def ask(app: ClientApp, **node_config: int | str) -> Message:
     context = Context(
         run_id=1, node_id=9, node_config=node_config, state=RecordDict(), run_config={}
     )
-    return app(Message(RecordDict(), dst_node_id=9, message_type=IDENTITY), context)
+    return app(Message(RecordDict(), dst_node_id=9, message_type=IDENTITY_QUERY), context)
 
 
 @pytest.mark.parametrize("partition", [0, 7, "7"])
@@ -32,9 +33,9 @@ def test_a_node_without_one_answers_that_it_has_none() -> None:
 
 
 def test_errors_and_strange_replies_are_no_identity() -> None:
-    question = Message(RecordDict(), dst_node_id=9, message_type=IDENTITY)
+    question = Message(RecordDict(), dst_node_id=9, message_type=IDENTITY_QUERY)
     assert identity_of(Message(Error(0, "lost"), reply_to=question)) is None
     assert identity_of(Message(RecordDict(), reply_to=question)) is None
     text = ConfigRecord({"partition-id": "seven"})
-    reply = Message(RecordDict({"leakmeter.identity": text}), reply_to=question)
+    reply = Message(RecordDict({IDENTITY: text}), reply_to=question)
     assert identity_of(reply) is None

@@ -14,8 +14,8 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.from_flower import from_context
 from leakmeter.fl_app.engines import inline
 from leakmeter.fl_app.engines.inline import InlineGrid
-from leakmeter.fl_app.engines.launch import launch
 from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 
 

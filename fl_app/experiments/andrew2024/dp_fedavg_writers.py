@@ -22,9 +22,9 @@ from rich.console import Console
 
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.engines.launch import launch
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.preflight import preflight
 from leakmeter.fl_app.run.progress import Progress
 

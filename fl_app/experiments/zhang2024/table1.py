@@ -18,7 +18,7 @@ import numpy as np
 from leakmeter.auditors._types import Floats
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
-from leakmeter.strategies.accounting.accountant import (
+from leakmeter.strategies.water_filling.guarantee import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     minibatch_epsilon,

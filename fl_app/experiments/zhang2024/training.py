@@ -28,7 +28,7 @@ from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app import model
 from leakmeter.fl_app.data import load as data
 from leakmeter.fl_app.experiments.base import Cells
-from leakmeter.strategies.accounting.accountant import (
+from leakmeter.strategies.water_filling.guarantee import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     minibatch_epsilon,

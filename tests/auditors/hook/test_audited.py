@@ -32,6 +32,7 @@ from leakmeter.auditors import (
     canary_mod,
     tap_mod,
 )
+from leakmeter.auditors.auditor import RoundMessages
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout
@@ -198,14 +199,11 @@ def test_further_arguments_reach_the_inner_start(federation: Any) -> None:
     assert "extra" in inner.options
 
 
-def test_attributes_of_all_strategies_inside_can_be_reached() -> None:
-    dp = DifferentialPrivacyServerSideFixedClipping(OwnLoop(), 1.0, 2.0, 6)
-    audited = Audited(Through(dp), [])
-    assert audited.favourite == "blue"
-    assert audited.clipping_norm == 2.0
-    assert audited.weighted_by_key == "num-examples"
-    with pytest.raises(AttributeError, match="'Audited' object has no attribute 'colour'"):
-        _ = audited.colour
+def test_a_strategy_inside_keeps_its_attributes_to_itself() -> None:
+    audited = Audited(OwnLoop(), [])
+    assert audited.strategy.favourite == "blue"
+    with pytest.raises(AttributeError, match="'Audited' object has no attribute 'favourite'"):
+        _ = audited.favourite
 
 
 class Broken(FedAvg):
@@ -354,11 +352,11 @@ def test_one_shot_canaries_find_themselves_in_a_federation_without_noise(federat
     audited = Audited(strategy, [auditor])
     audited.start(fed.grid, fed.arrays(), 12)
     assert not audited.failures
-    *_, maxima = (f for f in audited.findings if f.kind == "estimate")
+    *_, maxima = (f for f in audited.findings() if f.kind == "estimate")
     assert maxima.null_band is not None
     assert maxima.value > maxima.null_band[1]
     known = next(
-        f for f in audited.findings if f.kind == "lower_bound" and "every" in f.threat_model
+        f for f in audited.findings() if f.kind == "lower_bound" and "every" in f.threat_model
     )
     assert known.value > 1
 
@@ -503,7 +501,7 @@ def test_findings_appear_in_flowers_result_beside_the_clients_metrics(federation
         metrics = dict(result.train_metrics_clientapp[server_round])
         assert metrics.pop("spy.moved") == np.linalg.norm(view.released - view.sent)
         assert metrics == dict(plain.train_metrics_clientapp[server_round])
-    assert [f.server_round for f in audited.findings] == [1, 2, None]
+    assert [f.server_round for f in audited.findings()] == [1, 2, None]
 
 
 def test_metrics_of_all_evaluations_are_noted_in_the_line_of_their_round(
@@ -537,7 +535,7 @@ def test_the_report_is_complete(federation: Any, tmp_path: Path) -> None:
     assert set(of_rounds[4:]) == {None}
     for finding in report["findings"]:
         assert {"kind", "delta", "threat_model", "rule", "null_band"} <= set(finding)
-    assert len(audited.findings) == len(report["findings"])
+    assert len(audited.findings()) == len(report["findings"])
 
 
 def test_rounds_of_an_interrupted_run_are_counted_on_everywhere(federation: Any) -> None:
@@ -585,7 +583,7 @@ def test_a_resumed_audit_finds_the_same_as_one_without_a_break(federation: Any) 
     second = Audited(chosen(), auditors(), rounds_done=3)
     second.restore(state)
     second.start(fed.grid, model, 5)
-    assert whole.findings[-len(second.findings) :] == second.findings
+    assert whole.findings()[-len(second.findings()) :] == second.findings()
     assert [a.name for a in second.auditors] == ["one-shot"]  # the other had failed before
     assert second.failures == whole.failures
 
@@ -606,6 +604,27 @@ def test_a_client_app_without_canary_mod_is_noticed(federation: Any, caplog: Any
         warned = "is canary_mod in the client app?" in caplog.text
         assert warned == (name == "missing")
     # Without the mod nothing was played: to call that "epsilon 0" would be false comfort.
-    kinds = {f.kind for f in audited["missing"].findings if f.auditor == "one-shot"}
+    kinds = {f.kind for f in audited["missing"].findings() if f.auditor == "one-shot"}
     assert kinds == {"diagnostic"}
-    assert "estimate" in {f.kind for f in audited["there"].findings}
+    assert "estimate" in {f.kind for f in audited["there"].findings()}
+
+
+def test_every_auditor_is_shown_the_messages_of_a_round_before_they_are_sent(
+    federation: Any,
+) -> None:
+    bound: list[RoundMessages] = []
+
+    class Binding(Spy):
+        def bind(self, messages: RoundMessages) -> None:
+            bound.append(messages)
+            if len(bound) == 2:
+                raise RuntimeError("not this one")
+
+    fed, spy = federation(), Binding()
+    audited = Audited(FedAvg(**NO_EVALUATION), [spy])
+    audited.start(fed.grid, fed.arrays(), 3)
+    assert sorted(bound[0].by_client) == list(range(6))
+    assert np.array_equal(bound[0].sent, spy.views[0].sent)
+    assert bound[0].weight_key == "num-examples"
+    assert len(bound) == 2  # left out after its failure; the training went on
+    assert list(audited.failures) == ["spy, round 2: RuntimeError: not this one"]

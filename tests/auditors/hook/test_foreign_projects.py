@@ -84,7 +84,7 @@ def run(of: Any, strategy: Strategy, auditors: list[Auditor] | None = None) -> A
 
 
 def largest_bound(audited: Audited, auditor: str) -> float:
-    found = [f for f in audited.findings if f.auditor == auditor and f.kind == "lower_bound"]
+    found = [f for f in audited.findings() if f.auditor == auditor and f.kind == "lower_bound"]
     return max(f.value for f in found)
 
 
@@ -102,10 +102,10 @@ def test_all_three_audits_work_around_flowers_strategies(
 ) -> None:
     audited = run(foreign(), make())
     assert audited.failures == []
-    assert not [f for f in audited.findings if f.quantity == "limit"]
+    assert not [f for f in audited.findings() if f.quantity == "limit"]
     assert largest_bound(audited, "one-shot") > 0.5
     assert largest_bound(audited, "likelihood-ratio") > 0
-    bits = [f for f in audited.findings if f.auditor == "mutual-information"]
+    bits = [f for f in audited.findings() if f.auditor == "mutual-information"]
     assert bits[0].value > 0
 
 
@@ -113,7 +113,7 @@ def test_an_adaptive_optimiser_is_audited_and_said_to_blur_canaries(foreign: Any
     audited = run(foreign(), FedAdam(eta=0.1, **ALL))
     assert audited.failures == []
     assert largest_bound(audited, "likelihood-ratio") > 0  # which looks at the mean itself
-    assert [f.rule for f in audited.findings if f.quantity == "limit"] == [
+    assert [f.rule for f in audited.findings() if f.quantity == "limit"] == [
         "FedAdam scales every coordinate of the mean by itself: the released models show canaries "
         "less clearly than an outsider sees them who undoes that"
     ]
@@ -144,7 +144,7 @@ def test_canaries_and_replays_work_under_flowers_privacy_wrappers(
     # and its mods refuse messages that carry a second ConfigRecord.
     audited = run(foreign(mods=mods), dp(wrapper))
     assert audited.failures == []
-    played = [f for f in audited.findings if f.auditor == "one-shot" and f.kind == "estimate"]
+    played = [f for f in audited.findings() if f.auditor == "one-shot" and f.kind == "estimate"]
     assert played
     assert largest_bound(audited, "one-shot") > 0.3
     assert largest_bound(audited, "likelihood-ratio") >= 0
@@ -165,7 +165,7 @@ def test_noise_that_nobody_knows_makes_no_bound_for_an_outsider(foreign: Any) ->
         "and how much DifferentialPrivacyServerSideFixedClipping adds is not known here: take "
         "observer='server', which judges the sum before it"
     ]
-    assert not audited.findings
+    assert not audited.findings()
 
 
 def test_canaries_behind_flowers_local_noise_are_counted(foreign: Any) -> None:
@@ -173,14 +173,14 @@ def test_canaries_behind_flowers_local_noise_are_counted(foreign: Any) -> None:
     of = foreign(mods=[local, canary_mod])
     audited = run(of, FedAvg(**ALL), [OneShotCanaries(seats=2, excluded="honest")])
     assert audited.failures == []
-    assert not [f for f in audited.findings if f.quantity == "limit"]
-    assert [f for f in audited.findings if f.kind == "estimate"]
+    assert not [f for f in audited.findings() if f.quantity == "limit"]
+    assert [f for f in audited.findings() if f.kind == "estimate"]
 
 
 def test_few_clients_a_round_and_flowers_default_minimum(foreign: Any) -> None:
     audited = run(foreign(), FedAvg(fraction_train=0.5, fraction_evaluate=0.0))
     assert audited.failures == []
-    said = [f.rule for f in audited.findings if f.quantity == "limit"]
+    said = [f.rule for f in audited.findings() if f.quantity == "limit"]
     # Two of three clients play canaries: one is left, and it is not hidden by anybody.
     assert said == [
         "2 of the 3 clients of round 1 play canaries: the model learns from 1; take fewer seats or "
@@ -241,7 +241,7 @@ def test_a_client_app_without_the_mod_is_said_once_and_kept_for_the_report(
     foreign: Any, caplog: Any
 ) -> None:
     audited = run(foreign(mods=[]), FedAvg(**ALL), [OneShotCanaries(seats=2)])
-    said = [f for f in audited.findings if f.quantity == "limit"]
+    said = [f for f in audited.findings() if f.quantity == "limit"]
     assert [f.rule for f in said] == [
         "canary seats have sent something else: is canary_mod in the client app?"
     ]
@@ -286,7 +286,7 @@ def test_a_loop_that_nobody_can_see_is_no_silent_success(foreign: Any) -> None:
     audited = run(foreign(), Elsewhere(**ALL))
     [failure] = audited.failures
     assert failure.startswith("the run was not audited: RuntimeError: the strategy's start never")
-    assert not audited.findings
+    assert not audited.findings()
 
 
 class Spy(Auditor):
@@ -346,7 +346,7 @@ def test_a_model_that_changes_its_shape_ends_the_audit_and_not_the_training(fore
 def test_without_masks_the_truth_is_what_was_sent_and_nobody_is_asked_for_it(foreign: Any) -> None:
     of = foreign()
     audited = run(of, FedAvg(**ALL), [LikelihoodRatio(ReplaySampler(), effort=QUICK)])
-    assert [f for f in audited.findings if f.quantity == "verdict"]
+    assert [f for f in audited.findings() if f.quantity == "verdict"]
     asked = [kind for kind, *_ in of.seen]
     # 8 rounds of 6; 6 candidates; of 5 others 6 for the fit, 10 twice for pilots, 20 for trials.
     assert len(asked) == ROUNDS * 6 + 6 + (6 + 2 * 10 + 20) * 5

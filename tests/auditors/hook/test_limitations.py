@@ -169,7 +169,7 @@ def test_an_auditor_that_never_finds_anything_is_named_in_the_report(federation:
 
     def found() -> list[Finding]:
         audited = masked(federation(5, mods=[MaskMod(seed=0)]), [Waiting()])
-        return [f for f in audited.findings if f.auditor == "waiting"]
+        return [f for f in audited.findings() if f.auditor == "waiting"]
 
     [said] = found()
     assert (said.auditor, said.quantity, said.kind) == ("waiting", "limit", "diagnostic")
@@ -228,6 +228,6 @@ def test_limits_survive_an_interruption(federation: Any) -> None:
     second = audited(1)
     second.restore(json.loads(json.dumps(first.state(), default=np.ndarray.tolist)))
     second.start(of.grid, of.arrays(), num_rounds=2)
-    lines = [[f.rule for f in a.findings if f.quantity == "limit"] for a in (first, second)]
+    lines = [[f.rule for f in a.findings() if f.quantity == "limit"] for a in (first, second)]
     assert len(lines[0]) == 2  # few canaries, few honest clients
     assert lines[0] == lines[1]

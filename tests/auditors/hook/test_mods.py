@@ -151,8 +151,9 @@ def test_a_seat_that_fails_to_train_hands_its_error_on() -> None:
 
 
 def tapped(action: str, server_round: int) -> Message:
-    order = ConfigRecord({"action": action, "round": server_round})
+    order = wire.keep_record(server_round, wire.WEIGHT)
     if action == "collect":
+        order = wire.collect_record(server_round)
         return Message(RecordDict({wire.TAP: order}), dst_node_id=1, message_type="train")
     return message(**{wire.TAP: order})
 
@@ -241,7 +242,7 @@ def test_a_deployed_node_refuses_to_be_tapped_before_it_trains(action: str) -> N
 
 def test_the_tap_before_the_canary_keeps_what_the_seat_sends() -> None:
     node = context(**{"partition-id": 0})
-    question = message(CANARY, **{wire.TAP: ConfigRecord({"action": "keep", "round": 3})})
+    question = message(CANARY, **{wire.TAP: wire.keep_record(3, wire.WEIGHT)})
 
     def canary_then_train(message: Message, context: Context) -> Message:
         return canary_mod(message, context, train)

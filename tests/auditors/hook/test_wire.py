@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -54,6 +56,64 @@ def test_the_clip_norm_is_read_from_the_noise_order() -> None:
         content = RecordDict({wire.NOISE: ConfigRecord({"clip-norm": norm})})
         assert wire.clip_norm(content) == 2.0
     assert wire.clip_norm(RecordDict({wire.NOISE: ConfigRecord({"std": 1.0})})) is None
+
+
+def test_the_keys_on_the_wire_are_distinct_and_stay_as_they_are() -> None:
+    keys = {name: value for name, value in vars(wire).items() if name.isupper()}
+    assert len(set(keys.values())) == len(keys)
+    assert (wire.SUM_ORDER, wire.SUM_OUTCOME) == ("leakmeter.mask.sum", "leakmeter.sum")
+    assert (wire.IDENTITY, wire.IDENTITY_QUERY) == ("leakmeter.identity", "query.identity")
+    assert (wire.CLIP_BIT, wire.WEIGHT) == ("below-clip", "num-examples")
+
+
+@pytest.mark.parametrize(
+    ("read", "good", "wrong", "words"),
+    [
+        (wire.get_int, 7, (7.0, "7", True, [7]), "a whole number"),
+        (wire.get_float, 0.5, ("0.5", True, [0.5]), "a number"),
+        (wire.get_text, "x", (7, b"x", ["x"]), "a text"),
+        (wire.get_bytes, b"x", ("x", 7, [b"x"]), "bytes"),
+    ],
+)
+def test_a_value_of_another_type_is_named(read: Any, good: Any, wrong: Any, words: str) -> None:
+    assert read(ConfigRecord({"size": good}), "size") == good
+    with pytest.raises(wire.WireError, match=f"size must be {words}, got nothing"):
+        read(ConfigRecord(), "size")
+    for value in wrong:
+        with pytest.raises(wire.WireError, match=f"size must be {words}, got (1 entries|[a-z]+)$"):
+            read(ConfigRecord({"size": value}), "size")
+
+
+def test_a_number_without_a_fraction_is_read_as_a_float() -> None:
+    number = wire.get_float(ConfigRecord({"size": 2}), "size")
+    assert (number, type(number)) == (2.0, float)
+
+
+def test_values_in_orders_are_named_where_they_have_another_type() -> None:
+    cases: list[tuple[Any, str, Any, str]] = [
+        (wire.clip_norm, wire.NOISE, ConfigRecord({"clip-norm": "2"}), "clip-norm"),
+        (wire.share_std, wire.NOISE, ConfigRecord({"share-std": "2"}), "share-std"),
+        (wire.canary, wire.CANARY, MetricRecord({"id": 0.5, "seed": 1, "included": 1}), "id"),
+        (wire.canary, wire.CANARY, MetricRecord({"id": 1, "seed": 1}), "included"),
+        (wire.replay, wire.REPLAY, MetricRecord({"number": 0.5}), "number"),
+        (wire.sum_outcome, wire.SUM_OUTCOME, ConfigRecord({"step": 0.5}), "saturated"),
+        (wire.server_round, wire.CONFIG, ConfigRecord({"server-round": "3"}), "server-round"),
+    ]
+    for read, key, order, name in cases:
+        with pytest.raises(wire.WireError, match=f"^{name} must be a"):
+            read(RecordDict({key: order}))
+
+
+def test_the_round_is_read_from_flowers_own_record() -> None:
+    assert wire.server_round(RecordDict({"config": ConfigRecord({"server-round": 3})})) == 3
+    with pytest.raises(wire.WireError, match="must have a ConfigRecord 'config', got"):
+        wire.server_round(RecordDict({"arrays": record(1.0)}))
+
+
+def test_what_a_secure_sum_notes_comes_out_as_it_went_in() -> None:
+    outcome = wire.SumOutcome(step=2.0**-9, saturated=3)
+    assert wire.sum_outcome(RecordDict({wire.SUM_OUTCOME: outcome.to_record()})) == outcome
+    assert wire.sum_outcome(RecordDict()) is None
 
 
 def test_the_one_array_record_is_found_under_any_name() -> None:

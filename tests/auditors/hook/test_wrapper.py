@@ -11,8 +11,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from leakmeter.auditors.hook.chain import chain, replaced
-from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.wrapper import Wrapper, replaced
 from leakmeter.strategies import Chosen, FixedSize
 
 

@@ -30,7 +30,7 @@ def test_a_foreign_app_is_audited_by_replay(federation: Any, loud: float) -> Non
     audited = Audited(inner, [MutualInformation(ReplaySampler(), look=Look(draws=30, rank=4))])
     audited.start(app.grid, app.arrays(), num_rounds=1)
     assert audited.failures == []
-    found = audited.findings[0]
+    found = audited.findings()[0]
     assert "game rerun" in found.threat_model
     each = found.details["each"]
     assert len(each) == 5

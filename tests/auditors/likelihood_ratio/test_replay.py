@@ -44,10 +44,10 @@ def run(of: Any, auditor: LikelihoodRatio, strategy: Any = None) -> Audited:
 def test_a_foreign_app_is_audited_by_replay(foreign: Any) -> None:
     audited = run(foreign(5), LikelihoodRatio(ReplaySampler(), effort=QUICK))
     assert audited.failures == []
-    kinds = {(f.quantity, f.kind) for f in audited.findings}
+    kinds = {(f.quantity, f.kind) for f in audited.findings()}
     assert ("epsilon", "lower_bound") in kinds
     assert ("verdict", "diagnostic") in kinds
-    (bound, *_) = [f for f in audited.findings if f.kind == "lower_bound"]
+    (bound, *_) = [f for f in audited.findings() if f.kind == "lower_bound"]
     assert "game rerun" in bound.threat_model
     assert bound.details["others"] == 4
     assert bound.server_round == 1
@@ -92,7 +92,7 @@ def test_masked_rounds_are_replayed_in_simulations_only(
     audited = run(of, LikelihoodRatio(sampler, effort=QUICK), masked)
     if simulated:
         assert audited.failures == []
-        assert any(f.kind == "lower_bound" for f in audited.findings)
+        assert any(f.kind == "lower_bound" for f in audited.findings())
     else:
         (failure,) = audited.failures
         assert "replays need plain updates" in failure

@@ -9,10 +9,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from leakmeter.auditors import canary_mod, tap_mod
-from leakmeter.auditors.auditor import Canary
+from leakmeter.auditors.auditor import Canary, RoundMessages
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.view import collect_truth
+from leakmeter.auditors.hook.open_round import collect_truth
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.replay import ReplayError, ReplaySampler
 from leakmeter.clients import MaskMod
@@ -64,7 +64,8 @@ class Round:
 
     def bound(self, **options: Any) -> ReplaySampler:
         sampler = ReplaySampler(**options)
-        sampler.bind(self.federation.grid, self.messages, self.layout, self.sent)
+        about = (self.layout, self.sent, wire.WEIGHT)
+        sampler.bind(RoundMessages(self.federation.grid, self.messages, *about))
         return sampler
 
     def expected(self, client: int) -> np.ndarray:
@@ -147,7 +148,7 @@ def test_replays_start_from_the_model_that_is_asked_for(federation) -> None:
 def test_a_replay_trains_honestly_and_disturbs_nothing_that_the_round_has_kept(federation) -> None:
     of = Round(federation, mods=[tap_mod, canary_mod])
     of.order(wire.CANARY, wire.canary_record(Canary(id=0, seed=0, included=False)))
-    of.order(wire.TAP, ConfigRecord({"action": "keep", "round": 1}))
+    of.order(wire.TAP, wire.keep_record(1, wire.WEIGHT))
     before = {c: (id(m), list(m.content)) for c, m in of.messages.items()}
     replies = list(of.federation.grid.send_and_receive(list(of.messages.values())))
     assert all(reply.has_content() for reply in replies)
@@ -188,7 +189,7 @@ def test_masks_are_left_out_of_simulated_replays_where_clients_allow_it(
 ) -> None:
     of = Round(federation, mods=[MaskMod(allow_tap=allowed), tap_mod, canary_mod])
     of.order(wire.MASK, ConfigRecord({"stage": "train", "round": 1}))
-    of.order(wire.SUM, ConfigRecord({}))
+    of.order(wire.SUM_ORDER, ConfigRecord({}))
     sampler = of.bound(simulated=True)
     if not allowed:
         message = r"client 0 and 3 more gave no update to a replay: .*this client masks"

@@ -11,7 +11,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 
 from leakmeter.auditors.hook import wire
 from leakmeter.clients import NoiseMod, noise_mod
-from leakmeter.clients.noise.noise_mod import CLIP_BIT
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -56,7 +55,11 @@ def sent(reply: Message) -> np.ndarray:
 def test_the_update_is_clipped_weighs_one_and_says_so() -> None:
     reply = noise_mod(message(order()), context(), Training(np.full(400, 0.5)))
     assert np.linalg.norm(sent(reply)) == pytest.approx(1.0, abs=1e-4)
-    assert dict(reply.content["metrics"]) == {"num-examples": 1, "train-loss": 0.7, CLIP_BIT: 0.0}
+    assert dict(reply.content["metrics"]) == {
+        "num-examples": 1,
+        "train-loss": 0.7,
+        wire.CLIP_BIT: 0.0,
+    }
     assert set(reply.content) == {"arrays", "metrics", wire.NOISE}  # nothing else slips through
 
 
@@ -77,7 +80,7 @@ def test_a_norm_below_the_models_precision_gives_a_zero_update() -> None:
 def test_a_small_update_stays_and_its_bit_is_one() -> None:
     reply = noise_mod(message(order()), context(), Training(np.full(400, 0.015625)))
     assert sent(reply).tolist() == [0.015625] * 400
-    assert reply.content["metrics"][CLIP_BIT] == 1.0
+    assert reply.content["metrics"][wire.CLIP_BIT] == 1.0
 
 
 def test_a_zero_update_stays_zero() -> None:

@@ -19,7 +19,6 @@ from leakmeter.clients import MaskMod, mask_mod
 from leakmeter.clients.secure_sum.participant import Participant, RefusedError
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.wire import (
-    SUM,
     get_by_number,
     get_participant,
     get_upload,
@@ -121,7 +120,7 @@ class Stages:
         if stage == "train":
             told = {k: v for k, v in (about or {}).items() if v is not None}
             model = {"arrays": record(MODEL), "config": ConfigRecord({"server-round": 1})}
-            content |= {SUM: ConfigRecord(told), **model}
+            content |= {wire.SUM_ORDER: ConfigRecord(told), **model}
         answer = self.send(node, content)
         return answer if isinstance(answer, str) or stage == "train" else answer[wire.MASK]
 
@@ -230,11 +229,11 @@ def test_the_tap_collects_only_where_it_is_allowed(allowed: bool) -> None:
 
     def main(stages: Stages) -> None:
         stages.share()
-        keep = {wire.TAP: ConfigRecord({"action": "keep", "round": 1})}
+        keep = {wire.TAP: wire.keep_record(1, wire.WEIGHT)}
         order = ConfigRecord({"stage": "train", "round": 1, **stages.train_order(1)})
-        model = {SUM: ConfigRecord(ABOUT), "arrays": record(MODEL)}
+        model = {wire.SUM_ORDER: ConfigRecord(ABOUT), "arrays": record(MODEL)}
         assert list(stages.send(1, {wire.MASK: order, **keep, **model})) == ["arrays"]
-        reply = stages.send(1, {wire.TAP: ConfigRecord({"action": "collect", "round": 1})})
+        reply = stages.send(1, {wire.TAP: wire.collect_record(1)})
         if allowed:
             assert set(reply["arrays"]) == set(MODEL)  # type: ignore[index]
         else:
@@ -476,7 +475,7 @@ def test_an_order_without_the_description_of_the_sum_is_refused() -> None:
     def main(stages: Stages) -> None:
         stages.share()
         order = ConfigRecord({"stage": "train", "round": 1, **stages.train_order(1)})
-        assert SUM in stages.send(1, {wire.MASK: order, "arrays": record(MODEL)})
+        assert wire.SUM_ORDER in stages.send(1, {wire.MASK: order, "arrays": record(MODEL)})
 
     Federation().run(main)
 
@@ -569,7 +568,7 @@ def test_integer_arrays_stay_outside_even_when_they_come_as_floats() -> None:
         later = {**MODEL, "count": np.array(3.0)}  # as FedAvg sends it after its first round
         order = ConfigRecord({"stage": "train", "round": 1, **stages.train_order(1)})
         clients.answer = lambda: trained(arrays={"count": np.array(4.0)})
-        content = {"arrays": record(later), wire.MASK: order, SUM: ConfigRecord(ABOUT)}
+        content = {"arrays": record(later), wire.MASK: order, wire.SUM_ORDER: ConfigRecord(ABOUT)}
         reply = stages.send(1, content)
         get_upload(reply, QUANTISER.ring, QUANTISER.num_slots(layout.dim))  # type: ignore[arg-type]
 

@@ -493,7 +493,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def launch(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("leakmeter.fl_app.engines.launch.launch", launch)
+    monkeypatch.setattr("leakmeter.fl_app.run.launch.launch", launch)
 
 
 def test_an_interruption_tells_how_to_resume(

@@ -63,6 +63,6 @@ def test_a_mistake_found_by_the_server_reaches_the_command_line_through_ray(
     def broken(*_: Any) -> None:
         raise ConfigError("made up")
 
-    monkeypatch.setattr("leakmeter.fl_app.engines.launch.run_on", broken)
+    monkeypatch.setattr("leakmeter.fl_app.run.launch.run_on", broken)
     assert main([*tiny, "--engine", "ray", "--out", str(tmp_path / "run")]) == 2
     assert "error: made up" in capsys.readouterr().err

@@ -18,9 +18,9 @@ from leakmeter.auditors import OneShotCanaries
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.engines.launch import launch
 from leakmeter.fl_app.run import checkpoint
 from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
 
 ROOT = Path(__file__).parents[3]

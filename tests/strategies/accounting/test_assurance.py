@@ -11,7 +11,7 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.spending import Spending
-from leakmeter.strategies.noise.mechanism import Central, Distributed, Local, Noise
+from leakmeter.strategies.mechanism import Central, Distributed, Local, Noise
 
 DELTA = 1e-5
 

@@ -14,7 +14,7 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent, spent_amplified
-from leakmeter.strategies.noise.mechanism import Central, Distributed
+from leakmeter.strategies.mechanism import Central, Distributed
 
 DELTA = 1e-5
 

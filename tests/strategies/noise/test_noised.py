@@ -118,16 +118,16 @@ def test_the_released_mean_is_the_clipped_sum_plus_noise_over_the_public_number(
     strategy = make(Central(0.5))
     released = run(strategy)
     expected = (clipped_sum() + server_noise(0.5 * 2.0)) / 10
-    np.testing.assert_allclose(strategy.facts["noised"], expected, atol=1e-12)
+    np.testing.assert_allclose(strategy.facts().noised, expected, atol=1e-12)
     np.testing.assert_allclose(released, expected, atol=1e-12)
-    assert strategy.facts["noise_std"] == 0.5 * 2.0 / 10
-    assert strategy.facts["clip_norm"] == 2.0
+    assert strategy.facts().noise_std == 0.5 * 2.0 / 10
+    assert strategy.facts().clip_norm == 2.0
 
 
 def test_the_server_clips_what_a_client_has_not() -> None:
     strategy = make(Central(0.0))
     run(strategy, clients=grid(mods=[MODS[0]], weight=1.0))
-    np.testing.assert_allclose(strategy.facts["noised"], clipped_sum() / 10, atol=1e-12)
+    np.testing.assert_allclose(strategy.facts().noised, clipped_sum() / 10, atol=1e-12)
 
 
 def test_those_who_drop_out_count_as_zero() -> None:
@@ -138,7 +138,7 @@ def test_those_who_drop_out_count_as_zero() -> None:
     strategy = make(Central(0.0))
     run(strategy, clients=grid(update=failing))
     others = clipped_sum([0, 1, 3, 4, 5])
-    np.testing.assert_allclose(strategy.facts["noised"], others / 10, atol=1e-12)
+    np.testing.assert_allclose(strategy.facts().noised, others / 10, atol=1e-12)
     assert dict(strategy.spending.times) == dict.fromkeys([0, 1, 3, 4, 5], 1)
 
 
@@ -147,8 +147,8 @@ def test_a_secure_sum_is_noised_alike_and_its_rounding_is_paid_for() -> None:
     outer = masked(strategy, bits=24)
     run(outer)
     expected = (clipped_sum() + server_noise(1.0)) / 10
-    quantum = outer.facts["quantum"]
-    np.testing.assert_allclose(strategy.facts["noised"], expected, atol=quantum)
+    quantum = outer.facts().quantum
+    np.testing.assert_allclose(strategy.facts().noised, expected, atol=quantum)
     [release] = strategy.spending.releases
     assert release.sensitivity == pytest.approx(2.0 + quantum * math.sqrt(DIM), rel=1e-12)
     assert (release.noise_std, strategy.spending.is_masked) == (1.0, True)
@@ -191,7 +191,7 @@ def test_noise_on_the_mean_has_the_stated_scale_and_no_other(
     # Chance of failure by bad luck: 1e-3 (fixed seed), 20 rounds of 150 coordinates.
     strategy = make(noise)
     drawn = noise_of(masked(strategy) if secure else strategy, 20)
-    assert strategy.facts["noise_std"] == pytest.approx(std)
+    assert strategy.facts().noise_std == pytest.approx(std)
     assert stats.kstest(drawn, stats.norm(scale=std).cdf).pvalue > 1e-3
     for wrong in (0.85, 1.15):
         assert stats.kstest(drawn, stats.norm(scale=wrong * std).cdf).pvalue < 1e-3
@@ -270,7 +270,7 @@ def test_a_random_first_round_is_no_public_number() -> None:
         run(strategy)
     fixed = make(Central(0.0), expected_clients=None)
     run(fixed)
-    np.testing.assert_allclose(fixed.facts["noised"], clipped_sum() / 6, atol=1e-12)
+    np.testing.assert_allclose(fixed.facts().noised, clipped_sum() / 6, atol=1e-12)
 
 
 def test_a_round_in_which_everybody_fails_releases_nothing() -> None:
@@ -303,7 +303,7 @@ def test_a_client_of_weight_one_without_noise_is_noticed_too() -> None:
 def test_the_clip_norm_moves_towards_the_quantile(initial: float, is_larger: bool) -> None:
     strategy = make(Central(0.1), AdaptiveClip(initial), expected_clients=6.0)
     run(strategy, rounds=3)
-    assert (strategy.facts["clip_norm"] > initial) == is_larger
+    assert (strategy.facts().clip_norm > initial) == is_larger
 
 
 def test_the_clip_norm_settles_at_the_quantile_also_behind_masks() -> None:
@@ -312,7 +312,7 @@ def test_the_clip_norm_settles_at_the_quantile_also_behind_masks() -> None:
         strategy = make(Central(0.1), AdaptiveClip(1.0, rate=0.5), expected_clients=6.0)
         outer = masked(strategy, metrics={"below-clip": (0.0, 1.0)}) if secure else strategy
         run(outer, rounds=20)
-        norms.append(strategy.facts["clip_norm"])
+        norms.append(strategy.facts().clip_norm)
     assert 2.5 < norms[0] < 4.5  # the norms are 1 to 6
     assert norms[1] == pytest.approx(norms[0], rel=1e-6)
 
@@ -322,7 +322,7 @@ def test_vector_noise_grows_by_the_price_of_the_bit() -> None:
     run(strategy, rounds=2)
     vector = (0.4**-2 - 0.6**-2) ** -0.5
     assert strategy.spending.releases[0].noise_std == pytest.approx(vector * 2.0)
-    assert strategy.facts["noise_std"] == pytest.approx(vector * strategy.facts["clip_norm"] / 6)
+    assert strategy.facts().noise_std == pytest.approx(vector * strategy.facts().clip_norm / 6)
     for release in strategy.spending.releases:
         assert release.separation("add-remove") == pytest.approx(1 / 0.4)
     found = [f for f in strategy.findings() if f.observer == "outsider"]
@@ -334,7 +334,7 @@ def test_an_absent_clients_bit_moves_nothing() -> None:
     # Ten expected, nobody there, no noise on the bit to speak of: half counts as below.
     strategy = make(Central(0.0), AdaptiveClip(2.0, bit_std=1e-9), who=Poisson(1e-9))
     run(strategy, rounds=4)
-    assert strategy.facts["clip_norm"] == pytest.approx(2.0, rel=1e-6)
+    assert strategy.facts().clip_norm == pytest.approx(2.0, rel=1e-6)
 
 
 def test_bits_must_be_inside_the_secure_sum() -> None:
@@ -433,7 +433,7 @@ def test_canaries_have_the_clip_norm_behind_masks_and_noise(noise: Any) -> None:
         assert std is not None
         np.testing.assert_allclose(view.facts.noised, expected, atol=5 * std)
         assert sorted(view.instructed) == [0, 1]
-    assert {f.observer for f in audited.findings} >= {"server", "outsider"}
+    assert {f.observer for f in audited.findings()} >= {"server", "outsider"}
 
 
 # What cannot be.

@@ -164,7 +164,7 @@ def _set(reply: Message, records: Mapping[str, Any]) -> Message:
 
 
 def check_mean(strategy: Masked, expected: float) -> None:
-    aggregate, quantum = strategy.facts["aggregate"], strategy.facts["quantum"]
+    aggregate, quantum = strategy.facts().aggregate, strategy.facts().quantum
     assert np.abs(aggregate - expected).max() <= quantum
 
 
@@ -176,11 +176,11 @@ def test_a_round_gives_the_weighted_mean_to_the_quantisers_step() -> None:
     strategy = masked(clients)
     result = clients.run(strategy)
     check_mean(strategy, clients.mean())
-    assert strategy.facts["num_clients"] == 5
-    assert strategy.facts["total_weight"] == 150.0
-    assert strategy.facts["saturated"] == 0
+    assert strategy.facts().num_clients == 5
+    assert strategy.facts().total_weight == 150.0
+    assert strategy.facts().saturated == 0
     moved = result.arrays["w"].numpy()
-    assert np.allclose(moved, clients.mean(), atol=2 * strategy.facts["quantum"])
+    assert np.allclose(moved, clients.mean(), atol=2 * strategy.facts().quantum)
     assert np.allclose(result.arrays["b"].numpy(), 0.25 + clients.mean(), atol=1e-7)
 
 
@@ -202,9 +202,9 @@ def test_the_mean_is_the_same_bit_for_bit_as_that_of_the_unmasked_ring_sum() -> 
         for c in (0, 2, 3, 4)
     ]
     expected = quantiser.decode(add_vectors(plain, quantiser.ring))
-    assert (strategy.facts["aggregate"] == expected.mean).all()
-    assert strategy.facts["total_weight"] == expected.total_weight
-    assert strategy.facts["quantum"] == expected.quantum
+    assert (strategy.facts().aggregate == expected.mean).all()
+    assert strategy.facts().total_weight == expected.total_weight
+    assert strategy.facts().quantum == expected.quantum
 
 
 @pytest.mark.parametrize("stage", ["keys", "shares", "train", "unmask"])
@@ -214,8 +214,8 @@ def test_up_to_the_threshold_may_drop_out_at_any_stage(stage: str, gone: set[int
     strategy = masked(clients)
     clients.run(strategy)
     left = [c for c in range(5) if c not in gone or stage == "unmask"]
-    assert strategy.facts["num_clients"] == len(left)
-    assert strategy.facts["total_weight"] == sum(clients.weight(c) for c in left)
+    assert strategy.facts().num_clients == len(left)
+    assert strategy.facts().total_weight == sum(clients.weight(c) for c in left)
     check_mean(strategy, clients.mean(left))
 
 
@@ -264,7 +264,7 @@ def test_with_too_few_uploads_no_share_is_asked_for() -> None:
     clients = Federation(faults=faults)
     strategy = masked(clients)
     clients.run(strategy)
-    assert "2 of 5 clients have uploaded, too few" in strategy.facts["abandoned"]
+    assert "2 of 5 clients have uploaded, too few" in strategy.facts().abandoned
     assert set(asked) == {"keys", "shares", "train"}
 
 
@@ -273,16 +273,16 @@ def test_a_round_that_nobody_answers_is_abandoned() -> None:
     strategy = masked(clients)
     clients.run(strategy)
     assert not clients.trained
-    assert "0 of 5 clients have announced keys" in strategy.facts["abandoned"]
-    assert "gone" in strategy.facts["abandoned"]
+    assert "0 of 5 clients have announced keys" in strategy.facts().abandoned
+    assert "gone" in strategy.facts().abandoned
 
 
 def test_clients_that_do_not_list_the_mod_are_named_as_the_reason() -> None:
     clients = Federation(mod=lambda m, c, n: n(m, c), mods=())
     strategy = masked(clients)
     clients.run(strategy)
-    assert "announced keys" in strategy.facts["abandoned"]
-    assert "'keys'" in strategy.facts["abandoned"]  # the stage that the app could not answer
+    assert "announced keys" in strategy.facts().abandoned
+    assert "'keys'" in strategy.facts().abandoned  # the stage that the app could not answer
 
 
 def test_a_reply_that_never_comes_is_a_dropout() -> None:
@@ -303,7 +303,7 @@ def test_an_upload_that_comes_while_the_shares_do_not_is_still_in_the_sum() -> N
     clients = Federation(faults=at("unmask", {3, 4}))
     strategy = masked(clients)
     clients.run(strategy)
-    assert strategy.facts["num_clients"] == 5
+    assert strategy.facts().num_clients == 5
     check_mean(strategy, clients.mean())
 
 
@@ -311,7 +311,7 @@ def test_two_clients_are_too_few_for_a_secure_sum() -> None:
     clients = Federation(num=2)
     strategy = masked(clients)
     clients.run(strategy)
-    assert strategy.facts["abandoned"] == "2 clients were chosen, 3 are needed"
+    assert strategy.facts().abandoned == "2 clients were chosen, 3 are needed"
     assert not clients.trained
 
 
@@ -372,7 +372,7 @@ def test_a_malformed_reply_counts_as_a_dropout(stage: str, form: str) -> None:
     clients = Federation(faults=at(stage, {2}, MALFORMED[stage, form]))
     strategy = masked(clients)
     clients.run(strategy)
-    assert strategy.facts.get("abandoned") is None
+    assert strategy.facts().abandoned is None
     check_mean(strategy, clients.mean(range(5) if stage == "unmask" else [0, 1, 3, 4]))
 
 
@@ -389,7 +389,7 @@ def test_a_clients_own_fault_keeps_it_out_of_the_sum(fault: str) -> None:
     clients = Federation(**OWN_FAULTS[fault])
     strategy = masked(clients)
     clients.run(strategy)
-    assert strategy.facts["num_clients"] == 4
+    assert strategy.facts().num_clients == 4
     check_mean(strategy, clients.mean([0, 1, 3, 4]))
 
 
@@ -423,8 +423,8 @@ def test_a_sum_that_no_honest_clients_can_have_ends_the_round(
     clients = Federation(faults=at("train", {2}, lie(slot, amount)))
     strategy = masked(clients)
     clients.run(strategy, rounds=1)
-    assert "no honest one can" in strategy.facts["abandoned"]
-    assert reason in strategy.facts["abandoned"]
+    assert "no honest one can" in strategy.facts().abandoned
+    assert reason in strategy.facts().abandoned
 
 
 def test_a_lie_within_the_limits_moves_the_mean_no_further_than_they_allow() -> None:
@@ -433,10 +433,10 @@ def test_a_lie_within_the_limits_moves_the_mean_no_further_than_they_allow() -> 
         clients = Federation(faults=at("train", {2}, lie(0, amount)))
         strategy = masked(clients)
         clients.run(strategy)
-        moved = strategy.facts["aggregate"][0] - clients.mean()
+        moved = strategy.facts().aggregate[0] - clients.mean()
         # One step of the sum is step·max_weight/(total weight) of the mean.
-        assert moved == pytest.approx(amount * step * 100 / 150, abs=strategy.facts["quantum"])
-        assert abs(strategy.facts["aggregate"][0]) <= 4.0 + strategy.facts["quantum"]
+        assert moved == pytest.approx(amount * step * 100 / 150, abs=strategy.facts().quantum)
+        assert abs(strategy.facts().aggregate[0]) <= 4.0 + strategy.facts().quantum
 
 
 # Arithmetic.
@@ -477,13 +477,13 @@ def test_the_mean_is_within_the_quantum_for_any_cohort_weights_and_shapes(
     strategy = masked(clients, **options)
     # A secure sum of keys needs the majority of those who announced: fewer holders, same number.
     result = clients.run(strategy, model=model)
-    if strategy.facts.get("abandoned") is not None:
+    if strategy.facts().abandoned is not None:
         assert len(left) < clients.num  # the threshold no longer fits the smaller cohort
         return
-    assert strategy.facts["num_clients"] == len(left)
-    assert strategy.facts["total_weight"] == sum(clients.weight(c) for c in left)
-    expected, quantum = clients.mean(left), strategy.facts["quantum"]
-    assert (np.abs(strategy.facts["aggregate"] - expected) <= quantum + 1e-12).all()
+    assert strategy.facts().num_clients == len(left)
+    assert strategy.facts().total_weight == sum(clients.weight(c) for c in left)
+    expected, quantum = clients.mean(left), strategy.facts().quantum
+    assert (np.abs(strategy.facts().aggregate - expected) <= quantum + 1e-12).all()
     for name, array in model.items():
         assert result.arrays[name].numpy().shape == array.shape
         assert result.arrays[name].numpy().dtype == array.dtype
@@ -504,7 +504,7 @@ def test_the_mean_is_unbiased() -> None:
 
     clients.run(Audited(strategy, [Watch()]), rounds=80)
     errors = np.concatenate(means) - clients.mean()
-    quantum = strategy.facts["quantum"]
+    quantum = strategy.facts().quantum
     assert np.abs(errors).max() > quantum / 20  # the rounding is coarse enough to be seen
     assert abs(errors.mean()) < 6 * quantum / (2 * math.sqrt(3 * errors.size))
 
@@ -526,7 +526,7 @@ def test_clipped_coordinates_are_counted_inside_and_reported(
     strategy = masked(clients, clip_range=1.0)
     with caplog.at_level(logging.WARNING, "flwr"):
         clients.run(strategy)
-    assert strategy.facts["saturated"] == 2 * 7
+    assert strategy.facts().saturated == 2 * 7
     assert any("14 coordinates were clipped" in r.getMessage() for r in caplog.records)
     check_mean(strategy, 2 / 5)
 
@@ -536,7 +536,7 @@ def test_weights_under_another_key_are_used() -> None:
     inner = clients.fedavg(weighted_by_key="mass")
     strategy = Masked(inner, max_weight=10.0, threshold=3)
     clients.run(strategy)
-    assert strategy.facts["total_weight"] == pytest.approx(35.0, abs=1e-6)
+    assert strategy.facts().total_weight == pytest.approx(35.0, abs=1e-6)
 
 
 def test_integer_arrays_stay_as_sent_in_every_round() -> None:
@@ -546,7 +546,7 @@ def test_integer_arrays_stay_as_sent_in_every_round() -> None:
     result = clients.run(strategy, rounds=3, model=model)
     assert result.arrays["count"].numpy() == pytest.approx(7.0)
     assert result.arrays["flags"].numpy() == pytest.approx([1, 2, 3])
-    assert strategy.facts["aggregate"].shape == (7,)
+    assert strategy.facts().aggregate.shape == (7,)
     assert np.allclose(result.arrays["w"].numpy(), 3 * clients.mean(), atol=1e-6)
 
 
@@ -583,7 +583,7 @@ def test_inner_strategies_agree_with_the_unmasked_run_to_the_quantisers_step(
     plain = Federation(mod=MaskMod(required=False))
     without = plain.run(plain.fedavg(kind, **options), rounds=3, model=model).arrays
     gaps = [np.abs(with_masks[n].numpy() - without[n].numpy()).max() for n in model]
-    assert max(gaps) <= factor * strategy.facts["quantum"] + 1e-12
+    assert max(gaps) <= factor * strategy.facts().quantum + 1e-12
     assert max(gaps) > 0  # the comparison sees the rounding
 
 
@@ -595,7 +595,7 @@ def test_a_sparse_graph_gives_the_same_mean_with_dropouts(stage: str) -> None:
     clients = Federation(num=14, update=lambda c: 0.01 * c, faults=at(stage, {3}))
     strategy = masked(clients, neighbours=6, threshold=4, max_abort=1.0, max_exposure=1.0)
     clients.run(strategy)
-    assert strategy.facts.get("abandoned") is None
+    assert strategy.facts().abandoned is None
     check_mean(strategy, clients.mean(c for c in range(14) if stage == "unmask" or c != 3))
 
 
@@ -804,7 +804,7 @@ def test_the_finding_says_what_is_hidden_from_whom_and_what_is_not() -> None:
     assert strategy.findings() == ()
     audited = Audited(strategy, [])
     clients.run(audited, rounds=3)
-    (finding,) = audited.findings
+    (finding,) = audited.findings()
     assert finding.kind == "guarantee"
     assert finding.value == 4.0
     assert finding.quantity == "clients in the smallest secure sum"
@@ -859,7 +859,7 @@ def test_an_interrupted_run_goes_on_with_layout_and_tally() -> None:
     # FedAvg has made the counter a float: a layout taken from this record would have it inside.
     assert before.arrays["count"].numpy().dtype.kind == "f"
     clients.run(again, model={n: a.numpy() for n, a in before.arrays.items()})
-    assert again.facts["aggregate"].shape == (7,)
+    assert again.facts().aggregate.shape == (7,)
     assert again.findings()[0].value == 4.0
     assert again.findings()[0].details["rounds"] == 3
 
@@ -875,10 +875,10 @@ def test_a_second_start_in_one_run_is_no_replay() -> None:
     def main(grid: Grid, _: Context) -> None:
         for start in (MODEL, MODEL):
             strategy.start(grid, record(start), num_rounds=2)
-            facts.append(dict(strategy.facts))
+            facts.append(strategy.facts())
 
     run_inline(server, clients.app(), clients.num)
-    assert all(f.get("abandoned") is None for f in facts)
+    assert all(f.abandoned is None for f in facts)
 
 
 def test_secrets_reach_neither_logs_nor_records(
@@ -898,8 +898,8 @@ def test_secrets_reach_neither_logs_nor_records(
     with caplog.at_level(logging.DEBUG):
         result = clients.run(audited, rounds=2)
     assert len(drawn) == 10
-    texts = [caplog.text, repr(result), repr(strategy.state()), repr(strategy.facts)]
-    texts += [repr(audited.findings), repr(audited.state()), repr(vars(strategy))]
+    texts = [caplog.text, repr(result), repr(strategy.state()), repr(strategy.facts())]
+    texts += [repr(audited.findings()), repr(audited.state()), repr(vars(strategy))]
     everything = "".join(texts)
     for secrets in drawn:
         for secret in (secrets.share.secret, secrets.mask.secret, secrets.seed):
@@ -909,8 +909,8 @@ def test_secrets_reach_neither_logs_nor_records(
 
 def test_the_default_job_learns_the_same_with_and_without_masks(tmp_path: Any) -> None:
     from leakmeter.fl_app.config.config import Config
-    from leakmeter.fl_app.engines.launch import launch
     from leakmeter.fl_app.run.folder import RunFolder
+    from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
 
     lines = {}

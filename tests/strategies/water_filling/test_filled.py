@@ -23,7 +23,7 @@ from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies import Central, Chosen, Filled, FixedClip, FixedSize, Masked, Noised
-from leakmeter.strategies.accounting.accountant import (
+from leakmeter.strategies.water_filling.guarantee import (
     gaussian_sampling_epsilon,
     water_filling_epsilon,
 )
@@ -114,7 +114,7 @@ def test_the_model_moves_by_the_mean_of_the_filled_updates() -> None:
         rule()(model, *examples(client), stream(SEED, "train", 1, client))
         updates.append([p.detach().numpy().ravel() for p in model.parameters()])
     expected = np.mean([np.concatenate(parts) for parts in updates], axis=0)
-    np.testing.assert_allclose(moved, expected, atol=outer.facts["quantum"])
+    np.testing.assert_allclose(moved, expected, atol=outer.facts().quantum)
 
 
 def test_the_released_noise_reaches_the_floor_and_a_larger_one_is_rejected() -> None:
@@ -245,7 +245,7 @@ def test_clients_that_fill_less_stay_out_of_the_round() -> None:
     outer = masked(strategy)
     arrays = ArrayRecord(new_model().state_dict())
     outer.start(grid(own=rule(sigma2=0.2)), arrays, num_rounds=1)
-    assert outer.facts["abandoned"]
+    assert outer.facts().abandoned
     assert strategy.findings() == ()
 
 
@@ -286,4 +286,4 @@ def test_nothing_saturates_within_the_stated_range() -> None:
     assert one.clip_range == pytest.approx(LR * (2 + 10 * np.sqrt(2.0**2 / 4)))
     outer = masked(one)
     run(outer, rounds=2)
-    assert outer.facts["saturated"] == 0
+    assert outer.facts().saturated == 0

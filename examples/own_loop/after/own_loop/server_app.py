@@ -27,8 +27,7 @@ def main(grid: Grid, context: Context) -> None:
         min_available_nodes=nodes,
         weighted_by_key="records",
     )
-    strategy = Audited(strategy, passive(seats=3), out=f"~/audits/{context.run_id}")
-    strategy.start(
+    Audited(strategy, passive(seats=3), out=f"~/audits/{context.run_id}").start(
         grid=grid,
         initial_arrays=ArrayRecord({k: Array(v) for k, v in create_model().items()}),
         num_rounds=config["num-server-rounds"],

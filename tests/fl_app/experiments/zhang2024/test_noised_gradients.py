@@ -22,7 +22,7 @@ from leakmeter.fl_app.experiments.zhang2024.training import (
     start_accuracy,
     started,
 )
-from leakmeter.strategies.accounting.accountant import (
+from leakmeter.strategies.water_filling.guarantee import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     water_filling_epsilon,

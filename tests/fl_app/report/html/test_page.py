@@ -15,7 +15,7 @@ import pytest
 
 from leakmeter.auditors import Finding
 from leakmeter.auditors.finding import LIMIT
-from leakmeter.auditors.run_log import RoundLine, RunRecord
+from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.fl_app.cli.main import main
 from tests.helpers import findings
 
@@ -116,7 +116,7 @@ finding = partial(
 
 def foreign(folder: Path, *findings: Finding, **config: Any) -> Path:
     """Leave what `Audited(..., out=...)` leaves in any project."""
-    record = RunRecord(folder, config)
+    record = RunLog(folder, config)
     of_round = finding(server_round=1)
     record.add(RoundLine(1, 3, {"accuracy": 0.5}, (of_round,)))
     record.finish(findings, [])
@@ -282,7 +282,7 @@ def test_an_unfinished_run_says_so_and_how_to_go_on(plain: Path, tmp_path: Path)
 
 
 def test_a_run_without_a_round_or_a_finding_has_a_page(tmp_path: Path) -> None:
-    RunRecord(tmp_path / "new", {})
+    RunLog(tmp_path / "new", {})
     assert main(["report", str(tmp_path / "new")]) == 0
     page = read(tmp_path / "new")
     assert "0 whole rounds" in page.words
@@ -329,7 +329,7 @@ def test_what_auditors_cannot_do_is_said_apart_from_adversaries(tmp_path: Path) 
 
 
 def test_failures_are_shown_first(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path / "run", {})
+    record = RunLog(tmp_path / "run", {})
     record.add(RoundLine(1, 3, {}))
     record.finish([], ["one-shot, round 1: ValueError: made up"])
     assert main(["report", str(tmp_path / "run")]) == 0

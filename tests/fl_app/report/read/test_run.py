@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import Finding
-from leakmeter.auditors.run_log import SCHEMA, RoundLine, RunRecord
+from leakmeter.auditors.run_log import SCHEMA, RoundLine, RunLog
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read.fields import FINDING, REPORT, ROUND
@@ -37,7 +37,7 @@ finding = partial(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    record = RunRecord(tmp_path / "run", {"seed": 3})
+    record = RunLog(tmp_path / "run", {"seed": 3})
     record.add(RoundLine(1, 5, {"accuracy": 0.5, "loss": math.nan}, (finding(server_round=1),)))
     record.finish([finding()], ["x failed"])
     return tmp_path / "run"

@@ -15,6 +15,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines import cluster
 from leakmeter.fl_app.engines.inline import run_inline
 from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.nodes import check_nodes
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.run import Outcome, run_on
 from leakmeter.strategies.grid import InterruptibleGrid
@@ -107,7 +108,7 @@ def _join(config: Config) -> None:
         return
     cluster.join(address)
     try:
-        cluster.check_nodes(config)
+        check_nodes(config)
     except BaseException:
         cluster.leave()
         raise

@@ -13,7 +13,7 @@ from leakmeter.auditors.hook.chain import chain
 from leakmeter.fl_app.build import server_strategy
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.run.deployment import check_deployed, is_deployed, noise_seed
+from leakmeter.fl_app.deployment import check_deployed, is_deployed, noise_seed
 from leakmeter.strategies import Chosen
 
 INLINE = "leakmeter.fl_app.engines.inline"
