@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.helpers.project import ROOT
+
 ROOMS = ("fl_app", "strategies", "clients", "auditors")
 OWN = {"leakmeter/__init__.py", "leakmeter/_rooms.py", "leakmeter/py.typed"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -13,8 +13,8 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.experiments.base import Comparison
 from leakmeter.fl_app.experiments.published import PAPERS, items_of
 from leakmeter.fl_app.experiments.results_page import covering, kept_results, write_page
+from tests.helpers.project import ROOT
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 
 # Tables and figures whose results are not kept yet.

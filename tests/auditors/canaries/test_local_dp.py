@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,9 @@ from leakmeter.auditors.gaussian.pair import (
     gaussian_sigma,
 )
 from leakmeter.auditors.rng import stream
+from tests.helpers.project import ROOT
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "local_dp_is_not_local_enough.py"
+EXAMPLE = ROOT / "examples" / "local_dp_is_not_local_enough.py"
 
 
 @pytest.fixture(autouse=True)

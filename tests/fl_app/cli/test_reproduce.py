@@ -23,8 +23,8 @@ from leakmeter.fl_app.data.load import FOLDER_VARIABLE
 from leakmeter.fl_app.experiments import EXPERIMENTS, duration
 from leakmeter.fl_app.experiments.andrew2024 import dp_fedavg_writers
 from leakmeter.fl_app.experiments.andrew2024 import table1 as one_shot_table1
+from tests.helpers.project import ROOT
 
-ROOT = Path(__file__).parents[3]
 REAL = os.environ.get(FOLDER_VARIABLE)
 HEAVY = {"torch", "torchvision", "flwr", "ray", "numpy", "scipy", "sklearn", "rich", "grpc"}
 HEAVY |= {"matplotlib"}

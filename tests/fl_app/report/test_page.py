@@ -6,6 +6,7 @@ import base64
 import csv
 import json
 import shutil
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from leakmeter.auditors import Finding
 from leakmeter.auditors.finding import LIMIT
 from leakmeter.auditors.run_log import RoundLine, RunRecord
 from leakmeter.fl_app.cli.main import main
+from tests.helpers import findings
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -107,20 +109,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def finding(**changed: Any) -> Finding:
-    values: dict[str, Any] = {
-        "value": 1.5,
-        "kind": "estimate",
-        "rule": "a rule",
-        "delta": 1e-5,
-        "auditor": "mine",
-        "quantity": "epsilon",
-        "threat_model": "outsider with a model",
-        "observer": "outsider",
-        "adjacency": "zero-out",
-        "null_band": (0.1, 0.5),
-    }
-    return Finding(**(values | changed))
+finding = partial(
+    findings.finding, value=1.5, delta=1e-5, adjacency="zero-out", null_band=(0.1, 0.5)
+)
 
 
 def foreign(folder: Path, *findings: Finding, **config: Any) -> Path:

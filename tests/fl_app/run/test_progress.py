@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,21 +17,17 @@ from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 from leakmeter.fl_app.run.progress import Progress, brief, pace
+from tests.helpers import findings
 
-
-def finding(**changed: Any) -> Finding:
-    values: dict[str, Any] = {
-        "value": 1.234,
-        "kind": "estimate",
-        "rule": "some fit",
-        "delta": 1e-5,
-        "auditor": "one-shot",
-        "quantity": "epsilon",
-        "threat_model": "someone with the final model",
-        "observer": "outsider",
-        "null_band": (0.01, 0.5),
-    }
-    return Finding(**(values | changed))
+finding = partial(
+    findings.finding,
+    value=1.234,
+    rule="some fit",
+    delta=1e-5,
+    auditor="one-shot",
+    threat_model="someone with the final model",
+    null_band=(0.01, 0.5),
+)
 
 
 def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:

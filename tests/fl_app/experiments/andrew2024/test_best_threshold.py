@@ -12,8 +12,9 @@ from leakmeter.auditors.bounds.lower_bound import Fixed, epsilon_lower_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.andrew2024 import best_threshold
 from leakmeter.fl_app.experiments.base import Cells
+from tests.helpers.project import ROOT
 
-KEPT = Path(__file__).parents[4] / "docs" / "results" / "best-threshold"
+KEPT = ROOT / "docs" / "results" / "best-threshold"
 
 
 def test_best_thresholds_break_their_confidence_and_our_rules_keep_theirs(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import pytest
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.experiments.plot import Line, Panel, line_figure
-
-ROOT = Path(__file__).parents[4]
+from tests.helpers.project import ROOT
 
 # Delta at epsilon 1, 2 and 4, computed independently.
 REFERENCE = {

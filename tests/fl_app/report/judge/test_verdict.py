@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,15 @@ from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.verdict import Verdict, verdicts
 from leakmeter.fl_app.report.read.reading import Run
 from leakmeter.fl_app.report.wording import covers, number
+from tests.helpers import findings
 
-
-def finding(**changed: Any) -> Finding:
-    values: dict[str, Any] = {
-        "value": 1.0,
-        "kind": "estimate",
-        "rule": "a rule",
-        "delta": 1e-5,
-        "auditor": "one-shot",
-        "quantity": "epsilon",
-        "threat_model": "outsider who gets the model before and after every round",
-        "observer": "outsider",
-        "adjacency": "zero-out",
-    }
-    return Finding(**(values | changed))
+finding = partial(
+    findings.finding,
+    delta=1e-5,
+    auditor="one-shot",
+    threat_model="outsider who gets the model before and after every round",
+    adjacency="zero-out",
+)
 
 
 def bound(value: float, **changed: Any) -> Finding:

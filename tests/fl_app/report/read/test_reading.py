@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +18,23 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read.fields import FINDING, REPORT, ROUND
 from leakmeter.fl_app.report.read.reading import read_run, read_runs
+from tests.helpers import findings
+from tests.helpers.project import ROOT
 
-DOCS = Path(__file__).parents[4] / "docs" / "report.md"
+DOCS = ROOT / "docs" / "report.md"
 
 
-def finding(**changed: Any) -> Finding:
-    values: dict[str, Any] = {
-        "value": math.inf,
-        "kind": "lower_bound",
-        "rule": "a rule",
-        "confidence": 0.95,
-        "auditor": "mine",
-        "quantity": "epsilon",
-        "threat_model": "someone",
-        "observer": "server",
-        "null_band": (0.0, math.inf),
-        "sample_sizes": {"in": 3},
-        "assumptions": ("one", "two"),
-        "details": {"x": [1, 2]},
-    }
-    return Finding(**(values | changed))
+finding = partial(
+    findings.finding,
+    value=math.inf,
+    kind="lower_bound",
+    confidence=0.95,
+    observer="server",
+    null_band=(0.0, math.inf),
+    sample_sizes={"in": 3},
+    assumptions=("one", "two"),
+    details={"x": [1, 2]},
+)
 
 
 @pytest.fixture
