@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import random
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 # Before anything imports numpy, flwr, ray or torch: on one thread sums have the same last bits in
@@ -18,10 +21,17 @@ os.environ.update(
     }
 )
 
+import numpy as np
 import pytest
 
 if TYPE_CHECKING:
     from tests.helpers.federation import Federation
+
+
+@pytest.fixture(autouse=True)
+def _flower_logs_everything() -> None:
+    """Undo what the command line, which many tests call in this process, does to the logger."""
+    logging.getLogger("flwr").setLevel(logging.DEBUG)  # as Flower sets it
 
 
 @pytest.fixture
@@ -33,6 +43,17 @@ def flower_task(monkeypatch: pytest.MonkeyPatch) -> None:
         return
     for name, value in {"_run_id": 1, "_node_id": 0, "_task_id": 1}.items():
         monkeypatch.setattr(TaskIdentity, name, value)
+
+
+@pytest.fixture
+def flower_draws() -> Iterator[None]:
+    """Seed the global generators: Flower draws its noise and its order of nodes from them."""
+    kept = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    yield
+    random.setstate(kept[0])
+    np.random.set_state(kept[1])  # noqa: NPY002
 
 
 @pytest.fixture

@@ -133,7 +133,6 @@ def check_replays_were_judged(report: dict[str, Any]) -> None:
 def test_after_leaves_a_report_with_sense(
     example: Path, tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
-    caplog.set_level("INFO", logger="flwr")  # another test may have made it quiet
     report = audit(example, tmp_path, monkeypatch)
     assert report["failures"] == []
     assert not [f for f in report["findings"] if f["quantity"] == "limit"]  # all can be done

@@ -18,15 +18,8 @@ from leakmeter.auditors.gaussian.pair import (
 from leakmeter.auditors.rng import stream
 from tests.helpers.project import ROOT
 
+pytestmark = pytest.mark.usefixtures("flower_draws")  # the mod under audit is Flower's
 EXAMPLE = ROOT / "examples" / "local_dp_is_not_local_enough.py"
-
-
-@pytest.fixture(autouse=True)
-def _noise_of_a_known_seed() -> Any:
-    state = np.random.get_state()  # noqa: NPY002 - the mod under audit draws from it
-    np.random.seed(0)  # noqa: NPY002
-    yield
-    np.random.set_state(state)  # noqa: NPY002
 
 
 @pytest.fixture
