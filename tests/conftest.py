@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import random
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 # Before anything imports numpy, flwr, ray or torch: on one thread sums have the same last bits in
@@ -62,3 +64,21 @@ def federation(flower_task: None) -> type[Federation]:  # noqa: ARG001
     from tests.helpers.federation import Federation  # here, since it imports Flower
 
     return Federation
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    from tests.helpers.installed import build_wheel
+
+    pytest.importorskip("hatchling")
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds what the wheel puts into site-packages."""
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
