@@ -35,7 +35,7 @@ def lazy(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def find_rooms(front_page: str) -> None:
-    """Let the rooms of a checkout be found beside the package's folder.
+    """Let the rooms of a checkout be found beside the package's folder, once, by both names.
 
     A wheel has the rooms inside the package. A checkout has only links there, for tools that read
     code without running it; a clone without links and Flower's bundle have nothing at all.
@@ -47,12 +47,14 @@ def find_rooms(front_page: str) -> None:
     inside = Path(package) / ROOMS[0]
     if inside.is_symlink() or not inside.is_dir():
         _install(_Beside(package))
+        _install(_Alias())
 
 
 def alias(room: str) -> None:
     """Make `import auditors` in a checkout give the module `leakmeter.auditors` itself.
 
-    A room calls this at the end of its front page. Nothing happens when it was imported by its
+    A room calls this at the end of its front page, which runs under the bare name only where
+    nothing of this project has been imported before. Nothing happens when it was imported by its
     full name, which is the only name that an installation offers.
 
     Args:
@@ -97,19 +99,16 @@ class _Beside(MetaPathFinder):
 
 @dataclass(frozen=True)
 class _Alias(MetaPathFinder):
-    """Answers the names below a room's bare name with the modules of the full name."""
+    """Answers the bare name of a room, and those below it, with the modules of the full name."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        room, _, below = fullname.partition(".")
-        if not below or room not in ROOMS:
+        if fullname.partition(".")[0] not in ROOMS:
             return None
-        # A foreign folder of this name may have come first on the path since.
-        if sys.modules.get(room) is not sys.modules.get(_full(room)):
-            return None
-        found = find_spec(_full(fullname))
-        if found is None:
+        # Only if Python would load our own file: a foreign project may have such a folder, too.
+        meant, found = PathFinder.find_spec(fullname, path, target), find_spec(_full(fullname))
+        if meant is None or found is None or meant.origin != found.origin:
             return None
         is_package = found.submodule_search_locations is not None
         return ModuleSpec(fullname, _Same(found), origin=found.origin, is_package=is_package)

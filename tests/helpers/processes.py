@@ -158,8 +158,8 @@ def bare_python(folder: Path, *hidden: str) -> Path:
     python = folder / "bin/python"
     own = site_packages(python)
     # A folder named in a .pth file is not searched for .pth files of its own, which is where an
-    # editable installation of this project is.
-    (own / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    # editable installation of this project is. The name comes first, before what needs them.
+    (own / "0-libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     for name in hidden:
         (own / f"{name}.py").write_text(f"raise ImportError('No module named {name} here')\n")
     return python
