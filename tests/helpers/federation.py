@@ -37,7 +37,7 @@ class Federation:
         self.fails = fails or (lambda *_: False)
         self.weight_key = weight_key
         self.seen: list[tuple[str, int, int]] = []  # message type, round, client
-        self.grid: InlineGrid = InlineGrid(self._app(), num_nodes)
+        self.grid: InlineGrid = InlineGrid(self.app(), num_nodes)
 
     def arrays(self) -> ArrayRecord:
         """Return the initial model: 132 float parameters and an integer counter between them."""
@@ -55,7 +55,16 @@ class Federation:
             models[name] = (0.5 * models[name] + 0.5 * target).astype(models[name].dtype)
         return models
 
-    def _app(self) -> ClientApp:
+    def weight(self, client: int) -> float:
+        """Return how much a client counts."""
+        return 10 * (client + 1)
+
+    def metrics(self, client: int) -> dict[str, Any]:
+        """Return what a client reports beside its weight."""
+        return {"train-loss": float(client)}
+
+    def app(self) -> ClientApp:
+        """Return the app of these clients."""
         app = ClientApp()
         if self.identity:
             add_identity(app)
@@ -69,7 +78,7 @@ class Federation:
             return client, message.content["arrays"]
 
         def answer(message: Message, client: int, **more: Any) -> Message:
-            metrics = {self.weight_key: 10 * (client + 1), **more.pop("metrics")}
+            metrics = {self.weight_key: self.weight(client), **more.pop("metrics")}
             return Message(RecordDict({**more, "metrics": MetricRecord(metrics)}), reply_to=message)
 
         @app.train(mods=[tap_mod, canary_mod] if self.mods is None else self.mods)
@@ -77,7 +86,7 @@ class Federation:
             client, arrays = open_message(message, context)
             trained = self.trained(client, arrays)
             record = ArrayRecord({name: Array(a) for name, a in trained.items()})
-            return answer(message, client, arrays=record, metrics={"train-loss": float(client)})
+            return answer(message, client, arrays=record, metrics=self.metrics(client))
 
         @app.evaluate()
         def evaluate(message: Message, context: Context) -> Message:
