@@ -21,9 +21,9 @@ from flwr.clientapp.mod import LocalDpMod
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from leakmeter import Bound
 from leakmeter.auditors.bounds import epsilon_lower_bound
 from leakmeter.auditors.canary import canary_vector
-from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian import (
     classical_sigma_unsafe_above_epsilon_1,
     epsilon_gaussian,

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from leakmeter import Bound
 from leakmeter.auditors.bounds import epsilon_lower_bound
-from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian import epsilon_gaussian
 from leakmeter.auditors.likelihood_ratio import Span, outside_span
 from leakmeter.auditors.rng import stream

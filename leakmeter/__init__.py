@@ -7,8 +7,9 @@ this package is the one name that an installation offers: `from leakmeter import
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from leakmeter._rooms import ROOMS, find_rooms
 
 if TYPE_CHECKING:
     from leakmeter.auditors import *  # noqa: F403
@@ -17,17 +18,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_here = Path(__file__).parent
-# A wheel has the rooms inside this package. A checkout has them beside it, and here only links to
-# them, which serve tools that read without running; a clone without links has nothing at all.
-if (_here / "auditors").is_symlink() or not (_here / "auditors").is_dir():
-    __path__ = [str(_here.parent), str(_here)]
+find_rooms(__file__)
 
 # The rooms whose public names are also found here, such as `leakmeter.Audited`.
 _DOORS = ("auditors", "clients", "strategies")
 
 
 def __getattr__(name: str) -> Any:
+    if name in ROOMS:
+        return import_module(f"leakmeter.{name}")
     for door in _DOORS if not name.startswith("_") else ():
         room = import_module(f"leakmeter.{door}")
         if name in room.__all__:
@@ -37,4 +36,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     doors = [import_module(f"leakmeter.{door}") for door in _DOORS]
-    return sorted({*globals(), *(name for door in doors for name in door.__all__)})
+    return sorted({*globals(), *ROOMS, *(name for door in doors for name in door.__all__)})

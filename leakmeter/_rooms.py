@@ -1,14 +1,20 @@
-"""What the rooms' front pages share: public names on first use, and one module under two names."""
+"""Where the rooms are, their public names on first use, and one module under two names."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
+
+ROOMS = ("auditors", "clients", "strategies", "fl_app")
 
 
 def lazy(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -28,10 +34,27 @@ def lazy(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     return find
 
 
+def find_rooms(front_page: str) -> None:
+    """Let the rooms of a checkout be found beside the package's folder, once, by both names.
+
+    A wheel has the rooms inside the package. A checkout has only links there, for tools that read
+    code without running it; a clone without links and Flower's bundle have nothing at all.
+
+    Args:
+        front_page: The `__file__` of the package.
+    """
+    package = os.path.dirname(front_page)  # as Python spells it in `__path__`
+    inside = Path(package) / ROOMS[0]
+    if inside.is_symlink() or not inside.is_dir():
+        _install(_Beside(package))
+        _install(_Alias())
+
+
 def alias(room: str) -> None:
     """Make `import auditors` in a checkout give the module `leakmeter.auditors` itself.
 
-    A room calls this at the end of its front page. Nothing happens when it was imported by its
+    A room calls this at the end of its front page, which runs under the bare name only where
+    nothing of this project has been imported before. Nothing happens when it was imported by its
     full name, which is the only name that an installation offers.
 
     Args:
@@ -40,37 +63,77 @@ def alias(room: str) -> None:
     full = _full(room)
     if room == full:
         return
-    if not any(isinstance(finder, _Alias) and finder.room == room for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Alias(room))
     # Python hands out what is registered when the import ends, not what it was running.
     sys.modules[room] = import_module(full)
+    _install(_Alias())
 
 
-def _full(room: str) -> str:
-    return f"leakmeter.{room.removeprefix('leakmeter.')}"
+def _full(name: str) -> str:
+    return f"leakmeter.{name.removeprefix('leakmeter.')}"
 
 
-class _Alias(MetaPathFinder, Loader):
-    """Answers a room's bare name, and the names below it, with the modules of the full name."""
+def _install(finder: MetaPathFinder) -> None:
+    if finder not in sys.meta_path:
+        sys.meta_path.insert(0, finder)
 
-    def __init__(self, room: str) -> None:
-        self.room = room
-        self._own: dict[str, ModuleSpec | None] = {}  # the specs that the import would overwrite
+
+@dataclass(frozen=True)
+class _Beside(MetaPathFinder):
+    """Finds the rooms beside the package's folder, and nothing else that lies there.
+
+    With the root in `leakmeter.__path__` instead, `leakmeter.tests` could be imported, and
+    `leakmeter.leakmeter` would be the package a second time.
+    """
+
+    package: str
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != self.room:
+        if path is None or list(path) != [self.package]:
             return None
-        return ModuleSpec(fullname, self)
+        if fullname not in map(_full, ROOMS):
+            return None
+        return PathFinder.find_spec(fullname, [str(Path(self.package).parent)], target)
+
+
+@dataclass(frozen=True)
+class _Alias(MetaPathFinder):
+    """Answers the bare name of a room, and those below it, with the modules of the full name."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] not in ROOMS:
+            return None
+        # Only if Python would load our own file: a foreign project may have such a folder, too.
+        meant, found = PathFinder.find_spec(fullname, path, target), find_spec(_full(fullname))
+        if meant is None or found is None or meant.origin != found.origin:
+            return None
+        is_package = found.submodule_search_locations is not None
+        return ModuleSpec(fullname, _Same(found), origin=found.origin, is_package=is_package)
+
+
+class _Same(InspectLoader):
+    """Loads a bare name: imports the full name and hands out that module."""
+
+    def __init__(self, found: ModuleSpec) -> None:
+        self._found = found
+        self._own: ModuleSpec | None = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = import_module(f"leakmeter.{spec.name}")
-        self._own[spec.name] = module.__spec__
+        module = import_module(self._found.name)
+        self._own = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # It has run already. Give it back the spec that it had before the import machinery put
-        # the alias's in its place.
-        for name in [n for n in self._own if f"leakmeter.{n}" == module.__name__]:
-            module.__spec__ = self._own.pop(name)
+        # It has run already. Give it back the spec that the import machinery has replaced.
+        module.__spec__ = self._own
+
+    def get_code(self, fullname: str) -> CodeType | None:  # for `python -m auditors.checks`
+        loader = self._found.loader
+        return loader.get_code(self._found.name) if isinstance(loader, InspectLoader) else None
+
+    def get_source(self, fullname: str) -> str | None:
+        loader = self._found.loader
+        return loader.get_source(self._found.name) if isinstance(loader, InspectLoader) else None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests.helpers.processes import run
+from tests.helpers.project import ROOT
 
 
 def test_the_reference_is_up_to_date() -> None:
-    done = subprocess.run([sys.executable, ROOT / "docs/make_api.py", "--check"], check=False)
+    done = run(sys.executable, "docs/make_api.py", "--check")
     assert done.returncode == 0, "run: python docs/make_api.py"
 
 

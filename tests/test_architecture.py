@@ -14,8 +14,8 @@ import grimp
 import pytest
 
 from leakmeter.auditors import Auditor, UpdateSampler
+from tests.helpers.project import ROOT
 
-ROOT = Path(__file__).parents[1]
 ROOMS = ("auditors", "clients", "strategies")
 FRONT_PAGES = ("bounds", "gaussian", "ldp", "information", "likelihood_ratio", "records")
 MOST_ARGUMENTS = 8

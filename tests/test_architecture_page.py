@@ -7,14 +7,13 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 import leakmeter
 from leakmeter.auditors.hook import wire
+from tests.helpers.project import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 ROOMS = ("auditors", "clients", "strategies", "fl_app")
 # A path in backticks: from a folder of the repository, or one of the files at its top.

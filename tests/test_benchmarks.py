@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -31,8 +29,9 @@ from benchmarks.measure import (
 from benchmarks.report import Entry, Report, Setup
 from benchmarks.script import from_json, rows_at, to_json
 from benchmarks.words import amounts, line, target
+from tests.helpers.processes import environment, run_python
+from tests.helpers.project import ROOT
 
-ROOT = Path(__file__).parents[1]
 # Files that ask nothing: what the questions share.
 SHARED = {
     *("__init__", "__main__", "benchmarks", "script", "suite", "report", "page", "words"),
@@ -200,9 +199,7 @@ def test_listing_the_questions_imports_nothing_heavy() -> None:
         "import sys; from benchmarks.__main__ import main; main(['--list']); "
         "assert not {'numpy', 'torch', 'flwr', 'scipy'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("?") == len(suite.SCRIPTS)
+    assert run_python("-c", code).count("?") == len(suite.SCRIPTS)
 
 
 def test_a_script_runs_by_its_path_beside_a_package_of_the_same_name(tmp_path: Path) -> None:
@@ -210,15 +207,8 @@ def test_a_script_runs_by_its_path_beside_a_package_of_the_same_name(tmp_path: P
     (tmp_path / "benchmarks" / "__init__.py").write_text("raise RuntimeError('not ours')")
     script = ROOT / "benchmarks" / "epsilon_of_two_gaussians.py"
     paths = os.pathsep.join([str(tmp_path), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, str(script), "--quick"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert " times; ours " in done.stdout
+    printed = run_python(script, "--quick", cwd=tmp_path, env=environment(PYTHONPATH=paths))
+    assert " times; ours " in printed
 
 
 def tree(folder: Path, **scripts: str) -> Path:
@@ -322,7 +312,4 @@ def test_the_page_is_that_of_the_committed_data() -> None:
 
 @pytest.mark.slow
 def test_mypy_is_content_with_the_benchmarks() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "-p", "benchmarks"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout
+    run_python("-m", "mypy", "-p", "benchmarks", timeout=900)

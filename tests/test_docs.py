@@ -17,8 +17,8 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config, kebab
 from leakmeter.fl_app.config.errors import ConfigError
 from tests.docs_blocks import blocks, commands, our_arguments, spans
+from tests.helpers.project import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
 # Programs of others that pages may call; their arguments are not ours to check.
 OTHERS = {"pip", "pytest", "flwr", "flower-simulation", "flower-superlink", "flower-supernode"}

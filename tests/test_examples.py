@@ -5,9 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.foreign_app import run_here, settings
+from tests.helpers.processes import environment, run
+from tests.helpers.project import ROOT
 
-ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/before"))
 NAMES = [path.name for path in EXAMPLES]
 OURS = {"leakmeter", "auditors", "clients", "strategies", "fl_app"}
@@ -135,7 +133,6 @@ def check_replays_were_judged(report: dict[str, Any]) -> None:
 def test_after_leaves_a_report_with_sense(
     example: Path, tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
-    caplog.set_level("INFO", logger="flwr")  # another test may have made it quiet
     report = audit(example, tmp_path, monkeypatch)
     assert report["failures"] == []
     assert not [f for f in report["findings"] if f["quantity"] == "limit"]  # all can be done
@@ -174,26 +171,15 @@ def test_clients_without_randomness_are_told_so_and_the_rest_goes_on(
 @pytest.mark.parametrize("which", ["before", "after"])
 def test_flowers_simulation_runs_them_too(which: str, tmp_path: Path) -> None:
     example = ROOT / "examples" / "logistic_sklearn"
-    process = subprocess.Popen(
-        [sys.executable, ROOT / "tests" / "foreign_app.py", example / which],
+    own = {"HOME": str(tmp_path), "RAY_ADDRESS": "local"}
+    done = run(
+        *(sys.executable, ROOT / "tests" / "foreign_app.py", example / which),
         cwd=tmp_path,
-        env={
-            **os.environ,
-            "HOME": str(tmp_path),
-            "PYTHONPATH": str(example / which),
-            "RAY_ADDRESS": "local",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
+        env=environment(PYTHONPATH=str(example / which), **own),
+        timeout=400,
     )
-    try:
-        printed, _ = process.communicate(timeout=400)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        raise
-    assert process.returncode == 0, printed
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed
     assert "accuracy on clients: {1:" in printed, printed
     found = list(tmp_path.glob("audits/*/report.json"))
     assert len(found) == (which == "after"), printed

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-NOTEBOOK = ROOT / "docs/notebook.ipynb"
+from tests.helpers.launches import report
+from tests.helpers.processes import environment, run_python
+from tests.helpers.project import ROOT, code_cells
+
 # Runs the cells one by one in the main module while a loop is running, as Jupyter's kernel does.
 KERNEL = """
 import asyncio, json, sys
@@ -27,37 +25,14 @@ asyncio.run(kernel(json.load(sys.stdin)))
 pytestmark = pytest.mark.launch
 
 
-def code_cells() -> list[str]:
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-
-
-def run(cwd: Path, *command: str, given: str = "") -> str:
-    done = subprocess.run(
-        [sys.executable, *command],
-        input=given,
-        cwd=cwd,
-        # This project may be installed, or only lie there.
-        env={**os.environ, "RAY_ADDRESS": "local", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def report(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((path / "report.json").read_text())
-    return loaded
-
-
 def test_the_notebook_leaves_the_findings_of_the_script(tmp_path: Path) -> None:
-    printed = run(tmp_path, "-c", KERNEL, given=json.dumps(code_cells()))
+    # This project may be installed, or only lie there.
+    env = environment(RAY_ADDRESS="local", PYTHONPATH=str(ROOT))
+    cells = json.dumps(code_cells())
+    printed = run_python("-c", KERNEL, cwd=tmp_path, env=env, given=cells, timeout=900)
     made = tmp_path / "notebook-run"
     words = ("--config", str(made / "config.toml"), "--engine", "inline")
-    run(tmp_path, str(ROOT / "run_sim.py"), *words, "--out", "inline")
+    run_python(ROOT / "run_sim.py", *words, "--out", "inline", cwd=tmp_path, env=env)
     one, other = report(made), report(tmp_path / "inline")
     assert one["failures"] == []
     assert one["findings"] == other["findings"]

@@ -6,71 +6,56 @@ import doctest
 import importlib
 import json
 import re
-import subprocess
+import shutil
 import sys
-import tomllib
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-ROOMS = ("fl_app", "strategies", "clients", "auditors")
-OWN = {"leakmeter/__init__.py", "leakmeter/_rooms.py", "leakmeter/py.typed"}
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+from tests.helpers.installed import build_wheel, checkout
+from tests.helpers.processes import bare_python, run, run_python, site_packages
+from tests.helpers.project import BIN, PROJECT, ROOMS, ROOT, modules, sources
+
+OWN = {"leakmeter/__init__.py", "leakmeter/_rooms.py"}
+SHIPPED = {f"leakmeter/{name}" for name in sources()} | OWN | {"leakmeter/py.typed"}
 
 
-def sources() -> set[str]:
-    """Return the Python files of the four packages, relative to the project."""
-    return {str(path.relative_to(ROOT)) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+def contents(archive: Path) -> set[str]:
+    """Return the names in a zip archive."""
+    with zipfile.ZipFile(archive) as opened:
+        return set(opened.namelist())
 
 
-def modules(*rooms: str) -> list[str]:
-    """Return the names of all modules in the given packages."""
-    return sorted(
-        name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-        for name in sources()
-        if name.split("/")[0] in rooms
-    )
+def test_the_wheel_offers_one_name_and_contains_exactly_the_four_rooms(wheel: Path) -> None:
+    about = {name for name in contents(wheel) if ".dist-info/" in name}
+    assert contents(wheel) - about == SHIPPED
+    assert {name.split("/")[0] for name in contents(wheel) - about} == {"leakmeter"}
+    with zipfile.ZipFile(wheel) as opened:
+        [entry_points] = [name for name in about if name.endswith("entry_points.txt")]
+        assert "leakmeter = leakmeter.fl_app.cli.main:main" in opened.read(entry_points).decode()
 
 
-def call(*command: str, cwd: Path = ROOT) -> str:
-    """Run a Python module or script of this environment and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, *command], cwd=cwd, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def test_a_wheel_made_from_the_sdist_is_the_same(wheel: Path, tmp_path: Path) -> None:
+    build = f"from hatchling.build import build_sdist; build_sdist({str(tmp_path)!r})"
+    run_python("-c", build)
+    [sdist] = tmp_path.glob("leakmeter-*.tar.gz")
+    with tarfile.open(sdist) as opened:
+        opened.extractall(tmp_path, filter="data")
+    again = build_wheel(tmp_path / "wheel", tmp_path / sdist.name.removesuffix(".tar.gz"))
+    assert contents(again) == contents(wheel)
 
 
-def script(name: str) -> str:
-    """Return the path of a console script of this environment."""
-    return str(Path(sys.executable).parent / name)
-
-
-def test_the_wheel_contains_exactly_the_four_packages(tmp_path: Path) -> None:
-    pytest.importorskip("hatchling")
-    call("-c", f"from hatchling.build import build_wheel; build_wheel({str(tmp_path)!r})")
-    [wheel] = tmp_path.glob("leakmeter-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
-        [entry_points] = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
-        assert "leakmeter = leakmeter.fl_app.cli.main:main" in archive.read(entry_points).decode()
-    assert names == {f"leakmeter/{name}" for name in sources()} | OWN
-
-
-def test_flowers_bundle_has_all_but_the_experiments_and_every_module_of_it_imports(
+def test_flowers_bundle_has_all_but_experiments_and_command_line_and_imports(
     tmp_path: Path,
 ) -> None:
-    call(script("flwr"), "build", "--app", str(ROOT), cwd=tmp_path)
+    run_python(BIN / "flwr", "build", "--app", ROOT, cwd=tmp_path)
     [bundle] = tmp_path.glob("*.fab")
+    left_out = {n for n in sources() if n.startswith(("fl_app/experiments/", "fl_app/cli/"))}
+    assert contents(bundle) == (sources() - left_out) | OWN | {"pyproject.toml", ".info/CONTENT"}
     with zipfile.ZipFile(bundle) as archive:
         archive.extractall(tmp_path / "app")
-        names = set(archive.namelist())
-    own = {name for name in OWN if name.endswith(".py")}
-    left_out = {name for name in sources() if name.startswith("fl_app/experiments/")}
-    left_out.add("fl_app/cli/reproduce.py")
-    assert names == (sources() - left_out) | own | {"pyproject.toml", ".info/CONTENT"}
     shipped = sorted(
         "leakmeter." + name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
         for name in sources() - left_out
@@ -80,12 +65,18 @@ def test_flowers_bundle_has_all_but_the_experiments_and_every_module_of_it_impor
         "assert leakmeter.__file__.startswith(__import__('os').getcwd())\n"
         f"for name in {shipped!r}: importlib.import_module(name)"
     )
-    call("-W", "ignore", "-c", code, cwd=tmp_path / "app")
+    run_python("-W", "ignore", "-c", code, cwd=tmp_path / "app")
 
 
 def test_no_source_has_a_name_that_flower_leaves_out() -> None:
     names = [Path(path).name for path in sources()]
     assert not [n for n in names if n.startswith("test_") or n.endswith("_test.py")]
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    import leakmeter
+
+    assert leakmeter.__version__ == PROJECT["project"]["version"]
 
 
 def test_the_project_asks_for_what_it_imports_and_caps_only_flower() -> None:
@@ -101,25 +92,30 @@ def test_no_federation_is_configured_that_flower_would_rewrite() -> None:
 
 
 def loaded_after_importing(names: list[str]) -> set[str]:
-    """Return the top-level modules in a fresh process that has imported `names`."""
+    """Return what a fresh process has loaded once it has imported `names`.
+
+    Of this project the rooms, such as leakmeter.auditors; of others the top-level names.
+    """
     code = (
         "import importlib, json, sys\n"
         f"for name in {names!r}: importlib.import_module(name)\n"
-        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+        "print(json.dumps(sorted(sys.modules)))"
     )
-    return set(json.loads(call("-W", "ignore", "-c", code).splitlines()[-1]))
+    loaded = json.loads(run_python("-W", "ignore", "-c", code).splitlines()[-1])
+    ours = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("leakmeter.")}
+    return ours | {name.split(".")[0] for name in loaded}
 
 
 def test_no_module_imports_torchvision_sklearn_or_ray_before_it_is_needed() -> None:
-    loaded = loaded_after_importing(modules(*ROOMS))
-    assert {"torch", "flwr", *ROOMS} <= loaded
+    loaded = loaded_after_importing(modules())
+    assert {"torch", "flwr", *(f"leakmeter.{room}" for room in ROOMS)} <= loaded
     assert not loaded & {"torchvision", "sklearn", "ray", "matplotlib"}
 
 
 def test_the_plug_in_package_stands_alone_and_needs_no_torch() -> None:
     loaded = loaded_after_importing(modules("auditors"))
-    assert "auditors" in loaded
-    assert not loaded & {"torch", "clients", "strategies", "fl_app"}
+    assert "leakmeter.auditors" in loaded
+    assert not loaded & {"torch", *(f"leakmeter.{room}" for room in ROOMS if room != "auditors")}
 
 
 def test_the_names_that_others_call_are_there() -> None:
@@ -135,14 +131,26 @@ def test_the_names_that_others_call_are_there() -> None:
 
 
 def test_imports_point_from_left_to_right() -> None:
-    contract, *_ = PROJECT["tool"]["importlinter"]["contracts"]
-    assert (contract["type"], tuple(contract["layers"])) == ("layers", ROOMS)
-    call(script("lint-imports"), "--no-cache")
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    [layers] = [c for c in contracts if c["type"] == "layers" and tuple(c["layers"]) == ROOMS]
+    assert layers["containers"] == ["leakmeter"]
+    printed = run_python(BIN / "lint-imports", "--no-cache")
+    assert f"Contracts: {len(contracts)} kept, 0 broken." in printed
+
+
+@pytest.mark.slow
+def test_an_import_that_points_back_breaks_the_contract(tmp_path: Path) -> None:
+    copy = checkout(tmp_path / "copy")
+    with (copy / "auditors/rng.py").open("a") as planted:
+        planted.write("\nimport leakmeter.fl_app.task\n")
+    done = run(BIN / "lint-imports", "--no-cache", cwd=copy)
+    assert done.returncode
+    assert "leakmeter.auditors.rng -> leakmeter.fl_app.task" in done.stdout
 
 
 def test_the_examples_in_docstrings_are_true() -> None:
     tried = 0
-    for name in modules(*ROOMS):
+    for name in modules():
         failed, attempted = doctest.testmod(importlib.import_module(name))
         assert not failed, name
         tried += attempted
@@ -150,12 +158,50 @@ def test_the_examples_in_docstrings_are_true() -> None:
 
 
 def test_ruff_is_content() -> None:
-    call("-m", "ruff", "check", ".")
-    call("-m", "ruff", "format", "--check", ".")
+    run_python("-m", "ruff", "check", ".")
+    run_python("-m", "ruff", "format", "--check", ".")
 
 
 @pytest.mark.slow
-def test_mypy_is_content() -> None:
+def test_mypy_is_content_and_has_read_every_module() -> None:
     assert PROJECT["tool"]["mypy"]["strict"] is True
-    assert set(PROJECT["tool"]["mypy"]["packages"]) == set(ROOMS)
-    call("-m", "mypy")
+    printed = run_python("-m", "mypy", timeout=900)
+    assert f"no issues found in {len(sources()) + len(OWN)} source files" in printed
+
+
+@pytest.mark.slow
+def test_mypy_finds_a_planted_mistake_in_every_room(tmp_path: Path) -> None:
+    copy = checkout(tmp_path / "copy")
+    for room in ROOMS:
+        (copy / room / "planted.py").write_text('MISTAKE: int = "no number"\n')
+    cache = ROOT / ".mypy_cache"
+    if cache.exists():
+        shutil.copytree(cache, copy / ".mypy_cache")
+    done = run(sys.executable, "-m", "mypy", cwd=copy, timeout=900)
+    found = re.findall(r"^(\S+?):1: error: Incompatible types", done.stdout, flags=re.M)
+    assert sorted(found) == sorted(f"leakmeter/{room}/planted.py" for room in ROOMS), done.stdout
+
+
+USER = """
+from flwr.serverapp.strategy import FedAvg
+from leakmeter import Audited, OneShotCanaries, canary_mod
+from leakmeter.clients import mask_mod
+from leakmeter.strategies import Masked
+
+audited: Audited = Audited(Masked(FedAvg()), [OneShotCanaries(seats=2)])
+mods = [mask_mod, canary_mod]
+seats: str = OneShotCanaries(seats=2)  # a mistake
+"""
+
+
+@pytest.mark.slow
+def test_a_users_file_is_checked_against_our_types(wheel: Path, tmp_path: Path) -> None:
+    python = bare_python(tmp_path / "venv")
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(site_packages(python))
+    (tmp_path / "user.py").write_text(USER)
+    # No mypy_path: an installed package is read only if it ships py.typed.
+    words = ("-m", "mypy", "--strict", "--python-executable", python, "user.py")
+    done = run(sys.executable, *words, cwd=tmp_path, timeout=900)
+    errors = [line for line in done.stdout.splitlines() if "error:" in line]
+    assert [line.split(":")[:2] for line in errors] == [["user.py", "9"]], done.stdout

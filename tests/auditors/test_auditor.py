@@ -11,18 +11,7 @@ import pytest
 
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.finding import Bound, Finding, plain
-
-CONTEXT: dict[str, Any] = {
-    "auditor": "mine",
-    "quantity": "epsilon",
-    "threat_model": "outsider with the final model",
-    "observer": "outsider",
-}
-
-
-def finding(**more: Any) -> Finding:
-    good: dict[str, Any] = {"value": 1.0, "kind": "estimate", "rule": "a rule", **CONTEXT}
-    return Finding(**(good | more))
+from tests.helpers.findings import CONTEXT, finding
 
 
 @pytest.mark.parametrize(

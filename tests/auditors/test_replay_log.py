@@ -23,7 +23,7 @@ from leakmeter.auditors import (
 )
 
 if TYPE_CHECKING:
-    from tests.conftest import Federation
+    from tests.helpers.federation import Federation
 
 ROUNDS = 4
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors import Finding
 from leakmeter.auditors.run_log import (
     SCHEMA,
     RoundLine,
@@ -19,23 +18,11 @@ from leakmeter.auditors.run_log import (
     versions,
     write_atomically,
 )
-
-
-def finding(server_round: int | None = None, value: float = 1.0) -> Finding:
-    return Finding(
-        value=value,
-        kind="estimate",
-        rule="a rule",
-        auditor="mine",
-        quantity="epsilon",
-        threat_model="outsider",
-        observer="outsider",
-        server_round=server_round,
-    )
+from tests.helpers.findings import finding
 
 
 def line(server_round: int, **metrics: float) -> RoundLine:
-    return RoundLine(server_round, 5, metrics, (finding(server_round),))
+    return RoundLine(server_round, 5, metrics, (finding(server_round=server_round),))
 
 
 def strict(text: str) -> Any:
@@ -61,7 +48,7 @@ def test_the_report_holds_all_rounds_and_findings(tmp_path: Path) -> None:
     record = RunLog(tmp_path, {"seed": 3})
     record.add(line(1, accuracy=0.5, loss=2.0))
     record.add(line(2, accuracy=0.6))
-    path = record.finish([finding(None, 4.0)], ["other, round 1: ValueError: no"])
+    path = record.finish([finding(value=4.0)], ["other, round 1: ValueError: no"])
     report = strict(path.read_text())
     assert report["schema"] == SCHEMA
     assert report["config"] == {"seed": 3}
@@ -73,7 +60,14 @@ def test_the_report_holds_all_rounds_and_findings(tmp_path: Path) -> None:
 
 def test_a_diverged_run_is_still_valid_json(tmp_path: Path) -> None:
     record = RunLog(tmp_path, {"limit": math.inf})
-    record.add(RoundLine(1, 5, {"loss": math.nan, "accuracy": math.inf}, (finding(1, math.inf),)))
+    record.add(
+        RoundLine(
+            1,
+            5,
+            {"loss": math.nan, "accuracy": math.inf},
+            (finding(server_round=1, value=math.inf),),
+        )
+    )
     report = strict(record.finish([], []).read_text())
     assert report["rounds"][0]["metrics"] == {"loss": "nan", "accuracy": "inf"}
     assert report["findings"][0]["value"] == "inf"

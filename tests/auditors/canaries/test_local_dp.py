@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,16 +16,10 @@ from leakmeter.auditors.gaussian.pair import (
     gaussian_sigma,
 )
 from leakmeter.auditors.rng import stream
+from tests.helpers.project import ROOT
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "local_dp_is_not_local_enough.py"
-
-
-@pytest.fixture(autouse=True)
-def _noise_of_a_known_seed() -> Any:
-    state = np.random.get_state()  # noqa: NPY002 - the mod under audit draws from it
-    np.random.seed(0)  # noqa: NPY002
-    yield
-    np.random.set_state(state)  # noqa: NPY002
+pytestmark = pytest.mark.usefixtures("flower_draws")  # the mod under audit is Flower's
+EXAMPLE = ROOT / "examples" / "local_dp_is_not_local_enough.py"
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ from leakmeter.auditors.hook.wrapper import Wrapper
 
 ROUNDS = 8
 QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)
+pytestmark = pytest.mark.usefixtures("flower_draws")
 ALL = {"min_train_nodes": 6, "min_available_nodes": 6, "fraction_evaluate": 0.0}
 
 
@@ -151,10 +152,15 @@ def test_canaries_and_replays_work_under_flowers_privacy_wrappers(
 
 
 def test_much_noise_of_flowers_wrapper_hides_the_canaries(foreign: Any) -> None:
-    noisy = dp(DifferentialPrivacyServerSideFixedClipping, noise=30.0)
-    audited = run(foreign(), noisy, [OneShotCanaries(seats=2)])
-    assert audited.failures == []
-    assert largest_bound(audited, "one-shot") < 0.5
+    def bound(noise: float) -> float:
+        strategy = dp(DifferentialPrivacyServerSideFixedClipping, noise=noise)
+        audited = run(foreign(), strategy, [OneShotCanaries(seats=2)])
+        assert audited.failures == []
+        return largest_bound(audited, "one-shot")
+
+    # A bound of 95 % confidence may be wrong in one run of twenty, so the draws are fixed.
+    assert bound(noise=30.0) < 0.5
+    assert bound(noise=0.01) > 2.0
 
 
 def test_noise_that_nobody_knows_makes_no_bound_for_an_outsider(foreign: Any) -> None:

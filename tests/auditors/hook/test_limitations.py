@@ -142,6 +142,7 @@ def masked(of: Any, auditors: list[Auditor], out: Path | None = None) -> Audited
 
 
 def test_it_is_said_before_anybody_trains(federation: Any, caplog: Any) -> None:
+    caplog.set_level("INFO", logger="flwr")
     trained_when_said: list[int] = []
     of = federation(5, mods=[MaskMod(allow_tap=True, seed=0), tap_mod, canary_mod])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,8 +19,9 @@ from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition, spans
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import Stream
+from tests.helpers.project import ROOT
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "sum_of_few_directions.py"
+EXAMPLE = ROOT / "examples" / "sum_of_few_directions.py"
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from leakmeter.clients.secure_sum.participant import PublicKeys
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config, kebab
 from leakmeter.strategies.secure_sum.exchange import Exchange
+from tests.helpers.project import ROOT
 
-ROOT = Path(__file__).parents[3]
 HEAVY = {"torch", "torchvision", "flwr", "ray", "numpy", "scipy", "sklearn", "rich", "grpc"}
 HEAVY |= {"matplotlib"}
 

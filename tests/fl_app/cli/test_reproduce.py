@@ -26,8 +26,8 @@ from leakmeter.fl_app.experiments.andrew2024 import dp_fedavg_writers
 from leakmeter.fl_app.experiments.andrew2024 import table1 as one_shot_table1
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
 from tests.helpers import findings
+from tests.helpers.project import ROOT
 
-ROOT = Path(__file__).parents[3]
 REAL = os.environ.get(FOLDER_VARIABLE)
 HEAVY = {"torch", "torchvision", "flwr", "ray", "numpy", "scipy", "sklearn", "rich", "grpc"}
 HEAVY |= {"matplotlib"}

@@ -12,8 +12,7 @@ import pytest
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.data.load import FOLDER_VARIABLE
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS
-
-ROOT = Path(__file__).parents[3]
+from tests.helpers.project import ROOT
 
 
 @pytest.mark.parametrize("name", [n for n, entry in EXPERIMENTS.items() if entry.data])

@@ -16,8 +16,9 @@ from leakmeter.fl_app.config.config import Config, kebab
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.names import ALGORITHMS, DATASETS, MODELS, PARTITIONS, SERVERS
 from leakmeter.fl_app.config.task_config import TaskConfig
+from tests.helpers.project import ROOT
 
-PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
+PYPROJECT = ROOT / "pyproject.toml"
 SETTINGS = {kebab(spec.name): spec.default for spec in fields(Config)}
 
 

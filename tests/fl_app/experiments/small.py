@@ -11,8 +11,8 @@ from typing import Any
 
 from leakmeter.fl_app.experiments.base import Cells, Table, write_table
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS
+from tests.helpers.project import ROOT
 
-ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results"
 
 

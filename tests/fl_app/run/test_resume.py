@@ -22,8 +22,8 @@ from leakmeter.fl_app.run import checkpoint
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
+from tests.helpers.project import ROOT
 
-ROOT = Path(__file__).parents[3]
 SERVERS = ("fedavg", "fedavgm")
 
 

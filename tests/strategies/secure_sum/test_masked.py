@@ -6,13 +6,12 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
@@ -36,6 +35,7 @@ from leakmeter.strategies import Masked
 from leakmeter.strategies.grid import GridWrapper
 from leakmeter.strategies.secure_sum.topology import Topology
 from leakmeter.strategies.state import restore_strategy, strategy_state
+from tests.helpers import federation
 
 Arrays = dict[str, Any]
 Reply = Callable[[Message], Message]
@@ -49,58 +49,47 @@ def record(arrays: Mapping[str, Any]) -> ArrayRecord:
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
 
 
-@dataclass
-class Federation:
+class Federation(federation.Federation):
     """Clients that add a fixed update of their own to the model, and may fail at any stage.
 
-    Attributes:
+    Args:
         num: How many.
         faults: Client, round and stage to what it does with its reply: raise, or change it.
         update: Client to what it adds to every float array.
         weight: Client to its weight.
         metrics: Client to further metrics.
+        mod: What masks.
+        mods: What comes after it.
     """
 
-    num: int = 5
-    faults: Callable[[int, int, str], Reply | None] = lambda *_: None
-    update: Callable[[int], float] = lambda client: 0.1 * (client + 1)
-    weight: Callable[[int], float] = lambda client: 10 * (client % 9 + 1)
-    metrics: Callable[[int], dict[str, Any]] = lambda _: {}
-    mod: Any = SIMULATED
-    mods: Sequence[Any] = (tap_mod, canary_mod)
-    trained: list[int] = field(default_factory=list)
+    def __init__(
+        self,
+        num: int = 5,
+        *,
+        faults: Callable[[int, int, str], Reply | None] = lambda *_: None,
+        update: Callable[[int], float] = lambda client: 0.1 * (client + 1),
+        weight: Callable[[int], float] = lambda client: 10 * (client % 9 + 1),
+        metrics: Callable[[int], dict[str, Any]] = lambda _: {},
+        mod: Any = SIMULATED,
+        mods: Sequence[Any] = (tap_mod, canary_mod),
+    ) -> None:
+        self.num, self.faults, self.update = num, faults, update
+        self.weight, self.metrics = weight, metrics  # type: ignore[method-assign]
+        super().__init__(num, mods=[self._fault, mod, *mods], identity=False)
 
-    def app(self) -> ClientApp:
-        app = ClientApp()
+    def _fault(self, message: Message, context: Context, call_next: Any) -> Message:
+        order = wire.config(message.content, wire.MASK) or ConfigRecord()
+        client = context.node_id - 1
+        happens = self.faults(client, int(str(order.get("round", 0))), str(order.get("stage")))
+        reply: Message = call_next(message, context)
+        return happens(reply) if happens else reply
 
-        def fault(message: Message, context: Context, call_next: Any) -> Message:
-            order = wire.config(message.content, wire.MASK) or ConfigRecord()
-            client = context.node_id - 1
-            happens = self.faults(client, int(str(order.get("round", 0))), str(order.get("stage")))
-            reply: Message = call_next(message, context)
-            return happens(reply) if happens else reply
-
-        @app.train(mods=[fault, self.mod, *self.mods])
-        def train(message: Message, context: Context) -> Message:
-            client = context.node_id - 1
-            arrays = message.content["arrays"]
-            assert isinstance(arrays, ArrayRecord)
-            self.trained.append(client)
-            moved = {
-                name: a.numpy() + np.asarray(self.update(client) * (a.numpy().dtype.kind == "f"))
-                for name, a in arrays.items()
-            }
-            typed = {n: np.asarray(v, arrays[n].numpy().dtype) for n, v in moved.items()}
-            metrics = {"num-examples": self.weight(client), **self.metrics(client)}
-            content = RecordDict({"arrays": record(typed), "metrics": MetricRecord(metrics)})
-            return Message(content, reply_to=message)
-
-        @app.evaluate()
-        def evaluate(message: Message, _: Context) -> Message:
-            metrics = MetricRecord({"num-examples": 1, "accuracy": 0.5})
-            return Message(RecordDict({"metrics": metrics}), reply_to=message)
-
-        return app
+    def trained(self, client: int, arrays: ArrayRecord) -> Arrays:
+        moved = {
+            name: a.numpy() + np.asarray(self.update(client) * (a.numpy().dtype.kind == "f"))
+            for name, a in arrays.items()
+        }
+        return {n: np.asarray(v, arrays[n].numpy().dtype) for n, v in moved.items()}
 
     def fedavg(self, kind: type[FedAvg] = FedAvg, **options: Any) -> FedAvg:
         inner = kind(min_train_nodes=self.num, min_available_nodes=self.num, **options)
@@ -272,7 +261,7 @@ def test_a_round_that_nobody_answers_is_abandoned() -> None:
     clients = Federation(faults=at("keys", range(5)))
     strategy = masked(clients)
     clients.run(strategy)
-    assert not clients.trained
+    assert not clients.seen
     assert "0 of 5 clients have announced keys" in strategy.facts().abandoned
     assert "gone" in strategy.facts().abandoned
 
@@ -312,7 +301,7 @@ def test_two_clients_are_too_few_for_a_secure_sum() -> None:
     strategy = masked(clients)
     clients.run(strategy)
     assert strategy.facts().abandoned == "2 clients were chosen, 3 are needed"
-    assert not clients.trained
+    assert not clients.seen
 
 
 def test_a_client_whose_policy_refuses_is_a_dropout() -> None:
@@ -603,7 +592,7 @@ def test_a_sparse_graph_that_fails_too_often_is_refused_at_once() -> None:
     clients = Federation(num=60)
     with pytest.raises(ValueError, match=r"P\((abort|exposure)\) must be at most"):
         clients.run(masked(clients, neighbours=14, threshold=9))
-    assert not clients.trained
+    assert not clients.seen
 
 
 def test_the_computed_graph_is_printed_with_its_risks(caplog: pytest.LogCaptureFixture) -> None:
@@ -633,7 +622,7 @@ def test_settings_that_do_not_fit_the_first_cohort_are_a_mistake(
     clients = Federation()
     with pytest.raises(ValueError, match=reason):
         clients.run(masked(clients, **options))
-    assert not clients.trained
+    assert not clients.seen
 
 
 def test_a_ring_too_small_for_the_cohort_is_refused_before_anything_is_sent() -> None:

@@ -19,8 +19,9 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read.fields import FINDING, REPORT, ROUND
 from leakmeter.fl_app.report.read.run import read_run, read_runs
 from tests.helpers import findings
+from tests.helpers.project import ROOT
 
-DOCS = Path(__file__).parents[4] / "docs" / "report.md"
+DOCS = ROOT / "docs" / "report.md"
 
 finding = partial(
     findings.finding,

@@ -1,0 +1,171 @@
+"""Starts programs, waits for them, and ends those it has started, by their own ids."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from tests.helpers.project import BIN, ROOT
+
+# What the person who runs the tests may have set, and what would change a launch.
+_STRANGE = ("PYTHONPATH", "LEAKMETER_DATA", "LEAKMETER_RUNS", "RAY_ADDRESS")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(**own: str) -> dict[str, str]:
+    """Return the variables of this process without its user's settings, and with these."""
+    kept = {name: value for name, value in os.environ.items() if name not in _STRANGE}
+    # Flower starts its own programs by name: they must be found where no environment is active.
+    return {**kept, "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}", **own}
+
+
+def flower_home(home: Path) -> dict[str, str]:
+    """Return the variables of a Flower with a home of its own, as on a machine of its own."""
+    home.mkdir(parents=True, exist_ok=True)
+    return {
+        "FLWR_HOME": str(home),
+        # Else every run installs all that the project depends on again.
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "RAY_ADDRESS": "local",  # else a cluster that somebody left behind is looked for
+    }
+
+
+def run(
+    *command: str | Path,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    given: str = "",
+    timeout: float = 300.0,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; if that takes too long, end it and its children."""
+    with started(*command, cwd=cwd, env=env) as process:
+        said, complained = process.communicate(given, timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, said, complained)
+
+
+def run_python(
+    *words: str | Path,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    given: str = "",
+    timeout: float = 300.0,
+) -> str:
+    """Run this Python with these words, which must end well, and return what it prints."""
+    done = run(sys.executable, *words, cwd=cwd, env=env, given=given, timeout=timeout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@contextmanager
+def started(
+    *command: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    log: Path | None = None,
+    interruptible: bool = False,
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a program in the background; end it and its children when the block ends.
+
+    Args:
+        command: The program and its arguments.
+        cwd: The folder that it works in.
+        env: All of its variables; `environment()` by default.
+        log: File for what it prints; without one it is kept for `communicate`.
+        interruptible: Whether it heeds SIGINT even where the tests run in the background, whose
+            children would ignore it.
+    """
+    with ExitStack() as stack:
+        out = subprocess.PIPE if log is None else stack.enter_context(log.open("w"))
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            cwd=cwd,
+            env=dict(environment() if env is None else env),
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.PIPE if log is None else subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # a group of its own, so that its children end with it
+            preexec_fn=_heed_interrupts if interruptible else None,
+        )
+        stack.callback(end, process)
+        yield process
+
+
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """End a process politely, and whoever of its group is left at once."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+    kill(process)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """End a process and its group at once, as when its machine loses power."""
+    with suppress(ProcessLookupError):  # if nobody is left
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def wait_until(
+    happens: Callable[[], bool],
+    process: subprocess.Popen[str] | None = None,
+    *,
+    seconds: float = 120.0,
+    said: Callable[[], str] = str,
+) -> None:
+    """Wait until something happens; fail with what was said if the process ends or time is up."""
+    deadline = time.monotonic() + seconds
+    while not happens():
+        assert process is None or process.poll() is None, said() or process.communicate()
+        assert time.monotonic() < deadline, f"nothing after {seconds:.0f} s\n{said()}"
+        time.sleep(0.02)
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens at a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def bare_python(folder: Path, *hidden: str) -> Path:
+    """Return a Python with the libraries of this one but without this project.
+
+    Modules named in `hidden` cannot be imported either.
+    """
+    venv.create(folder, with_pip=False)
+    python = folder / "bin/python"
+    own = site_packages(python)
+    # A folder named in a .pth file is not searched for .pth files of its own, which is where an
+    # editable installation of this project is. The name comes first, before what needs them.
+    (own / "0-libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for name in hidden:
+        (own / f"{name}.py").write_text(f"raise ImportError('No module named {name} here')\n")
+    return python
+
+
+def site_packages(python: Path) -> Path:
+    """Return where an environment has its packages."""
+    inside = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(subprocess.check_output([python, "-c", inside], text=True).strip())

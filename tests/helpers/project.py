@@ -1,0 +1,32 @@
+"""Where the project is, and what it consists of."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent  # the console scripts of this environment
+ROOMS = ("fl_app", "strategies", "clients", "auditors")  # left may import right
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def sources(*rooms: str) -> set[str]:
+    """Return the Python files of the rooms, or of these, relative to the project."""
+    folders = [ROOT / room for room in rooms or ROOMS]
+    return {str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("*.py")}
+
+
+def modules(*rooms: str) -> list[str]:
+    """Return the full names of all modules in the rooms, or in these."""
+    dotted = (name.removesuffix(".py").replace("/", ".") for name in sources(*rooms))
+    return sorted(f"leakmeter.{name.removesuffix('.__init__')}" for name in dotted)
+
+
+def code_cells() -> list[str]:
+    """Return the code of the notebook in docs/, cell by cell."""
+    notebook = json.loads((ROOT / "docs/notebook.ipynb").read_text(encoding="utf-8"))
+    return ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
