@@ -128,6 +128,12 @@ class LikelihoodRatio(Auditor):
         sampler = fitting_sampler(self.sampler, view)
         others = [c for c in honest if c != target]
         judge = self._judge.of_round(view.server_round, sampler.game, target, len(others))
+        where: dict[str, Any] = {
+            "round": view.server_round,
+            "game": sampler.game,
+            "target": target,
+            "others": len(others),
+        }
         try:
             played = duel(
                 sampler,
@@ -143,25 +149,10 @@ class LikelihoodRatio(Auditor):
             )
         except ConstantSumError as error:
             is_rounded = bool(view.facts.quantum)
-            self._constant = self._constant or {
-                "round": view.server_round,
-                "game": sampler.game,
-                "target": target,
-                "others": len(others),
-                "why": str(error),
-                "is_rounded": is_rounded,
-            }
+            why = {"why": str(error), "is_rounded": is_rounded}
+            self._constant = self._constant or where | why
             return [judge.constant(str(error), is_rounded=is_rounded)]
-        self._played.append(
-            {
-                "round": view.server_round,
-                "game": sampler.game,
-                "target": target,
-                "others": len(others),
-                "shift": played.shift,
-                "scores": played.scores,
-            }
-        )
+        self._played.append(where | {"shift": played.shift, "scores": played.scores})
         seen = seen_sum(view, self.observer, sampler.scale)
         return [*judge.claims(played, self.confidence), *judge.verdict(played, seen)]
 
