@@ -6,11 +6,9 @@ would.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import socket
-import struct
 import subprocess
 import tempfile
 import threading
@@ -21,9 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.helpers.launches import SMALL, Setting, arguments, report
+from tests.helpers.numbers import idx
 from tests.helpers.processes import (
     bare_python,
     environment,
@@ -168,9 +168,8 @@ def write_pictures(folder: Path) -> None:
     folder.mkdir(parents=True)
     for part in ("train", "t10k"):
         for kind, shape in (("images-idx3", (40, 28, 28)), ("labels-idx1", (40,))):
-            values = bytes(i % 10 for i in range(math.prod(shape)))
-            head = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)
-            (folder / f"{part}-{kind}-ubyte").write_bytes(head + values)
+            values = np.resize(np.arange(10, dtype=np.uint8), shape)
+            (folder / f"{part}-{kind}-ubyte").write_bytes(idx(values))
 
 
 def test_a_node_without_the_data_is_named_with_the_setting(

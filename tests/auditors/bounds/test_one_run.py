@@ -17,6 +17,7 @@ from leakmeter.auditors.bounds.lower_bound import (
 )
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
+from tests.helpers.numbers import most_allowed
 
 steady = settings(derandomize=True, deadline=None, max_examples=40)
 
@@ -58,11 +59,6 @@ def test_the_refuted_epsilon_has_a_p_value_of_one_minus_confidence(counts):
     canaries, guesses, correct, delta = counts
     p_value = plain_p_value(bound.value, canaries, guesses, correct, delta)
     assert p_value == pytest.approx(0.1, rel=1e-9)
-
-
-def most_allowed(num_runs, nominal=0.05):
-    """Return how many violations are nominal plus three standard errors."""
-    return num_runs * nominal + 3 * math.sqrt(num_runs * nominal * (1 - nominal))
 
 
 def scores_of_one_run(case, rng, num_canaries):

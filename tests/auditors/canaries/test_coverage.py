@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from scipy.stats import laplace, norm
@@ -18,6 +16,7 @@ from leakmeter.auditors.bounds.lower_bound import (
 )
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
+from tests.helpers.numbers import most_allowed
 
 RULES = [Fixed(0.8), PilotSplit(), SimultaneousBand(), Bonferroni()]
 # Law of out, law of in, delta and the true epsilon.
@@ -38,11 +37,6 @@ def violations(claim, case, num_samples, num_runs):
         outs = out_law.rvs(num_samples, random_state=rng)
         count += claim(ins, outs, out_law, delta) > truth
     return count
-
-
-def most_allowed(num_runs, nominal=0.05):
-    """Return how many violations are nominal plus three standard errors."""
-    return num_runs * nominal + 3 * math.sqrt(num_runs * nominal * (1 - nominal))
 
 
 @pytest.mark.parametrize("case", CASES)

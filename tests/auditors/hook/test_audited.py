@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
@@ -18,7 +17,6 @@ from flwr.serverapp.strategy import (
     FedAvgM,
     FedProx,
     FedYogi,
-    Result,
     Strategy,
 )
 
@@ -36,16 +34,12 @@ from leakmeter.auditors.auditor import RoundMessages
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised
 from leakmeter.strategies.grid import GridWrapper
+from tests.helpers.strategies import OwnLoop, Through
 
 NO_EVALUATION = {"fraction_evaluate": 0.0}
-
-
-class Through(Wrapper):
-    """Hands everything on."""
 
 
 def chosen(strategy: Strategy | None = None, size: int = 6) -> Chosen:
@@ -97,22 +91,6 @@ class Spy(Auditor):
 
 class Silent(Auditor):
     name = "silent"
-
-
-class OwnLoop(FedAvg):
-    """A strategy with a loop and attributes of its own."""
-
-    favourite = "blue"
-
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **more: Any):
-        self.options = sorted(more)
-        arrays, result = initial_arrays, Result()
-        for server_round in range(1, num_rounds + 1):
-            messages = self.configure_train(server_round, arrays, ConfigRecord(), grid)
-            arrays, metrics = self.aggregate_train(server_round, grid.send_and_receive(messages))
-            result.train_metrics_clientapp[server_round] = metrics
-        result.arrays = arrays
-        return result
 
 
 def same(a: ArrayRecord, b: ArrayRecord) -> bool:

@@ -36,7 +36,7 @@ from leakmeter.auditors import (
     RoundView,
     canary_mod,
 )
-from leakmeter.auditors.hook.wrapper import Wrapper
+from tests.helpers import strategies
 
 ROUNDS = 8
 QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)
@@ -255,25 +255,16 @@ def test_a_client_app_without_the_mod_is_said_once_and_kept_for_the_report(
     assert "auditor one-shot: canary seats have sent something else" in caplog.text
 
 
-class Through(Wrapper):
-    """Hands everything on."""
-
-
-class OwnLoop(FedAvg):
+class OwnLoop(strategies.OwnLoop):
     """Has left out what it does not use of Flower's `start`."""
 
     def start(self, grid: Any, initial_arrays: ArrayRecord, num_rounds: int) -> Result:
-        arrays, result = initial_arrays, Result()
-        for server_round in range(1, num_rounds + 1):
-            messages = self.configure_train(server_round, arrays, ConfigRecord(), grid)
-            arrays, metrics = self.aggregate_train(server_round, grid.send_and_receive(messages))
-            result.train_metrics_clientapp[server_round] = metrics
-        return result
+        return super().start(grid, initial_arrays, num_rounds)
 
 
 def test_a_start_with_fewer_arguments_is_called_with_those_it_has(foreign: Any) -> None:
     assert not run(foreign(), OwnLoop(**ALL)).failures
-    assert not run(foreign(), Through(OwnLoop(**ALL)), [Spy()]).failures
+    assert not run(foreign(), strategies.Through(OwnLoop(**ALL)), [Spy()]).failures
     of = foreign()
     with pytest.raises(TypeError, match="train_config"):  # asked for, so not dropped in silence
         Audited(OwnLoop(**ALL), []).start(

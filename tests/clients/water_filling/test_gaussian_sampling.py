@@ -14,20 +14,10 @@ from leakmeter.clients.update import FedSGD, FullBatchGD, UpdateRule
 from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling, Isotropic
 from leakmeter.clients.water_filling.per_example import per_example_gradients
 from leakmeter.clients.water_filling.water_filling import WaterFilling
+from tests.helpers.numbers import FixedNormals
 
 COUNT, DIM = 6, 12
 LOOSE = 1e9  # a clip norm that clips nothing
-
-
-class Fed:
-    """In place of a generator: hands out a fixed vector of normals, bit by bit."""
-
-    def __init__(self, normals: np.ndarray) -> None:
-        self.normals, self.used = normals, 0
-
-    def standard_normal(self, dim: int) -> np.ndarray:
-        self.used += dim
-        return self.normals[self.used - dim : self.used]
 
 
 def new_model() -> nn.Module:
@@ -59,8 +49,8 @@ def vector(model: nn.Module) -> np.ndarray:
 
 def law_of(rule: GaussianSampling, num_normals: int) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and covariance of the update, which is affine in the normals."""
-    mean = update_of(rule, Fed(np.zeros(num_normals)))
-    moves = [update_of(rule, Fed(unit)) - mean for unit in np.eye(num_normals)]
+    mean = update_of(rule, FixedNormals(np.zeros(num_normals)))
+    moves = [update_of(rule, FixedNormals(unit)) - mean for unit in np.eye(num_normals)]
     return mean, np.array(moves).T @ np.array(moves)
 
 

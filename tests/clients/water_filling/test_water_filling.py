@@ -17,26 +17,16 @@ from scipy import stats
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.water_filling.gradient_matrix import DenseGradients, FactoredGradients, Layer
 from leakmeter.clients.water_filling.water_filling import WaterFilling
+from tests.helpers.numbers import FixedNormals
 
 Draw = Callable[[np.random.Generator], np.ndarray]
-
-
-class Fed:
-    """In place of a generator: hands out a fixed vector of normals, bit by bit."""
-
-    def __init__(self, normals: np.ndarray) -> None:
-        self.normals, self.used = normals, 0
-
-    def standard_normal(self, dim: int) -> np.ndarray:
-        self.used += dim
-        return self.normals[self.used - dim : self.used]
 
 
 def exact_law(draw: Draw, num_normals: int) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and covariance of a draw that is affine in `num_normals` normals."""
 
     def at(normals: np.ndarray) -> np.ndarray:
-        fed = Fed(normals)
+        fed = FixedNormals(normals)
         value = draw(cast(np.random.Generator, fed))
         assert fed.used == num_normals
         return value

@@ -16,6 +16,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.data.dataset import note_on_size
 from leakmeter.fl_app.data.load import FOLDER_VARIABLE, load
+from tests.helpers.numbers import idx
 
 REAL = os.environ.get(FOLDER_VARIABLE)
 needs_files = pytest.mark.skipif(not REAL, reason=f"{FOLDER_VARIABLE} names no data folder")
@@ -31,10 +32,6 @@ LAYOUTS = [
     ("emnist-digits", "EMNIST/raw"),
     ("emnist-digits", "emnist"),
 ]
-
-
-def idx(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes()
 
 
 def write_idx(place: Path, parts: tuple[str, str], *, packed: bool = False) -> None:

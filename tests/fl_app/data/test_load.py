@@ -16,6 +16,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.names import DATASETS
 from leakmeter.fl_app.data import load as data
 from leakmeter.fl_app.data.load import FOLDER_VARIABLE, Dataset, load
+from tests.helpers.numbers import idx
 
 REAL = os.environ.get(FOLDER_VARIABLE)
 needs_files = pytest.mark.skipif(not REAL, reason=f"{FOLDER_VARIABLE} names no data folder")
@@ -29,11 +30,6 @@ WRITERS = "qmnist-train-labels-idx2-int"
 @pytest.fixture(autouse=True)
 def _no_folder_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-
-
-def idx(array: np.ndarray) -> bytes:
-    """Return `array` in the IDX format: magic number, big-endian sizes, bytes."""
-    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes()
 
 
 def write_mnist(place: Path, *, packed: bool, size: int = 28, labels: tuple[int, ...] = (3, 9)):

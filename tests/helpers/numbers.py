@@ -1,0 +1,29 @@
+"""Numbers that tests of different modules need alike."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+class FixedNormals:
+    """In place of a generator: hands out a fixed vector of normals, bit by bit."""
+
+    def __init__(self, normals: np.ndarray) -> None:
+        self.normals, self.used = normals, 0
+
+    def standard_normal(self, dim: int) -> np.ndarray:
+        """Return the next ones."""
+        self.used += dim
+        return self.normals[self.used - dim : self.used]
+
+
+def most_allowed(num_runs: int, nominal: float = 0.05) -> float:
+    """Return how many violations are nominal plus three standard errors."""
+    return num_runs * nominal + 3 * math.sqrt(num_runs * nominal * (1 - nominal))
+
+
+def idx(array: np.ndarray) -> bytes:
+    """Return `array` in MNIST's own format IDX: magic number, big-endian sizes, bytes."""
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes()

@@ -1,0 +1,34 @@
+"""Strategies as foreign projects have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from leakmeter.auditors.hook.wrapper import Wrapper
+
+
+class Through(Wrapper):
+    """Hands everything on."""
+
+
+class OwnLoop(FedAvg):
+    """A strategy with a loop and attributes of its own, as in Flower's advanced example."""
+
+    favourite = "blue"
+
+    def start(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **more: Any
+    ) -> Result:
+        """Train, and remember which further options were given."""
+        self.options = sorted(more)
+        arrays, result = initial_arrays, Result()
+        for server_round in range(1, num_rounds + 1):
+            messages = self.configure_train(server_round, arrays, ConfigRecord(), grid)
+            arrays, metrics = self.aggregate_train(server_round, grid.send_and_receive(messages))
+            result.train_metrics_clientapp[server_round] = metrics
+        result.arrays = arrays
+        return result
