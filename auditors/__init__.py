@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.finding import Bound, Finding
     from leakmeter.auditors.hook.audited import Audited
     from leakmeter.auditors.hook.mods import canary_mod, tap_mod
+    from leakmeter.auditors.hook.wire import replay_number
     from leakmeter.auditors.hook.wrapper import Wrapper
     from leakmeter.auditors.information.auditor import MutualInformation
     from leakmeter.auditors.information.measure import Look
@@ -67,6 +68,7 @@ __all__ = [
     "check_auditor",
     "passive",
     "replay",
+    "replay_number",
     "tap_mod",
 ]
 
@@ -97,6 +99,7 @@ _HOME = {
     "check_auditor": "checks",
     "passive": "presets",
     "replay": "replay_log",
+    "replay_number": "hook.wire",
     "tap_mod": "hook.mods",
 }
 

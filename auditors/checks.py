@@ -183,11 +183,13 @@ def _rounds(
 
 
 def _stored(value: Any) -> Any:
-    """Return `value` as a checkpoint gives it back: tuples as lists, keys as strings."""
+    """Return `value` as a checkpoint gives it back: tuples as lists."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, Mapping):
-        return {str(k): _stored(v) for k, v in value.items()}
+        other = [k for k in value if not isinstance(k, str)]  # which no checkpoint can keep
+        assert not other, f"keys of a state must be strings, got {other[0]!r}"
+        return {k: _stored(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_stored(v) for v in value]
     if isinstance(value, np.generic):

@@ -58,9 +58,9 @@ def client_app_of(config: Config | None = None) -> ClientApp:
         client = int(context.node_config["partition-id"])
         net = task.new_model()
         net.load_state_dict(wire.arrays(message.content).to_torch_state_dict())
-        replay = wire.replay(message.content)  # an auditor's, which is to draw new batches
+        replay = wire.replay_number(message.content)  # an auditor's, which is to draw new batches
         again = () if replay is None else ("replay", replay)
-        rng = stream(own.seed, "train", _server_round(message.content), client, *again)
+        rng = stream(own.seed, "train", wire.server_round(message.content), client, *again)
         done = rule(net, *task.examples(client), rng)
         metrics = MetricRecord({"num-examples": done.num_examples, "train-loss": done.loss})
         reply = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
@@ -99,15 +99,6 @@ def _task_here(config: Config) -> Task:
         return load_task(config)
     except ConfigError as error:
         raise ConfigError(f"{UNUSABLE}: node {platform.node()}, data-dir: {error}") from None
-
-
-def _server_round(content: RecordDict) -> int:
-    """Return the round that a train message belongs to."""
-    order = wire.config(content, "config")
-    number = None if order is None else order.get("server-round")
-    if not isinstance(number, int):
-        raise ValueError(f"'config' must say server-round, a whole number, got {number!r}")
-    return number
 
 
 app = client_app_of()

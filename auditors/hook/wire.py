@@ -263,7 +263,7 @@ def replay_record(number: int) -> MetricRecord:
     return MetricRecord({"number": number})
 
 
-def replay(content: RecordDict) -> int | None:
+def replay_number(content: RecordDict) -> int | None:
     """Return which replay of its round a train message is; None for the round itself.
 
     A client app that seeds its batches by the round mixes this in, or all replays are equal.
@@ -279,7 +279,7 @@ def _numbers(content: RecordDict, key: str) -> MetricRecord | None:
 
 def is_instrument(content: RecordDict) -> bool:
     """Whether a message is an auditor's own: it collects what a tap has kept, or is a replay."""
-    return only_collects(content) or replay(content) is not None
+    return only_collects(content) or replay_number(content) is not None
 
 
 def only_collects(content: RecordDict) -> bool:

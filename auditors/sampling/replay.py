@@ -68,7 +68,7 @@ class ReplaySampler(UpdateSampler):
 
     Before each audited round it is bound to that round's messages. Every draw costs one training
     of every client that is asked for. Client apps that seed themselves by the round give the same
-    update again, and are told; an app that knows of audits mixes `wire.replay(content)`, which
+    update again, and are told; an app that knows of audits mixes `replay_number(content)`, which
     differs from draw to draw, into its seeds. Apart from that a draw of a foreign app is fresh
     whatever the stream says. A client app that keeps state of its own is moved on by a replay.
 
@@ -219,7 +219,7 @@ class ReplaySampler(UpdateSampler):
                 f"client {repeated[0]} gave the same update twice, and so did all that were asked: "
                 "they have no randomness of their own (full batches, a single record), or seed it "
                 "by the round, so replays cannot show the law of their updates; in the second case "
-                "let the client app mix auditors.hook.wire.replay(message.content) into its seed"
+                "let the client app mix leakmeter.replay_number(message.content) into its seed"
             )
 
 

@@ -95,7 +95,7 @@ def test_values_in_orders_are_named_where_they_have_another_type() -> None:
         (wire.share_std, wire.NOISE, ConfigRecord({"share-std": "2"}), "share-std"),
         (wire.canary, wire.CANARY, MetricRecord({"id": 0.5, "seed": 1, "included": 1}), "id"),
         (wire.canary, wire.CANARY, MetricRecord({"id": 1, "seed": 1}), "included"),
-        (wire.replay, wire.REPLAY, MetricRecord({"number": 0.5}), "number"),
+        (wire.replay_number, wire.REPLAY, MetricRecord({"number": 0.5}), "number"),
         (wire.sum_outcome, wire.SUM_OUTCOME, ConfigRecord({"step": 0.5}), "saturated"),
         (wire.server_round, wire.CONFIG, ConfigRecord({"server-round": "3"}), "server-round"),
     ]

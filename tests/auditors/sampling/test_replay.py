@@ -52,7 +52,7 @@ class Round:
         inner = self.federation.grid._app
 
         def app(message: Message, context: Any) -> Message:
-            replay = wire.replay(message.content) if how == "replay" else None
+            replay = wire.replay_number(message.content) if how == "replay" else None
             self.federation.draws = stream(0, int(context.node_config["partition-id"]), replay or 0)
             return inner(message, context)
 
