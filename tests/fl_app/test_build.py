@@ -65,13 +65,13 @@ def test_the_batch_limits_what_is_told_only_where_nothing_else_is_random(
     )
     [auditor] = build.auditors(rerun, 210)
     assert isinstance(auditor, MutualInformation)
-    assert auditor.limit is not None
-    known = auditor.limit(0)  # 20 records, batches of 8
+    assert auditor.theory.limit is not None
+    known = auditor.theory.limit(0)  # 20 records, batches of 8
     assert known is not None
     assert known.nats == pytest.approx(np.log(125970))
     for other in (replace(rerun, lrt_game="independent"), replace(rerun, algorithm="fedavg")):
         [auditor] = build.auditors(other, 210)
-        assert auditor.limit(0) is None
+        assert auditor.theory.limit(0) is None
 
 
 def test_a_model_too_small_for_canaries_is_the_users_mistake() -> None:
