@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 import venv
 from collections.abc import Callable, Iterator, Mapping
@@ -159,7 +158,8 @@ def bare_python(folder: Path, *hidden: str) -> Path:
     own = site_packages(python)
     # A folder named in a .pth file is not searched for .pth files of its own, which is where an
     # editable installation of this project is. The name comes first, before what needs them.
-    (own / "0-libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    libraries = [place for place in sys.path if place.endswith("site-packages")]
+    (own / "0-libraries.pth").write_text("\n".join(libraries) + "\n")
     for name in hidden:
         (own / f"{name}.py").write_text(f"raise ImportError('No module named {name} here')\n")
     return python
