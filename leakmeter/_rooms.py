@@ -18,7 +18,9 @@ ROOMS = ("auditors", "clients", "strategies", "fl_app")
 
 
 def lazy(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a room's `__getattr__`, which imports the home of a public name when it is asked for.
+    """Return a room's `__getattr__`, which imports a public name or a folder when it is asked for.
+
+    So after `import leakmeter` alone, `leakmeter.auditors.bounds` is there.
 
     Args:
         room: The room's `__name__`.
@@ -27,9 +29,11 @@ def lazy(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     room = _full(room)
 
     def find(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        return getattr(import_module(f"{room}.{homes[name]}"), name)
+        if name in homes:
+            return getattr(import_module(f"{room}.{homes[name]}"), name)
+        if not name.startswith("_") and find_spec(f"{room}.{name}") is not None:
+            return import_module(f"{room}.{name}")
+        raise AttributeError(f"module {room!r} has no attribute {name!r}")
 
     return find
 

@@ -154,7 +154,7 @@ class KeepsNumbersAsKeys(Honest):
         return {"total": {1: self.total}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.total = state["total"].get(1, 0.0)  # a checkpoint has turned 1 into "1"
+        self.total = next(iter(state["total"].values()))  # a checkpoint refuses it all the same
 
 
 class OrdersStrangers(Honest):
@@ -181,7 +181,7 @@ BROKEN: list[tuple[type[Auditor], Callable[[checks.Make], None], str]] = [
     (NeedsReplies, checks.check_an_abandoned_round_is_survived, "ZeroDivisionError"),
     (Forgets, checks.check_it_resumes, "must be as without"),
     (KeepsObjects, checks.check_it_resumes, "got KeepsObjects"),
-    (KeepsNumbersAsKeys, checks.check_it_resumes, "must be as without"),
+    (KeepsNumbersAsKeys, checks.check_it_resumes, "must be strings, got 1"),
     (OrdersStrangers, checks.check_orders_go_to_the_chosen_only, r"got \[0\]"),
 ]
 
