@@ -95,7 +95,7 @@ def test_a_message_that_does_not_say_its_round_is_refused(tiny_config: Config) -
         content = RecordDict({"arrays": load_task(config).initial_arrays(), "config": order})
         [reply] = sent(config, content)
         assert reply.has_error()
-        assert "must say server-round, a whole number, got" in reply.error.reason
+        assert "server-round must be a whole number, got" in reply.error.reason
 
 
 # What the client's owner allows.
