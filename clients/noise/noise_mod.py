@@ -8,7 +8,6 @@ Adaptive Clipping, arXiv:1905.03871, for the bit that says whether a norm was be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +16,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import clip, gaussian
-
-Call = Callable[[Message, Context], Message]
 
 
 @dataclass(frozen=True)
