@@ -160,7 +160,7 @@ class Auditor(ABC):
     `state` must return JSON types and numpy arrays only; it is what a resumed run starts from.
 
     Attributes:
-        name: How findings and records call it; differs between the auditors of one run.
+        name: How findings and checkpoints call it; differs between the auditors of one run.
         reads: Fields of `RoundView` that its adversary sees. A finding may depend on no others.
         wants_truth: Whether clients should keep their plain updates (simulation only).
         watch: Told which stage of a long audit is how far, if somebody shows progress.

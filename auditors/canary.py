@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.rng import stream
 
+__all__ = ["canary_vector"]
+
 _BLOCK = 2**15  # numbers of a canary held at a time
 
 

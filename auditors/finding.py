@@ -19,7 +19,7 @@ Unit = Literal["client", "record"]
 Observer = Literal["server", "outsider", "wire"]
 _WORDS = {"observer": Observer, "adjacency": Adjacency, "unit": Unit}
 
-LIMIT: Final = "limit"  # the quantity of findings that only say what an auditor cannot do
+LIMITATION: Final = "limit"  # the quantity of findings that say what an auditor cannot do
 THREAT_MODEL: Final = "nobody in particular: what this audit cannot see or show here"
 
 

@@ -7,6 +7,8 @@ from operator import index
 
 import numpy as np
 
+__all__ = ["stream"]
+
 
 def stream(seed: int, *path: str | int) -> np.random.Generator:
     """Return the generator that belongs to `seed` and a path of names and numbers.

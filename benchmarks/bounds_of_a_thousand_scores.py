@@ -21,15 +21,13 @@ from scipy.stats import beta, norm
 from benchmarks.measure import Row, Scale, Timer, alone, interleave, paired, timer
 from benchmarks.script import main
 from leakmeter.auditors.bounds import band
-from leakmeter.auditors.bounds.lower_bound import (
-    Bonferroni,
-    Fixed,
-    PilotSplit,
-    epsilon_lower_bound,
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.one_run import (
     guess_by_rank,
     one_run_epsilon,
     one_run_gaussian_epsilon,
 )
+from leakmeter.auditors.bounds.rules import Bonferroni, Fixed, PilotSplit
 from leakmeter.auditors.rng import stream
 
 REPETITIONS, DELTA, LIMIT = 15, 1e-6, 50e-3

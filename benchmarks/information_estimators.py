@@ -22,7 +22,8 @@ from leakmeter.auditors.information import (
     joint_information,
     logdet_information,
 )
-from leakmeter.auditors.information.mine.estimator import NeuralEstimate, Rows, Training, estimate
+from leakmeter.auditors.information.mine.estimator import NeuralEstimate, Rows, estimate
+from leakmeter.auditors.information.mine.training import Training
 from leakmeter.auditors.rng import stream
 
 # Dimension and users, and which critics are trained there.

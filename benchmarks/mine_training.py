@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.script import main
-from leakmeter.auditors.information.mine.estimator import Training, estimate
+from leakmeter.auditors.information.mine.estimator import estimate
+from leakmeter.auditors.information.mine.training import Training
 from leakmeter.auditors.rng import stream
 
 PAIRS, FITTED, CRITICS = 1000, 600, 5

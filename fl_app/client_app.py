@@ -17,10 +17,10 @@ from flwr.clientapp import ClientApp
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.rng import stream
 from leakmeter.clients import FillMod, MaskMod, NoiseMod
 from leakmeter.clients.identity import add_identity
-from leakmeter.clients.secure_sum.mask_mod import Call
 from leakmeter.clients.water_filling.fill_mod import filled_record
 from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
 from leakmeter.fl_app.config.config import Config

@@ -15,6 +15,7 @@ from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.data import load as data
+from leakmeter.fl_app.data.dataset import Dataset
 from leakmeter.fl_app.data.partition import Sizes, partition, sizes
 
 
@@ -22,7 +23,7 @@ from leakmeter.fl_app.data.partition import Sizes, partition, sizes
 class Task:
     """Data, partition and model of a run; the same in the server and in every client."""
 
-    dataset: data.Dataset
+    dataset: Dataset
     parts: tuple[Tensor, ...]
     initial: nn.Module
 

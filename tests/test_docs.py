@@ -14,8 +14,9 @@ from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.clients import MaskMod
 from leakmeter.fl_app.cli import reproduce, run
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.config import Config, kebab
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import kebab
 from tests.docs_blocks import blocks, commands, our_arguments, spans
 from tests.helpers.project import ROOT
 

@@ -28,11 +28,6 @@ from scipy.special import ndtri, ndtri_exp
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.bounds.band import MAX_EXACT, Limit
-from leakmeter.auditors.bounds.one_run import (
-    guess_by_rank,
-    one_run_epsilon,
-    one_run_gaussian_epsilon,
-)
 from leakmeter.auditors.bounds.rules import (
     Bonferroni,
     Fixed,
@@ -45,18 +40,6 @@ from leakmeter.auditors.bounds.rules import (
 )
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-
-__all__ = [
-    "Bonferroni",
-    "Fixed",
-    "PilotSplit",
-    "Rule",
-    "SimultaneousBand",
-    "epsilon_lower_bound",
-    "guess_by_rank",
-    "one_run_epsilon",
-    "one_run_gaussian_epsilon",
-]
 
 Family = Literal["any", "gaussian"]
 # Maps upper limits of ln FPR and FNR to what each pair proves.

@@ -28,7 +28,7 @@ from leakmeter.auditors.canaries.estimates import (
     one_fit,
     two_fits,
 )
-from leakmeter.auditors.canaries.limitations import canary_limits
+from leakmeter.auditors.canaries.limitations import canary_limitations
 from leakmeter.auditors.canaries.proofs import prove
 from leakmeter.auditors.canaries.schedule import schedule
 from leakmeter.auditors.canaries.transcript import Transcript
@@ -132,7 +132,7 @@ class OneShotCanaries(Auditor):
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say where there are too few canaries, clients or parameters to see much."""
-        return canary_limits(project, canaries=self._k, seats=self.seats)
+        return canary_limitations(project, canaries=self._k, seats=self.seats)
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""

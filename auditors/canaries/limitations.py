@@ -11,7 +11,7 @@ _FEW: Final = 10  # canaries; half of them take part, and a fit of five is a gue
 _VISIBLE: Final = 3.0  # standard deviations
 
 
-def canary_limits(project: Project, *, canaries: int, seats: int) -> list[str]:
+def canary_limitations(project: Project, *, canaries: int, seats: int) -> list[str]:
     """Return in words where there are too few canaries, clients or parameters.
 
     Args:

@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc, gammaln
 
-from leakmeter.auditors.bounds.lower_bound import (
-    Bonferroni,
-    epsilon_lower_bound,
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.one_run import (
     guess_by_rank,
     one_run_epsilon,
     one_run_gaussian_epsilon,
 )
-from leakmeter.auditors.bounds.rules import Limits
+from leakmeter.auditors.bounds.rules import Bonferroni, Limits
 from leakmeter.auditors.finding import Bound
 
 Scores = NDArray[np.float64]

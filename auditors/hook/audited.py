@@ -245,7 +245,7 @@ class Audited(Wrapper):
     def _view(self, opened: OpenRound, updates: Updates, arrays: ArrayRecord | None) -> RoundView:
         """Return what the round shows, and note where instruments did not answer."""
         obeyed, refused = opened.obeyed(updates)
-        self._panel.limit_seats(refused, NO_CANARIES)
+        self._panel.note_seats(refused, NO_CANARIES)
         truth, weights = self._truth(opened, updates)
         return RoundView(
             server_round=opened.server_round,
@@ -267,7 +267,7 @@ class Audited(Wrapper):
         truth, weights = opened.truth(updates, self._timeout)
         if updates and not truth:
             self._has_tap = False  # a client app without one is not asked again
-            self._panel.limit_truth(NO_TRUTH)
+            self._panel.note_truth(NO_TRUTH)
         return truth, weights
 
     def _configure_evaluate(

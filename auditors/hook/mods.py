@@ -16,6 +16,7 @@ from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 
+# What a mod calls to reach the next mod, and at last the app.
 Call = Callable[[Message, Context], Message]
 
 # Flower's programs for deployed clients are made of this, and its simulations never load it.

@@ -14,7 +14,7 @@ from leakmeter.auditors.auditor import (
     RoundView,
     UnableError,
 )
-from leakmeter.auditors.finding import LIMIT, THREAT_MODEL, Finding
+from leakmeter.auditors.finding import LIMITATION, THREAT_MODEL, Finding
 
 _log = logging.getLogger("flwr")
 _BEFORE = "before round 1"
@@ -35,7 +35,7 @@ class Panel:
             raise ValueError(f"auditors must have different names, got {names}")
         self.auditors = list(auditors)
         self.failures: list[str] = []
-        self._limits: dict[tuple[str, str], Finding] = {}  # by auditor and words
+        self._limitations: dict[tuple[str, str], Finding] = {}  # by auditor and words
         self._seats: dict[int, str] = {}  # client -> auditor that ordered its canary
         self._spoke: set[str] = set()  # auditors that have found anything
         self._restored: Mapping[str, Any] = {}
@@ -63,22 +63,22 @@ class Panel:
         for auditor in list(self.auditors):
             try:
                 for words in auditor.limits(project):
-                    self._limit(auditor, words)
+                    self._note(auditor, words)
             except Exception as error:
                 self._drop(auditor, _BEFORE, error)
 
-    def limit_seats(self, clients: Collection[int], words: str) -> None:
+    def note_seats(self, clients: Collection[int], words: str) -> None:
         """Note what was seen of these clients' canaries, for the auditors that ordered them."""
         owners = {self._seats[client] for client in clients}
         for auditor in self.auditors:
             if auditor.name in owners:
-                self._limit(auditor, words)
+                self._note(auditor, words)
 
-    def limit_truth(self, words: str) -> None:
+    def note_truth(self, words: str) -> None:
         """Note why there are no plain updates, for the auditors that want them."""
         for auditor in self.auditors:
             if auditor.wants_truth:
-                self._limit(auditor, words)
+                self._note(auditor, words)
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> dict[int, Canary]:
         """Ask each auditor for its canaries among the clients that are still free."""
@@ -124,17 +124,20 @@ class Panel:
                 found = auditor.report()
                 findings += found
                 if not found and auditor.name not in self._spoke:
-                    self._limit(auditor, _SILENT)
+                    self._note(auditor, _SILENT)
             except Exception as error:
                 self._drop(auditor, "report", error)
-        return [*findings, *self._limits.values()]
+        return [*findings, *self._limitations.values()]
 
     def state(self) -> dict[str, Any]:
         """Return the auditors' states by name, and who has failed."""
         states = {a.name: a.state() for a in self.auditors}
-        limits = [list(said) for said in self._limits]
-        said = {"failures": list(self.failures), "limits": limits, "spoke": sorted(self._spoke)}
-        return {"auditors": states, **said}
+        return {
+            "auditors": states,
+            "failures": list(self.failures),
+            "limits": [list(said) for said in self._limitations],
+            "spoke": sorted(self._spoke),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned; it reaches the auditors in `begin`."""
@@ -144,19 +147,19 @@ class Panel:
         self.failures = list(state["failures"])
         self._spoke = set(state.get("spoke", self._restored))
         for name, words in state.get("limits", ()):
-            self._limits[name, words] = _limit_of(name, words)
+            self._limitations[name, words] = _limitation(name, words)
 
     def fail(self, what: str, error: Exception) -> None:
         """Note that something of the hook's own has failed, which is no reason to stop training."""
         _log.error("%s: %s", what, error, exc_info=error)
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
 
-    def _limit(self, auditor: Auditor, words: str) -> None:
+    def _note(self, auditor: Auditor, words: str) -> None:
         """Say once what an auditor cannot do, and keep it for the report."""
-        if (auditor.name, words) in self._limits:
+        if (auditor.name, words) in self._limitations:
             return
         _log.warning("auditor %s: %s", auditor.name, words)
-        self._limits[auditor.name, words] = _limit_of(auditor.name, words)
+        self._limitations[auditor.name, words] = _limitation(auditor.name, words)
 
     def _drop(self, auditor: Auditor, when: str, error: Exception) -> None:
         if isinstance(error, UnableError):  # in words of its own; where in our code is of no use
@@ -167,14 +170,14 @@ class Panel:
         self.auditors.remove(auditor)
 
 
-def _limit_of(auditor: str, words: str) -> Finding:
-    """Return a limit as a finding, so that every report shows it."""
+def _limitation(auditor: str, words: str) -> Finding:
+    """Return a limitation as a finding, so that every report shows it."""
     return Finding(
         value=1.0,
         kind="diagnostic",
         rule=words,
         auditor=auditor,
-        quantity=LIMIT,
+        quantity=LIMITATION,
         threat_model=THREAT_MODEL,
         observer="server",
     )

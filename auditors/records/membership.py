@@ -22,7 +22,8 @@ from scipy.stats import rankdata
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import Auditor, RoundView
-from leakmeter.auditors.bounds.lower_bound import Rule, SimultaneousBand, epsilon_lower_bound
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.rules import Rule, SimultaneousBand
 from leakmeter.auditors.finding import Bound, Finding
 
 Spread = Literal["shared", "record"]

@@ -35,9 +35,8 @@ class Cohort:
     Args:
         module: The model; its parameters' values are not used, and it is never changed.
         rule: What every client does.
-        device: Where to compute.
         memory: Bytes that the work may take, beside the data and the result.
-        threads: Chunks of clients at a time, on the CPU; fewer if `memory` would not do. Torch is
+        threads: Chunks of clients at a time; fewer if `memory` would not do. Torch is
             held to one thread of its own meanwhile, which loses less on a machine that is shared.
 
     Attributes:
@@ -57,7 +56,6 @@ class Cohort:
         module: nn.Module,
         rule: UpdateRule,
         *,
-        device: str = "cpu",
         memory: int = 2**28,
         threads: int = 1,
     ) -> None:
@@ -65,9 +63,9 @@ class Cohort:
             raise ValueError(f"memory must be at least 1 byte, got {memory}")
         if threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
-        self._module = copy.deepcopy(module).to(device)
+        self._module = copy.deepcopy(module)
         self._rule, self._steps = rule, as_steps(rule)
-        self._device, self._memory, self._threads = torch.device(device), memory, threads
+        self._memory, self._threads = memory, threads
         self._layers = layers_of(self._module)
         self._others: dict[tuple[torch.Size, torch.dtype], Engine] = {}
         self.dim = sum(p.numel() for p in module.parameters())
@@ -94,7 +92,7 @@ class Cohort:
         Args:
             start: The global model, flat in the order of `module.parameters()`, (dim,); or several
                 that are to see the same batches, (models, dim).
-            x: Inputs of all examples; copied to the device at every call if they are elsewhere.
+            x: Inputs of all examples.
             y: Their labels.
             records: Which examples each client holds; any sizes.
             rngs: From where each client's batches are drawn, one generator each.
@@ -112,7 +110,7 @@ class Cohort:
         updates = models.new_empty((len(models), len(records), self.dim))
         if not len(records):
             return updates.view(*begin.shape[:-1], 0, self.dim)
-        x, y = x.to(self._device).contiguous(), y.to(self._device)
+        x = x.contiguous()
         own = [np.asarray(part, dtype=np.int64) for part in records]
         engine = self._engine(x, y)
         chunks, workers = self._chunks(engine, len(models), np.array([len(part) for part in own]))
@@ -121,7 +119,7 @@ class Cohort:
             chunk = Chunk([own[i] for i in members], [rngs[i] for i in members])
             with torch.no_grad():  # a thread of its own has a mode of its own
                 trained = engine.train(models, x, y, chunk)
-                updates[:, torch.from_numpy(members).to(self._device)] = trained
+                updates[:, torch.from_numpy(members)] = trained
 
         with _one_torch_thread(), ThreadPoolExecutor(workers) as pool:
             # One worker is this thread, which keeps tracebacks and profiles plain.
@@ -135,7 +133,7 @@ class Cohort:
         if begin.ndim not in (1, 2) or begin.shape[-1] != self.dim:
             allowed = f"({self.dim},) or (models, {self.dim})"
             raise ValueError(f"start must have shape {allowed}, got {tuple(begin.shape)}")
-        return begin.to(self._device, next(self._module.parameters()).dtype)
+        return begin.to(next(self._module.parameters()).dtype)
 
     def _engine(self, x: Tensor, y: Tensor) -> Engine:
         """Return how to train on such data."""

@@ -8,7 +8,6 @@ Adaptive Clipping, arXiv:1905.03871, for the bit that says whether a norm was be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +16,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import clip, gaussian
-
-Call = Callable[[Message, Context], Message]
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class NoiseMod:
             if not self.required or (self.allow_tap and wire.only_collects(message.content)):
                 return call_next(message, context)
             raise ValueError(f"a train message must carry {wire.NOISE!r}: this client clips")
-        norm, std = self._limits(order)
+        norm, std = self._allowed(order)
         sent = wire.arrays(message.content)
         layout = Layout.of(sent, wire.left_out(message.content))
         source = self._source(order, context)
@@ -87,7 +85,7 @@ class NoiseMod:
         content = RecordDict({key: arrays, "metrics": metrics, wire.NOISE: done})
         return Message(content, reply_to=message)
 
-    def _limits(self, order: ConfigRecord) -> tuple[float, float]:
+    def _allowed(self, order: ConfigRecord) -> tuple[float, float]:
         """Return the clip norm and noise that the order asks for, if the owner allows them."""
         if missing := sorted({"clip-norm", "share-std", "weight-key", "round"} - set(order)):
             raise ValueError(f"{wire.NOISE!r} must say {', '.join(missing)}")

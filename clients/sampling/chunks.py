@@ -99,12 +99,11 @@ class Sampling(UpdateSampler):
         stream: Stream,
         *,
         project: Array | None = None,
-        first: int = 0,
     ) -> Iterator[Array]:
         """Yield chunks (draws, dim or k) of the same draws, summed over the clients."""
         self._check(clients)
         job = Job(model, tuple(stream), project, is_summed=True)
-        return self._run(job, self._pieces(tuple(clients), draws, first))
+        return self._run(job, self._pieces(tuple(clients), draws))
 
     def moments(self, model: Array, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
         """Return the moments of the sum over `clients`, fitted for the game that is played.

@@ -7,7 +7,6 @@ within what its owner has allowed when listing it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.masking import RingVector
@@ -35,8 +35,6 @@ from leakmeter.clients.secure_sum.wire import (
 )
 
 _log = logging.getLogger("flwr")
-
-Call = Callable[[Message, Context], Message]
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,18 @@ single examples; a mod cannot. What the app has done, it says in a record beside
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.mods import Call
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 
 if TYPE_CHECKING:
     from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
 
-Call = Callable[[Message, Context], Message]
 
 # What the server counts on, and how the client's own value must compare with it.
 _AT_LEAST = ("sigma2", "batch-size", "examples")

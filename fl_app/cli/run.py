@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakmeter import __version__
-from leakmeter.fl_app.config.config import Config, kebab, read_toml
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import kebab, read_toml
 
 if TYPE_CHECKING:
     from leakmeter.fl_app.run.folder import RunFolder

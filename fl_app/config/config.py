@@ -57,6 +57,3 @@ class Config(Settings):
             value = json.dumps(getattr(self, spec.name), ensure_ascii=False)
             lines.append(f"{kebab(spec.name)} = {value}")
         return "\n".join(lines[1:]) + "\n"
-
-
-__all__ = ["Config", "kebab", "read_toml"]

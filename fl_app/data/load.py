@@ -29,8 +29,6 @@ from leakmeter.fl_app.data.dataset import (
 )
 from leakmeter.fl_app.data.mnist import load_emnist_digits, load_fashion_mnist, load_mnist
 
-__all__ = ["FOLDER_VARIABLE", "Dataset", "load"]
-
 
 def load(
     name: str,

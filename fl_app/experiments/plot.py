@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# Inches: a row of pictures, and a panel.
+_ROW = 0.62
+_WIDTH, _HEIGHT = 5.2, 4.0
+
 
 @dataclass(frozen=True)
 class Line:
@@ -73,13 +77,13 @@ def drawn(figure: Sequence[Panel] | Gallery) -> str | bytes:
     return picture_figure(figure) if isinstance(figure, Gallery) else line_figure(figure)
 
 
-def picture_figure(gallery: Gallery, *, height: float = 0.62) -> bytes:
-    """Return the pictures as PNG; the height of a row is in inches."""
+def picture_figure(gallery: Gallery) -> bytes:
+    """Return the pictures as PNG."""
     from matplotlib.figure import Figure
 
     rows = [_side_by_side(strip) for strip in gallery.strips]
     widest = max(row.shape[1] / row.shape[0] for row in rows)
-    size = (height * widest + 2.6, 1.1 * height * len(rows) + 0.5)
+    size = (_ROW * widest + 2.6, 1.1 * _ROW * len(rows) + 0.5)
     figure = Figure(figsize=size, dpi=100, layout="constrained")
     figure.suptitle(gallery.title, fontsize="medium")
     every = figure.subplots(len(rows), 1, squeeze=False)[:, 0]
@@ -104,14 +108,14 @@ def _side_by_side(strip: Strip) -> NDArray[np.floating[Any]]:
     return np.concatenate(list(colours_last), axis=1)[:, :-gap]
 
 
-def line_figure(panels: Sequence[Panel], *, width: float = 5.2, height: float = 4.0) -> str:
-    """Return panels side by side as SVG; width and height of each are in inches."""
+def line_figure(panels: Sequence[Panel]) -> str:
+    """Return panels side by side as SVG."""
     import matplotlib  # heavy, and only wanted where a figure is drawn
     from matplotlib.figure import Figure
 
     # Identifiers in an SVG are random unless salted, and text is drawn by the reader's fonts.
     with matplotlib.rc_context({"svg.hashsalt": "leakmeter", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(width * len(panels), height), layout="constrained")
+        figure = Figure(figsize=(_WIDTH * len(panels), _HEIGHT), layout="constrained")
         for place, panel in enumerate(panels, start=1):
             axes = figure.add_subplot(1, len(panels), place)
             axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)

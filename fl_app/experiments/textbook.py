@@ -8,6 +8,7 @@ all of them. The second is computed as printed, and by the ring that the secure 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -48,22 +49,27 @@ def run(scale: str, cells: Cells) -> Table:
             "them. Example 2: the ring adds self masks and pairwise masks from AES streams, 32 "
             "bits wide; its uploads look random, and their sum is the sum of the updates.",
         ),
-        comparisons=(
-            Comparison(
-                "Textbook chapter, worked example 1",
-                "noise for C = 1.5, ε = 2, δ = 1e-5 over 100 rounds, basic composition",
-                f"σ = {_PRINTED}",
-                f"σ = {noise['classical']:.4f}",
-                f"the square root was rounded to 5.717 on the way. {one:.1f} is enough for each "
-                f"round's share, and {rounds:.1f} for all rounds together, both exactly",
-            ),
-            Comparison(
-                "Textbook chapter, worked example 2",
-                "three clients with updates 8, 5, 11 and masks 4, 7, 2",
-                "masked values -3, 7, 20; sum 24",
-                f"masked values {sent}; sum {sum(masks['sent'])}, also in the ring of the secure "
-                "sum",
-            ),
+        comparisons=_comparisons(noise, masks),
+    )
+
+
+def _comparisons(noise: Mapping[str, float], masks: Mapping[str, Any]) -> tuple[Comparison, ...]:
+    one, rounds = float(noise["one round"]), float(noise["all rounds"])
+    sent = ", ".join(map(str, masks["sent"]))
+    return (
+        Comparison(
+            "Textbook chapter, worked example 1",
+            "noise for C = 1.5, ε = 2, δ = 1e-5 over 100 rounds, basic composition",
+            f"σ = {_PRINTED}",
+            f"σ = {noise['classical']:.4f}",
+            f"the square root was rounded to 5.717 on the way. {one:.1f} is enough for each "
+            f"round's share, and {rounds:.1f} for all rounds together, both exactly",
+        ),
+        Comparison(
+            "Textbook chapter, worked example 2",
+            "three clients with updates 8, 5, 11 and masks 4, 7, 2",
+            "masked values -3, 7, 20; sum 24",
+            f"masked values {sent}; sum {sum(masks['sent'])}, also in the ring of the secure sum",
         ),
     )
 

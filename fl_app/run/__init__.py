@@ -1,1 +1,4 @@
-"""One run from its first check to its report: budget, folder, checkpoints, deployment."""
+"""One run from its first check to its report: read `launch`, then `run`.
+
+Beside them `preflight`, `nodes` and `budget` (checks), `folder`, `checkpoint` and `progress`.
+"""

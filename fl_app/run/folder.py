@@ -1,4 +1,4 @@
-"""The folder of a run: its configuration, its record, and where to go on."""
+"""The folder of a run: its configuration, its log, and where to resume."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RunFolder:
         """Return the state after the last whole round; None if not one was kept.
 
         Everything that would make the rest of the run another run is a user's mistake: a damaged
-        file, a record that lacks rounds, settings that are not those the run began with.
+        file, a run log that lacks rounds, settings that are not those the run began with.
         """
         try:
             rounds = [int(line["server_round"]) for line in read_rounds(self.path)]
@@ -79,11 +79,11 @@ class RunFolder:
         return dict(state)
 
     def start_over(self) -> None:
-        """Drop the record of a run that was cut short before its first checkpoint."""
+        """Drop the log of a run that was cut short before its first checkpoint."""
         (self.path / "rounds.jsonl").unlink(missing_ok=True)
 
     def _check(self, state: Any, rounds: list[int]) -> None:
-        """Raise if a checkpoint does not belong to this folder's settings and record."""
+        """Raise if a checkpoint does not belong to this folder's settings and run log."""
         wanted = {"server_round", "model", "strategy", "audit", "config"}
         if not isinstance(state, dict) or not wanted <= set(state):
             raise ConfigError(f"resume needs a checkpoint of a run, but {self.checkpoint} is none")

@@ -1,1 +1,1 @@
-"""DP-FedAvg on the server: `mechanism` (who adds noise), `noised` (the wrapper), `reply`."""
+"""DP-FedAvg on the server: `noised` (the wrapper) and `reply` (what it reads from replies)."""

@@ -55,10 +55,6 @@ _ASSUMED: dict[Mechanism, tuple[str, ...]] = {
         "every client takes its full gradient and adds noise of its floor to each coordinate",
     ),
 }
-_SUBSPACE = (
-    "the gradients of all possible records lie in one public subspace, in which the eigenvalues "
-    "are meant"
-)
 _ROUGH = "a client's noise is below two rounding steps: the Gaussian law is approximate"
 
 
@@ -96,7 +92,6 @@ def guarantee(
     delta: float,
     *,
     conversion: Conversion = "tight",
-    is_subspace: bool = False,
 ) -> RecordGuarantee:
     """Return what rounds guarantee together to a record of any client in them.
 
@@ -104,10 +99,7 @@ def guarantee(
         rounds: The sums that were released.
         delta: δ.
         conversion: From Rényi DP to ε at δ.
-        is_subspace: Whether floors of sampling alone are meant in a subspace (Theorem 3).
     """
-    if is_subspace and any(one.mechanism != "sampling" for one in rounds):
-        raise ValueError("is_subspace must be False unless all rounds rely on sampling alone")
     curve = composed(rounds)
     limit = min(one.limit for one in rounds)
     value = epsilon_of(curve, delta, limit=limit, conversion=conversion)
@@ -118,8 +110,6 @@ def guarantee(
         value, rule = math.inf, f"{saturated} coordinates saturated, which voids the guarantee"
     is_rough = any(one.is_rough for one in rounds)
     specific = [text for kind in kinds for text in _ASSUMED[kind]]
-    if is_subspace:
-        specific.append(_SUBSPACE)
     if is_rough:
         specific.append(_ROUGH)
     bound = Bound(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.finding import LIMIT
+from leakmeter.auditors.finding import LIMITATION
 from leakmeter.auditors.not_covered import WORDS
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
@@ -77,7 +77,7 @@ def test_findings_about_clients_say_that_the_guarantee_does_not_cover_them(
     few = {"lrt_fit": 150, "lrt_candidates": 20, "lrt_trials": 40}
     report = run(tmp_path, auditors=names, rounds=1, **few)
     assert not report["failures"]
-    found = [f for f in report["findings"] if f["quantity"] != LIMIT]  # which claims nothing
+    found = [f for f in report["findings"] if f["quantity"] != LIMITATION]  # which claims nothing
     of_clients = [f for f in found if f["auditor"] in ("likelihood-ratio", "one-shot")]
     of_records = [f for f in found if f["unit"] == "record"]
     assert {f["auditor"] for f in of_clients} == {"likelihood-ratio", "one-shot"}

@@ -33,8 +33,6 @@ from leakmeter.auditors.rng import stream
 
 Rows = NDArray[np.floating[Any]]
 
-__all__ = ["NeuralEstimate", "Spread", "Training", "estimate", "rotated"]
-
 _COLUMNS = 4096  # of wide samples at a time
 
 

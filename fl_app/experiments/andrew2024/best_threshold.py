@@ -20,13 +20,8 @@ from scipy.special import log_ndtr
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.band import limit_table
-from leakmeter.auditors.bounds.lower_bound import (
-    Fixed,
-    PilotSplit,
-    SimultaneousBand,
-    epsilon_lower_bound,
-    proven_epsilons,
-)
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound, proven_epsilons
+from leakmeter.auditors.bounds.rules import Fixed, PilotSplit, SimultaneousBand
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table

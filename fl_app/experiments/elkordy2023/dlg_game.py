@@ -31,7 +31,8 @@ from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Fresh
 from leakmeter.clients.update import FedSGD
-from leakmeter.fl_app.data.load import Dataset, load
+from leakmeter.fl_app.data.dataset import Dataset
+from leakmeter.fl_app.data.load import load
 from leakmeter.fl_app.model import build
 
 Images = NDArray[np.float32]

@@ -90,19 +90,7 @@ def run(scale: str, cells: Cells) -> Table:
         ]
         accurate = [_accuracy(cells, what, n, epsilon) for n in what.users]
         found = told[epsilon] = [f | {"accuracy": a} for f, a in zip(found, accurate, strict=True)]
-        rows += [
-            (
-                page.number(epsilon),
-                page.number(std),
-                n,
-                page.plus_minus(f),
-                page.number(f["mean"]),
-                page.number(f["gaussian"]),
-                page.share(setting, f),
-                f"{f['accuracy']:.3f}",
-            )
-            for n, f in zip(what.users, found, strict=True)
-        ]
+        rows += [_row(setting, epsilon, n, f) for n, f in zip(what.users, found, strict=True)]
         label = f"ε = {page.number(epsilon)}"
         lines.append(page.line(label, what.users, [f["mean"] for f in found], color))
         learnt.append(page.line(label, what.users, accurate, color))
@@ -122,6 +110,19 @@ def run(scale: str, cells: Cells) -> Table:
             ),
         },
         comparisons=_comparisons(what, told) if scale == "paper" else (),
+    )
+
+
+def _row(setting: Setting, epsilon: float, users: int, found: dict[str, Any]) -> tuple[Any, ...]:
+    return (
+        page.number(epsilon),
+        page.number(noise_std(epsilon)),
+        users,
+        page.plus_minus(found),
+        page.number(found["mean"]),
+        page.number(found["gaussian"]),
+        page.share(setting, found),
+        f"{found['accuracy']:.3f}",
     )
 
 

@@ -83,7 +83,8 @@ def _key(what: _Scale, dim: int) -> str:
 
 def _cell(what: _Scale, dim: int) -> dict[str, Any]:
     """Return truth and findings of one dimension, in bits."""
-    from leakmeter.auditors.information.mine.estimator import Training, estimate
+    from leakmeter.auditors.information.mine.estimator import estimate
+    from leakmeter.auditors.information.mine.training import Training
 
     rng = stream(_SEED, "mine-dimension", dim)
     x, others = rng.standard_normal((2, what.pairs, dim))

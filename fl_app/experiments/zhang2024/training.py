@@ -27,6 +27,7 @@ from leakmeter.clients.water_filling.per_example import per_example_gradients
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app import model
 from leakmeter.fl_app.data import load as data
+from leakmeter.fl_app.data.dataset import Dataset
 from leakmeter.fl_app.experiments.base import Cells
 from leakmeter.strategies.water_filling.guarantee import (
     full_gradient_epsilon,
@@ -216,7 +217,7 @@ def _records(size: Scale, which: np.ndarray) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=1)
-def _data(name: str, enlarged: int = 1) -> data.Dataset:
+def _data(name: str, enlarged: int = 1) -> Dataset:
     found = data.load(name)
     if enlarged == 1:
         return found
@@ -227,7 +228,7 @@ def _data(name: str, enlarged: int = 1) -> data.Dataset:
     return replace(found, train_x=larger[0], test_x=larger[1])
 
 
-def _accuracy(net: nn.Module, dataset: data.Dataset) -> float:
+def _accuracy(net: nn.Module, dataset: Dataset) -> float:
     with torch.no_grad():
         guesses = net(torch.from_numpy(dataset.test_x)).argmax(dim=1).numpy()
     return float((guesses == dataset.test_y).mean())

@@ -87,7 +87,7 @@ def _null(values: Mapping[str, Any], edges: Sequence[float]) -> tuple[list[float
         return [b - a for a, b in pairwise(below)], "normal law"
     if isinstance(null, list) and len(null) == len(edges) - 1:
         return [float(v) for v in null], "drawn from its exact law"
-    return None, ""  # records of early releases
+    return None, ""  # reports of early releases
 
 
 def _which(threat_model: str) -> str:

@@ -27,7 +27,7 @@ def cards(run: Run) -> Markup:
     made = verdicts(run)
     if not made:
         none = "No auditor has said anything: nothing is known about what this run leaks."
-        return joined(tag("p", none), _limits(run))
+        return joined(tag("p", none), _limitations(run))
     note = (
         "Each card is one adversary. “No leak shown” is not “private”. A lower bound says at "
         "least, a guarantee at most; an estimate stands beside what it would be without a leak."
@@ -41,15 +41,15 @@ def cards(run: Run) -> Markup:
         tag("ul", *counts, class_="counts"),
         tag("p", note, class_="note"),
         tag("div", *articles, class_="cards"),
-        _limits(run),
+        _limitations(run),
     )
 
 
-def _limits(run: Run) -> Markup | None:
+def _limitations(run: Run) -> Markup | None:
     """Return what the audits could not see or show here."""
-    if not run.limits:
+    if not run.limitations:
         return None
-    entries = [tag("li", tag("strong", f.auditor), f": {f.rule}") for f in run.limits]
+    entries = [tag("li", tag("strong", f.auditor), f": {f.rule}") for f in run.limitations]
     return joined(tag("h3", "What the audits cannot see or show here"), tag("ul", *entries))
 
 

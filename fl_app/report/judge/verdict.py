@@ -106,7 +106,7 @@ def verdicts(run: Run) -> list[Verdict]:
     if not run.is_finished and run.findings:
         last = max(f.server_round or 0 for f in run.findings)
         found = tuple(f for f in run.findings if f.server_round == last)
-    found = tuple(f for f in found if f not in run.limits)
+    found = tuple(f for f in found if f not in run.limitations)
     made = [_verdict(tuple(group)) for group in by_adversary(found).values()]
     return sorted(made, key=lambda v: list(BADGES).index(v.level))
 

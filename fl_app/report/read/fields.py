@@ -1,4 +1,4 @@
-"""The fields of a record and what each may hold; a wrong one is a user's mistake, said in a line.
+"""The fields of a run log and a report, and what each may hold; a wrong one is a user's mistake.
 
 `docs/report.md` describes the same fields in words. Fields that are not known here are left alone:
 a later release may write more.

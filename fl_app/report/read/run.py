@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors.finding import LIMIT, Finding
+from leakmeter.auditors.finding import LIMITATION, Finding
 from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read.fields import REPORT, ROUND, checked, finding, mapping, text
@@ -36,7 +36,7 @@ class Run:
         name: Of its folder; differs between the runs of a page.
         folder: Where it was read from.
         config: Settings, as far as the run noted them.
-        versions: Package to release; empty in records of early releases.
+        versions: Package to release; empty in reports of early releases.
         rounds: Finished rounds.
         findings: Of the rounds and, once it is finished, of the run.
         failures: Which auditors were left out, and why.
@@ -58,9 +58,9 @@ class Run:
         return tuple(f for f in self.findings if f.server_round is None)
 
     @property
-    def limits(self) -> tuple[Finding, ...]:
+    def limitations(self) -> tuple[Finding, ...]:
         """What auditors could not do here, in the words of their rules; no adversary's."""
-        return tuple(f for f in self.findings if f.quantity == LIMIT)
+        return tuple(f for f in self.findings if f.quantity == LIMITATION)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -103,7 +103,7 @@ def _finished(folder: Path, path: Path) -> Run:
     if schema != SCHEMA:
         raise ConfigError(f"{path}: schema must be {SCHEMA}, got {schema!r}")
     found = checked(values, REPORT, str(path))
-    try:  # not in the first records of this schema
+    try:  # not in the first reports of this schema
         versions = mapping(text)(values.get("versions", {}))
     except ValueError as error:
         raise ConfigError(f"{path}: versions must be {error}") from None
@@ -145,7 +145,7 @@ def _findings(values: Sequence[Any], where: str) -> tuple[Finding, ...]:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Return the settings beside an unfinished record; a foreign project leaves none."""
+    """Return the settings beside the log of an unfinished run; a foreign project leaves none."""
     if not path.is_file():
         return {}
     try:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from leakmeter.auditors.bounds.curve import ErrorCurve, drawn
-from leakmeter.auditors.bounds.lower_bound import Bonferroni, SimultaneousBand, epsilon_lower_bound
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.rules import Bonferroni, SimultaneousBand
 from leakmeter.auditors.rng import stream
 
 DELTAS = [0.0, 1e-6, 1e-3, 0.1, 0.5]

@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import laplace, norm
 
 from leakmeter.auditors.bounds.band import MAX_EXACT, band_level, upper_limit
-from leakmeter.auditors.bounds.lower_bound import (
-    Bonferroni,
-    Fixed,
-    PilotSplit,
-    SimultaneousBand,
-    epsilon_lower_bound,
-)
-from leakmeter.auditors.bounds.rules import Scores
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.rules import Bonferroni, Fixed, PilotSplit, Scores, SimultaneousBand
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from leakmeter.auditors.bounds.lower_bound import (
+from leakmeter.auditors.bounds.one_run import (
     guess_by_rank,
     one_run_epsilon,
     one_run_gaussian_epsilon,

@@ -7,13 +7,8 @@ import pytest
 from scipy.stats import laplace, norm
 
 from leakmeter.auditors.bounds.band import upper_limit
-from leakmeter.auditors.bounds.lower_bound import (
-    Bonferroni,
-    Fixed,
-    PilotSplit,
-    SimultaneousBand,
-    epsilon_lower_bound,
-)
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.rules import Bonferroni, Fixed, PilotSplit, SimultaneousBand
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import most_allowed

@@ -15,7 +15,7 @@ from scipy.stats import norm
 from leakmeter.auditors import Membership, check_auditor
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.auditor import RoundFacts, RoundView
-from leakmeter.auditors.bounds.lower_bound import Fixed
+from leakmeter.auditors.bounds.rules import Fixed
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.records.membership import (
     Shadows,

@@ -17,7 +17,8 @@ import pytest
 import leakmeter
 from leakmeter.clients.secure_sum.participant import PublicKeys
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.config import Config, kebab
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.field import kebab
 from leakmeter.strategies.secure_sum.exchange import Exchange
 from tests.helpers.project import ROOT
 

@@ -21,7 +21,7 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.names import DATASETS
-from leakmeter.fl_app.data.load import FOLDER_VARIABLE
+from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE
 from leakmeter.fl_app.experiments.andrew2024 import dp_fedavg_writers
 from leakmeter.fl_app.experiments.andrew2024 import table1 as one_shot_table1
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration

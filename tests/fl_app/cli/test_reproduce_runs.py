@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.data.load import FOLDER_VARIABLE
+from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS
 from tests.helpers.project import ROOT
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakmeter.fl_app.config.config import Config, kebab
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.config.names import ALGORITHMS, DATASETS, MODELS, PARTITIONS, SERVERS
 from leakmeter.fl_app.config.task_config import TaskConfig
 from tests.helpers.project import ROOT

@@ -15,7 +15,8 @@ import pytest
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.names import DATASETS
 from leakmeter.fl_app.data import load as data
-from leakmeter.fl_app.data.load import FOLDER_VARIABLE, Dataset, load
+from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, Dataset
+from leakmeter.fl_app.data.load import load
 from tests.helpers.numbers import idx
 
 REAL = os.environ.get(FOLDER_VARIABLE)

@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from leakmeter.auditors.information import gaussian_information
-from leakmeter.auditors.information.mine.estimator import Spread, Training, estimate, rotated
+from leakmeter.auditors.information.mine.estimator import Spread, estimate, rotated
+from leakmeter.auditors.information.mine.training import Training
 from leakmeter.auditors.rng import stream
 
 torch = pytest.importorskip("torch")

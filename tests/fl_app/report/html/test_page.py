@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import Finding
-from leakmeter.auditors.finding import LIMIT
+from leakmeter.auditors.finding import LIMITATION
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.fl_app.cli.main import main
 from tests.helpers import findings
@@ -206,7 +206,7 @@ def test_a_page_fetches_nothing_and_is_well_formed(
 def test_every_adversary_has_a_card_with_what_to_do(plain: Path) -> None:
     page = read(plain)
     findings = [f for f in report(plain)["findings"] if f["server_round"] is None]
-    findings = [f for f in findings if f["quantity"] != LIMIT]
+    findings = [f for f in findings if f["quantity"] != LIMITATION]
     adversaries = {(f["threat_model"], f["adjacency"], f["unit"]) for f in findings}
     assert [t for t, _ in page.tags].count("article") == len(adversaries)
     assert page.words.count("What to do") == len(adversaries)
@@ -319,7 +319,7 @@ def test_runs_of_one_name_are_told_apart(plain: Path, tmp_path: Path) -> None:
 
 def test_what_auditors_cannot_do_is_said_apart_from_adversaries(tmp_path: Path) -> None:
     limit = finding(
-        kind="diagnostic", quantity=LIMIT, rule="only 3 clients <take part>", delta=None
+        kind="diagnostic", quantity=LIMITATION, rule="only 3 clients <take part>", delta=None
     )
     folder = foreign(tmp_path / "run", finding(), limit)
     assert main(["report", str(folder)]) == 0
