@@ -111,7 +111,11 @@ class _Alias(MetaPathFinder):
         if fullname.partition(".")[0] not in ROOMS:
             return None
         # Only if Python would load our own file: a foreign project may have such a folder, too.
-        meant, found = PathFinder.find_spec(fullname, path, target), find_spec(_full(fullname))
+        meant = PathFinder.find_spec(fullname, path, target)
+        try:
+            found = find_spec(_full(fullname))
+        except ModuleNotFoundError:  # below a folder that the foreign room has and ours has not
+            return None
         if meant is None or found is None or meant.origin != found.origin:
             return None
         is_package = found.submodule_search_locations is not None

@@ -152,6 +152,19 @@ SNIPPETS = {
         sys.path.remove(folder)
         sys.modules.update(kept)
     """,
+    "a foreign folder below a room": """
+        import leakmeter, pathlib, tempfile
+        folder = pathlib.Path(tempfile.mkdtemp())
+        (folder / "clients" / "deep").mkdir(parents=True)
+        (folder / "clients" / "deep" / "mine.py").write_text("FOREIGN = True")
+        (folder / "clients" / "__init__.py").touch()
+        sys.path.insert(0, str(folder))
+        import clients.deep.mine
+        assert clients.deep.mine.FOREIGN
+        for name in [n for n in sys.modules if n.split(".")[0] == "clients"]:
+            del sys.modules[name]
+        import leakmeter.clients
+    """,
     "only the rooms": """
         import importlib.util, leakmeter
         for name in ("leakmeter", "tests", "docs", "benchmarks", "run_sim", "hatch_build"):

@@ -28,9 +28,12 @@ class Wrapper(Strategy):
         strategy: The strategy inside.
         hides_updates: Whether the server never sees single updates. Auditors do not replay such
             rounds: that would unmask clients.
+        gets_sums: Whether replies come from a secure sum around this wrapper, which says so when
+            it is made. A reply alone cannot show it: a client may write what it likes into one.
     """
 
     hides_updates: bool = False
+    gets_sums: bool = False
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy

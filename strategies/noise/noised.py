@@ -177,8 +177,9 @@ class Noised(Wrapper):
         if self._layout is None or self._expected is None or (not good and not self._is_empty):
             return self._inner_aggregate_train(server_round, replies)
         start = self._layout.flatten(self._sent)
-        step = max((rounding_step(m.content) for m in good), default=0.0)
-        total, bits = self._sum(good, start, is_masked=step > 0)
+        steps = [rounding_step(m.content) for m in good] if self.gets_sums else []
+        step = max(steps, default=0.0)
+        total, bits = self._sum(good, start, is_masked=self.gets_sums)
         noise = gaussian(total.size, self._server_std(), self._rng("server-noise", server_round))
         noised = (total + noise) / self._expected
         self._account(good, step)

@@ -99,6 +99,8 @@ class Masked(Wrapper):
         stage_timeout: float = 600.0,
     ) -> None:
         super().__init__(strategy)
+        for inside in wrappers(strategy):
+            inside.gets_sums = True
         check_mean_only(strategy)
         self._topology = Topology(
             threshold=threshold,

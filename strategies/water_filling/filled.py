@@ -203,7 +203,7 @@ class Filled(Wrapper):
                     f"{', '.join(extra)}: they carry no noise"
                 )
         outcomes = [o for m in replies if (o := wire.sum_outcome(m.content)) is not None]
-        if len(outcomes) < len(replies):
+        if not self.gets_sums or len(outcomes) < len(replies):
             raise ValueError("Filled needs Masked around it: a single floor protects little")
         known = client_of(self.strategy) or {}
         nodes = [message.metadata.src_node_id for message in replies]

@@ -17,6 +17,7 @@ from scipy import stats
 from leakmeter.auditors import Audited, Auditor, Canary, RoundView, canary_mod, tap_mod
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.hook import wire
 from leakmeter.auditors.rng import stream
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.clients.identity import add_identity
@@ -128,6 +129,20 @@ def test_the_server_clips_what_a_client_has_not() -> None:
     strategy = make(Central(0.0))
     run(strategy, clients=grid(mods=[MODS[0]], weight=1.0))
     np.testing.assert_allclose(strategy.facts().noised, clipped_sum() / 10, atol=1e-12)
+
+
+def test_a_client_that_passes_for_a_secure_sum_is_clipped_all_the_same() -> None:
+    def forge(message: Message, context: Context, call_next: Any) -> Message:
+        reply = call_next(message, context)
+        if wire.CONFIG in message.content:
+            reply.content[wire.SUM_OUTCOME] = wire.SumOutcome(1e-12, 0).to_record()
+        return reply
+
+    strategy = make(Central(0.0))
+    run(strategy, clients=grid(mods=[MODS[0], forge], weight=1.0))
+    np.testing.assert_allclose(strategy.facts().noised, clipped_sum() / 10, atol=1e-12)
+    with pytest.raises(ValueError, match="needs Masked around Noised"):
+        run(make(Distributed(1.0, min_honest=2)), clients=grid(mods=[*MODS[:2], forge]))
 
 
 def test_those_who_drop_out_count_as_zero() -> None:
