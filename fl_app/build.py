@@ -31,7 +31,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed, noise_seed
 from leakmeter.fl_app.engines.ray_sampler import WhereRayRuns, threads
 from leakmeter.fl_app.engines.record_case import record_case
-from leakmeter.fl_app.engines.samplers import finish_for, sampler_for
+from leakmeter.fl_app.engines.samplers import postprocess_for, sampler_for
 from leakmeter.fl_app.rule import filling_rule, update_rule
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import (
@@ -247,7 +247,7 @@ def _sampler(config: Config, view: RoundView) -> CohortSampler:
         config.task,
         update_rule(config),
         cast(Game, config.game),
-        finish=finish_for(config, clip_norm=view.facts.clip_norm),
+        postprocess=postprocess_for(config, clip_norm=view.facts.clip_norm),
         weighted=config.noise == "none",  # the accounting of noise knows no other weight than 1
         threads=threads(),
     )

@@ -84,7 +84,7 @@ class Sampling(UpdateSampler):
     ) -> Iterator[Array]:
         """Yield chunks (draws, clients, dim or k) of the draws from `first` on.
 
-        Rows are in the model's precision, or in double if a finish has made them; projections
+        Rows are in the model's precision, or in double if they were postprocessed; projections
         are always in double.
         """
         self._check(clients)

@@ -1,6 +1,6 @@
 """What a client does to an update between training and the secure sum, for samplers of updates.
 
-A finish takes updates (k, dim), their weights (k,) and a generator for each, and returns the
+A `Postprocess` takes updates (k, dim), their weights (k,) and a generator for each, and returns the
 updates as they enter the weighted mean. An audit that samples through it includes the mechanism.
 """
 
@@ -19,7 +19,7 @@ from leakmeter.clients.noise.clipping import clip
 Rows = NDArray[np.float64]
 
 
-class Finish(Protocol):
+class Postprocess(Protocol):
     """Changes updates as a client does before it sends them."""
 
     @property

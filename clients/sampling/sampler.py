@@ -19,7 +19,7 @@ from leakmeter.auditors._types import Indices
 from leakmeter.auditors.sampler import Game, Stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.chunks import Array, Job, Piece, Sampling
-from leakmeter.clients.sampling.postprocess import Finish
+from leakmeter.clients.sampling.postprocess import Postprocess
 from leakmeter.clients.sampling.source import Generators, Source
 
 # A piece holds at most this many updates, and at most so many bytes of them.
@@ -34,7 +34,7 @@ class CohortSampler(Sampling):
         data: Inputs and labels of all records.
         source: Who holds which records in a draw, and so which game is played.
         seed: The run's seed.
-        finish: What a client does to its update before the sum (clip, noise, round); None for
+        postprocess: What a client does to its update before the sum (clip, noise, round); None for
             nothing.
         chunk: Most updates held at once; None takes what 64 MB hold, at most 2048.
         weighted: Whether the server weights clients by their examples; False for equal weights.
@@ -52,7 +52,7 @@ class CohortSampler(Sampling):
         source: Source,
         *,
         seed: int,
-        finish: Finish | None = None,
+        postprocess: Postprocess | None = None,
         chunk: int | None = None,
         weighted: bool = True,
         holdings: Sequence[Indices] | None = None,
@@ -63,7 +63,7 @@ class CohortSampler(Sampling):
         if len(x) != len(y):
             raise ValueError(f"y must have one label a record ({len(x)}), got {len(y)}")
         self._cohort, self._x, self._y = cohort, x, y
-        self._source, self._seed, self._finish = source, seed, finish
+        self._source, self._seed, self._postprocess = source, seed, postprocess
         self._weighted, self._holdings = weighted, holdings
         most = min(_MOST_BYTES // (4 * cohort.dim), _MOST_UPDATES)
         self._chunk = chunk or max(most, 1)
@@ -79,7 +79,7 @@ class CohortSampler(Sampling):
 
     @property
     def free(self) -> Indices | None:
-        return self._cohort.free if self._finish is None else None
+        return self._cohort.free if self._postprocess is None else None
 
     @property
     def chunk(self) -> int:
@@ -116,7 +116,7 @@ class CohortSampler(Sampling):
     @property
     def has_noise(self) -> bool:
         """Whether rows carry noise that the clients add to hide themselves."""
-        return self._finish is not None and self._finish.has_noise
+        return self._postprocess is not None and self._postprocess.has_noise
 
     @property
     def data(self) -> tuple[Tensor, Tensor]:
@@ -142,7 +142,7 @@ class CohortSampler(Sampling):
         weights = np.ones(len(records))
         if self._weighted:
             weights = self._cohort.weights(records)
-        if self._finish is not None:
+        if self._postprocess is not None:
             rows = self._finished(rows, weights, job, piece)
         factors = weights / self._scale
         if (factors != 1).any():
@@ -163,11 +163,13 @@ class CohortSampler(Sampling):
 
     def _finished(self, rows: Array, weights: NDArray[np.float64], job: Job, piece: Piece) -> Array:
         """Return the updates as the clients send them; models share this randomness too."""
-        assert self._finish is not None
+        assert self._postprocess is not None
         single = Generators(self._seed, *job.stream, "finish")
         draws = range(piece.first, piece.first + piece.count)
         done = [
-            self._finish(own, weights, [single(draw, c) for draw in draws for c in piece.clients])
+            self._postprocess(
+                own, weights, [single(draw, c) for draw in draws for c in piece.clients]
+            )
             for own in rows.reshape(-1, *rows.shape[-2:]).astype(np.float64)
         ]
         return np.stack(done).reshape(rows.shape)

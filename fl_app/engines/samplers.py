@@ -10,7 +10,7 @@ import torch
 from leakmeter.auditors._types import Indices
 from leakmeter.auditors.sampler import Game
 from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.sampling.postprocess import Clip, Finish
+from leakmeter.clients.sampling.postprocess import Clip, Postprocess
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Dealt, Fresh, Kept, Source
 from leakmeter.clients.update import UpdateRule
@@ -42,7 +42,7 @@ def sampler_for(
     rule: UpdateRule,
     game: Game,
     *,
-    finish: Finish | None = None,
+    postprocess: Postprocess | None = None,
     weighted: bool = True,
     threads: int = 1,
     chunk: int | None = None,
@@ -54,7 +54,7 @@ def sampler_for(
         config: Says how records are dealt.
         rule: What a client does with its data.
         game: "rerun", "partition" or "independent".
-        finish: What happens to an update before the sum; see `finish_for`.
+        postprocess: What happens to an update before the sum; see `postprocess_for`.
         weighted: Whether clients weigh as many as their records, or all the same.
         threads: Threads that train.
         chunk: Most updates held at once; None decides by the size of the model.
@@ -65,7 +65,7 @@ def sampler_for(
         (x, y),
         _source(task, config, game),
         seed=config.seed,
-        finish=finish,
+        postprocess=postprocess,
         chunk=chunk,
         weighted=weighted,
         holdings=[part.numpy() for part in task.parts],
@@ -85,7 +85,7 @@ def _source(task: Task, config: TaskConfig, game: Game) -> Source:
     return Fresh(pool=pool, num_clients=config.clients, draw=scheme.draw)
 
 
-def finish_for(config: Config, *, clip_norm: float | None = None) -> Finish | None:
+def postprocess_for(config: Config, *, clip_norm: float | None = None) -> Postprocess | None:
     """Return what the run's clients do to an update between training and the sum.
 
     Args:

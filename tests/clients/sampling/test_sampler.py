@@ -238,7 +238,7 @@ def test_reruns_have_nothing_to_set_apart() -> None:
 
 
 def test_a_finish_is_part_of_every_row_and_ends_redundancy() -> None:
-    of, clipped = sampler(), sampler(finish=Clip(0.05), weighted=False)
+    of, clipped = sampler(), sampler(postprocess=Clip(0.05), weighted=False)
     assert of.free is not None
     assert clipped.free is None
     lengths = np.linalg.norm(rows(clipped), axis=2)
@@ -246,7 +246,7 @@ def test_a_finish_is_part_of_every_row_and_ends_redundancy() -> None:
 
 
 class Noisy:
-    """A finish that adds noise."""
+    """A `Postprocess` that adds noise."""
 
     has_noise = True
 
@@ -257,12 +257,12 @@ class Noisy:
 
 
 def test_noise_of_a_finish_has_its_std_and_does_not_depend_on_chunks_or_models() -> None:
-    quiet, noisy = sampler("partition"), sampler("partition", finish=Noisy())
+    quiet, noisy = sampler("partition"), sampler("partition", postprocess=Noisy())
     assert noisy.has_noise
     assert not quiet.has_noise
     noise = rows(noisy, draws=40) - rows(quiet, draws=40)
     assert noise.std() == pytest.approx(0.5, rel=0.06)  # 3600 draws: five standard errors
-    chunked = rows(sampler("partition", finish=Noisy(), chunk=1), [4])
+    chunked = rows(sampler("partition", postprocess=Noisy(), chunk=1), [4])
     np.testing.assert_allclose(chunked[:, 0], rows(noisy)[:, 4], atol=1e-6)
     two = next(noisy.sample(np.stack([2 * MODEL, MODEL]), range(CLIENTS), 5, ("test", 1)))
     np.testing.assert_allclose(two[1], rows(noisy), atol=1e-6)
@@ -277,7 +277,7 @@ def test_a_rule_without_randomness_gives_equal_reruns() -> None:
 
 
 def test_a_sampler_can_be_sent_to_another_process() -> None:
-    of = sampler("partition", finish=Clip(1.0))
+    of = sampler("partition", postprocess=Clip(1.0))
     np.testing.assert_array_equal(rows(pickle.loads(pickle.dumps(of))), rows(of))
 
 

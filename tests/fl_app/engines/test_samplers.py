@@ -21,7 +21,7 @@ from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines.ray_sampler import RaySampler, WhereRayRuns, threads
-from leakmeter.fl_app.engines.samplers import finish_for, sampler_for
+from leakmeter.fl_app.engines.samplers import postprocess_for, sampler_for
 from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import load_task
 
@@ -70,9 +70,9 @@ def test_clients_may_all_weigh_the_same(tiny_config: Config) -> None:
 
 def test_a_finish_is_what_the_runs_clients_do(tiny_config: Config) -> None:
     noisy = replace(tiny_config, noise="central", clip_norm=0.1)
-    assert finish_for(tiny_config) is None
-    assert finish_for(noisy) == Clip(0.1)
-    assert finish_for(noisy, clip_norm=0.3) == Clip(0.3)
+    assert postprocess_for(tiny_config) is None
+    assert postprocess_for(noisy) == Clip(0.1)
+    assert postprocess_for(noisy, clip_norm=0.3) == Clip(0.3)
 
 
 # Ray.
