@@ -33,8 +33,7 @@ from leakmeter.clients.secure_sum.wire import (
     put_by_number,
     put_participant,
 )
-from leakmeter.strategies import Masked
-from leakmeter.strategies.secure_sum.topology import Topology
+from leakmeter.strategies import Masked, Topology
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError, Cohort
 
 
@@ -131,13 +130,13 @@ def our_round(case: Case, count_bytes: bool = False) -> tuple[float, Direct]:
 
     # 14 neighbours are a shape to measure, no graph to trust: any risk is let pass.
     limit = None if case.neighbours == "auto" else 1.0
-    strategy = Masked(
-        FirstReply(),
+    topology = Topology(
         threshold=THRESHOLD,
         neighbours=case.neighbours,
         max_abort=limit or MAX_ABORT,
         max_exposure=limit or MAX_EXPOSURE,
     )
+    strategy = Masked(FirstReply(), topology=topology)
     grid = Direct(MaskMod(), train, case.clients, count_bytes)
     arrays = ArrayRecord({"w": Array(start)})
 

@@ -49,11 +49,13 @@ from leakmeter.strategies import (
     Participation,
     Poisson,
     ShuffledEpochs,
+    Topology,
 )
 from leakmeter.strategies.mechanism import Clipping, Noise
 
 # Shares that open a secret; also how many contributors distributed noise may count on.
 _THRESHOLD = 2 / 3
+_TOPOLOGY = Topology(threshold=_THRESHOLD)
 
 
 def server_strategy(config: Config) -> Strategy:
@@ -69,7 +71,7 @@ def server_strategy(config: Config) -> Strategy:
     )
     if config.noise == "wfna":
         filled = _filled(strategy, config)
-        return Masked(filled, threshold=_THRESHOLD, max_weight=1.0, clip_range=filled.clip_range)
+        return Masked(filled, topology=_TOPOLOGY, max_weight=1.0, clip_range=filled.clip_range)
     if config.noise != "none":
         strategy = _noised(strategy, config)
     return _masked(strategy, config) if config.secagg == "on" else strategy
@@ -151,7 +153,7 @@ def _masked(strategy: Strategy, config: Config) -> Masked:
     bounded = config.noise != "none" and config.clipping == "fixed"
     return Masked(
         strategy,
-        threshold=_THRESHOLD,
+        topology=_TOPOLOGY,
         max_weight=largest,
         metrics=metrics,
         clip_range=config.clip_norm if bounded else 4.0,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ShuffledEpochs,
     )
     from leakmeter.strategies.secure_sum.masked import Masked
+    from leakmeter.strategies.secure_sum.topology import Topology
     from leakmeter.strategies.water_filling.filled import Filled
 
 _HOME = {
@@ -43,6 +44,7 @@ _HOME = {
     "PatientGrid": "grid",
     "Poisson": "participation",
     "ShuffledEpochs": "participation",
+    "Topology": "secure_sum.topology",
 }
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "PatientGrid",
     "Poisson",
     "ShuffledEpochs",
+    "Topology",
 ]
 
 __getattr__ = lazy(__name__, _HOME)

@@ -22,7 +22,16 @@ from leakmeter.clients.water_filling.fill_mod import filled_record
 from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app.engines.inline import InlineGrid
-from leakmeter.strategies import Central, Chosen, Filled, FixedClip, FixedSize, Masked, Noised
+from leakmeter.strategies import (
+    Central,
+    Chosen,
+    Filled,
+    FixedClip,
+    FixedSize,
+    Masked,
+    Noised,
+    Topology,
+)
 from leakmeter.strategies.water_filling.guarantee import (
     gaussian_sampling_epsilon,
     water_filling_epsilon,
@@ -87,8 +96,8 @@ def make(num: int = CLIENTS, evaluates: float = 0.0, **options: Any) -> Filled:
 
 
 def masked(strategy: Filled, **options: Any) -> Masked:
-    given = {"max_weight": 1.0, "threshold": 4, "clip_range": strategy.clip_range, **options}
-    return Masked(strategy, **given)
+    given = {"max_weight": 1.0, "clip_range": strategy.clip_range, **options}
+    return Masked(strategy, **{"topology": Topology(threshold=4), **given})
 
 
 def run(strategy: Strategy, rounds: int = 1, clients: InlineGrid | None = None) -> np.ndarray:
@@ -171,7 +180,7 @@ def test_a_sum_of_colluders_alone_guarantees_nothing() -> None:
 
 def test_rounds_without_a_client_cost_it_nothing() -> None:
     strategy = make(num=3)
-    run(masked(strategy, threshold=2), rounds=5)
+    run(masked(strategy, topology=Topology(threshold=2)), rounds=5)
     most = strategy.findings()[0].details["participations"]
     assert 2 <= most < 5
     expected = water_filling_epsilon(users=3, delta=1e-5, rounds=most, **PRICE)
