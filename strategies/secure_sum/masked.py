@@ -30,7 +30,7 @@ from leakmeter.strategies.secure_sum.exchange import Exchange
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only
 from leakmeter.strategies.secure_sum.tally import Tally
 from leakmeter.strategies.secure_sum.topology import Plan, Topology
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError, Cohort
+from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
 
 _log = logging.getLogger("flwr")
 
@@ -41,7 +41,7 @@ class _Round:
 
     exchange: Exchange
     plan: Plan
-    cohort: Cohort
+    cohort: MaskedCohort
     sharers: set[int]
     quantiser: Quantiser
     sent: ArrayRecord
@@ -219,7 +219,7 @@ class Masked(Wrapper):
                 f"{len(keys)} of {len(exchange.messages)} clients have announced keys: {error}"
                 + (f"; one failed in stage {exchange.complaint}" if exchange.complaint else "")
             ) from None
-        cohort = Cohort(exchange.session, keys, plan.draw(sorted(keys)), plan.threshold)
+        cohort = MaskedCohort(exchange.session, keys, plan.draw(sorted(keys)), plan.threshold)
         boxes = exchange.boxes(cohort)
         sharers = cohort.enough(boxes)
         # Noise that clients add themselves gets room, so that nothing is clipped after it.
