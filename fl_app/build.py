@@ -38,6 +38,7 @@ from leakmeter.strategies import (
     AdaptiveClip,
     Central,
     Chosen,
+    Contribution,
     Distributed,
     EachOnce,
     Filled,
@@ -128,12 +129,15 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
 def _filled(strategy: Strategy, config: Config) -> Filled:
     """Return the strategy with the accounting of water filling."""
     rule = filling_rule(config)
+    member = Contribution(
+        floor=config.wfna_floor,
+        clip=rule.clip_norm,
+        batch=rule.batch_size,
+        examples=load_task(config).sizes.smallest,
+    )
     return Filled(
         strategy,
-        sigma2=config.wfna_floor,
-        clip_norm=rule.clip_norm,
-        batch_size=rule.batch_size,
-        examples=load_task(config).sizes.smallest,
+        member,
         lr=rule.lr,
         steps=rule.steps,
         colluders=config.seats,  # a seat's canary carries no noise

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from leakmeter.strategies.secure_sum.masked import Masked
     from leakmeter.strategies.secure_sum.topology import Topology
     from leakmeter.strategies.water_filling.filled import Filled
+    from leakmeter.strategies.water_filling.rdp import Contribution
 
 _HOME = {
     "AdaptiveClip": "mechanism",
     "Central": "mechanism",
     "Chosen": "chosen",
+    "Contribution": "water_filling.rdp",
     "Distributed": "mechanism",
     "EachOnce": "participation",
     "Filled": "water_filling.filled",
@@ -51,6 +53,7 @@ __all__ = [
     "AdaptiveClip",
     "Central",
     "Chosen",
+    "Contribution",
     "Distributed",
     "EachOnce",
     "Filled",
