@@ -8,7 +8,6 @@ from leakmeter._rooms import alias, lazy
 
 if TYPE_CHECKING:
     from leakmeter.strategies.chosen import Chosen
-    from leakmeter.strategies.grid import PatientGrid
     from leakmeter.strategies.mechanism import (
         AdaptiveClip,
         Central,
@@ -43,7 +42,6 @@ _HOME = {
     "Masked": "secure_sum.masked",
     "Noised": "noise.noised",
     "Participation": "participation",
-    "PatientGrid": "grid",
     "Poisson": "participation",
     "ShuffledEpochs": "participation",
     "Topology": "secure_sum.topology",
@@ -63,7 +61,6 @@ __all__ = [
     "Masked",
     "Noised",
     "Participation",
-    "PatientGrid",
     "Poisson",
     "ShuffledEpochs",
     "Topology",
