@@ -34,7 +34,7 @@ from leakmeter.clients.secure_sum.wire import (
     put_participant,
 )
 from leakmeter.strategies import Masked, Topology
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError, Cohort
+from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
 
 
 class FirstReply(Strategy):
@@ -82,7 +82,7 @@ def our_functions(case: Case) -> float:
         states[n] = put_participant(client)
         keys[n] = get_keys(ConfigRecord({"keys": client.public.to_bytes()}))
     plan = topology.plan(case.clients)
-    cohort = Cohort(session, keys, plan.draw(sorted(keys)), plan.threshold)
+    cohort = MaskedCohort(session, keys, plan.draw(sorted(keys)), plan.threshold)
     boxes = {}
     for n in keys:
         peers = put_by_number("keys", {p: k.to_bytes() for p, k in cohort.peers(n).items()})
