@@ -33,9 +33,8 @@ from leakmeter.clients.secure_sum.wire import (
     put_by_number,
     put_participant,
 )
-from leakmeter.strategies import Masked
-from leakmeter.strategies.secure_sum.topology import Topology
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError, Cohort
+from leakmeter.strategies import Masked, Topology
+from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
 
 
 class FirstReply(Strategy):
@@ -83,7 +82,7 @@ def our_functions(case: Case) -> float:
         states[n] = put_participant(client)
         keys[n] = get_keys(ConfigRecord({"keys": client.public.to_bytes()}))
     plan = topology.plan(case.clients)
-    cohort = Cohort(session, keys, plan.draw(sorted(keys)), plan.threshold)
+    cohort = MaskedCohort(session, keys, plan.draw(sorted(keys)), plan.threshold)
     boxes = {}
     for n in keys:
         peers = put_by_number("keys", {p: k.to_bytes() for p, k in cohort.peers(n).items()})
@@ -131,13 +130,13 @@ def our_round(case: Case, count_bytes: bool = False) -> tuple[float, Direct]:
 
     # 14 neighbours are a shape to measure, no graph to trust: any risk is let pass.
     limit = None if case.neighbours == "auto" else 1.0
-    strategy = Masked(
-        FirstReply(),
+    topology = Topology(
         threshold=THRESHOLD,
         neighbours=case.neighbours,
         max_abort=limit or MAX_ABORT,
         max_exposure=limit or MAX_EXPOSURE,
     )
+    strategy = Masked(FirstReply(), topology=topology)
     grid = Direct(MaskMod(), train, case.clients, count_bytes)
     arrays = ArrayRecord({"w": Array(start)})
 

@@ -13,19 +13,14 @@ if TYPE_CHECKING:
     from leakmeter.clients.noise.noise_mod import NoiseMod, noise_mod
     from leakmeter.clients.sampling.sampler import CohortSampler
     from leakmeter.clients.secure_sum.mask_mod import MaskMod, mask_mod
-    from leakmeter.clients.water_filling.fill_mod import FillMod, fill_mod, filled_record
-    from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
-    from leakmeter.clients.water_filling.water_filling import WaterFilling
+    from leakmeter.clients.water_filling.fill_mod import FillMod, fill_mod
 
 _HOME = {
     "CohortSampler": "sampling.sampler",
     "FillMod": "water_filling.fill_mod",
-    "GaussianSampling": "water_filling.gaussian_sampling",
     "MaskMod": "secure_sum.mask_mod",
     "NoiseMod": "noise.noise_mod",
-    "WaterFilling": "water_filling.water_filling",
     "fill_mod": "water_filling.fill_mod",
-    "filled_record": "water_filling.fill_mod",
     "mask_mod": "secure_sum.mask_mod",
     "noise_mod": "noise.noise_mod",
 }
@@ -33,12 +28,9 @@ _HOME = {
 __all__ = [
     "CohortSampler",
     "FillMod",
-    "GaussianSampling",
     "MaskMod",
     "NoiseMod",
-    "WaterFilling",
     "fill_mod",
-    "filled_record",
     "mask_mod",
     "noise_mod",
 ]

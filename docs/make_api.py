@@ -28,6 +28,7 @@ MODULES = (
     "leakmeter.auditors.reconstruction",
     "leakmeter.auditors.canary",
     "leakmeter.auditors.rng",
+    "leakmeter.clients.water_filling",
 )
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Example):$")
 

@@ -8,7 +8,6 @@ from leakmeter._rooms import alias, lazy
 
 if TYPE_CHECKING:
     from leakmeter.strategies.chosen import Chosen
-    from leakmeter.strategies.grid import PatientGrid
     from leakmeter.strategies.mechanism import (
         AdaptiveClip,
         Central,
@@ -25,12 +24,15 @@ if TYPE_CHECKING:
         ShuffledEpochs,
     )
     from leakmeter.strategies.secure_sum.masked import Masked
+    from leakmeter.strategies.secure_sum.topology import Topology
     from leakmeter.strategies.water_filling.filled import Filled
+    from leakmeter.strategies.water_filling.rdp import Contribution
 
 _HOME = {
     "AdaptiveClip": "mechanism",
     "Central": "mechanism",
     "Chosen": "chosen",
+    "Contribution": "water_filling.rdp",
     "Distributed": "mechanism",
     "EachOnce": "participation",
     "Filled": "water_filling.filled",
@@ -40,15 +42,16 @@ _HOME = {
     "Masked": "secure_sum.masked",
     "Noised": "noise.noised",
     "Participation": "participation",
-    "PatientGrid": "grid",
     "Poisson": "participation",
     "ShuffledEpochs": "participation",
+    "Topology": "secure_sum.topology",
 }
 
 __all__ = [
     "AdaptiveClip",
     "Central",
     "Chosen",
+    "Contribution",
     "Distributed",
     "EachOnce",
     "Filled",
@@ -58,9 +61,9 @@ __all__ = [
     "Masked",
     "Noised",
     "Participation",
-    "PatientGrid",
     "Poisson",
     "ShuffledEpochs",
+    "Topology",
 ]
 
 __getattr__ = lazy(__name__, _HOME)

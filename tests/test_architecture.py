@@ -13,7 +13,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from leakmeter.auditors import Auditor, UpdateSampler
+from leakmeter.auditors import Auditor, UpdateSampler, Wrapper
 from tests.helpers.project import ROOT
 
 ROOMS = ("auditors", "clients", "strategies")
@@ -54,12 +54,12 @@ def test_imports_inside_functions_count(imports: dict[str, set[str]]) -> None:
     )
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", [*ROOMS, "clients.water_filling"])
 def test_a_rooms_table_lists_the_same_names_everywhere(room: str) -> None:
     module = import_module(f"leakmeter.{room}")
     homes = {name: f"leakmeter.{room}.{home}" for name, home in module._HOME.items()}
     assert sorted(module.__all__) == sorted(homes)
-    assert checked(ROOT / room / "__init__.py") == homes
+    assert checked(ROOT.joinpath(*room.split("."), "__init__.py")) == homes
     for name, home in homes.items():
         found = getattr(module, name)
         assert getattr(import_module(home), name) is found
@@ -113,10 +113,14 @@ def test_no_module_of_the_auditors_loads_torch() -> None:
     assert loaded(everything) == {"flwr"}
 
 
+def test_the_front_page_of_water_filling_loads_no_torch() -> None:
+    assert "torch" not in loaded("from leakmeter.clients.water_filling import filled_record")
+
+
 @pytest.mark.parametrize("room", ROOMS)
-def test_auditors_and_samplers_take_few_arguments(room: str) -> None:
+def test_auditors_samplers_and_wrappers_take_few_arguments(room: str) -> None:
     module = import_module(f"leakmeter.{room}")
     public = [getattr(module, name) for name in module.__all__]
     for one in public:
-        if inspect.isclass(one) and issubclass(one, Auditor | UpdateSampler):
+        if inspect.isclass(one) and issubclass(one, Auditor | UpdateSampler | Wrapper):
             assert len(inspect.signature(one).parameters) <= MOST_ARGUMENTS, one

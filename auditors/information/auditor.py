@@ -39,7 +39,12 @@ from leakmeter.auditors.information.per_client import most_directions
 from leakmeter.auditors.information.theory import Theory, gaussian_information, round_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
-from leakmeter.auditors.sampling.round_sum import fitting_sampler, is_due, noise_on_sum
+from leakmeter.auditors.sampling.round_sum import (
+    check_sampler,
+    fitting_sampler,
+    is_due,
+    noise_on_sum,
+)
 
 _log = logging.getLogger("flwr")
 
@@ -79,6 +84,7 @@ class MutualInformation(Auditor):
         observer: Literal["server", "outsider"] = "server",
         seed: int = 0,
     ) -> None:
+        check_sampler(sampler)
         within("every", every, lowest=0)
         if observer not in ("server", "outsider"):
             raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")

@@ -37,6 +37,7 @@ from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Effort, d
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.round_sum import (
+    check_sampler,
     contribution,
     fitting_sampler,
     is_due,
@@ -83,6 +84,7 @@ class LikelihoodRatio(Auditor):
         confidence: float = 0.95,
         seed: int = 0,
     ) -> None:
+        check_sampler(sampler)
         within("every", every, lowest=0)
         within("delta", delta, above=0.0, below=1.0)
         within("confidence", confidence, above=0.0, below=1.0)

@@ -20,6 +20,15 @@ def is_due(server_round: int, every: int) -> bool:
     return (server_round - 1) % every == 0 if every else server_round == 1
 
 
+def check_sampler(sampler: object) -> None:
+    """Raise if an auditor was given something else, such as the function that `PerRound` wraps."""
+    if not isinstance(sampler, UpdateSampler):
+        raise TypeError(
+            f"sampler must be an UpdateSampler, got {type(sampler).__name__}; wrap a function of "
+            "the round in PerRound"
+        )
+
+
 def fitting_sampler(sampler: UpdateSampler, view: RoundView) -> UpdateSampler:
     """Return the round's sampler, or raise if it does not fit the mechanism.
 

@@ -20,7 +20,8 @@ from leakmeter.fl_app.run.budget import charge, statement
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import Task, load_task
-from leakmeter.strategies import Chosen, Masked, PatientGrid
+from leakmeter.strategies import Chosen, Masked
+from leakmeter.strategies.grid import PatientGrid
 from leakmeter.strategies.state import check_resumable, restore_strategy, strategy_state
 
 

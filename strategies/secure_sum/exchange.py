@@ -24,7 +24,7 @@ from leakmeter.clients.secure_sum.wire import (
     get_upload,
     put_by_number,
 )
-from leakmeter.strategies.secure_sum.unmasking import Cohort
+from leakmeter.strategies.secure_sum.unmasking import MaskedCohort
 
 _log = logging.getLogger("flwr")
 
@@ -63,7 +63,7 @@ class Exchange:
         """Ask everybody for fresh keys."""
         return self._ask("keys", {n: {"number": n} for n in self._nodes}, get_keys)
 
-    def boxes(self, cohort: Cohort) -> dict[int, dict[int, bytes]]:
+    def boxes(self, cohort: MaskedCohort) -> dict[int, dict[int, bytes]]:
         """Tell everybody the keys of its peers and return the boxes it has for them."""
         orders = {
             n: {
@@ -95,7 +95,7 @@ class Exchange:
         return {n: vector for n, vector in uploads.items() if n in expected}
 
     def shares(
-        self, cohort: Cohort, uploads: Iterable[int], sharers: Iterable[int]
+        self, cohort: MaskedCohort, uploads: Iterable[int], sharers: Iterable[int]
     ) -> dict[int, dict[int, bytes]]:
         """Ask the survivors for one share of each of their peers."""
         alive, gone = set(uploads), set(sharers) - set(uploads)

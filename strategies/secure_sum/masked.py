@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -24,14 +24,13 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
-from leakmeter.clients.secure_sum.graph import MAX_ABORT, MAX_EXPOSURE
 from leakmeter.clients.secure_sum.quantise import Quantiser, SecureMean
 from leakmeter.clients.secure_sum.wire import put_sum
 from leakmeter.strategies.secure_sum.exchange import Exchange
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only
 from leakmeter.strategies.secure_sum.tally import Tally
 from leakmeter.strategies.secure_sum.topology import Plan, Topology
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError, Cohort
+from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
 
 _log = logging.getLogger("flwr")
 
@@ -42,7 +41,7 @@ class _Round:
 
     exchange: Exchange
     plan: Plan
-    cohort: Cohort
+    cohort: MaskedCohort
     sharers: set[int]
     quantiser: Quantiser
     sent: ArrayRecord
@@ -59,19 +58,11 @@ class Masked(Wrapper):
 
     Args:
         strategy: Any strategy that needs only the weighted mean of the replies.
-        threshold: Shares that open a secret, as a number or as a fraction of the holders; not
-            used with neighbours="auto", which computes it.
-        neighbours: Peers of each client: None for all, a number for a random regular graph,
-            "auto" for the smallest graph that is safe at the stated rates.
+        topology: Who masks with whom, how many shares open a secret, and the risks allowed.
         clip_range: Update coordinates are clipped to ± this value.
         bits: Size of the ring; a coordinate takes as many bits of upload, in whole bytes.
         max_weight: Largest weight (number of examples) that a client may state.
         metrics: Name to (low, high) of the metrics to average inside the secure sum.
-        colluders: Clients of a neighbourhood that may collude with the server.
-        dropout_rate: Share of clients that may drop out, for a sparse graph.
-        collusion_rate: Share of clients that may collude, for a sparse graph.
-        max_abort: Largest chance of an aborted round that a sparse graph may have.
-        max_exposure: Largest chance that a sparse graph exposes a client.
         stage_timeout: Seconds to wait for the replies of a stage.
 
     Example:
@@ -85,32 +76,18 @@ class Masked(Wrapper):
         self,
         strategy: Strategy,
         *,
-        threshold: int | float = 2 / 3,
-        neighbours: int | Literal["auto"] | None = None,
+        topology: Topology = Topology(),  # noqa: B008 - a frozen value
         clip_range: float = 4.0,
         bits: int = 32,
         max_weight: float = 1000.0,
         metrics: Mapping[str, tuple[float, float]] | None = None,
-        colluders: int = 0,
-        dropout_rate: float = 0.1,
-        collusion_rate: float = 0.05,
-        max_abort: float = MAX_ABORT,
-        max_exposure: float = MAX_EXPOSURE,
         stage_timeout: float = 600.0,
     ) -> None:
         super().__init__(strategy)
         for inside in wrappers(strategy):
             inside.gets_sums = True
         check_mean_only(strategy)
-        self._topology = Topology(
-            threshold=threshold,
-            neighbours=neighbours,
-            colluders=colluders,
-            dropout_rate=dropout_rate,
-            collusion_rate=collusion_rate,
-            max_abort=max_abort,
-            max_exposure=max_exposure,
-        )
+        self._topology = topology
         self._shape: dict[str, Any] = {
             "clip_range": clip_range,
             "bits": bits,
@@ -244,7 +221,7 @@ class Masked(Wrapper):
                 f"{len(keys)} of {len(exchange.messages)} clients have announced keys: {error}"
                 + (f"; one failed in stage {exchange.complaint}" if exchange.complaint else "")
             ) from None
-        cohort = Cohort(exchange.session, keys, plan.draw(sorted(keys)), plan.threshold)
+        cohort = MaskedCohort(exchange.session, keys, plan.draw(sorted(keys)), plan.threshold)
         boxes = exchange.boxes(cohort)
         sharers = cohort.enough(boxes)
         # Noise that clients add themselves gets room, so that nothing is clipped after it.

@@ -57,7 +57,22 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Turns a cohort's size into a `Plan`; the fields are those of `Masked`."""
+    """Graph and threshold of a secure sum, for any cohort size.
+
+    Attributes:
+        threshold: Shares that open a secret, as a number or as a fraction of the holders; not
+            used with neighbours="auto", which computes it.
+        neighbours: Peers of each client: None for all, a number for a random regular graph,
+            "auto" for the smallest graph that is safe at the stated rates.
+        colluders: Clients of a neighbourhood that may collude with the server.
+        dropout_rate: Share of clients that may drop out, for a sparse graph.
+        collusion_rate: Share of clients that may collude, for a sparse graph.
+        max_abort: Largest chance of an aborted round that a sparse graph may have.
+        max_exposure: Largest chance that a sparse graph exposes a client.
+
+    Example:
+        Masked(FedAvg(), topology=Topology(neighbours="auto", dropout_rate=0.2))
+    """
 
     threshold: int | float = 2 / 3
     neighbours: int | Literal["auto"] | None = None

@@ -21,7 +21,7 @@ class AbandonedError(Exception):
 
 
 @dataclass(frozen=True)
-class Cohort:
+class MaskedCohort:
     """Who takes part, after all have announced their keys.
 
     Attributes:

@@ -317,3 +317,9 @@ def test_all_figures_are_in_bits_and_of_clients(gaussian_sampler) -> None:
 def test_wrong_arguments_are_named(gaussian_sampler, wrong, words) -> None:
     with pytest.raises(ValueError, match=words):
         made(gaussian_sampler(EYE), **wrong)
+
+
+def test_a_function_in_place_of_a_sampler_is_refused_at_once() -> None:
+    words = "sampler must be an UpdateSampler, got function; wrap .* in PerRound"
+    with pytest.raises(TypeError, match=words):
+        MutualInformation(lambda _: None)  # type: ignore[arg-type]

@@ -214,6 +214,12 @@ def test_wrong_arguments_are_named(gaussian_sampler) -> None:
             LikelihoodRatio(sampler, **wrong)
 
 
+def test_a_function_in_place_of_a_sampler_is_refused_at_once() -> None:
+    words = "sampler must be an UpdateSampler, got function; wrap .* in PerRound"
+    with pytest.raises(TypeError, match=words):
+        LikelihoodRatio(lambda _: None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("fit", "is_said"), [(600, True), (120, False)])
 def test_separation_by_support_is_said_only_after_enough_samples(
     gaussian_sampler, fit: int, is_said: bool

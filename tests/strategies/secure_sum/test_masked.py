@@ -31,9 +31,8 @@ from leakmeter.clients.secure_sum.masking import add_vectors
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.wire import put_by_number
 from leakmeter.fl_app.engines.inline import run_inline
-from leakmeter.strategies import Masked
+from leakmeter.strategies import Masked, Topology
 from leakmeter.strategies.grid import GridWrapper
-from leakmeter.strategies.secure_sum.topology import Topology
 from leakmeter.strategies.state import restore_strategy, strategy_state
 from tests.helpers import federation
 
@@ -124,7 +123,14 @@ class Federation(federation.Federation):
 
 
 def masked(clients: Federation, **options: Any) -> Masked:
-    return Masked(clients.fedavg(), **{"max_weight": 100.0, "threshold": 3, **options})
+    return made(clients.fedavg(), **{"max_weight": 100.0, "threshold": 3, **options})
+
+
+def made(inner: Strategy, **options: Any) -> Masked:
+    """Return the wrapper with the settings of its topology side by side with its own."""
+    names = {f.name for f in fields(Topology)} & options.keys()
+    topology = Topology(**{name: options.pop(name) for name in names})
+    return Masked(inner, topology=topology, **options)
 
 
 def raises(_: Message) -> Message:
@@ -523,7 +529,7 @@ def test_clipped_coordinates_are_counted_inside_and_reported(
 def test_weights_under_another_key_are_used() -> None:
     clients = Federation(metrics=lambda c: {"mass": 5.0 + c})
     inner = clients.fedavg(weighted_by_key="mass")
-    strategy = Masked(inner, max_weight=10.0, threshold=3)
+    strategy = made(inner, max_weight=10.0, threshold=3)
     clients.run(strategy)
     assert strategy.facts().total_weight == pytest.approx(35.0, abs=1e-6)
 
@@ -567,7 +573,7 @@ def test_inner_strategies_agree_with_the_unmasked_run_to_the_quantisers_step(
     kind = getattr(flower, name)
     model = {"w": np.zeros((2, 3)), "b": np.array([0.25])}
     clients = Federation()
-    strategy = Masked(clients.fedavg(kind, **options), max_weight=100.0, threshold=3, bits=bits)
+    strategy = made(clients.fedavg(kind, **options), max_weight=100.0, threshold=3, bits=bits)
     with_masks = clients.run(strategy, rounds=3, model=model).arrays
     plain = Federation(mod=MaskMod(required=False))
     without = plain.run(plain.fedavg(kind, **options), rounds=3, model=model).arrays
@@ -653,7 +659,7 @@ def test_impossible_settings_are_refused_when_they_are_made(
     options: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
-        Masked(FedAvg(), **options)
+        made(FedAvg(), **options)
 
 
 @pytest.mark.parametrize(

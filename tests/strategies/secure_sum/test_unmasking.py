@@ -18,7 +18,7 @@ from leakmeter.clients.secure_sum.keys import KeyPair, Session, agree, self_mask
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, add_masks, add_vectors, pair_sign
 from leakmeter.clients.secure_sum.participant import Participant, Policy, PublicKeys
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, combine
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError, Cohort
+from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
 
 SESSION = Session(run=2**63 + 5, server_round=3)
 RING = Ring(32)
@@ -29,7 +29,7 @@ POLICY = Policy(min_peers=1)
 class Transcript:
     """All that passes through the server in one round, and the clients behind it."""
 
-    cohort: Cohort
+    cohort: MaskedCohort
     ring: Ring
     announced: dict[int, Participant]
     sharers: set[int] = field(default_factory=set)
@@ -56,7 +56,7 @@ def play(
     silent = {"share": set(), "upload": set(), "reveal": set(), **(silent or {})}
     start = {n: Participant.announce(session, n) for n in vectors}
     public = keys({n: c.public for n, c in start.items()})
-    cohort = Cohort(session, public, graph or complete_graph(list(vectors)), threshold)
+    cohort = MaskedCohort(session, public, graph or complete_graph(list(vectors)), threshold)
     seen = Transcript(cohort, ring, start)
     shared = {}
     for n, client in start.items():
@@ -148,23 +148,23 @@ def test_one_dropout_more_than_the_threshold_allows_ends_the_round() -> None:
 def test_a_client_without_enough_holders_left_is_left_out_and_the_others_go_on() -> None:
     # A ring of eight with two neighbours each: 4 and 6 lose a holder when 5 does not share.
     graph = {n: tuple(sorted(((n - 2) % 8 + 1, n % 8 + 1))) for n in range(1, 9)}
-    cohort = Cohort(SESSION, {}, graph, 2)
+    cohort = MaskedCohort(SESSION, {}, graph, 2)
     assert cohort.enough({1, 2, 3, 4, 6, 7, 8}) == {1, 2, 3, 4, 6, 7, 8}
     # With threshold 3 a gap eats its way around the ring: nobody has both neighbours in the end.
     with pytest.raises(AbandonedError):
-        Cohort(SESSION, {}, graph, 3).enough({1, 2, 3, 4, 6, 7, 8})
+        MaskedCohort(SESSION, {}, graph, 3).enough({1, 2, 3, 4, 6, 7, 8})
 
 
 def test_survivors_that_fall_apart_are_not_unmasked_in_parts() -> None:
     graph = {n: tuple(sorted(((n - 2) % 8 + 1, n % 8 + 1))) for n in range(1, 9)}
-    cohort = Cohort(SESSION, {}, graph, 2)
+    cohort = MaskedCohort(SESSION, {}, graph, 2)
     cohort.check({1, 2, 3, 4, 5, 6, 7}, range(1, 9))
     with pytest.raises(AbandonedError, match="fall apart"):
         cohort.check({1, 2, 3, 5, 6, 7}, range(1, 9))
 
 
 def test_too_few_uploads_are_noticed_before_anything_is_revealed() -> None:
-    cohort = Cohort(SESSION, {}, complete_graph(range(1, 6)), 3)
+    cohort = MaskedCohort(SESSION, {}, complete_graph(range(1, 6)), 3)
     cohort.check({1, 2, 3}, range(1, 6))
     with pytest.raises(AbandonedError, match="2 of 5 clients have uploaded, too few"):
         cohort.check({1, 2}, range(1, 6))
@@ -175,7 +175,7 @@ def test_too_few_uploads_are_noticed_before_anything_is_revealed() -> None:
 def test_a_dropped_client_whose_masks_nobody_could_open_ends_the_round_at_once() -> None:
     # 1 to 4 know each other and survive; 5 has masked with 1, and its other holders are gone too.
     joined = {1: (2, 3, 4, 5), 2: (1, 3, 4), 3: (1, 2, 4), 4: (1, 2, 3)}
-    cohort = Cohort(SESSION, {}, {**joined, 5: (1, 6, 7), 6: (5, 7), 7: (5, 6)}, 3)
+    cohort = MaskedCohort(SESSION, {}, {**joined, 5: (1, 6, 7), 6: (5, 7), 7: (5, 6)}, 3)
     cohort.check({1, 2, 3, 4}, {1, 2, 3, 4})
     with pytest.raises(AbandonedError, match="too few to open the masks of 1"):
         cohort.check({1, 2, 3, 4}, range(1, 8))
