@@ -33,7 +33,8 @@ from leakmeter.clients.secure_sum.wire import (
     put_by_number,
     put_participant,
 )
-from leakmeter.strategies import Masked, Topology
+from leakmeter.strategies import Masked, Risks
+from leakmeter.strategies.secure_sum.topology import Topology
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
 
 
@@ -68,9 +69,8 @@ class FirstReply(Strategy):
 
 def our_functions(case: Case) -> float:
     """Return the CPU seconds of what `MaskMod` and `Masked` call, with their records."""
-    topology = Topology(
-        threshold=THRESHOLD, neighbours=case.neighbours, max_abort=1.0, max_exposure=1.0
-    )
+    risks = Risks(max_abort=1.0, max_exposure=1.0)
+    topology = Topology(threshold=THRESHOLD, neighbours=case.neighbours, risks=risks)
     policy, session = Policy(), Session(run=1, server_round=1)
     update = np.full(case.dim, UPDATE)
 
@@ -130,13 +130,8 @@ def our_round(case: Case, count_bytes: bool = False) -> tuple[float, Direct]:
 
     # 14 neighbours are a shape to measure, no graph to trust: any risk is let pass.
     limit = None if case.neighbours == "auto" else 1.0
-    topology = Topology(
-        threshold=THRESHOLD,
-        neighbours=case.neighbours,
-        max_abort=limit or MAX_ABORT,
-        max_exposure=limit or MAX_EXPOSURE,
-    )
-    strategy = Masked(FirstReply(), topology=topology)
+    risks = Risks(max_abort=limit or MAX_ABORT, max_exposure=limit or MAX_EXPOSURE)
+    strategy = Masked(FirstReply(), threshold=THRESHOLD, neighbours=case.neighbours, risks=risks)
     grid = Direct(MaskMod(), train, case.clients, count_bytes)
     arrays = ArrayRecord({"w": Array(start)})
 
@@ -147,8 +142,11 @@ def our_round(case: Case, count_bytes: bool = False) -> tuple[float, Direct]:
     model, _ = strategy.aggregate_train(1, replies)
     seconds = time.process_time() - begin
 
+    facts = strategy.facts()
     if model is None:  # 14 neighbours may be too few for the dropouts that they have drawn
-        raise AbandonedError(strategy.facts().abandoned)
-    assert strategy.facts().num_clients == case.clients - len(case.dropped)
-    assert np.abs(strategy.facts().aggregate - UPDATE).max() <= strategy.facts().quantum
+        raise AbandonedError(facts.abandoned)
+    assert facts.num_clients == case.clients - len(case.dropped)
+    assert facts.aggregate is not None
+    assert facts.quantum is not None
+    assert np.abs(facts.aggregate - UPDATE).max() <= facts.quantum
     return seconds, grid

@@ -38,7 +38,6 @@ from leakmeter.strategies import (
     AdaptiveClip,
     Central,
     Chosen,
-    Contribution,
     Distributed,
     EachOnce,
     Filled,
@@ -50,13 +49,11 @@ from leakmeter.strategies import (
     Participation,
     Poisson,
     ShuffledEpochs,
-    Topology,
 )
 from leakmeter.strategies.mechanism import Clipping, Noise
 
 # Shares that open a secret; also how many contributors distributed noise may count on.
 _THRESHOLD = 2 / 3
-_TOPOLOGY = Topology(threshold=_THRESHOLD)
 
 
 def server_strategy(config: Config) -> Strategy:
@@ -72,7 +69,7 @@ def server_strategy(config: Config) -> Strategy:
     )
     if config.noise == "wfna":
         filled = _filled(strategy, config)
-        return Masked(filled, topology=_TOPOLOGY, max_weight=1.0, clip_range=filled.clip_range)
+        return Masked(filled, threshold=_THRESHOLD, max_weight=1.0, clip_range=filled.clip_range)
     if config.noise != "none":
         strategy = _noised(strategy, config)
     return _masked(strategy, config) if config.secagg == "on" else strategy
@@ -129,15 +126,12 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
 def _filled(strategy: Strategy, config: Config) -> Filled:
     """Return the strategy with the accounting of water filling."""
     rule = filling_rule(config)
-    member = Contribution(
-        floor=config.wfna_floor,
-        clip=rule.clip_norm,
-        batch=rule.batch_size,
-        examples=load_task(config).sizes.smallest,
-    )
     return Filled(
         strategy,
-        member,
+        sigma2=config.wfna_floor,
+        clip_norm=rule.clip_norm,
+        batch_size=rule.batch_size,
+        examples=load_task(config).sizes.smallest,
         lr=rule.lr,
         steps=rule.steps,
         colluders=config.seats,  # a seat's canary carries no noise
@@ -157,7 +151,7 @@ def _masked(strategy: Strategy, config: Config) -> Masked:
     bounded = config.noise != "none" and config.clipping == "fixed"
     return Masked(
         strategy,
-        topology=_TOPOLOGY,
+        threshold=_THRESHOLD,
         max_weight=largest,
         metrics=metrics,
         clip_range=config.clip_norm if bounded else 4.0,

@@ -24,15 +24,13 @@ if TYPE_CHECKING:
         ShuffledEpochs,
     )
     from leakmeter.strategies.secure_sum.masked import Masked
-    from leakmeter.strategies.secure_sum.topology import Topology
+    from leakmeter.strategies.secure_sum.topology import Risks
     from leakmeter.strategies.water_filling.filled import Filled
-    from leakmeter.strategies.water_filling.rdp import Contribution
 
 _HOME = {
     "AdaptiveClip": "mechanism",
     "Central": "mechanism",
     "Chosen": "chosen",
-    "Contribution": "water_filling.rdp",
     "Distributed": "mechanism",
     "EachOnce": "participation",
     "Filled": "water_filling.filled",
@@ -44,14 +42,13 @@ _HOME = {
     "Participation": "participation",
     "Poisson": "participation",
     "ShuffledEpochs": "participation",
-    "Topology": "secure_sum.topology",
+    "Risks": "secure_sum.topology",
 }
 
 __all__ = [
     "AdaptiveClip",
     "Central",
     "Chosen",
-    "Contribution",
     "Distributed",
     "EachOnce",
     "Filled",
@@ -62,8 +59,8 @@ __all__ = [
     "Noised",
     "Participation",
     "Poisson",
+    "Risks",
     "ShuffledEpochs",
-    "Topology",
 ]
 
 __getattr__ = lazy(__name__, _HOME)

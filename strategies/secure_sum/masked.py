@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -29,7 +29,7 @@ from leakmeter.clients.secure_sum.wire import put_sum
 from leakmeter.strategies.secure_sum.exchange import Exchange
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only
 from leakmeter.strategies.secure_sum.tally import Tally
-from leakmeter.strategies.secure_sum.topology import Plan, Topology
+from leakmeter.strategies.secure_sum.topology import Plan, Risks, Topology
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
 
 _log = logging.getLogger("flwr")
@@ -58,7 +58,11 @@ class Masked(Wrapper):
 
     Args:
         strategy: Any strategy that needs only the weighted mean of the replies.
-        topology: Who masks with whom, how many shares open a secret, and the risks allowed.
+        threshold: Shares that open a secret, as a number or as a fraction of the holders; not
+            used with neighbours="auto", which computes it.
+        neighbours: Peers of each client: None for all, a number for a random regular graph,
+            "auto" for the smallest graph that is safe at the stated rates.
+        risks: Who may collude or drop out, and what a sparse graph may risk.
         clip_range: Update coordinates are clipped to ± this value.
         bits: Size of the ring; a coordinate takes as many bits of upload, in whole bytes.
         max_weight: Largest weight (number of examples) that a client may state.
@@ -76,7 +80,9 @@ class Masked(Wrapper):
         self,
         strategy: Strategy,
         *,
-        topology: Topology = Topology(),  # noqa: B008 - a frozen value
+        threshold: int | float = 2 / 3,
+        neighbours: int | Literal["auto"] | None = None,
+        risks: Risks = Risks(),  # noqa: B008 - a frozen value
         clip_range: float = 4.0,
         bits: int = 32,
         max_weight: float = 1000.0,
@@ -87,7 +93,7 @@ class Masked(Wrapper):
         for inside in wrappers(strategy):
             inside.gets_sums = True
         check_mean_only(strategy)
-        self._topology = topology
+        self._topology = Topology(threshold=threshold, neighbours=neighbours, risks=risks)
         self._shape: dict[str, Any] = {
             "clip_range": clip_range,
             "bits": bits,
@@ -139,7 +145,7 @@ class Masked(Wrapper):
 
     def findings(self) -> Sequence[Finding]:
         """Say what secure aggregation has hidden, and from whom."""
-        return self._tally.findings(self._topology)
+        return self._tally.findings(self._topology.risks)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.strategies.secure_sum.topology import Plan, Topology
+from leakmeter.strategies.secure_sum.topology import Plan, Risks
 
 _ASSUMPTIONS = (
     "the server relays keys, draws the graph and names dropouts honestly: keys and lists of "
@@ -56,15 +56,15 @@ class Tally:
         """Return the tally with one more round that gave no sum."""
         return replace(self, abandoned=self.abandoned + 1)
 
-    def findings(self, topology: Topology) -> Sequence[Finding]:
+    def findings(self, risks: Risks) -> Sequence[Finding]:
         """Say what was hidden from whom; nothing if there was no sum."""
         if not self.rounds:
             return ()
         chance: tuple[str, ...] = ()
         if self.exposure is not None:
             chance = (
-                f"at most {topology.dropout_rate:.0%} of the clients drop out and "
-                f"{topology.collusion_rate:.0%} collude, fixed before the graphs are drawn; even "
+                f"at most {risks.dropout_rate:.0%} of the clients drop out and "
+                f"{risks.collusion_rate:.0%} collude, fixed before the graphs are drawn; even "
                 f"so some client was exposed with probability at most {self.exposure:.2g}",
             )
         return [

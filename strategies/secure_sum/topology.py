@@ -56,6 +56,32 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Risks:
+    """Who may collude or drop out, and how likely a sparse graph may fail.
+
+    Attributes:
+        colluders: Clients of a neighbourhood that may collude with the server.
+        dropout_rate: Share of clients that may drop out, for a sparse graph.
+        collusion_rate: Share of clients that may collude, for a sparse graph.
+        max_abort: Largest chance of an aborted round that a sparse graph may have.
+        max_exposure: Largest chance that a sparse graph exposes a client.
+
+    Example:
+        Masked(FedAvg(), neighbours="auto", risks=Risks(dropout_rate=0.2))
+    """
+
+    colluders: int = 0
+    dropout_rate: float = 0.1
+    collusion_rate: float = 0.05
+    max_abort: float = MAX_ABORT
+    max_exposure: float = MAX_EXPOSURE
+
+    def __post_init__(self) -> None:
+        if self.colluders < 0:
+            raise ValueError(f"colluders must be at least 0, got {self.colluders}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Topology:
     """Graph and threshold of a secure sum, for any cohort size.
 
@@ -64,23 +90,12 @@ class Topology:
             used with neighbours="auto", which computes it.
         neighbours: Peers of each client: None for all, a number for a random regular graph,
             "auto" for the smallest graph that is safe at the stated rates.
-        colluders: Clients of a neighbourhood that may collude with the server.
-        dropout_rate: Share of clients that may drop out, for a sparse graph.
-        collusion_rate: Share of clients that may collude, for a sparse graph.
-        max_abort: Largest chance of an aborted round that a sparse graph may have.
-        max_exposure: Largest chance that a sparse graph exposes a client.
-
-    Example:
-        Masked(FedAvg(), topology=Topology(neighbours="auto", dropout_rate=0.2))
+        risks: Who may collude or drop out, and what a sparse graph may risk.
     """
 
     threshold: int | float = 2 / 3
     neighbours: int | Literal["auto"] | None = None
-    colluders: int = 0
-    dropout_rate: float = 0.1
-    collusion_rate: float = 0.05
-    max_abort: float = MAX_ABORT
-    max_exposure: float = MAX_EXPOSURE
+    risks: Risks = Risks()
 
     def __post_init__(self) -> None:
         is_count = isinstance(self.threshold, int)
@@ -93,8 +108,6 @@ class Topology:
             raise ValueError(f"neighbours must be a number, 'auto' or None, got {self.neighbours}")
         if isinstance(self.neighbours, int) and self.neighbours < 2:
             raise ValueError(f"neighbours must be at least 2, got {self.neighbours}")
-        if self.colluders < 0:
-            raise ValueError(f"colluders must be at least 0, got {self.colluders}")
 
     def plan(self, num_clients: int) -> Plan:
         """Return graph and threshold for a cohort of this size.
@@ -105,10 +118,11 @@ class Topology:
         """
         if num_clients < 3:
             raise ValueError(f"a secure sum needs at least 3 clients, got {num_clients}")
-        rates = (self.dropout_rate, self.collusion_rate)
+        risks, colluders = self.risks, self.risks.colluders
+        rates = (risks.dropout_rate, risks.collusion_rate)
         risk = None
         if self.neighbours == "auto":
-            limits = {"max_abort": self.max_abort, "max_exposure": self.max_exposure}
+            limits = {"max_abort": risks.max_abort, "max_exposure": risks.max_exposure}
             auto = plan_graph(num_clients, *rates, **limits)
             degree, threshold, risk = auto.degree, auto.threshold, auto.risk
         else:
@@ -116,13 +130,13 @@ class Topology:
             threshold = self._shares(degree + 1)
             if degree < num_clients - 1:
                 risk = assess(num_clients, degree, threshold, *rates)
-                risk.check(self.max_abort, self.max_exposure)
-        check_threshold(degree + 1, threshold, self.colluders)
-        if threshold < self.colluders + 2:  # a sum over one honest client would be its update
+                risk.check(risks.max_abort, risks.max_exposure)
+        check_threshold(degree + 1, threshold, colluders)
+        if threshold < colluders + 2:  # a sum over one honest client would be its update
             raise ValueError(
-                f"threshold must be at least colluders + 2 = {self.colluders + 2}, got {threshold}"
+                f"threshold must be at least colluders + 2 = {colluders + 2}, got {threshold}"
             )
-        return Plan(degree, threshold, self.colluders, risk)
+        return Plan(degree, threshold, colluders, risk)
 
     def _shares(self, holders: int) -> int:
         if isinstance(self.threshold, int):

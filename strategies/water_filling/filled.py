@@ -58,8 +58,10 @@ class Filled(Wrapper):
 
     Args:
         strategy: Gets the filled means; what it makes of them is post-processing.
-        member: What the accounting counts on from each client; its `examples` are the fewest that
-            any client has.
+        sigma2: σ², least variance of a client's gradient estimate in any direction.
+        clip_norm: C, largest norm of an example's gradient.
+        batch_size: B, scale of the Gaussian sampling weights.
+        examples: Fewest examples that any client has; public.
         lr: The clients' step length; public. An update is -lr times the gradient estimate.
         steps: Local steps; there is no guarantee for more than one.
         colluders: Contributors whose noise does not count: they tell it, or send none, as canary
@@ -67,24 +69,25 @@ class Filled(Wrapper):
         delta: The delta of the guarantee.
 
     Example:
-        member = Contribution(floor=1e-3, clip=10, batch=32, examples=1200)
-        inner = Filled(FedAvg(), member, lr=0.1)
+        inner = Filled(FedAvg(), sigma2=1e-3, clip_norm=10, batch_size=32, examples=1200, lr=0.1)
         Masked(inner, max_weight=1, clip_range=inner.clip_range).start(grid, arrays, num_rounds=20)
     """
 
     def __init__(
         self,
         strategy: Strategy,
-        member: Contribution,
         *,
+        sigma2: float,
+        clip_norm: float,
+        batch_size: int,
+        examples: int,
         lr: float,
         steps: int = 1,
         colluders: int = 0,
         delta: float = 1e-5,
     ) -> None:
         super().__init__(strategy)
-        if member.weight != 1:  # `fill_mod` lets no other weight out
-            raise ValueError(f"weight must be 1 under water filling, got {member.weight:g}")
+        self._member = Contribution(sigma2, clip_norm, batch_size, examples)
         if not 0 < lr < math.inf:
             raise ValueError(f"lr must be in (0, inf), got {lr}")
         for name, value, least in (("steps", steps, 1), ("colluders", colluders, 0)):
@@ -95,8 +98,7 @@ class Filled(Wrapper):
         check_is_inside(self)
         if any(isinstance(held, Noised) for held in wrappers(strategy)):
             raise TypeError("Filled must not hold Noised: updates are filled or noised")
-        self._member, self._lr, self._steps = member, lr, steps
-        self._colluders, self._delta = colluders, delta
+        self._lr, self._steps, self._colluders, self._delta = lr, steps, colluders, delta
         self._weight_key = weight_key(strategy)
         self._sums: list[_Sum] = []
         self._grain = 0.0

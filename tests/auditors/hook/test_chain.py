@@ -27,16 +27,7 @@ from leakmeter.auditors.hook.chain import (
     wrappers,
 )
 from leakmeter.auditors.hook.wrapper import Wrapper
-from leakmeter.strategies import (
-    Central,
-    Chosen,
-    Contribution,
-    Filled,
-    FixedClip,
-    FixedSize,
-    Masked,
-    Noised,
-)
+from leakmeter.strategies import Central, Chosen, Filled, FixedClip, FixedSize, Masked, Noised
 
 MEMBERS = ("client_of", "facts", "findings", "hides_updates", "pattern", "weight_key")
 
@@ -50,7 +41,7 @@ def noised(inner: Strategy) -> Noised:
 
 
 def filled(inner: Strategy) -> Filled:
-    return Filled(inner, Contribution(floor=1e-3, clip=1.0, batch=4, examples=20), lr=0.1)
+    return Filled(inner, sigma2=1e-3, clip_norm=1.0, batch_size=4, examples=20, lr=0.1)
 
 
 class Misleading(FedAvg):

@@ -34,7 +34,6 @@ from leakmeter.strategies import (
     Masked,
     Noised,
     Poisson,
-    Topology,
 )
 from leakmeter.strategies.noise import noised
 from leakmeter.strategies.participation import Participation
@@ -97,7 +96,7 @@ def make(
 
 
 def masked(strategy: Strategy, **options: Any) -> Masked:
-    return Masked(strategy, **{"max_weight": 1.0, "topology": Topology(threshold=4), **options})
+    return Masked(strategy, **{"max_weight": 1.0, "threshold": 4, **options})
 
 
 def run(strategy: Strategy, rounds: int = 1, clients: InlineGrid | None = None) -> np.ndarray:

@@ -31,8 +31,9 @@ from leakmeter.clients.secure_sum.masking import add_vectors
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.wire import put_by_number
 from leakmeter.fl_app.engines.inline import run_inline
-from leakmeter.strategies import Masked, Topology
+from leakmeter.strategies import Masked, Risks
 from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.secure_sum.topology import Topology
 from leakmeter.strategies.state import restore_strategy, strategy_state
 from tests.helpers import federation
 
@@ -127,10 +128,10 @@ def masked(clients: Federation, **options: Any) -> Masked:
 
 
 def made(inner: Strategy, **options: Any) -> Masked:
-    """Return the wrapper with the settings of its topology side by side with its own."""
-    names = {f.name for f in fields(Topology)} & options.keys()
-    topology = Topology(**{name: options.pop(name) for name in names})
-    return Masked(inner, topology=topology, **options)
+    """Return the wrapper with the settings of its risks side by side with its own."""
+    names = {f.name for f in fields(Risks)} & options.keys()
+    risks = Risks(**{name: options.pop(name) for name in names})
+    return Masked(inner, risks=risks, **options)
 
 
 def raises(_: Message) -> Message:

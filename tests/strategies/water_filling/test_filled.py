@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -26,13 +25,11 @@ from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies import (
     Central,
     Chosen,
-    Contribution,
     Filled,
     FixedClip,
     FixedSize,
     Masked,
     Noised,
-    Topology,
 )
 from leakmeter.strategies.water_filling.guarantee import (
     gaussian_sampling_epsilon,
@@ -42,6 +39,7 @@ from leakmeter.strategies.water_filling.guarantee import (
 pytestmark = pytest.mark.usefixtures("flower_task")
 
 SEED, CLIENTS, EXAMPLES, LR = 3, 6, 8, 0.5
+SETTING: dict[str, Any] = {"sigma2": 0.3, "clip_norm": 2.0, "batch_size": 4}
 PRICE: dict[str, Any] = {"floor": 0.3, "clip": 2.0, "batch": 4, "examples": EXAMPLES}
 MODS = (MaskMod(seed=SEED), FillMod())
 
@@ -93,14 +91,12 @@ def make(num: int = CLIENTS, evaluates: float = 0.0, **options: Any) -> Filled:
     inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
     inner.fraction_evaluate = evaluates
     chosen = Chosen(inner, FixedSize(num), num_clients=CLIENTS, seed=SEED)
-    names = {f.name for f in fields(Contribution)} & options.keys()
-    member = Contribution(**{**PRICE, **{name: options.pop(name) for name in names}})
-    return Filled(chosen, member, **{"lr": LR, **options})
+    return Filled(chosen, **{**SETTING, "examples": EXAMPLES, "lr": LR, **options})
 
 
 def masked(strategy: Filled, **options: Any) -> Masked:
     given = {"max_weight": 1.0, "clip_range": strategy.clip_range, **options}
-    return Masked(strategy, **{"topology": Topology(threshold=4), **given})
+    return Masked(strategy, **{"threshold": 4, **given})
 
 
 def run(strategy: Strategy, rounds: int = 1, clients: InlineGrid | None = None) -> np.ndarray:
@@ -141,7 +137,7 @@ def test_the_released_noise_reaches_the_floor_and_a_larger_one_is_rejected() -> 
     arrays = ArrayRecord(new_model().state_dict())
     masked(make()).start(grid(), arrays, num_rounds=50, evaluate_fn=keep)
     drawn = np.diff(released, axis=0).ravel()
-    std = LR * np.sqrt(PRICE["floor"] / CLIENTS)
+    std = LR * np.sqrt(SETTING["sigma2"] / CLIENTS)
     assert stats.kstest(drawn, stats.norm(scale=std).cdf).pvalue > 1e-3
     for wrong in (0.6, 1.6):
         assert stats.kstest(drawn, stats.norm(scale=wrong * std).cdf).pvalue < 1e-3
@@ -183,7 +179,7 @@ def test_a_sum_of_colluders_alone_guarantees_nothing() -> None:
 
 def test_rounds_without_a_client_cost_it_nothing() -> None:
     strategy = make(num=3)
-    run(masked(strategy, topology=Topology(threshold=2)), rounds=5)
+    run(masked(strategy, threshold=2), rounds=5)
     most = strategy.findings()[0].details["participations"]
     assert 2 <= most < 5
     expected = water_filling_epsilon(users=3, delta=1e-5, rounds=most, **PRICE)
@@ -269,11 +265,10 @@ def test_clients_do_not_evaluate() -> None:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"floor": 0.0}, "floor"),
-        ({"clip": -1.0}, "clip"),
-        ({"batch": 0}, "batch"),
+        ({"sigma2": 0.0}, "floor"),
+        ({"clip_norm": -1.0}, "clip"),
+        ({"batch_size": 0}, "batch"),
         ({"examples": 0}, "examples"),
-        ({"weight": 2.0}, "weight must be 1 under water filling, got 2"),
         ({"lr": 0.0}, "lr"),
         ({"steps": 0}, "steps"),
         ({"colluders": -1}, "colluders"),
@@ -287,10 +282,10 @@ def test_what_cannot_be_is_refused_at_once(options: dict[str, float], field: str
 
 def test_the_order_of_wrappers_is_kept() -> None:
     with pytest.raises(TypeError, match="inside Masked"):
-        Filled(Masked(FedAvg()), Contribution(**PRICE), lr=LR)
+        Filled(Masked(FedAvg()), **SETTING, examples=EXAMPLES, lr=LR)
     noised = Noised(FedAvg(), noise=Central(1.0), clipping=FixedClip(1.0))
     with pytest.raises(TypeError, match="Noised"):
-        Filled(noised, Contribution(**PRICE), lr=LR)
+        Filled(noised, **SETTING, examples=EXAMPLES, lr=LR)
 
 
 def test_nothing_saturates_within_the_stated_range() -> None:
