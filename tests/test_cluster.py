@@ -72,7 +72,12 @@ class Cluster:
         return self.start(python, "--head", "--num-cpus=1", own, quiet, *ports)
 
     def join(self, python: Path) -> subprocess.Popen[str]:
-        return self.start(python, "--num-cpus=2", f"--address={self.address}")
+        process = self.start(python, "--num-cpus=2", f"--address={self.address}")
+        # It says that it runs before the head knows of it.
+        known = f"import ray, time; ray.init({self.address!r})\n"
+        known += f"while len(ray.nodes()) < {self.num_nodes}: time.sleep(0.1)"
+        assert run(python, "-c", known, cwd=self.folder).returncode == 0
+        return process
 
 
 @pytest.fixture
@@ -133,18 +138,16 @@ def test_both_nodes_work_and_one_may_die(cluster: Cluster, tmp_path: Path) -> No
     watch = Watch()
     watch.start()
     where = ("--engine", "ray", "--ray-address", cluster.address)
-    lines = tmp_path / "distributed/rounds.jsonl"
+    lines = tmp_path / "distributed/rounds.jsonl"  # there after the first round
+    everywhere = {(node.pid, kind) for node in (head, other) for kind in (CLIENT, SAMPLER)}
     with started(*own, *where, "--out", "distributed", cwd=tmp_path) as distributed:
-        wait_until(
-            lambda: lines.exists() and lines.read_text().count("\n") >= 3, distributed, seconds=600
-        )
+        # As long as it takes: what is seen of so short work depends on how busy the machine is.
+        wait_until(lambda: lines.exists() and everywhere <= watch.seen, distributed, seconds=600)
         watch.done.set()
         watch.join()
-        for kind in (CLIENT, SAMPLER):
-            assert {head.pid, other.pid} <= {g for g, seen in watch.seen if seen == kind}, kind
         kill(other)
         said = distributed.communicate(timeout=600)
-    assert distributed.returncode == 0, said
+    assert distributed.returncode == 0, "".join(said)
     assert findings(tmp_path / "distributed") == findings(tmp_path / "alone")
 
 

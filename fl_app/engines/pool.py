@@ -93,7 +93,7 @@ class SteadyPool:
         for attempt in range(1, _TRIES + 1):
             try:
                 _, message, context = ray.get(future)
-            except ray.exceptions.RayActorError:
+            except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
                 lost = self._lost(future)
                 if attempt == _TRIES:
                     raise

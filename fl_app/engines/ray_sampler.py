@@ -193,7 +193,8 @@ class _Crew:
     def _got(self, sent: _Work) -> Any:
         """Return what came of a piece, from another worker if its own has died.
 
-        Ray's own retries are too hasty: they are used up before it knows that a node is dead.
+        With a node also go results that were ready there and not fetched yet. Ray's own retries
+        are too hasty: they are used up before it knows that a node is dead.
         """
         import ray
 
@@ -204,7 +205,8 @@ class _Crew:
                 if not ray.is_initialized():
                     # An interrupted run, and no failure of an auditor, which would be recorded.
                     raise SystemExit("interrupted") from None
-                if attempt + 1 == _TRIES or not isinstance(error, ray.exceptions.RayActorError):
+                lost = ray.exceptions.RayActorError, ray.exceptions.ObjectLostError
+                if attempt + 1 == _TRIES or not isinstance(error, lost):
                     raise
                 if self._workers[sent.desk] is sent.worker:  # and nobody has replaced it yet
                     # Near the driver, which lives.

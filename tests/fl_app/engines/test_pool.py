@@ -20,6 +20,10 @@ class RayActorError(RayError):
     """As Ray's."""
 
 
+class ObjectLostError(RayError):
+    """As Ray's, where a reply was on a node that has died."""
+
+
 class Worker:
     """Answers a job with its own name, unless it is dead or the job is to kill or to fail."""
 
@@ -33,8 +37,10 @@ class Cluster(SimpleNamespace):
     """What of Ray the pool uses. A future is a worker and what it was asked for."""
 
     def __init__(self, room: int) -> None:
-        exceptions = SimpleNamespace(RayError=RayError, RayActorError=RayActorError)
+        known = (RayError, RayActorError, ObjectLostError)
+        exceptions = SimpleNamespace(**{error.__name__: error for error in known})
         super().__init__(exceptions=exceptions, room=room, made=[], killed=[])
+        self.death: type[RayError] = RayActorError
 
     def options(self, **resources: float) -> Cluster:
         assert resources == {"num_cpus": 1}
@@ -49,7 +55,7 @@ class Cluster(SimpleNamespace):
         if asked == "kill":
             worker.is_dead = True
         if worker.is_dead:
-            raise RayActorError(f"worker {worker.name} has died")
+            raise self.death(f"worker {worker.name} has died")
         if asked == "fail":
             raise ValueError("the app's own")
         return "cid", worker.name, "context"
@@ -93,7 +99,11 @@ def run(pool: SteadyPool, asked: str = "train") -> Any:
         raise
 
 
-def test_a_message_whose_worker_has_died_goes_to_another(pool: SteadyPool, cluster: Any) -> None:
+@pytest.mark.parametrize("death", [RayActorError, ObjectLostError])
+def test_a_message_whose_worker_has_died_goes_to_another(
+    pool: SteadyPool, cluster: Any, death: type[RayError]
+) -> None:
+    cluster.death = death
     cluster.made[2].is_dead = True  # the one that is asked first
     assert run(pool) != 2
     assert pool.num_actors == 2

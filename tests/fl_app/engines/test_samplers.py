@@ -82,12 +82,17 @@ class DiedError(Exception):
     """As Ray's, where a worker has died."""
 
 
+class LostError(Exception):
+    """As Ray's, where a result was on a node that has died."""
+
+
 class StandIn(SimpleNamespace):
     """What of Ray the sampler uses, at once and in this process; values go through pickle."""
 
     def __init__(self) -> None:
         super().__init__(running=False, started=[], stopped=0, under_way=0, most=0)
-        self.exceptions = SimpleNamespace(RayActorError=DiedError)
+        self.exceptions = SimpleNamespace(RayActorError=DiedError, ObjectLostError=LostError)
+        self.death: type[Exception] = DiedError
         self.put_away, self.deaths = 0, 0  # values put; pieces whose worker dies next
 
     def is_initialized(self) -> bool:
@@ -136,7 +141,7 @@ class StandIn(SimpleNamespace):
         self.under_way -= 1
         if self.deaths:
             self.deaths -= 1
-            raise DiedError("the node has died")
+            raise self.death("the node has died")
         return pickle.loads(value)
 
     def cancel(self, _: bytes) -> None:
@@ -209,7 +214,9 @@ def test_a_call_that_is_broken_off_leaves_nothing_under_way(tiny_config, stand_i
     assert stand_in.under_way == 0
 
 
-def test_a_piece_lost_with_its_worker_is_drawn_again(tiny_config, stand_in) -> None:
+@pytest.mark.parametrize("death", [DiedError, LostError])
+def test_a_piece_lost_with_its_worker_is_drawn_again(tiny_config, stand_in, death) -> None:
+    stand_in.death = death
     of, model = made(tiny_config, "partition", chunk=8), start(tiny_config)
     spread = RaySampler(of, workers=2)
     before = list(spread._crew._workers)
