@@ -19,18 +19,16 @@ def check_nodes(config: Config) -> None:
     import ray
 
     check = ray.remote(num_cpus=0, max_retries=0)(_checker())
-    asked = {
-        node["NodeManagerHostname"] + " " + node["NodeManagerAddress"]: check.options(
-            scheduling_strategy=cluster.on_node(node["NodeID"], soft=False)
-        ).remote(config.to_mapping())
-        for node in cluster.working_nodes()
-    }
-    for name, future in asked.items():
+    nodes = cluster.working_nodes()
+    places = [cluster.on_node(node["NodeID"], soft=False) for node in nodes]
+    asked = [check.options(scheduling_strategy=p).remote(config.to_mapping()) for p in places]
+    for node, future in zip(nodes, asked, strict=True):
         try:
             reason = ray.get(future)
         except ray.exceptions.RayError as error:
             reason = f"ray-address must be a cluster whose nodes start workers, got {error}"
         if reason:
+            name = node["NodeManagerHostname"] + " " + node["NodeManagerAddress"]  # may be shared
             raise ConfigError(f"node {name}: {reason}")
 
 
