@@ -7,6 +7,7 @@ them under the names listed here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
@@ -63,7 +64,10 @@ def get_float(record: Record, name: str) -> float:
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise WireError(f"{name} must be a number, got {described(value)}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond float64, which limits downstream treat as infinite
+        return math.inf if value > 0 else -math.inf
 
 
 def get_text(record: ConfigRecord, name: str) -> str:

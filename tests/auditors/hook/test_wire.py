@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -155,3 +156,9 @@ def test_other_arrays_leave_the_rest_of_a_reply_as_it_was() -> None:
     assert reply.content["metrics"] is metrics
     assert wire.arrays(reply.content)["w"].numpy() == [2.0]
     assert wire.arrays(before)["w"].numpy() == [1.0]
+
+
+def test_an_integer_beyond_floats_is_infinite_and_ends_no_run() -> None:
+    record = {"low": -(10**400), "high": 10**400}
+    assert wire.get_float(record, "high") == math.inf  # type: ignore[arg-type]
+    assert wire.get_float(record, "low") == -math.inf  # type: ignore[arg-type]
