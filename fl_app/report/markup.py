@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from leakmeter.auditors.finding import Kind
-from leakmeter.fl_app.report.wording import number
+from leakmeter.auditors.wording import number
 
 _VOID = {"meta", "img", "br"}
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from leakmeter.auditors.wording import number
 from leakmeter.fl_app.report.draw.scale import Form, Scale, label
 from leakmeter.fl_app.report.markup import Markup, exact, joined, tag
-from leakmeter.fl_app.report.wording import number
 
 Marker = Literal["", "circle", "square", "triangle", "diamond"]
 

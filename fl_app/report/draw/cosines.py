@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.wording import slug
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
 from leakmeter.fl_app.report.read.run import Run
-from leakmeter.fl_app.report.wording import slug
 
 
 def cosines(runs: Sequence[Run]) -> list[Figure]:

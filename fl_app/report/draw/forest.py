@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.fl_app.report.draw.scale import Scale, label
-from leakmeter.fl_app.report.judge.adversary import by_adversary
-from leakmeter.fl_app.report.judge.verdict import contradictions, leads, stake
-from leakmeter.fl_app.report.markup import Markup, exact, joined, tag
-from leakmeter.fl_app.report.read.run import Run
-from leakmeter.fl_app.report.wording import (
+from leakmeter.auditors.wording import (
     KINDS,
     SIGNS,
     capital,
     is_epsilon,
 )
+from leakmeter.fl_app.report.draw.scale import Scale, label
+from leakmeter.fl_app.report.judge.adversary import by_adversary
+from leakmeter.fl_app.report.judge.verdict import contradictions, leads, stake
+from leakmeter.fl_app.report.markup import Markup, exact, joined, tag
+from leakmeter.fl_app.report.read.run import Run
 
 _WIDTH, _HEIGHT, _PAD = 300, 26, 12
 _COLORS = {"guarantee": "c2", "lower_bound": "c1", "estimate": "c0", "approximation": "c4"}

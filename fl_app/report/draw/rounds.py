@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.figure import NATS_PER_BIT
+from leakmeter.auditors.wording import number, slug
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Marker, Series
 from leakmeter.fl_app.report.draw.scale import Form
 from leakmeter.fl_app.report.read.run import Run
-from leakmeter.fl_app.report.wording import number, slug
 
 _ROUND = "round"
 _MUCH = 30  # times as large: such a line would press all others flat

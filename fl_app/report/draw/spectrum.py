@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from leakmeter.auditors.wording import number, percent
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
 from leakmeter.fl_app.report.read.run import Run
-from leakmeter.fl_app.report.wording import number, percent
 
 
 def spectra(runs: Sequence[Run]) -> list[Figure]:

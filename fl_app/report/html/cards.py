@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from leakmeter.auditors.wording import sentence
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.verdict import BADGES, Level, Verdict, stake, verdicts
 from leakmeter.fl_app.report.markup import Markup, joined, tag
 from leakmeter.fl_app.report.read.run import Run
-from leakmeter.fl_app.report.wording import sentence
 
 _ICONS: dict[Level, str] = {
     "leak": "M8 1.5L15 14H1zM8 6v4M8 11.8v.4",

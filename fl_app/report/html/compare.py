@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from leakmeter.auditors.wording import KINDS, SIGNS, capital, terms
 from leakmeter.fl_app.report.judge.verdict import Verdict, leads, stake, verdicts
 from leakmeter.fl_app.report.markup import Markup, exact, joined, tag
 from leakmeter.fl_app.report.read.run import Run
-from leakmeter.fl_app.report.wording import KINDS, SIGNS, capital, terms
 
 _NONE = tag("span", "–", class_="none")
 

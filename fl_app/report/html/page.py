@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from leakmeter.auditors.wording import KINDS, counted, number
 from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.draw.forest import forest
 from leakmeter.fl_app.report.html.cards import cards
@@ -16,7 +17,6 @@ from leakmeter.fl_app.report.html.style import STYLE
 from leakmeter.fl_app.report.html.table import tables
 from leakmeter.fl_app.report.markup import Markup, joined, tag
 from leakmeter.fl_app.report.read.run import Run
-from leakmeter.fl_app.report.wording import KINDS, counted, number
 
 GENERATOR = "leakmeter report"
 _Section = tuple[str, str, list[Markup]]  # identifier, heading, content

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.wording import KINDS, counted, percent
 from leakmeter.fl_app.report.markup import Markup, exact, joined, tag
 from leakmeter.fl_app.report.read.run import Run
-from leakmeter.fl_app.report.wording import KINDS, counted, percent
 
 _HEADS = (
     "finding",

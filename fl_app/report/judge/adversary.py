@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.fl_app.report.wording import is_epsilon
+from leakmeter.auditors.wording import is_epsilon
 
 # Threat model, adjacency and unit: numbers that differ in one of them do not compare.
 Adversary = tuple[str, str | None, str]

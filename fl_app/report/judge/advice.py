@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.wording import claim, is_epsilon, number, terms
 from leakmeter.fl_app.report.judge.adversary import covers
 from leakmeter.fl_app.report.judge.verdict import Verdict, leads
 from leakmeter.fl_app.report.read.run import Run
-from leakmeter.fl_app.report.wording import claim, is_epsilon, number, terms
 
 _MUCH = 10.0  # an upper bound beyond which little is promised
 

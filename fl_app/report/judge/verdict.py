@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.fl_app.report.judge.adversary import (
-    Adversary,
-    by_adversary,
-    covers,
-    leading,
-    unsaid_bounds,
-)
-from leakmeter.fl_app.report.read.run import Run
-from leakmeter.fl_app.report.wording import (
+from leakmeter.auditors.wording import (
     capital,
     claim,
     counted,
@@ -25,6 +17,14 @@ from leakmeter.fl_app.report.wording import (
     percent,
     terms,
 )
+from leakmeter.fl_app.report.judge.adversary import (
+    Adversary,
+    by_adversary,
+    covers,
+    leading,
+    unsaid_bounds,
+)
+from leakmeter.fl_app.report.read.run import Run
 
 # leak: proven with confidence; hint: beyond its null band; model: what a model says; none: looked
 # and shown nothing; bounded: an upper bound; open: no guarantee; silent: no number.

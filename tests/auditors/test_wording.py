@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakmeter.fl_app.report.wording import number
+from leakmeter.auditors.wording import number
 
 
 @pytest.mark.parametrize("value", [0.62579, 586.03, 1.6749, 12345.6, 3e-5, 7.0])
