@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from leakmeter._rooms import alias, lazy
 
 if TYPE_CHECKING:
+    from leakmeter.auditors.assumptions import Assumption
     from leakmeter.auditors.auditor import (
         Auditor,
         Canary,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     )
     from leakmeter.auditors.canaries.auditor import OneShotCanaries
     from leakmeter.auditors.checks import check_auditor
-    from leakmeter.auditors.finding import Bound, Finding
+    from leakmeter.auditors.finding import Bound, Finding, Limitation, RunWarning, ThreatModel
     from leakmeter.auditors.hook.audited import Audited
     from leakmeter.auditors.hook.mods import canary_mod, tap_mod
     from leakmeter.auditors.hook.wire import replay_number
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AggregateRecorder",
+    "Assumption",
     "Audited",
     "Auditor",
     "Bound",
@@ -50,6 +52,7 @@ __all__ = [
     "Effort",
     "Finding",
     "LikelihoodRatio",
+    "Limitation",
     "Look",
     "Membership",
     "MutualInformation",
@@ -60,7 +63,9 @@ __all__ = [
     "ReplaySampler",
     "RoundFacts",
     "RoundView",
+    "RunWarning",
     "SpanCondition",
+    "ThreatModel",
     "UnableError",
     "UpdateSampler",
     "Wrapper",
@@ -74,6 +79,7 @@ __all__ = [
 
 _HOME = {
     "AggregateRecorder": "replay_log",
+    "Assumption": "assumptions",
     "Audited": "hook.audited",
     "Auditor": "auditor",
     "Bound": "finding",
@@ -81,6 +87,7 @@ _HOME = {
     "Effort": "likelihood_ratio.game",
     "Finding": "finding",
     "LikelihoodRatio": "likelihood_ratio.auditor",
+    "Limitation": "finding",
     "Look": "information.measure",
     "Membership": "records.membership",
     "MutualInformation": "information.auditor",
@@ -91,7 +98,9 @@ _HOME = {
     "ReplaySampler": "sampling.replay",
     "RoundFacts": "auditor",
     "RoundView": "auditor",
+    "RunWarning": "finding",
     "SpanCondition": "likelihood_ratio.span_condition",
+    "ThreatModel": "finding",
     "UnableError": "auditor",
     "UpdateSampler": "sampler",
     "Wrapper": "hook.wrapper",

@@ -40,7 +40,6 @@ def check_findings_are_complete(make: Make) -> None:
     for finding in findings:
         assert isinstance(finding, Finding), f"findings must be Finding, got {type(finding)}"
         assert finding.auditor == auditor.name, f"auditor must be {auditor.name!r}: {finding}"
-        assert finding.threat_model, f"threat_model must not be empty: {finding}"
         assert not math.isnan(finding.value), f"value must be a number: {finding}"
         try:
             json.dumps(finding.to_json(), allow_nan=False)

@@ -1,4 +1,8 @@
-"""What an audit may say: one number, how strong it is, and about which adversary."""
+"""What an audit may say: one number, how strong it is, and about which attacker.
+
+Meaning is fields, never prose: `ThreatModel` says who attacks, `Quantity` what the number is,
+`assumptions` names what it depends on. Sentences are made from the fields in `wording`.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,152 @@ from typing import Any, Final, Literal, Self, get_args
 
 import numpy as np
 
+from leakmeter.auditors import wording
+from leakmeter.auditors.assumptions import conditions
+from leakmeter.auditors.details import Detail
+
 # How strong a number is. A weaker kind is never printed as a stronger one.
 Kind = Literal["guarantee", "lower_bound", "estimate", "approximation", "diagnostic"]
-# What the two worlds that an adversary tells apart differ in.
+# What the two worlds that an attacker distinguishes differ in.
 Adjacency = Literal["add-remove", "zero-out", "replace", "honest-seat"]
 # Whose participation is at stake.
 Unit = Literal["client", "record"]
 # Who looks on: the server inside a round, anyone who gets a model, or someone on the wire.
 Observer = Literal["server", "outsider", "wire"]
-_WORDS = {"observer": Observer, "adjacency": Adjacency, "unit": Unit}
+# What the observer sees. "round sum": before server noise; "noised sum": after all noise;
+# "round model": the model before and after one round.
+Sees = Literal["updates", "round sum", "noised sum", "all models", "round model", "final model"]
+# What the attacker brings along.
+Holds = Literal["canary", "two updates", "two data sets", "record"]
+# Which randomness each trial draws again. "independent-held-out" keeps the candidates' records
+# away from the other clients, which "independent" does not.
+Game = Literal["rerun", "partition", "independent", "independent-held-out"]
+# What a number is. An auditor of your own may use other words, which are printed as they are.
+Quantity = Literal[
+    "epsilon",
+    "mutual information",
+    "mutual information of all coordinates",
+    "mutual information by critics",
+    "honest clients in the smallest sum",
+    "separation",
+    "certain separation",
+    "normality",
+    "guess",
+    "share outside the span",
+    "interference",
+    "canaries",
+    "rounds recorded",
+]
+WarningKind = Literal[
+    "clipped-coordinates",
+    "clipped-updates",
+    "abandoned-rounds",
+    "dropouts",
+    "non-finite-updates",
+    "few-canaries",
+]
 
-LIMITATION: Final = "limit"  # the quantity of findings that say what an auditor cannot do
-THREAT_MODEL: Final = "nobody in particular: what this audit cannot see or show here"
+# Seeing the first of each pair, one can compute the second: models follow from noised sums, noised
+# sums from sums, sums from updates.
+_FOLLOWS: Final[Mapping[Sees, frozenset[Sees]]] = {
+    "updates": frozenset(get_args(Sees)),
+    "round sum": frozenset(get_args(Sees)) - {"updates"},
+    "noised sum": frozenset({"noised sum", "all models", "round model", "final model"}),
+    "all models": frozenset({"all models", "round model", "final model"}),
+    "round model": frozenset({"round model"}),
+    "final model": frozenset({"final model"}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreatModel:
+    """Who attacks, and with what.
+
+    Attributes:
+        observer: Who the attacker is; a guarantee against one observer says nothing of another.
+        sees: What it sees; None where a report does not say, and then nothing compares with it.
+        holds: What it brings along; None for anything (guarantees).
+        knows_cohort: Whether it knows who takes part in which round, or that its canary does.
+        participations: Rounds that the unit at stake takes part in; None where one round is
+            attacked by itself. A guarantee is priced for at most so many.
+        game: Which randomness is drawn again in each trial; None where only noise is random.
+        colluders: Clients that tell the attacker all they know.
+    """
+
+    observer: Observer
+    sees: Sees | None
+    holds: Holds | None = None
+    knows_cohort: bool = False
+    participations: int | None = None
+    game: Game | None = None
+    colluders: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("observer", Observer),
+            ("sees", Sees),
+            ("holds", Holds),
+            ("game", Game),
+        ):
+            value = getattr(self, name)
+            if value not in get_args(allowed) and (value is not None or name == "observer"):
+                raise ValueError(f"{name} must be one of {get_args(allowed)}, got {value!r}")
+        if self.participations is not None and self.participations < 0:
+            raise ValueError(f"participations must be at least 0, got {self.participations}")
+        if self.colluders < 0:
+            raise ValueError(f"colluders must be at least 0, got {self.colluders}")
+
+    def sentence(self) -> str:
+        """Return who attacks, with what, in one sentence."""
+        return wording.attacker(self)
+
+    def is_within(self, other: ThreatModel) -> bool:
+        """Whether `other` sees, holds and knows at least as much, for at least as many rounds."""
+        if self.sees is None or other.sees is None or self.observer != other.observer:
+            return False
+        rounds, allowed = (
+            1 if t.participations is None else t.participations for t in (self, other)
+        )
+        return (
+            self.sees in _FOLLOWS[other.sees]
+            and other.holds in (None, self.holds)
+            and other.knows_cohort >= self.knows_cohort
+            and other.game in (None, self.game)
+            and rounds <= allowed
+            and self.colluders <= other.colluders
+        )
+
+
+@dataclass(frozen=True)
+class Limitation:
+    """What an audit cannot see or show in this project; a sentence, never a number."""
+
+    auditor: str
+    text: str
+
+
+@dataclass(frozen=True)
+class RunWarning:
+    """A reason to doubt the run itself, with how much of it is affected.
+
+    Attributes:
+        kind: What happened.
+        value: Share of `total` that it happened to.
+        count: How many it happened to.
+        total: Out of how many; never 0.
+        text: The same as a sentence, with what to do.
+    """
+
+    kind: WarningKind
+    value: float
+    count: int
+    total: int
+    text: str
+
+    @classmethod
+    def of(cls, kind: WarningKind, count: int, total: int) -> Self:
+        """Return the warning about `count` of `total`, with its sentence."""
+        return cls(kind, count / total, count, total, wording.warning(kind, count, total))
 
 
 @dataclass(frozen=True)
@@ -30,13 +168,13 @@ class Bound:
     Attributes:
         value: The number itself.
         kind: How strong it is; see `Kind`.
+        rule: How it was computed, for people; nothing reads it.
         delta: The delta that an epsilon belongs to, if it is one.
         confidence: Coverage of a lower bound; None for everything else.
-        rule: How it was computed, in words.
         sample_sizes: How many samples of what went in.
         cap: The largest value this method could have shown with these samples.
         saturated: Whether the value has reached the cap.
-        assumptions: What must hold for the kind to be deserved.
+        assumptions: Names of what must hold for the kind to be deserved; see `assumptions`.
     """
 
     value: float
@@ -61,41 +199,54 @@ class Bound:
         if self.confidence is not None and not 0 < self.confidence < 1:
             raise ValueError(f"confidence must be in (0, 1), got {self.confidence}")
 
+    @property
+    def is_conditional(self) -> bool:
+        """Whether it is a lower bound only if something holds that nobody has checked."""
+        return self.kind == "lower_bound" and bool(conditions(self.assumptions))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding(Bound):
-    """A `Bound` that an auditor reports: which adversary it speaks of, and about what.
+    """A `Bound` that an auditor reports: which attacker it is about, and what.
 
     Attributes:
         auditor: The auditor's name.
-        quantity: What the value is, such as "epsilon" or "mutual information".
-        threat_model: What the adversary knows and does, in words.
-        observer: Who the adversary is; a guarantee for one observer says nothing of another.
+        quantity: What the value is; see `Quantity`.
+        threat_model: Who attacks, and with what.
         adjacency: What the two worlds differ in.
         unit: Whose participation is at stake.
-        server_round: The round it belongs to; None if it speaks of the whole run.
+        server_round: The round it belongs to; None if it is about the whole run.
         null_band: 5 % and 95 % quantile of the same method when nothing leaks.
         seed: The seed of the auditor's own randomness.
-        details: Further numbers for the report, JSON only (histograms, curves).
+        facts: Further single numbers and words for the table.
+        details: What figures draw; see `details`.
     """
 
     auditor: str
-    quantity: str
-    threat_model: str
-    observer: Observer
+    quantity: Quantity | str
+    threat_model: ThreatModel
     adjacency: Adjacency | None = None
     unit: Unit = "client"
     server_round: int | None = None
     null_band: tuple[float, float] | None = None
     seed: int | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, float | int | bool | str | None] = field(default_factory=dict)
+    details: tuple[Detail, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, allowed in _WORDS.items():
-            value = getattr(self, name)
-            if value not in get_args(allowed) and not (name == "adjacency" and value is None):
-                raise ValueError(f"{name} must be one of {get_args(allowed)}, got {value!r}")
+        if not isinstance(self.threat_model, ThreatModel):
+            raise ValueError(f"threat_model must be a ThreatModel, got {self.threat_model!r}")
+        if self.adjacency not in (None, *get_args(Adjacency)):
+            allowed = get_args(Adjacency)
+            raise ValueError(f"adjacency must be one of {allowed}, got {self.adjacency!r}")
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unit must be one of {get_args(Unit)}, got {self.unit!r}")
+
+    @property
+    def observer(self) -> Observer:
+        """Who the attacker is."""
+        return self.threat_model.observer
 
     @classmethod
     def of(cls, bound: Bound, **context: Any) -> Self:
@@ -105,7 +256,8 @@ class Finding(Bound):
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dictionary; infinities become strings, which JSON lacks."""
-        return {name: plain(value) for name, value in asdict(self).items()}
+        own = {name: plain(value) for name, value in asdict(self).items()}
+        return own | {"conditional": self.is_conditional}
 
 
 def plain(value: Any) -> Any:
@@ -117,5 +269,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str):  # a member of an enumeration as its text
         return str(value)
     return value

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Auditor, Canary, RoundFacts, RoundView
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.run_log import write_atomically
 
 _VECTORS = ("aggregate", "noised")  # fields of RoundFacts that are vectors
@@ -77,8 +77,7 @@ class AggregateRecorder(Auditor):
                 rule="rounds kept for a replay",
                 auditor=self.name,
                 quantity="rounds recorded",
-                threat_model="none: a record for later audits",
-                observer="server",
+                threat_model=ThreatModel(observer="server", sees=None),
             )
         ]
 

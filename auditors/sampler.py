@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Project, RoundMessages, RoundView
+from leakmeter.auditors.finding import Game
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,7 @@ class Moments:
         return self.scatter / (self.count - 1)
 
 
-# Which randomness is played anew in each draw of updates; see `UpdateSampler`.
-Game = Literal["rerun", "partition", "independent"]
 Stream = Sequence[str | int]
-
-# What each game plays again, in words.
-GAMES: Final[Mapping[Game, str]] = {
-    "rerun": "the clients' data are fixed and known, each trial draws new batches",
-    "partition": "each trial deals one known data set anew to all clients",
-    "independent": "each trial draws the data of each client afresh and independently",
-}
 
 # Updates may come in single precision: equal numbers seem to differ by so much of their size, but
 # no more.

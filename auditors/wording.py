@@ -1,20 +1,133 @@
-"""Numbers and kinds in words, never stronger than they are."""
+"""Numbers, attackers, kinds and warnings in words, never stronger than they are.
+
+The one place where sentences are made from the fields of a finding, for terminal, page and log.
+It imports no other module of ours.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
+from typing import TYPE_CHECKING, Final
 
-from leakmeter.auditors.finding import Finding, Kind
+if TYPE_CHECKING:
+    from leakmeter.auditors.finding import (
+        Finding,
+        Game,
+        Kind,
+        Observer,
+        Sees,
+        ThreatModel,
+        WarningKind,
+    )
 
-KINDS: dict[Kind, tuple[str, str]] = {
+KINDS: Final[Mapping[Kind, tuple[str, str]]] = {
     "guarantee": ("guarantee", "a proven upper bound, if its assumptions hold"),
     "lower_bound": ("lower bound", "at least this much leaks, with the stated confidence"),
     "estimate": ("estimate", "a point estimate; compare it with its null band"),
     "approximation": ("approximation", "what a model of the sum says: no bound on either side"),
     "diagnostic": ("diagnostic", "observed, no claim"),
 }
-SIGNS = {"guarantee": "≤", "lower_bound": "≥"}
+SIGNS: Final[Mapping[str, str]] = {"guarantee": "≤", "lower_bound": "≥"}
+CERTAIN: Final = 20.0  # an ε above which an attacker is practically certain
+# What each game draws again.
+GAMES: Final[Mapping[Game, str]] = {
+    "rerun": "each trial keeps the clients' data and draws new batches",
+    "partition": "each trial partitions one known data set among all clients",
+    "independent": "each trial draws the data of every other client independently",
+    "independent-held-out": (
+        "each trial draws the data of every other client independently, never the records of the "
+        "client under attack"
+    ),
+}
+_OBSERVERS: Final[Mapping[Observer, str]] = {
+    "server": "server",
+    "outsider": "outsider",
+    "wire": "eavesdropper on the network",
+}
+_SEES: Final[Mapping[Sees, tuple[str, str]]] = {  # in one round, in all rounds
+    "updates": ("every update of a round", "every update"),
+    "round sum": ("the sum of a round", "the sum of every round"),
+    "noised sum": ("the noised sum of a round", "the noised sum of every round"),
+    "all models": ("the model after every round", "the model after every round"),
+    "round model": ("the model before and after a round", "the model before and after a round"),
+    "final model": ("the initial and the final model", "the initial and the final model"),
+}
+_HOLDS: Final = {
+    "canary": "a canary update",
+    "two updates": "two candidate updates of a client",
+    "two data sets": "two candidate data sets of a client",
+    "record": "a data record",
+}
+_QUANTITIES: Final = {"epsilon": "ε"}
+
+
+def attacker(model: ThreatModel) -> str:
+    """Return who attacks, with what, in one sentence.
+
+    The numbers of a run (participations, colluders) come last, so that the sentences of two runs
+    begin alike.
+    """
+    if model.sees is None:
+        return f"{capital(_OBSERVERS[model.observer])} (what it sees is not stated)."
+    many = model.participations is not None
+    acts = [f"sees {_SEES[model.sees][many]}"]
+    if model.knows_cohort and model.holds != "canary":
+        acts.append("knows who takes part")
+    if model.holds is not None:
+        acts.append(f"holds {_HOLDS[model.holds]}")
+    if model.colluders:
+        acts.append(f"colludes with {counted(model.colluders, 'client')}")
+    listed = acts[0] if len(acts) == 1 else f"{', '.join(acts[:-1])} and {acts[-1]}"
+    hidden = "" if model.knows_cohort else ", without knowing who takes part"
+    played = "" if model.game is None else f"; {GAMES[model.game]}"
+    priced = (
+        f". The {'record' if model.holds == 'record' else 'client'} takes part in at most "
+        f"{counted(model.participations, 'round')}"
+        if model.participations is not None
+        else ""
+    )
+    return f"{capital(_OBSERVERS[model.observer])} that {listed}{hidden}{played}{priced}."
+
+
+def quantity(name: str) -> str:
+    """Return a quantity as it is printed; foreign ones as they are."""
+    return _QUANTITIES.get(name, name)
+
+
+_WARNINGS: Final[Mapping[WarningKind, str]] = {
+    "clipped-coordinates": (
+        "{share} of all coordinates ({count} of {total}) were clipped to fit the secure sum, so "
+        "the model is distorted. Lower --lr or raise the clip range."
+    ),
+    "clipped-updates": (
+        "{share} of the updates ({count} of {total}) were clipped to the clip norm. Raise "
+        "--clip-norm, or lower --lr."
+    ),
+    "abandoned-rounds": (
+        "{count} of {total} rounds gave no aggregate; the model stayed as it was. Look for the "
+        "reason in the log, and sample more clients per round."
+    ),
+    "dropouts": (
+        "{share} of the requested updates ({count} of {total}) did not arrive. Bounds hold for "
+        "those that did; look for client errors in the log."
+    ),
+    "non-finite-updates": (
+        "{count} of {total} updates contained values that are not finite. Training diverged: "
+        "lower --lr."
+    ),
+    "few-canaries": (
+        "Only {count} of {total} planned canaries took part. Canary results from so few vary "
+        "widely: raise --canary-seats or --rounds."
+    ),
+}
+
+
+def warning(kind: WarningKind, count: int, total: int) -> str:
+    """Return what happened to how much of a run, and what to do."""
+    share = number(100 * count / total, 2) + " %"
+    return _WARNINGS[kind].format(share=share, count=f"{count:,}", total=f"{total:,}")
 
 
 def number(value: float, digits: int = 4, kind: Kind | None = None) -> str:
@@ -42,7 +155,7 @@ def is_epsilon(finding: Finding) -> bool:
 
 def claim(finding: Finding) -> str:
     """Return the number with the sign of its kind, such as "ε ≥ 1.67"."""
-    name = "ε" if is_epsilon(finding) else finding.quantity
+    name = quantity(finding.quantity)
     if finding.kind == "guarantee" and not is_epsilon(finding):
         return f"{name}: {number(finding.value)}, guaranteed"
     if finding.kind == "guarantee" and math.isinf(finding.value):

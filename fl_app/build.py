@@ -19,12 +19,13 @@ from leakmeter.auditors import (
     UpdateSampler,
 )
 from leakmeter.auditors._types import Watch
+from leakmeter.auditors.finding import Game
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.information import Look, Theory, batch_entropy
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.not_covered import NotCovered
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
-from leakmeter.auditors.sampler import Game, PerRound
+from leakmeter.auditors.sampler import PerRound
 from leakmeter.clients import CohortSampler
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError

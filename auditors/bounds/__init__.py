@@ -8,6 +8,7 @@ guesses of a single run with many canaries.
 from __future__ import annotations
 
 from leakmeter.auditors.bounds.band import upper_limit
+from leakmeter.auditors.bounds.coins import coin_bound, share_bound
 from leakmeter.auditors.bounds.curve import ErrorCurve
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound, proven_epsilons
 from leakmeter.auditors.bounds.one_run import (
@@ -23,10 +24,12 @@ __all__ = [
     "Fixed",
     "PilotSplit",
     "SimultaneousBand",
+    "coin_bound",
     "epsilon_lower_bound",
     "guess_by_rank",
     "one_run_epsilon",
     "one_run_gaussian_epsilon",
     "proven_epsilons",
+    "share_bound",
     "upper_limit",
 ]

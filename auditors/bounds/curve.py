@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from leakmeter.auditors import details
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.bounds.lower_bound import proven_epsilons
@@ -101,17 +101,23 @@ class ErrorCurve:
         return {"fpr": self.fpr[some].tolist(), "fnr": self.fnr[some].tolist()}
 
 
-def drawn(scores_in: Floats, scores_out: Floats, *, confidence: float) -> dict[str, Any]:
+def drawn(
+    scores_in: Floats, scores_out: Floats, *, confidence: float, server_round: int | None = None
+) -> details.ErrorCurve:
     """Return what a report needs for its figures: proven epsilons, caps, limits, observed rates."""
     curve = ErrorCurve.of(scores_in, scores_out, confidence=confidence)
-    return {
-        "deltas": list(DELTAS),
-        "epsilons": curve.epsilons(DELTAS).tolist(),
-        "caps": curve.caps(DELTAS).tolist(),
-        "tradeoff": curve.thinned(),
-        "balanced_error": curve.balanced(),
-        "observed": _observed(scores_in, scores_out),
-    }
+    limits, observed = curve.thinned(), _observed(scores_in, scores_out)
+    return details.ErrorCurve(
+        deltas=DELTAS,
+        epsilons=tuple(curve.epsilons(DELTAS).tolist()),
+        caps=tuple(curve.caps(DELTAS).tolist()),
+        fpr=tuple(limits["fpr"]),
+        fnr=tuple(limits["fnr"]),
+        observed_fpr=tuple(observed["fpr"]),
+        observed_fnr=tuple(observed["fnr"]),
+        balanced_error=curve.balanced(),
+        server_round=server_round,
+    )
 
 
 def _observed(scores_in: Floats, scores_out: Floats) -> dict[str, list[float]]:

@@ -27,6 +27,7 @@ from scipy.special import ndtri, ndtri_exp
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.band import MAX_EXACT, Limit
 from leakmeter.auditors.bounds.rules import (
     Bonferroni,
@@ -166,14 +167,11 @@ def _assumptions(
     rule: Rule, family: Family, same_run: bool, null_is_known: bool
 ) -> tuple[str, ...]:
     """Return what must hold for the bound to deserve its kind."""
-    independence = "scores are independent, each from its own run or trial"
-    if same_run:
-        independence = "scores of one run are independent, though they share its noise"
     return (
-        independence,
-        *(["the threshold was fixed before the scores were seen"] * isinstance(rule, Fixed)),
-        *(["null_logsf is the exact law of scores of samples that were out"] * null_is_known),
-        *(["the mechanism is mu-GDP for some mu"] * (family == "gaussian")),
+        Assumption.INDEPENDENT_SCORES if same_run else Assumption.SEPARATE_TRIALS,
+        *([Assumption.FIXED_THRESHOLD] * isinstance(rule, Fixed)),
+        *([Assumption.KNOWN_NULL] * null_is_known),
+        *([Assumption.GAUSSIAN_MECHANISM] * (family == "gaussian")),
     )
 
 

@@ -19,13 +19,11 @@ from scipy.optimize import brentq
 from scipy.special import betainc, expit, gammaln, log_expit, ndtr, ndtri
 
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 
-_ASSUMPTIONS = (
-    "each canary was in or out by its own fair coin, independent of all else",
-    "the number of guesses was fixed before their success was seen",
-)
+_ASSUMPTIONS = (Assumption.FAIR_COINS, Assumption.FIXED_GUESSES)
 
 
 def one_run_epsilon(
@@ -112,7 +110,7 @@ def one_run_gaussian_epsilon(
         sample_sizes={"canaries": num_canaries, "guesses": num_guesses, "correct": num_correct},
         cap=refuted(num_guesses),
         saturated=num_correct == num_guesses,
-        assumptions=(*_ASSUMPTIONS, "the mechanism is mu-GDP for some mu"),
+        assumptions=(*_ASSUMPTIONS, Assumption.GAUSSIAN_MECHANISM),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
 from leakmeter.auditors.canaries.estimates import (
     Interference,
@@ -32,7 +33,8 @@ from leakmeter.auditors.canaries.limitations import canary_limitations
 from leakmeter.auditors.canaries.proofs import prove
 from leakmeter.auditors.canaries.schedule import schedule
 from leakmeter.auditors.canaries.transcript import Transcript
-from leakmeter.auditors.finding import Adjacency, Finding
+from leakmeter.auditors.details import Histogram
+from leakmeter.auditors.finding import Adjacency, Finding, Sees, ThreatModel
 from leakmeter.auditors.rng import derive, stream
 
 _log = logging.getLogger("flwr")
@@ -41,13 +43,13 @@ _NULL_RUNS = 400  # simulated no-leak repetitions behind a null band
 _NULL_POOL = 100_000  # canaries drawn for the null of the maxima
 _SPENT = 0.1  # share of a bound's failures that limits from these draws may take
 _GUESSED = 5  # one-run bounds guess every fifth canary
-_FINAL = "outsider who gets the initial and the final model and holds a canary update"
-_ALL = "outsider who gets the model before and after every round and holds a canary update"
-_ROUND = "outsider who gets the model before and after this round and holds a canary update"
+_FINAL: Sees = "final model"
+_ALL: Sees = "all models"
+_ROUND: Sees = "round model"
 
-_SPREAD: dict[Std, str] = {
-    "known": "cosines of included canaries are Gaussian with the null's std, as in a Gaussian sum",
-    "fitted": "cosines of included canaries are Gaussian",
+_SPREAD: dict[Std, Assumption] = {
+    "known": Assumption.GAUSSIAN_COSINES_NULL_STD,
+    "fitted": Assumption.GAUSSIAN_COSINES,
 }
 
 
@@ -207,13 +209,13 @@ class OneShotCanaries(Auditor):
         self,
         cosines: Scores,
         std: Std,
-        threat_model: str,
+        sees: Sees,
         server_round: int | None,
-        details: Mapping[str, Any] | None = None,
+        details: Histogram | None = None,
     ) -> Finding:
         """Compare cosines with N(0, 1/dim), the law of a canary that stayed out (Algorithm 2)."""
         needed = 1 if std == "known" else 2
-        context = self._context(threat_model, server_round, {"included": len(cosines)})
+        context = self._context(sees, server_round, {"included": len(cosines)})
         if len(cosines) < needed:
             return self._too_few(context)
         z = cosines * np.sqrt(self._dim)
@@ -225,7 +227,7 @@ class OneShotCanaries(Auditor):
             kind="estimate",
             null_band=band(null),
             assumptions=(_SPREAD[std], *self._world()),
-            details=dict(details or {}),
+            details=() if details is None else (details,),
             **context,
         )
 
@@ -244,15 +246,15 @@ class OneShotCanaries(Auditor):
             kind="estimate",
             null_band=band(null),
             assumptions=(
-                "largest cosines are Gaussian; they are skewed, so large values are extrapolated",
+                Assumption.GAUSSIAN_MAXIMA,
                 *self._world(),
             ),
-            details=histogram(inside, outside, self._dim, pool),
+            details=(histogram(inside, outside, self._dim, pool),),
             **context,
         )
 
     def _proofs(
-        self, scores: Scores, log_p: Scores, threat_model: str, spent: float = 0.0
+        self, scores: Scores, log_p: Scores, sees: Sees, spent: float = 0.0
     ) -> list[Finding]:
         """Return every lower bound that the scores of all canaries allow, by their coins."""
         if not self._played.any():  # "at least 0" would sound as if somebody had looked
@@ -268,7 +270,7 @@ class OneShotCanaries(Auditor):
             guesses=max(self._k // _GUESSED, 1) if self.include == "coin" else None,
             spent=spent,
         )
-        context = self._context(threat_model, None, {})
+        context = self._context(sees, None, {})
         shared = {k: v for k, v in context.items() if k not in ("delta", "sample_sizes")}
         return [
             Finding.of(b, assumptions=(*b.assumptions, *self._world()), **shared) for b in bounds
@@ -276,16 +278,14 @@ class OneShotCanaries(Auditor):
 
     def _world(self) -> tuple[str, ...]:
         """Say what a canary stands for, and what one that is out leaves behind."""
-        times = "1 round" if self.repetitions == 1 else f"{self.repetitions} rounds"
-        stands = f"a canary stands for a client that takes part in {times}"
         if self.include == "all":
-            return ("all canaries take part, others are drawn for the null", stands)
+            return (Assumption.ALL_CANARIES_PLAY,)
         if self.excluded == "zero":
-            return ("the seat of an excluded canary sends a zero update of the same weight", stands)
-        return ("the seat of an excluded canary stays honest: weaker than zero-out", stands)
+            return (Assumption.SEAT_SENDS_ZERO,)
+        return (Assumption.SEAT_STAYS_HONEST,)
 
     def _context(
-        self, threat_model: str, server_round: int | None, sizes: Mapping[str, int]
+        self, sees: Sees, server_round: int | None, sizes: Mapping[str, int]
     ) -> dict[str, Any]:
         """Return the fields that all findings share."""
         zero_out: Adjacency = "zero-out" if self.excluded == "zero" else "honest-seat"
@@ -294,8 +294,13 @@ class OneShotCanaries(Auditor):
             "quantity": "epsilon",
             "delta": self.delta,
             "sample_sizes": dict(sizes),
-            "threat_model": threat_model,
-            "observer": "outsider",
+            "threat_model": ThreatModel(
+                observer="outsider",
+                sees=sees,
+                holds="canary",
+                knows_cohort=True,
+                participations=None if sees == _ROUND else self.repetitions,
+            ),
             "adjacency": "add-remove" if self.include == "all" else zero_out,
             "unit": "client",
             "server_round": server_round,

@@ -13,9 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.details import Histogram
+from leakmeter.auditors.finding import Finding, Quantity
 from leakmeter.auditors.gaussian.normality import anderson_darling
 from leakmeter.auditors.gaussian.pair import epsilon_between_gaussians
 
@@ -48,9 +50,7 @@ def band(null: Scores) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def histogram(
-    inside: Scores, outside: Scores, dim: int, pool: Scores | None = None
-) -> dict[str, Any]:
+def histogram(inside: Scores, outside: Scores, dim: int, pool: Scores | None = None) -> Histogram:
     """Return counts of cosines in units of the null's std, 1/√dim, for the report.
 
     Args:
@@ -63,15 +63,16 @@ def histogram(
     both = np.concatenate(scaled)
     edges = np.linspace(min(both.min(), -3.0), max(both.max(), 3.0), 31)
     counts = [np.histogram(s, edges)[0].tolist() for s in scaled]
-    null = None if pool is None else np.histogram(np.sqrt(dim) * pool, edges)[0] / pool.size
-    return {
-        "edges": edges.round(4).tolist(),
-        "included": counts[0],
-        "unobserved": counts[1],
-        "null": "N(0, 1)" if null is None else null.round(6).tolist(),
-        "fits": [[float(s.mean()), float(s.std())] if s.size else None for s in scaled],
-        "unit": "null standard deviations, 1/sqrt(d)",
-    }
+    null = np.diff(ndtr(edges))
+    if pool is not None:
+        null = np.histogram(np.sqrt(dim) * pool, edges)[0] / pool.size
+    return Histogram(
+        edges=tuple(edges.round(4).tolist()),
+        included=tuple(counts[0]),
+        excluded=tuple(counts[1]),
+        null=tuple(null.round(6).tolist()),
+        is_exact=pool is None,
+    )
 
 
 class Interference:
@@ -125,19 +126,18 @@ def diagnoses(
     shared = {**context, "delta": None, "sample_sizes": {"included": len(cosines)}}
     found = []
 
-    def add(quantity: str, value: float, rule: str, details: Mapping[str, Any]) -> None:
-        words: dict[str, Any] = shared | {"quantity": quantity, "details": details}
+    def add(quantity: Quantity, value: float, rule: str, facts: Mapping[str, Any]) -> None:
+        words: dict[str, Any] = shared | {"quantity": quantity, "facts": facts}
         found.append(Finding(value=value, kind="diagnostic", rule=rule, **words))
 
     if len(cosines) >= 8 and np.ptp(cosines) > 0:
         statistic, p = anderson_darling(cosines)
         rule = f"normality of the included canaries' cosines, p = {p:.2g}"
-        add("Anderson-Darling statistic", statistic, rule, {"p_value": p})
+        add("normality", statistic, rule, {"p_value": p})
     if interference.rounds:
         share, unsure = interference.of_the_run(), interference.unsure()
         if share > _MUCH + 2 * unsure:
             _log.warning("canaries and clients add %.0f %% to the noise: ε̂ is low", 100 * share)
         rule = "length of the noised means beyond their noise, squared, as a share of the noise"
-        details = {"rounds": interference.rounds, "standard_deviation": unsure}
-        add("interference", share, rule, details)
+        add("interference", share, rule, {"standard_deviation": unsure})
     return found

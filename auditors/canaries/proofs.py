@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc, gammaln
 
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
     guess_by_rank,
@@ -28,7 +29,7 @@ Scores = NDArray[np.float64]
 
 _DEEP = 1e-290  # below this the incomplete beta function loses digits, then vanishes
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(24)
-_EXACT = "an excluded canary is uniform on the sphere and used nowhere else: its null is known"
+_EXACT = Assumption.UNIFORM_CANARIES
 
 
 def cosine_logsf(cosine: ArrayLike, dim: int) -> Scores:

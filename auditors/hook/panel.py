@@ -14,7 +14,7 @@ from leakmeter.auditors.auditor import (
     RoundView,
     UnableError,
 )
-from leakmeter.auditors.finding import LIMITATION, THREAT_MODEL, Finding
+from leakmeter.auditors.finding import Finding, Limitation
 
 _log = logging.getLogger("flwr")
 _BEFORE = "before round 1"
@@ -35,10 +35,15 @@ class Panel:
             raise ValueError(f"auditors must have different names, got {names}")
         self.auditors = list(auditors)
         self.failures: list[str] = []
-        self._limitations: dict[tuple[str, str], Finding] = {}  # by auditor and words
+        self._limitations: dict[Limitation, None] = {}  # in the order they were noted
         self._seats: dict[int, str] = {}  # client -> auditor that ordered its canary
         self._spoke: set[str] = set()  # auditors that have found anything
         self._restored: Mapping[str, Any] = {}
+
+    @property
+    def limitations(self) -> tuple[Limitation, ...]:
+        """What auditors cannot see or show in this project."""
+        return tuple(self._limitations)
 
     @property
     def wants_truth(self) -> bool:
@@ -117,7 +122,7 @@ class Panel:
         return findings
 
     def report(self) -> list[Finding]:
-        """Return what each auditor finds in the run, and then what they could not do."""
+        """Return what each auditor finds in the run."""
         findings: list[Finding] = []
         for auditor in list(self.auditors):
             try:
@@ -127,7 +132,7 @@ class Panel:
                     self._note(auditor, _SILENT)
             except Exception as error:
                 self._drop(auditor, "report", error)
-        return [*findings, *self._limitations.values()]
+        return findings
 
     def state(self) -> dict[str, Any]:
         """Return the auditors' states by name, and who has failed."""
@@ -135,7 +140,7 @@ class Panel:
         return {
             "auditors": states,
             "failures": list(self.failures),
-            "limits": [list(said) for said in self._limitations],
+            "limits": [[one.auditor, one.text] for one in self._limitations],
             "spoke": sorted(self._spoke),
         }
 
@@ -147,7 +152,7 @@ class Panel:
         self.failures = list(state["failures"])
         self._spoke = set(state.get("spoke", self._restored))
         for name, words in state.get("limits", ()):
-            self._limitations[name, words] = _limitation(name, words)
+            self._limitations[Limitation(name, words)] = None
 
     def fail(self, what: str, error: Exception) -> None:
         """Note that something of the hook's own has failed, which is no reason to stop training."""
@@ -156,10 +161,10 @@ class Panel:
 
     def _note(self, auditor: Auditor, words: str) -> None:
         """Say once what an auditor cannot do, and keep it for the report."""
-        if (auditor.name, words) in self._limitations:
+        if (noted := Limitation(auditor.name, words)) in self._limitations:
             return
         _log.warning("auditor %s: %s", auditor.name, words)
-        self._limitations[auditor.name, words] = _limitation(auditor.name, words)
+        self._limitations[noted] = None
 
     def _drop(self, auditor: Auditor, when: str, error: Exception) -> None:
         if isinstance(error, UnableError):  # in words of its own; where in our code is of no use
@@ -168,16 +173,3 @@ class Panel:
             _log.exception("auditor %s failed in %s and is left out", auditor.name, when)
         self.failures.append(f"{auditor.name}, {when}: {type(error).__name__}: {error}")
         self.auditors.remove(auditor)
-
-
-def _limitation(auditor: str, words: str) -> Finding:
-    """Return a limitation as a finding, so that every report shows it."""
-    return Finding(
-        value=1.0,
-        kind="diagnostic",
-        rule=words,
-        auditor=auditor,
-        quantity=LIMITATION,
-        threat_model=THREAT_MODEL,
-        observer="server",
-    )

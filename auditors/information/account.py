@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakmeter.auditors.sampler import Game
+from leakmeter.auditors.finding import Game
 
 
 @dataclass

@@ -30,6 +30,7 @@ from leakmeter.auditors.auditor import (
     check_noise_is_known,
     few_clients,
 )
+from leakmeter.auditors.details import PerClient
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.account import Account, Entry
 from leakmeter.auditors.information.figure import NATS_PER_BIT, Information
@@ -165,7 +166,11 @@ class MutualInformation(Auditor):
             most = "" if self.target is not None else f" (the most of {len(account.entries)})"
             rank = self.look.rank
             seen = "all coordinates" if rank is None else f"at most {rank} directions"
-            found.append(words.finding(summed(entry, f"client {who}{most}", seen), self._spread()))
+            found.append(
+                words.finding(
+                    summed(entry, f"client {who}{most}", seen), {}, drawn=(self._spread(),)
+                )
+            )
             found.append(words.finding(alike(entry), {"client": who}, WHOLE))
         if self.theory.cases and (who := account.largest("bound", self.target)) is not None:
             bound = self._over_rounds(account.entries[who])
@@ -255,11 +260,12 @@ class MutualInformation(Auditor):
             assumptions=one.assumptions,
         )
 
-    def _spread(self) -> dict[str, Any]:
+    def _spread(self) -> PerClient:
         """Return what the rounds told of each client, in bits."""
         entries = self._account.entries
-        return {
-            "rounds": list(self._account.rounds),
-            "each": {c: entries[c].nats / NATS_PER_BIT for c in sorted(entries)},
-            "audited": {c: entries[c].audited for c in sorted(entries)},
-        }
+        clients = sorted(entries)
+        return PerClient(
+            tuple(clients),
+            tuple(entries[c].nats / NATS_PER_BIT for c in clients),
+            tuple(entries[c].audited for c in clients),
+        )

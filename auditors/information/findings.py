@@ -7,20 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from leakmeter.auditors.finding import Finding, Observer
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.details import PerClient
+from leakmeter.auditors.finding import Finding, Game, Observer, Quantity, ThreatModel
 from leakmeter.auditors.information.account import Entry
 from leakmeter.auditors.information.figure import NATS_PER_BIT, Information
 from leakmeter.auditors.information.measure import Measured
 from leakmeter.auditors.information.theory import gaussian_information
-from leakmeter.auditors.sampler import GAMES, Game
 
 if TYPE_CHECKING:
     from leakmeter.auditors.information.mine.estimator import NeuralEstimate, Spread
 
-QUANTITY = "mutual information in bits"
+QUANTITY: Quantity = "mutual information"
 # Figures that are not of the directions looked along, or not of a model, have names of their own.
-WHOLE = f"{QUANTITY}, all coordinates"
-NEURAL = f"{QUANTITY}, by critics"
+WHOLE: Quantity = "mutual information of all coordinates"
+NEURAL: Quantity = "mutual information by critics"
 
 
 @dataclass(frozen=True)
@@ -69,18 +70,23 @@ class Words:
                 known["share_of_limit"] = _share(figure.nats, limit.nats)
             truth = known["gaussian_nats"]
             known["share_of_gaussian"] = _share(figure.nats, truth)
-            spread = {"each": {c: nats / NATS_PER_BIT for c, (nats, _) in measured.each.items()}}
-            found.append(self.finding(figure, known | spread))
+            each = {c: nats / NATS_PER_BIT for c, (nats, _) in measured.each.items()}
+            spread = PerClient(tuple(each), tuple(each.values()), (1,) * len(each))
+            found.append(self.finding(figure, known, drawn=(spread,)))
         if measured.neural is not None:
             found.append(self._neural(measured.neural, known))
         if self.hidden > 1:
             whole = gaussian_information(dim, self.hidden)
-            assumptions = (*whole.assumptions, f"all d* = {dim} coordinates vary, without noise")
+            assumptions = (*whole.assumptions, Assumption.ALIKE_GAUSSIAN_UPDATES)
             found.append(self.finding(replace(whole, assumptions=assumptions), {}, WHOLE))
         return found
 
     def finding(
-        self, figure: Information, details: Mapping[str, Any], quantity: str = QUANTITY
+        self,
+        figure: Information,
+        facts: Mapping[str, Any],
+        quantity: Quantity = QUANTITY,
+        drawn: tuple[PerClient, ...] = (),
     ) -> Finding:
         """Return one figure with its error and, if asked for, its share of an entropy."""
         more: dict[str, Any] = {"nats": figure.nats, "bits": figure.bits, "rank": figure.rank}
@@ -90,20 +96,20 @@ class Words:
         if self.entropy_bits is not None:
             more["share_of_entropy"] = figure.bits / self.entropy_bits
         context = self._context() | {"quantity": quantity}
-        return Finding.of(figure.bound("bits"), details=more | dict(details), **context)
+        return Finding.of(figure.bound("bits"), facts=more | dict(facts), details=drawn, **context)
 
     def _neural(self, neural: NeuralEstimate, known: Mapping[str, Any]) -> Finding:
         """Return the held-out figure of critics, beside the paper's and what they find in none."""
         low, high = neural.null_nwj.band
-        details = {
+        facts = {
             **known,
-            "trained": _spread(neural.trained),
-            "held_out_nwj": _spread(neural.nwj),
-            "held_out_dv": _spread(neural.dv),
-            "null_trained": _spread(neural.null_trained),
+            **_spread("trained", neural.trained),
+            **_spread("held_out_nwj", neural.nwj),
+            **_spread("held_out_dv", neural.dv),
+            **_spread("null_trained", neural.null_trained),
             "log_samples_bits": neural.log_samples / NATS_PER_BIT,
         }
-        finding = self.finding(neural.information(), details, NEURAL)
+        finding = self.finding(neural.information(), facts, NEURAL)
         return replace(finding, null_band=(low / NATS_PER_BIT, high / NATS_PER_BIT))
 
     def note(self, value: float, rule: str) -> Finding:
@@ -114,7 +120,6 @@ class Words:
         """Return what the figure may be compared with."""
         alike = gaussian_information(rank, self.hidden).nats if self.hidden > 1 else math.inf
         return {
-            "game": self.game,
             "target": self.target,
             "hidden": self.hidden,
             "colluding": self.colluding,
@@ -125,16 +130,16 @@ class Words:
 
     def _context(self) -> dict[str, Any]:
         """Return the fields that all findings share."""
-        sees = "the sum of a round" if self.observer == "server" else "the noised sum of a round"
-        helped = f", and {self.colluding} colluding clients' updates" if self.colluding else ""
         return {
             "auditor": self.name,
             "quantity": QUANTITY,
-            "threat_model": (
-                f"{self.observer} who sees {sees}{helped}, and knows the law of every update "
-                f"(game {self.game}: {GAMES[self.game]})"
+            "threat_model": ThreatModel(
+                observer=self.observer,
+                sees="round sum" if self.observer == "server" else "noised sum",
+                knows_cohort=True,
+                game=self.game,
+                colluders=self.colluding,
             ),
-            "observer": self.observer,
             "unit": "client",
             "server_round": self.server_round,
             "seed": self.seed,
@@ -154,8 +159,8 @@ def summed(entry: Entry, who: str, directions: str) -> Information:
         std_error=math.sqrt(entry.variance) if math.isfinite(entry.variance) else None,
         sample_sizes={"audited rounds": entry.audited},
         assumptions=(
-            "what is random in a round is drawn anew in the next, as Corollary 1 needs",
-            "Gaussian updates; for other laws neither an upper nor a lower bound",
+            Assumption.FRESH_EVERY_ROUND,
+            Assumption.GAUSSIAN_UPDATES,
         ),
     )
 
@@ -167,7 +172,7 @@ def alike(entry: Entry) -> Information:
         kind="approximation",
         rule="the same if all coordinates vary, without noise: (d*/2) ln(N / (N - 1)) a round",
         sample_sizes={"audited rounds": entry.audited},
-        assumptions=("updates are independent, equally distributed and Gaussian",),
+        assumptions=(Assumption.ALIKE_GAUSSIAN_UPDATES,),
     )
 
 
@@ -177,10 +182,11 @@ def _share(nats: float, whole: float) -> float:
     return nats / whole if whole else 0.0
 
 
-def _spread(found: Spread) -> dict[str, Any]:
+def _spread(name: str, found: Spread) -> dict[str, float]:
     """Return mean and 95 % interval over the seeds, in bits."""
     low, high = found.interval
     return {
-        "mean": found.mean / NATS_PER_BIT,
-        "interval": [low / NATS_PER_BIT, high / NATS_PER_BIT],
+        f"{name}_bits": found.mean / NATS_PER_BIT,
+        f"{name}_bits_low": low / NATS_PER_BIT,
+        f"{name}_bits_high": high / NATS_PER_BIT,
     }

@@ -23,6 +23,7 @@ import numpy as np
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.determinant import Draws, Rows, Sample, combine
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.sampler import Moments
@@ -121,7 +122,7 @@ def _approximation(
         std_error=error,
         rank=rank,
         sample_sizes=sizes,
-        assumptions=("Gaussian updates; for other laws neither an upper nor a lower bound",),
+        assumptions=(Assumption.GAUSSIAN_UPDATES,),
     )
 
 

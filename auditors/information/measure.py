@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import Floats, Vector, Watch
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import UnableError
+from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.logdet import (
     Subspace,
@@ -25,7 +26,7 @@ from leakmeter.auditors.information.logdet import (
 )
 from leakmeter.auditors.information.per_client import each_information, most_directions
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import ROUNDING, Game, Stream, UpdateSampler
+from leakmeter.auditors.sampler import ROUNDING, Stream, UpdateSampler
 
 if TYPE_CHECKING:
     from leakmeter.auditors.information.mine.estimator import NeuralEstimate

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.determinant import jackknife
 from leakmeter.auditors.information.figure import Information
 
@@ -65,10 +66,7 @@ class EachInformation:
             std_error=error if np.isfinite(error) else None,
             rank=self.rank,
             sample_sizes={"draws of each client": self.draws, "clients": len(self.nats)},
-            assumptions=(
-                "clients draw independently",
-                "Gaussian updates; for other laws neither an upper nor a lower bound",
-            ),
+            assumptions=(Assumption.GAUSSIAN_UPDATES,),
         )
 
 

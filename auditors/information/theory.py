@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from scipy.special import gammaln
 
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.figure import Information
-
-_IID = "the users' gradients are independent and alike given the model (Assumption 1)"
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,9 @@ class IndependentWhitened:
         within("constant", self.constant, lowest=0.0)
 
     @property
-    def assumption(self) -> str:
-        """What the case asks for, in words."""
-        return f"independent entries under whitening, with C_0 = {self.constant:g}"
+    def assumption(self) -> Assumption:
+        """What the case asks for."""
+        return Assumption.WHITENED_INDEPENDENT
 
     def excess(self, rank: int) -> float:
         """Return the numerator of the first term of (9): d* C_0."""
@@ -66,9 +65,9 @@ class LogConcaveWhitened:
         within("entropy", self.entropy)
 
     @property
-    def assumption(self) -> str:
-        """What the case asks for, in words."""
-        return f"{self.sigma:g}-log-concave under whitening, with entropy {self.entropy:g} nats"
+    def assumption(self) -> Assumption:
+        """What the case asks for."""
+        return Assumption.WHITENED_LOG_CONCAVE
 
     def excess(self, rank: int) -> float:
         """Return the numerator of the first term of (10): (d* C_1 - C_2) / sigma⁴."""
@@ -126,7 +125,7 @@ def gaussian_information(rank: int, users: int) -> Information:
         kind="approximation",
         rule="(d*/2) ln(N / (N - 1))",
         rank=rank,
-        assumptions=("updates are independent, equally distributed and Gaussian",),
+        assumptions=(Assumption.ALIKE_GAUSSIAN_UPDATES,),
     )
 
 
@@ -166,7 +165,7 @@ def round_bound(
         kind="guarantee",
         rule=f"Theorem 1, {'Case 1' if isinstance(best, IndependentWhitened) else 'Case 2'}",
         rank=rank,
-        assumptions=(_IID, best.assumption, "FedSGD"),
+        assumptions=(Assumption.ALIKE_GRADIENTS, best.assumption, Assumption.FEDSGD),
     )
 
 
@@ -248,7 +247,7 @@ def batch_entropy(records: int, batch_size: int) -> Information:
         nats=float(nats) if batch_size < records else 0.0,
         kind="guarantee",
         rule="ln C(D, B)",
-        assumptions=("local data are fixed; only the batch, a uniform B-subset, is random",),
+        assumptions=(Assumption.RANDOM_BATCH_ONLY,),
     )
 
 

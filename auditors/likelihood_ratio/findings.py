@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.curve import drawn
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.finding import Finding, Observer
+from leakmeter.auditors.finding import Finding, Game, Observer, Quantity, ThreatModel
 from leakmeter.auditors.gaussian.normality import anderson_darling
-from leakmeter.auditors.gaussian.pair import delta_gaussian, epsilon_gaussian, tradeoff_gaussian
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.likelihood_ratio.game import Duel
-from leakmeter.auditors.sampler import GAMES, Game
+
+_ASSUMED = (Assumption.FROZEN_UPDATES, Assumption.KNOWN_SEATS, Assumption.GAUSSIAN_ROUNDING)
 
 
 @dataclass(frozen=True)
@@ -49,33 +51,26 @@ class Judge:
         """Return what the trials prove."""
         inside, outside = played.scores + played.shift, played.scores
         bound = epsilon_lower_bound(inside, outside, delta=self.delta, confidence=confidence)
-        details = {
-            "game": self.game,
-            "target": self.target,
-            "others": self.num_others,
-            "pair": played.pair,
-            **drawn(inside, outside, confidence=confidence),
-        }
-        assumptions = (*bound.assumptions, self._assumption())
-        return Finding.of(replace(bound, assumptions=assumptions), details=details, **self._words())
+        curve = drawn(inside, outside, confidence=confidence, server_round=self.server_round)
+        assumptions = (*bound.assumptions, *_ASSUMED)
+        return Finding.of(
+            replace(bound, assumptions=assumptions),
+            facts={"target": self.target, "others": self.num_others},
+            details=(curve,),
+            **self._words(),
+        )
 
     def _modelled(self, played: Duel) -> Finding:
         """Return epsilon of Gaussians as far apart as the trials (Theorem 2 of the paper)."""
         separation = played.separation
-        rates = np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.3])
-        epsilons = np.array([0.5, 1.0, 2.0, 4.0, 8.0])
         return Finding(
             value=epsilon_gaussian(self.delta, separation),
             kind="approximation",
             delta=self.delta,
             rule=f"two Gaussians {separation:.3g} standard deviations apart, as the trials are",
             sample_sizes={"trials": played.scores.size},
-            assumptions=("the others' sum is Gaussian along the test; delta may be understated",),
-            details={
-                "tradeoff": {"fpr": rates, "fnr": tradeoff_gaussian(rates, separation)},
-                "epsilons": epsilons,
-                "deltas": delta_gaussian(epsilons, separation),
-            },
+            assumptions=(Assumption.GAUSSIAN_SUM,),
+            facts={"separation": separation},
             **self._words(),
         )
 
@@ -93,12 +88,12 @@ class Judge:
         if played.scores.size >= 8 and np.ptp(played.scores) > 0:
             statistic, p = anderson_darling(played.scores)
             rule = f"normality of the test statistic over trials, p = {p:.2g}"
-            quantity = "Anderson-Darling statistic"
+            quantity = "normality"
             found.append(self._diagnostic(quantity, statistic, rule, {"p_value": p}))
         if played.span is not None and played.span.separated and self._is_sure(played):
             rule = f"{played.span.words}; the test leaves this out"
             details = {"idle_columns": played.span.idle_columns, "rank": played.span.rank}
-            quantity = "separation by support"
+            quantity = "certain separation"
             found.append(self._diagnostic(quantity, played.span.share, rule, details))
         return found
 
@@ -133,14 +128,14 @@ class Judge:
             "expected_error": error,
             "alternative": test.pair[1],
         }
-        return [self._diagnostic("verdict", ratio, rule, details)]
+        return [self._diagnostic("guess", ratio, rule, details)]
 
     def constant(self, why: str, *, is_rounded: bool) -> Finding:
         """Return that nothing hides the target."""
         rule = f"{why}: any two different updates of client {self.target} are told apart for sure"
         if is_rounded:
             rule += ", unless they differ by less than the sum is rounded"
-        return self._diagnostic("separation by support", 1.0, rule, {})
+        return self._diagnostic("certain separation", 1.0, rule, {})
 
     def constant_of_run(self, where: Mapping[str, Any]) -> Finding:
         """Return for the run that nothing hid the target in one of its rounds."""
@@ -172,36 +167,29 @@ class Judge:
             bounds[best],
             rule=rule,
             confidence=confidence,
-            assumptions=(*bounds[best].assumptions, judge._assumption()),
+            assumptions=(*bounds[best].assumptions, *_ASSUMED),
         )
-        details = {
-            "game": judge.game,
-            "round": int(where["round"]),
-            "rounds": [int(p["round"]) for p in played],
-            "epsilons": [b.value for b in bounds],
-            "curve": drawn(where["scores"] + where["shift"], where["scores"], confidence=shared),
-        }
-        return Finding.of(bound, details=details, **judge._words())
-
-    def _assumption(self) -> str:
-        return (
-            f"the adversary knows the cohort and can simulate the others: {GAMES[self.game]}; the "
-            "client's own randomness is frozen in its two candidate updates; what canary seats "
-            "send is known; rounding of the sum is Gaussian of the average variance"
+        curve = drawn(
+            where["scores"] + where["shift"],
+            where["scores"],
+            confidence=shared,
+            server_round=int(where["round"]),
         )
+        facts = {"audited rounds": len(played)}
+        return Finding.of(bound, facts=facts, details=(curve,), **judge._words())
 
     def _words(self) -> dict[str, Any]:
         """Return the fields that all findings share."""
-        sees = "the sum of a round" if self.observer == "server" else "the noised sum of a round"
         return {
             "auditor": self.name,
             "quantity": "epsilon",
-            "threat_model": (
-                f"{self.observer} who sees {sees}, knows who takes part and two updates one of "
-                f"which a client has sent, and can simulate the others (game {self.game}: "
-                f"{GAMES[self.game]})"
+            "threat_model": ThreatModel(
+                observer=self.observer,
+                sees="round sum" if self.observer == "server" else "noised sum",
+                holds="two updates",
+                knows_cohort=True,
+                game=self.game,
             ),
-            "observer": self.observer,
             "adjacency": "replace",
             "unit": "client",
             "server_round": self.server_round,
@@ -209,7 +197,7 @@ class Judge:
         }
 
     def _diagnostic(
-        self, quantity: str, value: float, rule: str, details: Mapping[str, Any]
+        self, quantity: Quantity, value: float, rule: str, facts: Mapping[str, Any]
     ) -> Finding:
         words = self._words() | {"quantity": quantity}
-        return Finding(value=value, kind="diagnostic", rule=rule, details=details, **words)
+        return Finding(value=value, kind="diagnostic", rule=rule, facts=facts, **words)

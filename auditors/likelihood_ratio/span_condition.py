@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Project, RoundView, few_clients
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.details import PerClient
+from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
 from leakmeter.auditors.sampling.round_sum import is_due
 
@@ -61,21 +63,23 @@ class SpanCondition(Auditor):
                 f"of {len(found)} clients",
                 sample_sizes={"others": worst.samples, "rank": worst.rank, "dim": worst.dim},
                 assumptions=(
-                    "it says nothing of other rounds",
-                    "the others' updates may be added with any weights, as in Theorem 1",
+                    Assumption.THIS_ROUND_ONLY,
+                    Assumption.ANY_WEIGHTS,
                 ),
                 auditor=self.name,
-                quantity="share outside of the others' span",
-                threat_model="server who sees the sum of a round and knows the others' updates up "
-                "to their weights",
-                observer="server",
+                quantity="share outside the span",
+                threat_model=ThreatModel(observer="server", sees="round sum", knows_cohort=True),
                 server_round=view.server_round,
-                details={
+                facts={
                     "client": client,
                     "separated": worst.separated,
                     "idle_columns": worst.idle_columns,
-                    "each": {c: one.share for c, one in found.items()},
                 },
+                details=(
+                    PerClient(
+                        tuple(found), tuple(s.share for s in found.values()), (1,) * len(found)
+                    ),
+                ),
             )
         ]
 

@@ -21,9 +21,11 @@ import numpy as np
 
 from leakmeter.auditors._types import Floats, Indices
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.curve import drawn
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.finding import Bound, Finding
+from leakmeter.auditors.details import Detail
+from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 from leakmeter.auditors.records.law import GradientRows, PairLaw
 from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.auditors.rng import stream
@@ -32,12 +34,9 @@ from leakmeter.auditors.rng import stream
 # others. It must be what really runs, with a generator for its randomness.
 Draw = Callable[[Indices, np.random.Generator], Floats]
 
-THREAT = (
-    "server that learns the sum of a round and knows all but the randomness and one record; which "
-    "of two records did the client hold?"
+THREAT = ThreatModel(
+    observer="server", sees="round sum", holds="record", knows_cohort=True, game="rerun"
 )
-_BY_LAW = "trials follow the Gaussian law that the mechanism states, not its code"
-_BY_CODE = "trials are draws of the mechanism itself"
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,21 +128,22 @@ class RecordAudit:
         return replace(self, bound=bound)
 
     @property
-    def details(self) -> dict[str, Any]:
-        """Which pair it was, how far apart its worlds are, and the client's own randomness."""
+    def facts(self) -> dict[str, float]:
+        """Which pair it was, and how far apart its worlds are."""
+        own, other = self.means
+        return {"record": self.record, "other": self.other, "mean own": own, "mean other": other}
+
+    def details(self, server_round: int | None = None) -> tuple[Detail, ...]:
+        """The trials' error curve, and the client's own randomness."""
         confidence = self.bound.confidence
         assert confidence is not None
-        return {
-            "record": self.record,
-            "other": self.other,
-            "means": list(self.means),
-            "curve": drawn(*self.scores, confidence=confidence),
-            "spectrum": self.spectrum.drawn(),
-        }
+        curve = drawn(*self.scores, confidence=confidence, server_round=server_round)
+        return curve, self.spectrum.drawn()
 
     def finding(self, auditor: str, **context: Any) -> Finding:
         """Return it as a finding."""
-        return record_finding(self.bound, auditor, details=self.details, **context)
+        details = self.details(context.get("server_round"))
+        return record_finding(self.bound, auditor, facts=self.facts, details=details, **context)
 
 
 def record_finding(bound: Bound, auditor: str, **context: Any) -> Finding:
@@ -152,7 +152,6 @@ def record_finding(bound: Bound, auditor: str, **context: Any) -> Finding:
         "auditor": auditor,
         "quantity": "epsilon",
         "threat_model": THREAT,
-        "observer": "server",
         "adjacency": "replace",
         "unit": "record",
     }
@@ -193,7 +192,7 @@ def audit_records(
     own, others = (pair.scores(w, effort.trials, stream(seed, *names, w)) for w in (0, 1))
     bound = epsilon_lower_bound(own, others, delta=delta, confidence=confidence)
     words = f"exact log-ratio for the worst of {len(pilots)} pairs of records; {bound.rule}"
-    source = _BY_LAW if case.draw is None else _BY_CODE
+    source = Assumption.TRIALS_BY_FORMULA if case.draw is None else Assumption.TRIALS_BY_CODE
     bound = replace(bound, rule=words, assumptions=(*bound.assumptions, source))
     return RecordAudit(bound, record, other, (own, others), _spectrum(case, grams))
 

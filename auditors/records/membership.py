@@ -21,10 +21,11 @@ from scipy.stats import rankdata
 
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, RoundView
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Rule, SimultaneousBand
-from leakmeter.auditors.finding import Bound, Finding
+from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 
 Spread = Literal["shared", "record"]
 # The losses of member and of held-out records at a model.
@@ -136,8 +137,7 @@ def membership_bound(
     bound = epsilon_lower_bound(
         members, held_out, delta=delta, confidence=confidence, rule=rule, same_run=True
     )
-    alike = "member and held-out records were drawn alike, and scored without regard to which"
-    return replace(bound, assumptions=(*bound.assumptions, alike))
+    return replace(bound, assumptions=(*bound.assumptions, Assumption.RECORDS_ALIKE))
 
 
 def separation(members: ArrayLike, held_out: ArrayLike) -> dict[str, float]:
@@ -250,17 +250,19 @@ class Membership(Auditor):
         bound = membership_bound(
             members, held_out, delta=self.delta, confidence=self.confidence, rule=self.rule
         )
-        which = "final model" if server_round is None else "model of a round"
         return Finding.of(
             replace(bound, rule=f"{attack}; {bound.rule}"),
             auditor=self.name,
             quantity="epsilon",
-            threat_model=f"outsider who gets the {which} and holds a record with its label",
-            observer="outsider",
+            threat_model=ThreatModel(
+                observer="outsider",
+                sees="final model" if server_round is None else "round model",
+                holds="record",
+            ),
             adjacency="replace",
             unit="record",
             server_round=server_round,
-            details={"attack": attack, "observed": separation(members, held_out)},
+            facts={"attack": attack, **separation(members, held_out)},
         )
 
 

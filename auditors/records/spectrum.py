@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
+from leakmeter.auditors import details
 from leakmeter.auditors._types import Floats
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Bound
 
 _RULE = "eigenvalues of the covariance by sampling, from the Gram matrix of clipped gradients"
-_ASSUMED = ("it holds for these data and this model only",)
+_ASSUMED = (Assumption.MEASURED_EIGENVALUES,)
 
 
 @dataclass(frozen=True)
@@ -103,15 +105,10 @@ class Spectrum:
             for name, value in numbers.items()
         }
 
-    def drawn(self) -> dict[str, Any]:
+    def drawn(self) -> details.Spectrum:
         """Return what a report needs for its figure."""
-        return {
-            "dim": self.dim,
-            "floor": self.floor,
-            "curve": [list(point) for point in self.curve(25)],
-            "covered": self.num_covered,
-            "share_saved": self.share_saved,
-        }
+        index, variance, added = zip(*self.curve(25), strict=True)
+        return details.Spectrum(index, variance, added, self.dim, self.floor, self.share_saved)
 
     def curve(self, points: int = 100) -> tuple[tuple[int, float, float], ...]:
         """Return (index, eigenvalue, what is added) from the largest down, at most `points`.

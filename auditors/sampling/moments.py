@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.sampler import Game, Moments
+from leakmeter.auditors.finding import Game
+from leakmeter.auditors.sampler import Moments
 from leakmeter.auditors.sampling.scatter import Scatter
 
 # With fewer deals than this many times the dimension, deal sums alone make a poor covariance.

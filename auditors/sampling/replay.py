@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Project, RoundMessages, UnableError
+from leakmeter.auditors.finding import Game
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.rng import derive
-from leakmeter.auditors.sampler import Game, Moments, Stream, UpdateSampler
+from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.moments import Reruns
 
 # Orders of a round that a replay leaves out: canaries are no honest training, the tap's copy is

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from leakmeter.auditors._types import Indices
-from leakmeter.auditors.sampler import Game, Stream
+from leakmeter.auditors.finding import Game
+from leakmeter.auditors.sampler import Stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.chunks import Array, Job, Piece, Sampling
 from leakmeter.clients.sampling.postprocess import Postprocess

@@ -17,8 +17,8 @@ from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Indices
+from leakmeter.auditors.finding import Game
 from leakmeter.auditors.rng import derive
-from leakmeter.auditors.sampler import Game
 
 # Splits a pool of records into so many parts, or takes one such part out of it.
 Deal = Callable[[Indices, int, np.random.Generator], Sequence[Indices]]

@@ -18,7 +18,8 @@ from threadpoolctl import threadpool_limits
 
 from leakmeter.auditors._types import Indices
 from leakmeter.auditors.auditor import RoundView
-from leakmeter.auditors.sampler import Game, Stream
+from leakmeter.auditors.finding import Game
+from leakmeter.auditors.sampler import Stream
 from leakmeter.auditors.sampling.moments import SumMoments
 from leakmeter.clients.sampling.chunks import Array, Job, Piece, Sampling
 from leakmeter.clients.sampling.sampler import CohortSampler

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from leakmeter.auditors._types import Indices
-from leakmeter.auditors.sampler import Game
+from leakmeter.auditors.finding import Game
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.postprocess import Clip, Postprocess
 from leakmeter.clients.sampling.sampler import CohortSampler

@@ -113,7 +113,6 @@ def amplified(releases: Sequence[Release], delta: float, *, adjacency: Adjacency
             delta=delta,
             rule=f"privacy loss distribution, Poisson sampling, {len(releases)} releases",
             sample_sizes={"releases": len(releases)},
-            assumptions=("the observer does not learn who took part in which round",),
         )
     if kinds == {"fixed"} and adjacency == "replace":
         return Bound(
@@ -122,7 +121,6 @@ def amplified(releases: Sequence[Release], delta: float, *, adjacency: Adjacency
             delta=delta,
             rule=f"Rényi DP, sampling without replacement, {len(releases)} releases",
             sample_sizes={"releases": len(releases)},
-            assumptions=("the observer does not learn who took part in which round",),
         )
     raise ValueError(
         "amplification must be Poisson sampling, or sampling of a fixed size under replace, "

@@ -8,21 +8,10 @@ from dataclasses import dataclass, replace
 
 from scipy.stats import binom
 
-from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, Sees, ThreatModel
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
 from leakmeter.strategies.mechanism import Central, Distributed, Local, Noise
-
-_WORLDS: dict[Adjacency, str] = {
-    "add-remove": "is a client there or not?",
-    "zero-out": "does a client send its update or zero?",
-    "replace": "which of two updates does a client send?",
-}
-_EQUAL = "every client weighs 1 and clips to the stated norm; sums are divided by a public number"
-_FLOAT = "noise is a real Gaussian; float64 sampling is open to known attacks on its lowest bits"
-_OTHERS = "contributors other than the stated colluders add their noise and keep it to themselves"
-_ROUGH = "a client's noise is below two rounding steps: the Gaussian law is approximate"
-_METRICS = "the models alone are seen: metrics of training and evaluation carry no noise"
-_DROPOUT = "who drops out does not depend on the updates"
 
 
 @dataclass(frozen=True)
@@ -55,7 +44,7 @@ class Assurance:
         """Return a finding for the server, one or more for outsiders, one for the wire."""
         plain = self._plain(self.releases, delta)
         outsider = self._finding(
-            plain, "outsider", self.adjacency, "sees every released model", (_METRICS,)
+            plain, "outsider", self.adjacency, "noised sum", (Assumption.MODELS_ONLY,)
         )
         return [*self._inside(plain, delta), outsider, *self._amplified(delta)]
 
@@ -71,15 +60,13 @@ class Assurance:
                 # The noise comes after the server has seen the mean.
                 rule = "the server sees the mean before noise"
                 none = Bound(math.inf, "guarantee", rule, delta)
-                yield self._finding(none, "server", self.adjacency, "learns the mean of each round")
+                yield self._finding(none, "server", self.adjacency, "round sum")
             case Distributed():
-                who = "learns the noised sum of each round"
-                yield self._finding(plain, "server", self.adjacency, who)
+                yield self._finding(plain, "server", self.adjacency, "round sum")
             case Local():
                 own = self._plain(self.single, delta)
                 for observer in ("server", "wire"):
-                    who = "sees every noised update by itself"
-                    yield self._finding(own, observer, self.adjacency, who)
+                    yield self._finding(own, observer, self.adjacency, "updates")
 
     def _amplified(self, delta: float) -> Iterator[Finding]:
         """Yield what holds against those who see models but not who took part."""
@@ -99,9 +86,11 @@ class Assurance:
             except ValueError:
                 continue  # no accountant covers this combination
             if math.isfinite(better.value):
-                who = "sees every released model, but not who took part"
                 better = replace(better, delta=delta)
-                yield self._finding(better, "outsider", kind, who, (_METRICS, _DROPOUT))
+                hidden = (Assumption.MODELS_ONLY, Assumption.INDEPENDENT_DROPOUTS)
+                yield self._finding(
+                    better, "outsider", kind, "noised sum", hidden, knows_cohort=False
+                )
 
     def thin_rounds(self) -> float:
         """Return the chance that one client decided whether there was a secure sum at all.
@@ -118,8 +107,10 @@ class Assurance:
         bound: Bound,
         observer: Observer,
         adjacency: Adjacency,
-        who: str,
+        sees: Sees,
         assumptions: tuple[str, ...] = (),
+        *,
+        knows_cohort: bool = True,
     ) -> Finding:
         is_own = isinstance(self.noise, Local) and observer != "outsider"
         is_shared = not isinstance(self.noise, Central) and not is_own
@@ -130,22 +121,25 @@ class Assurance:
             kind="approximation" if rough else bound.kind,
             auditor="accountant",
             quantity="epsilon",
-            threat_model=f"{observer} who {who}; {_WORLDS[adjacency]}",
-            observer=observer,
+            threat_model=ThreatModel(
+                observer=observer,
+                sees=sees,
+                knows_cohort=knows_cohort,
+                participations=self.participations if knows_cohort else len(priced),
+            ),
             adjacency=adjacency,
             unit="client",
             assumptions=(
                 *bound.assumptions,
                 *assumptions,
-                *(_EQUAL, _FLOAT),
-                *((_OTHERS,) if is_shared else ()),
-                *((_ROUGH,) if rough else ()),
+                *(Assumption.EQUAL_WEIGHTS, Assumption.REAL_GAUSSIAN),
+                *((Assumption.HONEST_NOISE,) if is_shared else ()),
+                *((Assumption.COARSE_ROUNDING,) if rough else ()),
             ),
-            details={
+            facts={
                 "noise": type(self.noise).__name__.lower(),
-                "noise_std": [r.noise_std for r in priced],
-                "sensitivity": [r.sensitivity for r in priced],
-                "sampling": sorted({r.sampling for r in priced}),
-                "participations": self.participations,
+                "least noise std": min((r.noise_std for r in priced), default=0.0),
+                "largest sensitivity": max((r.sensitivity for r in priced), default=0.0),
+                "sampling": ", ".join(sorted({r.sampling for r in priced})),
             },
         )

@@ -17,15 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.mechanism import Central
-
-_FRESH = "every run has drawn its noise and its cohorts afresh"
-_SAME = "the same client may have taken part in every run, as often as anyone did"
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ def spent(entries: Sequence[Entry], delta: float) -> Bound:
         delta=delta,
         rule=f"Gaussian mechanisms composed over {len(entries)} run(s), {adjacency}",
         sample_sizes={"runs": len(entries), "participations": len(separations)},
-        assumptions=(_FRESH, _SAME),
+        assumptions=(Assumption.FRESH_RUNS, Assumption.SAME_CLIENT_EVERYWHERE),
     )
 
 
@@ -168,7 +166,7 @@ def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
         bound.kind,
         f"{bound.rule}, {len(entries)} run(s)",
         delta,
-        assumptions=(*bound.assumptions, _FRESH),
+        assumptions=(*bound.assumptions, Assumption.FRESH_RUNS),
     )
 
 

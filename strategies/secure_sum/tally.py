@@ -6,16 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.strategies.secure_sum.topology import Plan, Risks
 
-_ASSUMPTIONS = (
-    "the server relays keys, draws the graph and names dropouts honestly: keys and lists of "
-    "survivors are not signed, so a server that swaps keys, invents clients or lies about "
-    "dropouts is out of scope",
-    "computational, for X25519, HKDF-SHA256 and AES",
-    "nothing is said of whether inputs are valid, nor of what the sum itself gives away",
-)
+_ASSUMPTIONS = (Assumption.HONEST_RELAY, Assumption.COMPUTATIONAL, Assumption.SUM_NOT_JUDGED)
 
 
 @dataclass(frozen=True)
@@ -61,26 +56,26 @@ class Tally:
         if not self.rounds:
             return ()
         chance: tuple[str, ...] = ()
+        facts: dict[str, float] = {"rounds": self.rounds, "abandoned": self.abandoned}
         if self.exposure is not None:
-            chance = (
-                f"at most {risks.dropout_rate:.0%} of the clients drop out and "
-                f"{risks.collusion_rate:.0%} collude, fixed before the graphs are drawn; even "
-                f"so some client was exposed with probability at most {self.exposure:.2g}",
-            )
+            chance = (Assumption.RATES_FIXED_BEFOREHAND,)
+            facts["largest dropout rate"] = risks.dropout_rate
+            facts["largest collusion rate"] = risks.collusion_rate
+            facts["chance that a client was exposed"] = self.exposure
         return [
             Finding(
                 value=float(self.survivors),
                 kind="guarantee",
-                quantity="clients in the smallest secure sum",
+                quantity="honest clients in the smallest sum",
                 rule="secure sum: pairwise and self masks, shared secrets",
                 auditor="secure-sum",
-                threat_model=(
-                    f"honest-but-curious server colluding with at most {self.colluders} of the "
-                    "clients in a neighbourhood: it learns the sum over the surviving honest "
-                    "clients and no single update"
+                threat_model=ThreatModel(
+                    observer="server",
+                    sees="round sum",
+                    knows_cohort=True,
+                    colluders=self.colluders,
                 ),
-                observer="server",
                 assumptions=(*_ASSUMPTIONS, *chance),
-                details={"rounds": self.rounds, "abandoned": self.abandoned},
+                facts=facts,
             )
         ]

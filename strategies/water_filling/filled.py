@@ -135,16 +135,16 @@ class Filled(Wrapper):
         if not self._sums:
             return ()
         worst = self._guarantee()
-        details = {
+        facts = {
             "mechanism": "water-filling",
             "sigma2": self._member.floor,
             "clip_norm": self._member.clip,
             "batch_size": self._member.batch,
             "examples": self._member.examples,
-            "honest": [len(one.clients) - self._colluders for one in self._sums],
+            "fewest honest": min(len(one.clients) - self._colluders for one in self._sums),
             "participations": max(len(rounds) for rounds in self._taken().values()),
         }
-        return [worst.finding("accountant", details=details)]
+        return [worst.finding("accountant", facts=facts)]
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

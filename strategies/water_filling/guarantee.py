@@ -16,7 +16,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, Unit
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, ThreatModel, Unit
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.water_filling.rdp import (
@@ -30,32 +31,18 @@ from leakmeter.strategies.water_filling.rdp import (
 )
 
 _COMMON = (
-    "the number of records of each client, clip norms, weights, batch scales and floors are public "
-    "and fixed beforehand",
-    "the counted clients are honest, are in the sum, and keep their noise to themselves",
-    "a secure sum hides the single updates from the server",
-    "each client takes one step from the model that was sent, and sends nothing else: its loss and "
-    "metrics would carry no noise",
-    "noise is a real Gaussian; float64 sampling is open to known attacks on its lowest bits",
+    Assumption.PUBLIC_SETTINGS,
+    Assumption.HONEST_CONTRIBUTORS,
+    Assumption.HIDDEN_UPDATES,
+    Assumption.ONE_STEP,
+    Assumption.REAL_GAUSSIAN,
 )
-_SAMPLED = "every client weighs its examples with Gaussians, drawn anew in each round"
-_KNOWN_FLOOR = (
-    "the sampling covariance of every client keeps its smallest eigenvalue whichever record is "
-    "replaced: an eigenvalue that was measured does not show this"
-)
-_ASSUMED: dict[Mechanism, tuple[str, ...]] = {
-    "sampling": (_SAMPLED, _KNOWN_FLOOR),
-    "isotropic": (_SAMPLED, "every client adds noise of at least its floor to each coordinate"),
-    "water-filling": (
-        _SAMPLED,
-        "every client fills its own covariance to its floor; if in blocks, each block is sampled "
-        "independently",
-    ),
-    "full": (
-        "every client takes its full gradient and adds noise of its floor to each coordinate",
-    ),
+_ASSUMED: dict[Mechanism, tuple[Assumption, ...]] = {
+    "sampling": (Assumption.GAUSSIAN_WEIGHTS, Assumption.LASTING_FLOOR),
+    "isotropic": (Assumption.GAUSSIAN_WEIGHTS, Assumption.ISOTROPIC_FLOOR),
+    "water-filling": (Assumption.GAUSSIAN_WEIGHTS, Assumption.FILLED_FLOOR),
+    "full": (Assumption.FULL_GRADIENT,),
 }
-_ROUGH = "a client's noise is below two rounding steps: the Gaussian law is approximate"
 
 
 @dataclass(frozen=True)
@@ -79,8 +66,12 @@ class RecordGuarantee:
         own = {
             "auditor": auditor,
             "quantity": "epsilon",
-            "threat_model": "learns the sum of each round; which of two records did a client hold?",
-            "observer": self.observer,
+            "threat_model": ThreatModel(
+                observer=self.observer,
+                sees="round sum",
+                knows_cohort=True,
+                participations=self.bound.sample_sizes.get("rounds"),
+            ),
             "adjacency": self.adjacency,
             "unit": self.unit,
         }
@@ -109,9 +100,9 @@ def guarantee(
     if saturated:
         value, rule = math.inf, f"{saturated} coordinates saturated, which voids the guarantee"
     is_rough = any(one.is_rough for one in rounds)
-    specific = [text for kind in kinds for text in _ASSUMED[kind]]
+    specific = [name for kind in kinds for name in _ASSUMED[kind]]
     if is_rough:
-        specific.append(_ROUGH)
+        specific.append(Assumption.COARSE_ROUNDING)
     bound = Bound(
         value=value,
         kind="approximation" if is_rough else "guarantee",

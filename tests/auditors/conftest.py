@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.finding import Game
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Game, Moments, Stream, UpdateSampler
+from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import Scatter
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.auditor import Project, RoundFacts, RoundMessages, RoundView
-from leakmeter.auditors.sampler import Game, Moments, PerRound, Stream, UpdateSampler
+from leakmeter.auditors.finding import Game
+from leakmeter.auditors.sampler import Moments, PerRound, Stream, UpdateSampler
 
 VIEW = RoundView(2, np.zeros(3), {}, np.zeros(3), RoundFacts())
 

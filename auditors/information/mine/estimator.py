@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.mine.training import Outcome, Samples, Training, train
 from leakmeter.auditors.rng import stream
@@ -111,7 +112,7 @@ class NeuralEstimate:
             std_error=self.nwj.std_error,
             sample_sizes=self.samples,
             cap=self.log_samples,
-            assumptions=("the critic comes near the density ratio; what it misses is not counted",),
+            assumptions=(Assumption.GOOD_CRITIC,),
         )
 
 

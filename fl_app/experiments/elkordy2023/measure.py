@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import batch_entropy, gaussian_information
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.measure import Look, Measured, measure
-from leakmeter.auditors.sampler import Game, UpdateSampler
+from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.fl_app.experiments import distribute
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import gaussian_information
-from leakmeter.auditors.sampler import Game
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
 from leakmeter.fl_app.experiments.elkordy2023.measure import (

@@ -19,9 +19,10 @@ import numpy as np
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.band import upper_limit
 from leakmeter.auditors.bounds.curve import DELTAS, ErrorCurve
+from leakmeter.auditors.finding import Game
 from leakmeter.auditors.likelihood_ratio.challenge import farthest
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
-from leakmeter.auditors.sampler import Game, Moments
+from leakmeter.auditors.sampler import Moments
 from leakmeter.fl_app.experiments import distribute
 from leakmeter.fl_app.experiments.base import Cells
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakmeter.auditors.sampler import Game
+from leakmeter.auditors.finding import Game
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
 from leakmeter.fl_app.experiments.ngo2024.game import Setting, audit
 from leakmeter.fl_app.experiments.plot import Line, Panel

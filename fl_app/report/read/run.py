@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors.finding import LIMITATION, Finding
+from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read.fields import REPORT, ROUND, checked, finding, mapping, text
@@ -40,7 +40,10 @@ class Run:
         rounds: Finished rounds.
         findings: Of the rounds and, once it is finished, of the run.
         failures: Which auditors were left out, and why.
+        limitations: What auditors cannot see or show here.
+        warnings: Reasons to doubt the run itself.
         is_finished: Whether it has its report.
+        is_typed: Whether its claims are fields. Those of schema 1 are prose: shown, never compared.
     """
 
     name: str
@@ -50,17 +53,15 @@ class Run:
     rounds: tuple[Round, ...] = ()
     findings: tuple[Finding, ...] = ()
     failures: tuple[str, ...] = ()
+    limitations: tuple[Limitation, ...] = ()
+    warnings: tuple[RunWarning, ...] = ()
     is_finished: bool = True
+    is_typed: bool = True
 
     @property
     def of_the_run(self) -> tuple[Finding, ...]:
         """Findings about the run as a whole."""
         return tuple(f for f in self.findings if f.server_round is None)
-
-    @property
-    def limitations(self) -> tuple[Finding, ...]:
-        """What auditors could not do here, in the words of their rules; no adversary's."""
-        return tuple(f for f in self.findings if f.quantity == LIMITATION)
 
     @property
     def settings(self) -> Mapping[str, Any]:
