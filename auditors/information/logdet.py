@@ -113,7 +113,7 @@ def _approximation(
     error: float | None,
     rank: int,
     sizes: dict[str, int],
-    rule: str = "½ ln|S_with| - ½ ln|S_without|",
+    rule: str = "½ log₂|S_with| − ½ log₂|S_without|",
 ) -> Information:
     return Information(
         nats=nats,

@@ -62,7 +62,7 @@ class EachInformation:
         return Information(
             nats=nats,
             kind="approximation",
-            rule=f"½ ln|Σ| - ½ ln|Σ without {who}| from single covariances{mean}",
+            rule=f"½ log₂|Σ| − ½ log₂|Σ without {who}| from single covariances{mean}",
             std_error=error if np.isfinite(error) else None,
             rank=self.rank,
             sample_sizes={"draws of each client": self.draws, "clients": len(self.nats)},
