@@ -139,7 +139,7 @@ def test_an_update_of_the_default_job_carries_239_bits() -> None:
     assert found.over(1) == pytest.approx(math.log(exact), rel=1e-11)
     assert round(found.over(1) / math.log(2)) == 239
     # 428 were printed: the Gaussian truth of 30 alike clients in all coordinates.
-    assert gaussian_information(17510, 30).bits > found.over(1) / math.log(2)
+    assert gaussian_information(17509, 30).bits > found.over(1) / math.log(2)
 
 
 def test_what_is_not_random_has_no_entropy() -> None:
