@@ -58,6 +58,8 @@ class Assumption(StrEnum):
     WHITENED_LOG_CONCAVE = "whitened-log-concave"
     FEDSGD = "fedsgd"
     RANDOM_BATCH_ONLY = "random-batch-only"
+    NOTHING_ELSE_RANDOM = "nothing-else-random"
+    ALL_COORDINATES_VARY = "all-coordinates-vary"
     # Noise and accounting
     EQUAL_WEIGHTS = "equal-weights"
     REAL_GAUSSIAN = "real-gaussian"
@@ -129,12 +131,17 @@ _SENTENCES: Final[dict[Assumption, str]] = {
     _A.GAUSSIAN_UPDATES: "updates are Gaussian; otherwise the figure may err in either direction",
     _A.ALIKE_GAUSSIAN_UPDATES: "updates are independent, identically distributed and Gaussian",
     _A.GOOD_CRITIC: "the critic approximates the density ratio; what it misses is not counted",
-    _A.FRESH_EVERY_ROUND: "whatever is random in a round is drawn again in the next",
+    _A.FRESH_EVERY_ROUND: "what a round reveals was not revealed by earlier rounds",
     _A.ALIKE_GRADIENTS: "gradients of the clients are independent and identically distributed",
     _A.WHITENED_INDEPENDENT: "whitened gradients have independent entries and the stated C₀",
     _A.WHITENED_LOG_CONCAVE: "whitened gradients are log-concave with the stated constants",
     _A.FEDSGD: "each client sends one gradient per round",
     _A.RANDOM_BATCH_ONLY: "local data are fixed and known; only the choice of the batch is random",
+    _A.NOTHING_ELSE_RANDOM: (
+        "nothing is random in an update but the client's records, which it keeps, and their split "
+        "into batches"
+    ),
+    _A.ALL_COORDINATES_VARY: "updates vary in every coordinate that is not fixed by the others",
     _A.EQUAL_WEIGHTS: (
         "every client has weight 1 and clips to the stated norm; sums are divided by a public "
         "number"
@@ -200,6 +207,7 @@ _CONDITIONS: Final = frozenset(
         _A.ALIKE_GRADIENTS,
         _A.WHITENED_INDEPENDENT,
         _A.WHITENED_LOG_CONCAVE,
+        _A.ALL_COORDINATES_VARY,
         _A.COARSE_ROUNDING,
     }
 )

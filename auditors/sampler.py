@@ -83,6 +83,11 @@ class UpdateSampler(ABC):
         return False
 
     @property
+    def sends_gradient(self) -> bool | None:
+        """Whether an update is one gradient, as in FedSGD; None where that is not known."""
+        return None
+
+    @property
     def is_settled(self) -> bool:
         """Whether game, scale and free coordinates are known before the first round."""
         return True

@@ -237,6 +237,17 @@ class FullBatchGD:
         return _train(self, model, x, y, rng)
 
 
+def batch_sizes(rule: StepRule, size: int) -> list[int]:
+    """Return the examples in each step of one pass, for a client with `size` examples.
+
+    >>> batch_sizes(FedAvg(epochs=2, batch_size=8, lr=0.1), 20), batch_sizes(FedSGD(8, lr=0.1), 20)
+    ([8, 8, 4], [8])
+    """
+    used = rule.weight(size)
+    most = min(rule.batch_size or used, used)
+    return [min(most, used - first) for first in range(0, used, most)]
+
+
 def as_steps(rule: UpdateRule) -> StepRule | None:
     """Return the rule if it is known to be steps on batches and no more, else None.
 

@@ -21,12 +21,12 @@ from leakmeter.auditors import (
 from leakmeter.auditors._types import Watch
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.information import Look, Theory, batch_entropy
-from leakmeter.auditors.information.figure import Information
+from leakmeter.auditors.information import Look, Theory, UpdateEntropy, update_entropy
 from leakmeter.auditors.not_covered import NotCovered
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.sampler import PerRound
 from leakmeter.clients import CohortSampler
+from leakmeter.clients.update import as_steps, batch_sizes
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed, noise_seed
@@ -226,7 +226,7 @@ def _mutual_information(config: Config, sampler: UpdateSampler) -> Auditor:
         target=None if config.mi_target < 0 else config.mi_target,
         every=config.mi_every,
         look=Look(draws=config.mi_draws, rank=config.mi_rank or None),
-        theory=Theory(limit=partial(_batch_entropy, config)),
+        theory=Theory(limit=partial(_update_entropy, config)),
         observer="outsider" if config.noise == "central" else "server",
         seed=config.seed,
     )
@@ -254,9 +254,22 @@ def _sampler(config: Config, view: RoundView) -> CohortSampler:
     )
 
 
-def _batch_entropy(config: Config, client: int) -> Information | None:
-    """Return what a client's batch holds at most, where nothing else is random."""
-    if config.game != "rerun" or config.algorithm != "fedsgd":
+def _update_entropy(config: Config, client: int) -> UpdateEntropy | None:
+    """Return the entropy of a client's update; None where more is random than whole records.
+
+    The audit draws records and batches. Clients that add noise draw that too, and under skewed
+    labels the number of records is itself random.
+    """
+    rule = as_steps(update_rule(config))  # None with water filling, whose weights are Gaussian
+    if rule is None or config.noise not in ("none", "central"):
         return None
-    records = len(load_task(config).parts[client])
-    return batch_entropy(records, min(config.batch_size or records, records))
+    parts = load_task(config).parts
+    own = len(parts[client])
+    if config.game == "rerun":  # the records are known
+        return update_entropy(own, own, batch_sizes(rule, own), epochs=rule.passes)
+    if config.partition != "iid":
+        return None
+    records = sum(len(part) for part in parts)
+    if config.game != "partition":  # every client draws an equal share
+        own = round(records / len(parts))
+    return update_entropy(records, own, batch_sizes(rule, own), epochs=rule.passes)

@@ -124,7 +124,7 @@ def check_replays_were_judged(report: dict[str, Any]) -> None:
     [first] = of(report, "likelihood-ratio", kind="lower_bound", server_round=1)
     assert "game rerun" in first["threat_model"]
     assert of(report, "likelihood-ratio", quantity="verdict", server_round=1)
-    bits = of(report, "mutual-information", quantity="mutual information in bits", server_round=1)
+    bits = of(report, "mutual-information", quantity="mutual information", server_round=1)
     assert [f["kind"] for f in bits] == ["approximation"]
     assert 0 < bits[0]["value"] < 50
 

@@ -21,11 +21,13 @@ from leakmeter.auditors.information.theory import (
     IndependentWhitened,
     LogConcaveWhitened,
     Theory,
+    UpdateEntropy,
     accumulated,
     batch_entropy,
     gaussian_information,
     round_bound,
     run_bound,
+    update_entropy,
 )
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "Look",
     "Subspace",
     "Theory",
+    "UpdateEntropy",
     "accumulated",
     "batch_entropy",
     "each_information",
@@ -46,4 +49,5 @@ __all__ = [
     "round_bound",
     "run_bound",
     "subspace_information",
+    "update_entropy",
 ]

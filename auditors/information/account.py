@@ -1,10 +1,10 @@
-"""Keeps account of what rounds have told of each client; small enough for every checkpoint."""
+"""Keeps account of what rounds revealed about each client; small enough for every checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
-from typing import Any, Literal
+from dataclasses import astuple, dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +13,13 @@ from leakmeter.auditors.finding import Game
 
 @dataclass
 class Entry:
-    """What is known of one client.
+    """What is known about one client, or about the mean of several.
 
     Attributes:
         audited: Audited rounds that it took part in.
-        nats: Sum of what they told.
+        nats: Sum of what they revealed.
         variance: Of that sum.
-        alike: Sum of what they would tell if all coordinates varied and clients were alike.
+        alike: Sum of what they would reveal if all coordinates varied and clients were alike.
         rounds: Rounds that it took part in, audited or not.
         bound: Sum of their bounds in nats, if there are bounds.
     """
@@ -34,29 +34,52 @@ class Entry:
 
 @dataclass
 class Account:
-    """Entries by client, the audited rounds, and the game that they were played in."""
+    """Entries by client, and what the audited rounds have in common.
+
+    Attributes:
+        entries: By client.
+        rounds: Which rounds were audited.
+        game: The game that they were played in.
+        variance: Of the sum of all nats. Clients of a round share its draws, so it is not the sum
+            of their variances.
+        has_alike: Whether every audited round has a figure for all coordinates.
+    """
 
     entries: dict[int, Entry] = field(default_factory=dict)
     rounds: list[int] = field(default_factory=list)
     game: Game = "rerun"
+    variance: float = 0.0
+    has_alike: bool = True
 
     def audited(
         self,
         server_round: int,
         each: Mapping[int, tuple[float, float]],
         *,
-        alike: float,
+        error: float,
+        alike: float | None,
         game: Game,
     ) -> None:
-        """Take up nats and standard errors of an audited round, by client."""
+        """Take up an audited round.
+
+        Args:
+            server_round: Which.
+            each: Nats and standard error by client.
+            error: Standard error of the mean of these nats.
+            alike: What the round would reveal if all coordinates varied and clients were alike;
+                None where that is not known.
+            game: What was random.
+        """
         self.rounds.append(server_round)
         self.game = game
-        for client, (nats, error) in each.items():
+        self.variance += (len(each) * error) ** 2
+        self.has_alike = self.has_alike and alike is not None
+        for client, (nats, own_error) in each.items():
             entry = self.entries.setdefault(client, Entry())
             entry.audited += 1
             entry.nats += nats
-            entry.variance += error**2
-            entry.alike += alike
+            entry.variance += own_error**2
+            entry.alike += alike or 0.0
 
     def took_part(self, clients: Sequence[int], bound: float) -> None:
         """Take up who took part in a round, and its bound in nats."""
@@ -65,13 +88,31 @@ class Account:
             entry.rounds += 1
             entry.bound += bound
 
-    def largest(self, what: Literal["nats", "bound"], target: int | None) -> int | None:
-        """Return the client with the most, of those that count, or the target if it does."""
-        counts = "audited" if what == "nats" else "rounds"
-        there = [c for c in sorted(self.entries) if getattr(self.entries[c], counts)]
+    def typical(self) -> Entry | None:
+        """Return the mean client, in as many audited rounds as any client took part in.
+
+        The largest sum of all clients would be the luckiest estimate: where clients are alike it
+        is above the truth for each of them.
+        """
+        seen = [entry for entry in self.entries.values() if entry.audited]
+        if not seen:
+            return None
+        most = max(entry.audited for entry in seen)
+        share = most / sum(entry.audited for entry in seen)
+        return Entry(
+            audited=most,
+            nats=share * sum(entry.nats for entry in seen),
+            variance=share**2 * self.variance,
+            alike=share * sum(entry.alike for entry in seen),
+        )
+
+    def most_bound(self, target: int | None) -> int | None:
+        """Return the client whose bounds add up to the most, or the target; None if absent."""
+        there = [c for c in sorted(self.entries) if self.entries[c].rounds]
         if target is not None:
             there = [c for c in there if c == target]
-        return max(there, key=lambda c: getattr(self.entries[c], what), default=None)
+        # Bounds follow from participations alone, so the largest is no selection among estimates.
+        return max(there, key=lambda c: self.entries[c].bound, default=None)
 
     def state(self) -> dict[str, Any]:
         """Return JSON types and arrays only."""
@@ -79,9 +120,11 @@ class Account:
         rows = [astuple(self.entries[c]) for c in clients]
         return {
             "clients": np.array(clients, dtype=np.int64),
-            "entries": np.array(rows, dtype=np.float64).reshape(-1, 6),
+            "entries": np.array(rows, dtype=np.float64).reshape(-1, len(fields(Entry))),
             "rounds": list(self.rounds),
             "game": self.game,
+            "variance": np.array([self.variance]),  # infinite where an error is unknown
+            "has_alike": self.has_alike,
         }
 
     @classmethod
@@ -91,4 +134,10 @@ class Account:
         for client, row in zip(state["clients"], state["entries"], strict=True):
             audited, nats, variance, alike, rounds, bound = (float(value) for value in row)
             entries[int(client)] = Entry(int(audited), nats, variance, alike, int(rounds), bound)
-        return cls(entries, [int(r) for r in state["rounds"]], state["game"])
+        return cls(
+            entries,
+            [int(r) for r in state["rounds"]],
+            state["game"],
+            float(state["variance"][0]),
+            bool(state["has_alike"]),
+        )

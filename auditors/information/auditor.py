@@ -1,15 +1,18 @@
-"""The mutual-information audit: how many bits does the sum of a round tell of a client's update?
+"""The mutual-information audit: how many bits does the sum of a round reveal about an update?
 
 Elkordy, Zhang, Ezzeldin, Psounis, Avestimehr (2023), How Much Privacy Does Federated Learning with
-Secure Aggregation Guarantee?, arXiv:2208.02304, sections 3 and 4.1. Ours differs in five points:
+Secure Aggregation Guarantee?, arXiv:2208.02304, sections 3 and 4.1. Ours differs in six points:
 1. The figure comes from determinants of covariances, along directions fixed beforehand if there
-   are fewer draws than coordinates. The paper's neural estimator is there too, held to samples
+   are fewer draws than coordinates. The paper's neural estimator is there too, evaluated on samples
    that it has not seen; it cannot resolve these sizes.
 2. What is random is a named game. With local data fixed and known, as the paper samples, the truth
    is the entropy of the batch, whatever the number of clients.
-3. Noise of the mechanism is part of the sum, exactly.
-4. Clients that collude with the server are taken off the sum, as Corollary 2 has it.
-5. The sum over rounds is called that; Corollary 1 turns it into a bound only under its assumption.
+3. Where the entropy of what is random is known, no figure exceeds it. Over several rounds the
+   client's records count once and its batches every time.
+4. Noise of the mechanism is part of the sum, exactly.
+5. Clients that collude with the server are taken off the sum, as Corollary 2 has it.
+6. The sum over rounds is called that; Corollary 1 turns it into a bound only under its assumption.
+   It is the mean over clients times the most rounds of any client, never the largest estimate.
 """
 
 from __future__ import annotations
@@ -30,14 +33,18 @@ from leakmeter.auditors.auditor import (
     check_noise_is_known,
     few_clients,
 )
-from leakmeter.auditors.details import PerClient
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.account import Account, Entry
-from leakmeter.auditors.information.figure import NATS_PER_BIT, Information
-from leakmeter.auditors.information.findings import WHOLE, Words, alike, summed
+from leakmeter.auditors.information.figure import Information
+from leakmeter.auditors.information.findings import (
+    WHOLE,
+    Words,
+    alike_gaussians,
+    in_all_coordinates,
+)
 from leakmeter.auditors.information.measure import ConstantUpdatesError, Look, check_whole, measure
 from leakmeter.auditors.information.per_client import most_directions
-from leakmeter.auditors.information.theory import Theory, gaussian_information, round_bound
+from leakmeter.auditors.information.theory import Theory, round_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.round_sum import (
@@ -56,11 +63,11 @@ class MutualInformation(Auditor):
     Args:
         sampler: Draws fresh updates, and names the game; `PerRound` where the clients' mechanism
             changes from round to round.
-        target: Client whose update is at stake; None takes the mean over the round's clients, and
-            keeps account of each.
+        target: Client whose update is at stake; None takes the mean over the round's clients and
+            lists each of them.
         every: Audit every so many rounds, from the first on; 0 audits the first only.
         look: How closely a round is looked at: draws, directions, estimators.
-        theory: What the figure is compared with: the bound of Theorem 1, entropies.
+        theory: What the figure is compared with: the bound of Theorem 1, entropies that limit it.
         colluding: Clients that show the server their update.
         observer: "server" sees the sum before server noise, "outsider" after it.
         seed: Names all draws.
@@ -97,19 +104,30 @@ class MutualInformation(Auditor):
         self.look, self.theory = look, theory
         self.colluding, self.observer = frozenset(colluding), observer
         self.seed = seed
-        self._words = Words(self.name, observer, seed, theory.entropy_bits)
-        self._account = Account()
+        self._words = Words(
+            self.name,
+            observer,
+            seed,
+            entropy_bits=theory.entropy_bits,
+            limit=theory.limit,
+            colluders=len(self.colluding),
+        )
+        self._account, self._dim = Account(), 0
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Start a new account."""
-        self._account = Account()
+        self._account, self._dim = Account(), dim
 
     def limits(self, project: Project) -> Sequence[str]:
-        """Say where updates cannot be drawn anew, or draws and clients are too few."""
+        """Return where updates cannot be resampled, or draws, clients or theory do not suffice."""
         check_noise_is_known(self.observer, project)
         said = list(self.sampler.limits(project))
         if not self.sampler.is_settled:
             return said
+        if self.theory.cases and not _is_covered(self.sampler):
+            said.append(
+                "Theorem 1 is about FedSGD with independent clients, so its bound is not printed"
+            )
         if self.look.rank is None and "log-det" in self.look.estimators:
             check_whole(self.sampler, project.dim, self.look.draws)
         if few := few_clients(project, 2, "its update is the sum; nothing hides it"):
@@ -133,7 +151,7 @@ class MutualInformation(Auditor):
         hidden = [c for c in honest if c not in self.colluding]
         if view.facts.abandoned or not hidden:
             return ()
-        bound = self._bound(view.sent.size, len(hidden))
+        bound = self._bound(view, len(hidden))
         unbounded = math.inf if self.theory.cases else 0.0
         self._account.took_part(hidden, unbounded if bound is None else bound.nats)
         if not is_due(view.server_round, self.every):
@@ -154,28 +172,21 @@ class MutualInformation(Auditor):
         return found if bound is None else [*found, words.finding(bound, {}, WHOLE)]
 
     def report(self) -> Sequence[Finding]:
-        """Return the sum over the audited rounds, and Corollary 1's bound over all."""
+        """Return the sum over the audited rounds, and Corollary 1's bound over all rounds."""
         account = self._account
         words = replace(self._words, game=account.game, target=self.target)
         if self.target is not None and self.target not in account.entries:
-            never = f"client {self.target} took part in no round: the sums say nothing of it"
-            return [words.note(0.0, never)]
-        found = []
-        if (who := account.largest("nats", self.target)) is not None:
-            entry = account.entries[who]
-            most = "" if self.target is not None else f" (the most of {len(account.entries)})"
-            rank = self.look.rank
-            seen = "all coordinates" if rank is None else f"at most {rank} directions"
-            found.append(
-                words.finding(
-                    summed(entry, f"client {who}{most}", seen), {}, drawn=(self._spread(),)
-                )
-            )
-            found.append(words.finding(alike(entry), {"client": who}, WHOLE))
-        if self.theory.cases and (who := account.largest("bound", self.target)) is not None:
-            bound = self._over_rounds(account.entries[who])
-            found.append(words.finding(bound, {"client": who}, WHOLE))
-        return found
+            never = f"client {self.target} took part in no round: the sums reveal nothing about it"
+            return [replace(words, participations=0).note(Information(0.0, "diagnostic", never))]
+        rank = self.look.rank
+        found = words.run(
+            account, "all coordinates" if rank is None else f"at most {rank} directions"
+        )
+        who = account.most_bound(self.target) if self.theory.cases else None
+        if who is None or not math.isfinite((entry := account.entries[who]).bound):
+            return found
+        words = replace(words, participations=entry.rounds)
+        return [*found, words.finding(self._over_rounds(entry), {"target": who}, WHOLE)]
 
     def state(self) -> dict[str, Any]:
         """Return the account."""
@@ -190,15 +201,15 @@ class MutualInformation(Auditor):
     ) -> list[Finding]:
         """Measure the round, keep account of it and say what was found."""
         dim = view.sent.size if sampler.free is None else sampler.free.size
-        whole = gaussian_information(dim, len(hidden)).nats if len(hidden) > 1 else math.inf
-        keep = partial(self._account.audited, view.server_round, alike=whole, game=sampler.game)
         noise_std = noise_on_sum(
             view.facts, self.observer, sampler.scale, colluding=words.colluding
         )
+        keep = partial(self._account.audited, view.server_round, game=sampler.game)
         if len(hidden) == 1 and noise_std == 0:
-            keep({hidden[0]: (math.inf, 0.0)})
-            alone = "a single update without noise is unknown in the sum: it is there in the clear"
-            return [words.note(math.inf, alone)]
+            keep({hidden[0]: (math.inf, 0.0)}, error=0.0, alike=math.inf)
+            alone = "the sum without noise is this update: it reveals all that is random in it"
+            limit = words.limit_of({hidden[0]: 1}, 1)
+            return [words.note(Information(math.inf, "diagnostic", alone).limited(limit))]
         try:
             found = measure(
                 sampler,
@@ -212,11 +223,17 @@ class MutualInformation(Auditor):
                 watch=self.watch,
             )
         except ConstantUpdatesError as error:
-            keep(dict.fromkeys(hidden, (0.0, 0.0)))
-            return [words.note(0.0, f"{error}: nothing is random, so nothing can be learnt")]
-        keep(found.each)
-        whose = hidden if words.target is None else [words.target]
-        return words.round(found, dim, noise_std, self._limit(whose))
+            keep(dict.fromkeys(hidden, (0.0, 0.0)), error=0.0, alike=0.0)
+            constant = f"{error}: nothing is random, so nothing can be learnt"
+            return [words.note(Information(0.0, "diagnostic", constant))]
+        whole = in_all_coordinates(alike_gaussians(dim, len(hidden), sampler.game, noise_std))
+        std_error = 0.0 if found.figure is None else found.figure.std_error
+        keep(
+            found.each,
+            error=math.inf if std_error is None else std_error,
+            alike=None if whole is None else whole.nats,
+        )
+        return words.round(found, whole, noise_std)
 
     def _chosen(self, hidden: Sequence[int], server_round: int) -> int | None:
         """Return the client whose update is at stake; None for all, if all can be looked at."""
@@ -234,38 +251,20 @@ class MutualInformation(Auditor):
             return None
         return most_directions(self.look.draws, project.honest)
 
-    def _bound(self, dim: int, hidden: int) -> Information | None:
+    def _bound(self, view: RoundView, hidden: int) -> Information | None:
         """Return Theorem 1 for those whom the server does not know, as Corollary 2 has it."""
-        if not self.theory.cases or hidden < 2:
+        if not self.theory.cases or hidden < 2 or not _is_covered(self.sampler.for_round(view)):
             return None
-        return round_bound(dim, hidden, self.theory.batch_size, cases=self.theory.cases)
-
-    def _limit(self, clients: Sequence[int]) -> Information | None:
-        """Return the mean of what the clients' own randomness holds at most, if known of all."""
-        limit = self.theory.limit
-        found = [] if limit is None else [limit(client) for client in clients]
-        known = [one for one in found if one is not None]
-        if not known or len(known) < len(clients):
-            return None
-        return replace(known[0], nats=math.fsum(one.nats for one in known) / len(known))
+        return round_bound(view.sent.size, hidden, self.theory.batch_size, cases=self.theory.cases)
 
     def _over_rounds(self, entry: Entry) -> Information:
         """Return Corollary 1: the sum of the bounds of a client's rounds."""
-        # For its assumptions.
-        one = round_bound(1, 2, self.theory.batch_size, cases=self.theory.cases)
-        return Information(
-            nats=entry.bound,
-            kind="guarantee",
-            rule=f"Corollary 1 over {entry.rounds} rounds, each with its own bound",
-            assumptions=one.assumptions,
-        )
+        # Which case is the smallest depends on the rank alone; so do assumptions and constants.
+        one = round_bound(self._dim, 2, self.theory.batch_size, cases=self.theory.cases)
+        rule = f"Corollary 1 over {entry.rounds} rounds, each with its own bound; {one.rule}"
+        return replace(one, nats=entry.bound, rule=rule)
 
-    def _spread(self) -> PerClient:
-        """Return what the rounds told of each client, in bits."""
-        entries = self._account.entries
-        clients = sorted(entries)
-        return PerClient(
-            tuple(clients),
-            tuple(entries[c].nats / NATS_PER_BIT for c in clients),
-            tuple(entries[c].audited for c in clients),
-        )
+
+def _is_covered(sampler: UpdateSampler) -> bool:
+    """Whether Theorem 1 may be about these clients: it asks for FedSGD and independent updates."""
+    return sampler.sends_gradient is not False and sampler.game != "partition"

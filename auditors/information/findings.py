@@ -1,4 +1,4 @@
-"""What a measured round or run may say of mutual information, in findings."""
+"""What a measured round or run may claim about mutual information, in findings."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.details import PerClient
 from leakmeter.auditors.finding import Finding, Game, Observer, Quantity, ThreatModel
-from leakmeter.auditors.information.account import Entry
+from leakmeter.auditors.information.account import Account, Entry
 from leakmeter.auditors.information.figure import NATS_PER_BIT, Information
 from leakmeter.auditors.information.measure import Measured
-from leakmeter.auditors.information.theory import gaussian_information
+from leakmeter.auditors.information.theory import LimitOf, gaussian_information
 
 if TYPE_CHECKING:
     from leakmeter.auditors.information.mine.estimator import NeuralEstimate, Spread
@@ -26,60 +26,120 @@ NEURAL: Quantity = "mutual information by critics"
 
 @dataclass(frozen=True)
 class Words:
-    """Turns figures into findings; knows the adversary and, once told, the round.
+    """Turns figures into findings; knows the attacker and, once told, the round.
 
     Attributes:
         name: Of the auditor.
         observer: Who looks on.
         seed: Of the auditor.
-        entropy_bits: What the target's data hold in bits, for a share of it; None for no share.
+        entropy_bits: Entropy of the target's data in bits, for a share of it; None for no share.
+        limit: Gives the entropy of a client's updates; None where it is not known.
+        colluders: Clients that show the server their update, in the round or not.
         server_round: Which round; None for the run.
+        participations: Audited rounds that the figure counts; None for a single round.
         game: What is random.
         target: Whose update is at stake; None for the mean over all.
         hidden: Clients in the sum that the observer does not know.
-        colluding: Clients whose updates it takes off.
+        colluding: Clients in the sum whose updates it takes off.
     """
 
     name: str
     observer: Observer
     seed: int
     entropy_bits: float | None = None
+    limit: LimitOf | None = None
+    colluders: int = 0
     server_round: int | None = None
+    participations: int | None = None
     game: Game = "rerun"
     target: int | None = None
     hidden: int = 0
     colluding: int = 0
 
     def round(
-        self, measured: Measured, dim: int, noise_std: float, limit: Information | None
+        self, measured: Measured, whole: Information | None, noise_std: float
     ) -> list[Finding]:
-        """Return what was measured, and what Gaussians of one law would say.
+        """Return what was measured, and what alike Gaussian clients would reveal.
 
         Args:
             measured: The figures.
-            dim: Coordinates that may vary, for the figure of the whole sum.
+            whole: What alike Gaussian clients reveal in all coordinates; None if not known.
             noise_std: Noise on each coordinate of the sum.
-            limit: The most that the target's own randomness holds, if known.
         """
-        known = self._known(measured.rank, dim, noise_std)
+        clients = list(measured.each) if self.target is None else [self.target]
+        limit = self.limit_of(dict.fromkeys(clients, 1), 1)
+        known = self._known(measured.rank, noise_std)
         found = []
         if measured.figure is not None:
-            figure = measured.figure
+            figure = measured.figure.limited(limit)
+            if "gaussian_nats" in known:
+                known["share_of_gaussian"] = _share(figure.nats, known["gaussian_nats"])
             if limit is not None:
-                figure = replace(figure, cap=limit.nats)
-                known["share_of_limit"] = _share(figure.nats, limit.nats)
-            truth = known["gaussian_nats"]
-            known["share_of_gaussian"] = _share(figure.nats, truth)
-            each = {c: nats / NATS_PER_BIT for c, (nats, _) in measured.each.items()}
-            spread = PerClient(tuple(each), tuple(each.values()), (1,) * len(each))
-            found.append(self.finding(figure, known, drawn=(spread,)))
+                known["share_of_limit"] = _share(figure.nats, limit)
+            sums = {c: Entry(audited=1, nats=nats) for c, (nats, _) in measured.each.items()}
+            found.append(self.finding(figure, known, drawn=(self.spread(sums),)))
         if measured.neural is not None:
-            found.append(self._neural(measured.neural, known))
-        if self.hidden > 1:
-            whole = gaussian_information(dim, self.hidden)
-            assumptions = (*whole.assumptions, Assumption.ALIKE_GAUSSIAN_UPDATES)
-            found.append(self.finding(replace(whole, assumptions=assumptions), {}, WHOLE))
+            found.append(self._neural(measured.neural, known, limit))
+        if whole is not None:
+            found.append(self.finding(whole.limited(limit), {}, WHOLE))
         return found
+
+    def run(self, account: Account, directions: str) -> list[Finding]:
+        """Return what the audited rounds add up to, as far as it can be said.
+
+        Args:
+            account: Of the run.
+            directions: What was looked along, in words.
+        """
+        seen = {c: e for c, e in account.entries.items() if e.audited}
+        if self.target is None:
+            entry, how = account.typical(), "mean over clients per audited round, times the most"
+        else:
+            seen = {c: e for c, e in seen.items() if c == self.target}
+            entry, how = seen.get(self.target), f"sum for client {self.target} over"
+        if entry is None:
+            return []
+        words = replace(self, participations=entry.audited)
+        limit = self.limit_of({c: e.audited for c, e in seen.items()}, entry.audited)
+        facts = {"target": self.target, "clients": len(seen)}
+        spread = self.spread(account.entries)
+        total = summed(entry, how, directions).limited(limit)
+        found = [words.finding(total, facts, drawn=(spread,))]
+        # Without a limit, rounds would count again and again what an update can reveal only once.
+        if account.has_alike and limit is not None:
+            found.append(words.finding(alike(entry).limited(limit), facts, WHOLE))
+        return found
+
+    def limit_of(self, clients: Mapping[int, int], rounds: int) -> float | None:
+        """Return the entropy in nats of the updates of so many rounds, as a mean over clients.
+
+        Args:
+            clients: How often each client counts.
+            rounds: Rounds in which it takes part.
+
+        Returns:
+            None unless the entropy is known for all of them.
+        """
+        if self.limit is None:
+            return None
+        found = [self.limit(client) for client in clients]
+        known = [one.over(rounds) for one in found if one is not None]
+        if not known or len(known) < len(found):
+            return None
+        shares = [count / sum(clients.values()) for count in clients.values()]
+        return math.fsum(share * one for share, one in zip(shares, known, strict=True))
+
+    def spread(self, entries: Mapping[int, Entry]) -> PerClient:
+        """Return what its audited rounds revealed about each client, in bits."""
+        clients = sorted(entries)
+        rows = [entries[client] for client in clients]
+        limits = [self.limit_of({c: 1}, e.audited) for c, e in zip(clients, rows, strict=True)]
+        nats = [
+            e.nats if limit is None else min(e.nats, limit)
+            for e, limit in zip(rows, limits, strict=True)
+        ]
+        bits = tuple(value / NATS_PER_BIT for value in nats)
+        return PerClient(tuple(clients), bits, tuple(e.audited for e in rows))
 
     def finding(
         self,
@@ -96,10 +156,17 @@ class Words:
         if self.entropy_bits is not None:
             more["share_of_entropy"] = figure.bits / self.entropy_bits
         context = self._context() | {"quantity": quantity}
-        return Finding.of(figure.bound("bits"), facts=more | dict(facts), details=drawn, **context)
+        known = more | dict(figure.facts) | dict(facts)
+        return Finding.of(figure.bound(), facts=known, details=drawn, **context)
 
-    def _neural(self, neural: NeuralEstimate, known: Mapping[str, Any]) -> Finding:
-        """Return the held-out figure of critics, beside the paper's and what they find in none."""
+    def note(self, figure: Information) -> Finding:
+        """Return a value that needs no estimate, with the reason in its rule."""
+        return Finding.of(figure.bound(), **self._context())
+
+    def _neural(
+        self, neural: NeuralEstimate, known: Mapping[str, Any], limit: float | None
+    ) -> Finding:
+        """Return the held-out figure of critics, beside the paper's and that of shuffled pairs."""
         low, high = neural.null_nwj.band
         facts = {
             **known,
@@ -109,24 +176,20 @@ class Words:
             **_spread("null_trained", neural.null_trained),
             "log_samples_bits": neural.log_samples / NATS_PER_BIT,
         }
-        finding = self.finding(neural.information(), facts, NEURAL)
+        finding = self.finding(neural.information().limited(limit), facts, NEURAL)
         return replace(finding, null_band=(low / NATS_PER_BIT, high / NATS_PER_BIT))
 
-    def note(self, value: float, rule: str) -> Finding:
-        """Return a value that needs no estimate, with the reason in words."""
-        return Finding(value=value, kind="diagnostic", rule=rule, **self._context())
-
-    def _known(self, rank: int, dim: int, noise_std: float) -> dict[str, Any]:
+    def _known(self, rank: int, noise_std: float) -> dict[str, Any]:
         """Return what the figure may be compared with."""
-        alike = gaussian_information(rank, self.hidden).nats if self.hidden > 1 else math.inf
-        return {
+        known: dict[str, Any] = {
             "target": self.target,
             "hidden": self.hidden,
             "colluding": self.colluding,
             "noise_std": noise_std,
-            "dimension": dim,
-            "gaussian_nats": alike,
         }
+        if (same := alike_gaussians(rank, self.hidden, self.game, noise_std)) is not None:
+            known["gaussian_nats"] = same.nats
+        return known
 
     def _context(self) -> dict[str, Any]:
         """Return the fields that all findings share."""
@@ -137,8 +200,9 @@ class Words:
                 observer=self.observer,
                 sees="round sum" if self.observer == "server" else "noised sum",
                 knows_cohort=True,
+                participations=self.participations,
                 game=self.game,
-                colluders=self.colluding,
+                colluders=self.colluders,
             ),
             "unit": "client",
             "server_round": self.server_round,
@@ -146,22 +210,38 @@ class Words:
         }
 
 
-def summed(entry: Entry, who: str, directions: str) -> Information:
+def alike_gaussians(rank: int, hidden: int, game: Game, noise_std: float) -> Information | None:
+    """Return what alike Gaussian clients reveal in so many directions; None where it says nothing.
+
+    The formula is for a sum without noise, of two independent updates or more. Clients that share
+    one partition of the data are not independent.
+    """
+    if hidden < 2 or noise_std > 0 or game == "partition":
+        return None
+    return gaussian_information(rank, hidden)
+
+
+def in_all_coordinates(figure: Information | None) -> Information | None:
+    """Return the figure of alike Gaussian clients as that of the whole sum."""
+    if figure is None:
+        return None
+    assumptions = (*figure.assumptions, Assumption.ALL_COORDINATES_VARY)
+    return replace(figure, assumptions=assumptions)
+
+
+def summed(entry: Entry, how: str, directions: str) -> Information:
     """Return the sum over audited rounds, labelled as what it is.
 
-    The chain rule bounds what a run tells by what each round tells given the earlier ones. The sum
-    of single rounds is that bound if a client's randomness is drawn anew in every round.
+    The chain rule bounds what a run reveals by what each round reveals given the earlier ones. The
+    sum over single rounds is that bound if no round repeats what earlier rounds have revealed.
     """
     return Information(
         nats=entry.nats,
         kind="approximation",
-        rule=f"sum over the audited rounds of {who}, along {directions}; not that of the run",
+        rule=f"{how} rounds audited of one client ({entry.audited}), along {directions}",
         std_error=math.sqrt(entry.variance) if math.isfinite(entry.variance) else None,
         sample_sizes={"audited rounds": entry.audited},
-        assumptions=(
-            Assumption.FRESH_EVERY_ROUND,
-            Assumption.GAUSSIAN_UPDATES,
-        ),
+        assumptions=(Assumption.FRESH_EVERY_ROUND, Assumption.GAUSSIAN_UPDATES),
     )
 
 
@@ -170,15 +250,17 @@ def alike(entry: Entry) -> Information:
     return Information(
         nats=entry.alike,
         kind="approximation",
-        rule="the same if all coordinates vary, without noise: (d*/2) ln(N / (N - 1)) a round",
+        rule=f"(d*/2) log₂(N / (N − 1)) per round, over {entry.audited} audited rounds",
         sample_sizes={"audited rounds": entry.audited},
-        assumptions=(Assumption.ALIKE_GAUSSIAN_UPDATES,),
+        assumptions=(
+            Assumption.FRESH_EVERY_ROUND,
+            Assumption.ALIKE_GAUSSIAN_UPDATES,
+            Assumption.ALL_COORDINATES_VARY,
+        ),
     )
 
 
 def _share(nats: float, whole: float) -> float:
-    if math.isinf(whole):
-        return 0.0 if math.isfinite(nats) else 1.0
     return nats / whole if whole else 0.0
 
 

@@ -2,7 +2,7 @@
 
 For z = x + y with x and y independent, I(x; z) = h(z) - h(y). If both are Gaussian that is
 ½ ln|Σ_z| - ½ ln|Σ_y|, and the bias of ln|S| depends on sample size and dimension alone, so with
-equally many draws of z and y it cancels and otherwise is known. For other laws the same figure is
+equally many draws of z and y it cancels and otherwise is known. For other distributions it is
 neither an upper nor a lower bound. Background: Cai, Liang and Zhou 2015, Law of log determinant of
 sample covariance matrix (arXiv:1309.0482).
 
@@ -96,7 +96,7 @@ def _less_excess(error: float, nats: float, rank: int, count: int) -> float:
 
     With c = d/K and r the mean squared correlation of z and y along their canonical directions,
     the variance of ½ ln|S_z| - ½ ln|S_y| for Gaussians tends to ln((1 - cr) / (1 - c)) as d and K
-    grow together, and the jackknife's to c/(1 - c) - cr/(1 - cr). The terms without r are the law
+    grow together, and the jackknife's to c/(1 - c) - cr/(1 - cr). The terms without r are those
     of one determinant; those with r are ours, and the tests hold them against simulation. What
     heavier tails than a Gaussian's add is not exaggerated, so the excess is taken off, not scaled.
     """
@@ -113,7 +113,7 @@ def _approximation(
     error: float | None,
     rank: int,
     sizes: dict[str, int],
-    rule: str = "½ ln|S_with| - ½ ln|S_without|",
+    rule: str = "½ log₂|S_with| − ½ log₂|S_without|",
 ) -> Information:
     return Information(
         nats=nats,

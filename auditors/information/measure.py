@@ -1,4 +1,4 @@
-"""Measures what the sum of one round tells of its clients, by drawing their updates anew.
+"""Measures what the sum of one round reveals about its clients, by resampling their updates.
 
 It knows nothing of Flower or of rounds: a sampler, a model and the names of the clients go in, and
 figures of information come out. Directions are fixed on draws that are used for nothing else.
@@ -100,7 +100,7 @@ def measure(
     seed: int = 0,
     watch: Watch | None = None,
 ) -> Measured:
-    """Return what the sum of the clients' updates tells of the target, or of each of them.
+    """Return what the sum of the clients' updates reveals about the target, or about each.
 
     Args:
         sampler: Draws updates; its game decides what is random.
@@ -153,7 +153,7 @@ def measure(
 def _affordable(rank: int, draws: int, clients: int, game: Game, noise_std: float) -> int:
     """Return the rank, or the largest that so many draws allow."""
     if game == "partition":
-        most = (draws - 4) // 2  # the joint law of x and z, and some rows to spare
+        most = (draws - 4) // 2  # the joint covariance of x and z, and some rows to spare
     elif noise_std > 0:
         most = rank
     else:
@@ -170,7 +170,7 @@ def _in_whole(x: Floats, y: Floats, client: int, is_dealt: bool, look: Look, see
     figure, each = None, {}
     rank = int(x.shape[1])
     if "log-det" in look.estimators:
-        # Shares of one deal hang together: then only the joint law of x and z will do.
+        # Shares of one partition are correlated, so this takes the joint covariance of x and z.
         figure = joint_information(x, x + y) if is_dealt else logdet_information(x + y, y)
         each = {client: (figure.nats, figure.std_error or 0.0)}
         rank = figure.rank or 0
@@ -179,7 +179,7 @@ def _in_whole(x: Floats, y: Floats, client: int, is_dealt: bool, look: Look, see
 
 
 def _dependent(rows: Floats, noise: Floats, place: int | None) -> tuple[Information, Floats]:
-    """Return the figure, and nats and errors of all clients, where clients share one deal."""
+    """Return the figure, and nats and errors of all clients, where clients share one partition."""
     total = rows.sum(axis=1) + noise
     found = [joint_information(rows[:, i], total) for i in range(rows.shape[1])]
     each = np.array([[one.nats, one.std_error or 0.0] for one in found])

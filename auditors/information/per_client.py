@@ -5,7 +5,7 @@ their covariances one by one: ½ ln|Σ_z| - ½ ln|Σ_z - Σ_i|. A draw of N clie
 and noise of the mechanism enters exactly, as σ²I. Compared with the determinants of drawn sums
 (`auditors.information.logdet`) the same updates give an error about √N times smaller.
 
-The bias of the determinants is taken off by the jackknife (Quenouille 1956), which needs no law.
+The jackknife (Quenouille 1956) removes the bias of the determinants, whatever the distribution.
 What is left is of the order of one over the draws squared: for Gaussians below 1 % where draws
 times other clients are 20 times the rank, and some 5 % downwards at 6 times.
 """
@@ -34,7 +34,7 @@ _OTHERS = 1e-9
 
 @dataclass(frozen=True)
 class EachInformation:
-    """What the sum tells of each client, in nats; infinite where the others do not hide it.
+    """What the sum reveals about each client, in nats; infinite where the others do not hide it.
 
     Attributes:
         nats: One per client.
@@ -62,7 +62,7 @@ class EachInformation:
         return Information(
             nats=nats,
             kind="approximation",
-            rule=f"½ ln|Σ| - ½ ln|Σ without {who}| from single covariances{mean}",
+            rule=f"½ log₂|Σ| − ½ log₂|Σ without {who}| from single covariances{mean}",
             std_error=error if np.isfinite(error) else None,
             rank=self.rank,
             sample_sizes={"draws of each client": self.draws, "clients": len(self.nats)},

@@ -1,4 +1,4 @@
-"""What theory says of the information in a secure sum: Gaussian truth, upper bounds, batch entropy.
+"""What theory says about the information in a secure sum: Gaussian truth, upper bounds, entropies.
 
 Source: Elkordy et al. 2023, How Much Privacy Does Federated Learning with Secure Aggregation
 Guarantee? (PoPETs 2023(1); arXiv:2208.02304), Theorem 1 and Corollaries 1 and 2.
@@ -10,14 +10,17 @@ How ours differs from the print:
    curvature of at least the identity. By Brascamp and Lieb only a Gaussian has both, and for it
    the excess over the Gaussian term is really 0. The formula is offered as printed.
 4. C_0 of Case 1 is only said to exist. Whoever uses the bound states it, and the result says so.
+5. An update is a function of records and batches, so it carries at most their entropy. The paper
+   has no such limit; its Gaussian term alone exceeds it for large models (`update_entropy`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from scipy.special import gammaln
 
 from leakmeter.auditors._validate import within
@@ -30,7 +33,7 @@ class IndependentWhitened:
     """Case 1: the whitened gradient has independent entries with finite fourth moments.
 
     Attributes:
-        constant: C_0 of (9), at least 0. It depends on the law; a Gaussian has 0.
+        constant: C_0 of (9), at least 0. It depends on the distribution; a Gaussian has 0.
     """
 
     constant: float
@@ -42,6 +45,11 @@ class IndependentWhitened:
     def assumption(self) -> Assumption:
         """What the case asks for."""
         return Assumption.WHITENED_INDEPENDENT
+
+    @property
+    def constants(self) -> Mapping[str, float]:
+        """What was stated, by name."""
+        return {"c_0": self.constant}
 
     def excess(self, rank: int) -> float:
         """Return the numerator of the first term of (9): d* C_0."""
@@ -69,9 +77,14 @@ class LogConcaveWhitened:
         """What the case asks for."""
         return Assumption.WHITENED_LOG_CONCAVE
 
+    @property
+    def constants(self) -> Mapping[str, float]:
+        """What was stated, by name."""
+        return {"sigma": self.sigma, "entropy_nats": self.entropy}
+
     def excess(self, rank: int) -> float:
         """Return the numerator of the first term of (10): (d* C_1 - C_2) / sigma⁴."""
-        # Of all laws with identity covariance the Gaussian has the most entropy.
+        # Of all distributions with identity covariance the Gaussian has the most entropy.
         gaussian = rank / 2 * math.log(2 * math.pi * math.e)
         within("entropy", self.entropy, highest=gaussian * (1 + 1e-12))
         c_1 = 2 * (1 + self.sigma + math.log(2 * math.pi) - math.log(self.sigma))
@@ -80,8 +93,30 @@ class LogConcaveWhitened:
 
 
 Case = IndependentWhitened | LogConcaveWhitened
-# What a client's own randomness holds at most, by its number; None where that is not known.
-LimitOf = Callable[[int], Information | None]
+
+
+@dataclass(frozen=True)
+class UpdateEntropy:
+    """Entropy of everything random in a client's updates, in nats; see `update_entropy`.
+
+    Attributes:
+        records: Of which records the client holds. They are drawn once and kept in all rounds.
+        batches: Of one round's batches, given the records. They are drawn again in every round.
+        alone: Of one round's batches if the records are unknown and not kept. Less than `records`
+            plus `batches` where a round uses only some of the records.
+    """
+
+    records: float
+    batches: float
+    alone: float
+
+    def over(self, rounds: int) -> float:
+        """Return the most that any observer can learn about the updates of so many rounds."""
+        return min(self.records + rounds * self.batches, rounds * self.alone)
+
+
+# Entropy of a client's updates, by its number; None where something else is random too.
+LimitOf = Callable[[int], UpdateEntropy | None]
 
 
 @dataclass(frozen=True)
@@ -89,9 +124,10 @@ class Theory:
     """What theory a measured figure is compared with.
 
     Attributes:
-        cases: What is assumed of the gradients, for the bound of Theorem 1; none for no bound.
+        cases: What is assumed of the gradients, for the bound of Theorem 1; none for no bound. The
+            bound is about FedSGD only.
         batch_size: Records per update, for that bound.
-        limit: Says what a client's own randomness holds at most, such as `batch_entropy`.
+        limit: Gives the entropy of a client's updates, which no figure may exceed.
         entropy_bits: Entropy of the target's data, if the figure is wanted as a share of it.
     """
 
@@ -110,7 +146,7 @@ def gaussian_information(rank: int, users: int) -> Information:
     """Return I(x_i; x_1 + … + x_N) of independent, equally distributed Gaussian updates.
 
     It is (d*/2) ln(N / (N - 1)) nats, the second term of (9); exact for Gaussians, and what a
-    Gaussian model says of any other law.
+    Gaussian model says about any other distribution.
 
     Args:
         rank: Rank d* of the updates' covariance, at least 0.
@@ -123,7 +159,7 @@ def gaussian_information(rank: int, users: int) -> Information:
     return Information(
         nats=_gaussian_nats(rank, users),
         kind="approximation",
-        rule="(d*/2) ln(N / (N - 1))",
+        rule="(d*/2) log₂(N / (N − 1))",
         rank=rank,
         assumptions=(Assumption.ALIKE_GAUSSIAN_UPDATES,),
     )
@@ -138,7 +174,7 @@ def round_bound(
     dropped: int = 0,
     colluding: int = 0,
 ) -> Information:
-    """Return the upper bound on what one round of FedSGD tells of a user's update.
+    """Return the upper bound on what one round of FedSGD reveals about a user's update.
 
     Theorem 1, (9) and (10), joined as in (11); Corollary 2, (15), where users drop out or collude:
     the server takes their part off the sum, so only the others hide the target.
@@ -147,7 +183,7 @@ def round_bound(
         rank: Rank d* of the gradient's covariance, at least 0.
         users: Users whose updates are summed, before anybody drops out.
         batch_size: Records per update, B.
-        cases: What is assumed of the gradient's law; the smallest bound among them counts.
+        cases: What is assumed of the gradient; the smallest bound among them counts.
         dropped: Users who drop out of the round.
         colluding: Survivors who show the server their update.
 
@@ -166,6 +202,7 @@ def round_bound(
         rule=f"Theorem 1, {'Case 1' if isinstance(best, IndependentWhitened) else 'Case 2'}",
         rank=rank,
         assumptions=(Assumption.ALIKE_GRADIENTS, best.assumption, Assumption.FEDSGD),
+        facts={"batch_size": batch_size, **best.constants},
     )
 
 
@@ -181,7 +218,7 @@ def run_bound(
     dropped: int = 0,
     colluding: int = 0,
 ) -> Information:
-    """Return the upper bound on what all rounds tell of a user's data.
+    """Return the upper bound on what all rounds reveal about a user's data.
 
     Corollary 1, (13) and (14): the rounds that the user takes part in times the bound of one; with
     a cohort drawn each round, (16). The mean T·K/N of these rounds bounds the information given
@@ -212,6 +249,7 @@ def run_bound(
         rule=f"Corollary 1 over {participations:g} rounds; {one.rule}",
         rank=rank,
         assumptions=one.assumptions,
+        facts=one.facts,
     )
 
 
@@ -230,25 +268,63 @@ def accumulated(rounds: Sequence[Information]) -> Information:
 
 
 def batch_entropy(records: int, batch_size: int) -> Information:
-    """Return the most that a round can tell of which records a known data set contributed.
+    """Return the most that a round can reveal about which of a client's known records it used.
 
-    With local data fixed and known, only the choice of B out of D records is random: ln C(D, B).
-    In exact arithmetic a sum over any number of users generically gives all of it away.
+    With local data fixed and known, only the choice of B out of D records is random: log₂ C(D, B)
+    bits. In exact arithmetic a sum over any number of users generically reveals all of it.
 
     >>> round(batch_entropy(1200, 32).bits, 2)
     209.06
     """
-    records = _whole("records", records, 1)
     batch_size = _whole("batch_size", batch_size, 1)
-    if batch_size > records:
-        raise ValueError(f"batch_size must be in [1, records = {records}], got {batch_size}")
-    nats = gammaln(records + 1) - gammaln(batch_size + 1) - gammaln(records - batch_size + 1)
     return Information(
-        nats=float(nats) if batch_size < records else 0.0,
+        nats=update_entropy(records, records, [batch_size]).over(1),
         kind="guarantee",
-        rule="ln C(D, B)",
+        rule="log₂ C(D, B)",
         assumptions=(Assumption.RANDOM_BATCH_ONLY,),
     )
+
+
+def update_entropy(
+    records: int, own: int, batches: Sequence[int], *, epochs: int = 1
+) -> UpdateEntropy:
+    """Return the entropy of all that is random in a client's update, which limits any leak of it.
+
+    The client holds a uniform choice of m out of M records, keeps it over the rounds, and in each
+    epoch cuts a uniform order of them into batches of b_1, b_2, … records. Then its update takes
+    at most C(M, m) · (m! / Π b_i!)^epochs values, up to the rounding of sums.
+
+    Args:
+        records: Records M that the client's are drawn from; `own` where they are known.
+        own: Records m that the client holds.
+        batches: Records b_i of each step of one epoch, `own` or fewer in all.
+        epochs: Passes over the records in one round.
+
+    The digits job with its defaults:
+
+    >>> one = update_entropy(1433, 24, [8, 8, 8], epochs=2)
+    >>> round(one.over(1) / math.log(2), 1), round(one.over(10) / math.log(2), 1)
+    (238.6, 835.1)
+    """
+    records, own = _whole("records", records, 1), _whole("own", own, 1)
+    epochs, used = _whole("epochs", epochs, 0), [_whole("batches", b, 1) for b in batches]
+    if own > records:
+        raise ValueError(f"own must be in [1, records = {records}], got {own}")
+    if sum(used) > own:
+        raise ValueError(f"batches must hold at most own = {own} records, got {sum(used)}")
+    return UpdateEntropy(
+        records=_log_choices(records, [own]),
+        batches=epochs * _log_choices(own, used),
+        alone=epochs * _log_choices(records, used),
+    )
+
+
+def _log_choices(total: int, parts: Sequence[int]) -> float:
+    """Return the log number of ways to take disjoint parts of these sizes out of `total`."""
+    rest = total - sum(parts)
+    if rest == 0 and len(parts) == 1:  # exactly 0, where gammaln would leave a rounding error
+        return 0.0
+    return float(gammaln(total + 1) - gammaln(np.array([*parts, rest]) + 1).sum())
 
 
 def _gaussian_nats(rank: int, users: int) -> float:

@@ -23,7 +23,7 @@ from leakmeter.auditors._types import Indices
 from leakmeter.clients.cohort.batch import Chunk, Engine
 from leakmeter.clients.cohort.dense import Dense, layers_of
 from leakmeter.clients.cohort.functional import Plain, functional
-from leakmeter.clients.update import UpdateRule, as_steps
+from leakmeter.clients.update import FedSGD, UpdateRule, as_steps
 
 
 class Cohort:
@@ -70,6 +70,13 @@ class Cohort:
         self._others: dict[tuple[torch.Size, torch.dtype], Engine] = {}
         self.dim = sum(p.numel() for p in module.parameters())
         self.free = _free(module, self.dim) if self._steps else None
+
+    @property
+    def sends_gradient(self) -> bool | None:
+        """Whether the rule takes one step, so that its update is a gradient; None if unknown."""
+        if (rule := self._steps) is None:
+            return None
+        return isinstance(rule, FedSGD) or (rule.passes == 1 and rule.batch_size == 0)
 
     def weights(self, records: Sequence[Indices]) -> NDArray[np.float64]:
         """Return what `Trained.num_examples` would be for each client.

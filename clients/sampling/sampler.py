@@ -83,6 +83,10 @@ class CohortSampler(Sampling):
         return self._cohort.free if self._postprocess is None else None
 
     @property
+    def sends_gradient(self) -> bool | None:
+        return self._cohort.sends_gradient
+
+    @property
     def chunk(self) -> int:
         return self._chunk
 

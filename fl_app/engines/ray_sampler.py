@@ -65,6 +65,10 @@ class RaySampler(Sampling):
         return self._sampler.free
 
     @property
+    def sends_gradient(self) -> bool | None:
+        return self._sampler.sends_gradient
+
+    @property
     def chunk(self) -> int:
         return self._sampler.chunk
 

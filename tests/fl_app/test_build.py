@@ -12,9 +12,11 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM
 from leakmeter.auditors import MutualInformation, OneShotCanaries, RoundView
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.information import UpdateEntropy, update_entropy
 from leakmeter.fl_app import build
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Chosen, Filled, Masked, Noised
 
 
@@ -57,21 +59,77 @@ def test_mutual_information_takes_its_settings() -> None:
     assert (auditor.target, auditor.look.rank, auditor.observer) == (None, None, "outsider")
 
 
-def test_the_batch_limits_what_is_told_only_where_nothing_else_is_random(
-    tiny_config: Config,
-) -> None:
-    rerun = replace(
-        tiny_config, algorithm="fedsgd", lrt_game="rerun", auditors="mutual-information"
-    )
-    [auditor] = build.auditors(rerun, 210)
+def limit_of(config: Config, client: int = 0) -> UpdateEntropy | None:
+    """Return what limits mutual information in a run."""
+    [auditor] = build.auditors(replace(config, auditors="mutual-information"), 210)
     assert isinstance(auditor, MutualInformation)
     assert auditor.theory.limit is not None
-    known = auditor.theory.limit(0)  # 20 records, batches of 8
-    assert known is not None
-    assert known.nats == pytest.approx(np.log(125970))
-    for other in (replace(rerun, lrt_game="independent"), replace(rerun, algorithm="fedavg")):
-        [auditor] = build.auditors(other, 210)
-        assert auditor.theory.limit(0) is None
+    return auditor.theory.limit(client)
+
+
+def test_records_and_batches_limit_what_an_update_can_reveal(tiny_config: Config) -> None:
+    records, epochs = len(load_task(tiny_config).dataset.train_y), tiny_config.epochs
+    # 20 records a client, in batches of 8, 8 and 4.
+    one = epochs * (math.lgamma(21) - 2 * math.lgamma(9) - math.lgamma(5))
+    chosen = math.log(math.comb(records, 20))
+    rerun = replace(tiny_config, lrt_game="rerun")
+    assert limit_of(rerun).over(3) == pytest.approx(3 * one)
+    for game in ("partition", "independent"):
+        drawn = replace(tiny_config, lrt_game=game)
+        assert limit_of(drawn).over(1) == pytest.approx(chosen + one)
+        assert limit_of(drawn).over(3) == pytest.approx(chosen + 3 * one)
+        assert limit_of(replace(drawn, algorithm="gd")).over(3) == pytest.approx(chosen)
+    assert limit_of(replace(rerun, algorithm="gd")).over(3) == 0
+    batch = replace(rerun, algorithm="fedsgd")
+    assert limit_of(batch).over(1) == pytest.approx(math.log(math.comb(20, 8)))
+    batch = replace(batch, lrt_game="independent")
+    assert limit_of(batch).over(1) == pytest.approx(math.log(math.comb(records, 8)))
+
+
+def test_clients_draw_shares_of_the_size_that_the_game_gives_them() -> None:
+    config = Config()  # 1,433 records: clients 0 to 52 hold 24 of them, the others 23
+    even = update_entropy(1433, 24, [8, 8, 8], epochs=2)
+    odd = update_entropy(1433, 23, [8, 8, 7], epochs=2)
+    assert [limit_of(config, c) for c in (0, 59)] == [even, even]
+    dealt = replace(config, lrt_game="partition")
+    assert [limit_of(dealt, c) for c in (0, 59)] == [even, odd]
+
+
+def test_nothing_limits_an_update_where_more_than_records_is_random(tiny_config: Config) -> None:
+    skewed = replace(tiny_config, partition="dirichlet", dirichlet=5.0, lrt_game="independent")
+    assert limit_of(skewed) is None
+    assert limit_of(replace(skewed, lrt_game="rerun")) is not None
+    clipped = replace(tiny_config, clip_norm=1.0, noise="central")
+    assert limit_of(clipped) is not None
+    for noise in ("local", "distributed"):
+        assert limit_of(replace(clipped, noise=noise)) is None
+    filled = {"noise": "wfna", "wfna_floor": 0.02, "algorithm": "fedsgd", "lrt_game": "rerun"}
+    assert build._update_entropy(replace(clipped, **filled), 0) is None
+
+
+def test_the_default_job_prints_no_impossible_bits() -> None:
+    """428 bits for a round and 7,707 for the run were printed, where 239 and 1,365 are random."""
+    config = Config(auditors="mutual-information", rounds=10, mi_draws=4, mi_rank=2)
+    task = load_task(config)
+    [auditor] = build.auditors(config, task.dim)
+    model = np.concatenate([p.detach().numpy().ravel() for p in task.initial.parameters()])
+    sent = model.astype(np.float64)
+    facts = RoundFacts(num_clients=30, total_weight=720.0)
+    rng = np.random.default_rng(0)
+    for server_round in range(1, 11):
+        clients = sorted(rng.choice(60, 30, replace=False).tolist())
+        view = RoundView(server_round, sent, dict.fromkeys(clients, sent), sent, facts)
+        measured, whole = auditor.observe(view)
+        assert measured.value < 1
+        assert whole.value == whole.cap == pytest.approx(238.6, abs=0.1)
+        assert whole.saturated
+    measured, whole = auditor.report()
+    rounds = whole.threat_model.participations
+    assert rounds is not None
+    assert 5 <= rounds <= 10
+    assert whole.value == whole.cap == pytest.approx(172.3 + 66.3 * rounds, abs=1)
+    assert whole.saturated
+    assert measured.value < 10
 
 
 def test_a_model_too_small_for_canaries_is_the_users_mistake() -> None:

@@ -49,10 +49,11 @@ _SCALES = {
     ),
 }
 _NOTES = (
-    "Smallest and largest: over the users in the sum. In large sums the mean over users hardly "
-    "moves, since the shares of the sum's variance add up to one: who differs from the others, or "
-    "has more data, stands out, and the others hide the better for it. In the paper the figure "
-    "falls with the users for every concentration.",
+    "Smallest and largest: over the users in the sum. They are chosen among estimates: for "
+    "α = ∞, where users differ little, much of the range is estimation error. In large sums the "
+    "mean over users hardly moves, since the shares of the sum's variance add up to one: who "
+    "differs from the others, or has more data, stands out, and the others hide the better for it. "
+    "In the paper the figure falls with the users for every concentration.",
 )
 
 
@@ -119,7 +120,7 @@ def _comparisons(
                 "one target; no spread over users is given",
                 f"α = 1: {page.number(skewed['largest'])} and {page.number(skewed['smallest'])} "
                 f"bits; α = ∞: {page.number(even['largest'])} and "
-                f"{page.number(even['smallest'])}",
+                f"{page.number(even['smallest'])}, much of it estimation error",
                 "who differs from the others stands out: one target does not speak for all",
             )
         )

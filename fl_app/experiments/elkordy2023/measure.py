@@ -8,7 +8,7 @@ number of directions; the paper's neural estimate stands beside them where it is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,14 +16,18 @@ import numpy as np
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information import batch_entropy, gaussian_information
+from leakmeter.auditors.information import (
+    batch_entropy,
+    gaussian_information,
+    update_entropy,
+)
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.measure import Look, Measured, measure
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.fl_app.experiments import distribute
 
 if TYPE_CHECKING:
-    from leakmeter.clients.update import UpdateRule
+    from leakmeter.clients.update import StepRule
     from leakmeter.fl_app.config.task_config import TaskConfig
     from leakmeter.fl_app.task import Task
 
@@ -73,7 +77,7 @@ class Setting:
     synthetic_examples: int = 6000
 
     @property
-    def rule(self) -> UpdateRule:
+    def rule(self) -> StepRule:
         """What a client does with its data."""
         from leakmeter.clients.update import FedAvg, FedProx, FedSGD
 
@@ -240,6 +244,26 @@ def records_used(setting: Setting, held: int) -> int:
 def batch_bits(setting: Setting, held: int) -> float:
     """Return what the choice of a batch from so many records holds at most, in bits."""
     return batch_entropy(held, min(setting.batch_size, held)).bits
+
+
+def whole_bits(setting: Setting, found: Mapping[str, Any], hidden: int) -> float:
+    """Return what alike Gaussian clients reveal in every free coordinate, in bits.
+
+    In the game independent a client's records are drawn too. No figure exceeds the entropy of
+    these and of its batches, which large models reach.
+
+    Args:
+        setting: The federation.
+        found: What `look` returned.
+        hidden: Users in the sum that do not collude.
+    """
+    from leakmeter.clients.update import batch_sizes
+
+    assert (setting.game, setting.partition) == ("independent", "iid")
+    held, rule = int(found["records"]), setting.rule
+    batches = batch_sizes(rule, held)
+    limit = update_entropy(held * setting.clients, held, batches, epochs=rule.passes).over(1)
+    return gaussian_information(int(found["free"]), hidden).limited(limit).bits
 
 
 def paper_share(setting: Setting, bits: float, held: int) -> float | None:

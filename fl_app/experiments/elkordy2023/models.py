@@ -15,7 +15,13 @@ from typing import Any
 from leakmeter.auditors.information import gaussian_information
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
-from leakmeter.fl_app.experiments.elkordy2023.measure import NAMES, Algorithm, Setting, look
+from leakmeter.fl_app.experiments.elkordy2023.measure import (
+    NAMES,
+    Algorithm,
+    Setting,
+    look,
+    whole_bits,
+)
 from leakmeter.fl_app.experiments.plot import Panel
 
 
@@ -96,8 +102,9 @@ def run(scale: str, cells: Cells) -> Table:
         rows=tuple(rows),
         notes=(
             page.NOTE.format(rank="the stated number of") + page.PAPER,
-            "All coordinates: the Gaussian truth for every coordinate that varies freely, an upper "
-            "end that no number of samples here could confirm. CIFAR-10 may be a part of the data "
+            "All coordinates: the Gaussian truth for every free coordinate, or the entropy of a "
+            "client's records and batches where that is less; no number of samples here could "
+            "confirm it. CIFAR-10 may be a part of the data "
             "set; the run says so.",
         ),
         figures={"models.svg": (Panel("Bits a direction", "users", "bits", tuple(lines), True),)},
@@ -116,7 +123,7 @@ def _row(setting: Setting, users: int, found: dict[str, Any]) -> tuple[Any, ...]
         f"{100 * found['kept']:.0f} %",
         page.number(found["gaussian"]),
         found["free"],
-        page.number(gaussian_information(found["free"], users).bits),
+        page.number(whole_bits(setting, found, users)),
         page.share(setting, found),
     )
 

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information import gaussian_information
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
 from leakmeter.fl_app.experiments.elkordy2023.measure import (
@@ -23,6 +22,7 @@ from leakmeter.fl_app.experiments.elkordy2023.measure import (
     critics,
     look,
     paper_share,
+    whole_bits,
 )
 from leakmeter.fl_app.experiments.plot import Panel
 
@@ -58,8 +58,8 @@ _COLUMNS = (
     *("MINE trained", "MINE shuffled", "MINE held out", "log₂ K"),
 )
 _NOTES = (
-    "All coordinates: the Gaussian truth for every coordinate that varies freely; what the "
-    "directions looked along are a sample of. MINE: the paper's estimator, on K pairs of whole "
+    "All coordinates: the Gaussian truth for every free coordinate, or the entropy of a client's "
+    "records and batches where that is less. MINE: the paper's estimator, on K pairs of whole "
     "updates, read off on its training pairs as in the paper; the same where pairs are shuffled "
     "and there is nothing to find; and the NWJ value on pairs that it has not seen. Nothing "
     "distribution-free can show more than about log₂ K. Colluding users are taken off the sum.",
@@ -127,7 +127,6 @@ def _row(
     colluding: int = 0,
 ) -> tuple[Any, ...]:
     limited = setting.game == "rerun" and setting.algorithm == "fedsgd"
-    whole = gaussian_information(found["free"], users - colluding).bits
     return (
         NAMES[setting.algorithm],
         setting.game,
@@ -136,7 +135,9 @@ def _row(
         page.plus_minus(found),
         page.number(found["mean"]),
         page.number(found["gaussian"]),
-        page.number(whole) if setting.game == "independent" else "",
+        page.number(whole_bits(setting, found, users - colluding))
+        if setting.game == "independent"
+        else "",
         page.number(batch_bits(setting, found["records"])) if limited else "",
         page.share(setting, found),
         *(page.number(neural[name]) if neural else "" for name in ("trained", "shuffled")),
@@ -181,7 +182,7 @@ def _falls(what: _Scale, algorithm: Algorithm, found: list[dict[str, Any]]) -> C
     figure, published = _PUBLISHED[algorithm]
     setting = replace(what.setting, algorithm=algorithm)
     at = what.users.index(20)
-    whole = gaussian_information(found[at]["free"], 20).bits
+    whole = whole_bits(setting, found[at], 20)
     share = paper_share(setting, whole, found[at]["records"])
     assert share is not None
     return Comparison(

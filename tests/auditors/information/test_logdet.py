@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.information import (
     Information,
+    batch_entropy,
+    each_information,
     gaussian_information,
     joint_information,
     logdet_information,
@@ -249,14 +251,40 @@ def test_single_precision_rows_are_read_as_they_are() -> None:
 def test_bits_nats_and_the_reported_number_agree() -> None:
     found = logdet_information(*gaussian_sums(3, 2, 50)[1:])
     assert found.bits == pytest.approx(found.nats / math.log(2))
-    assert found.bound("bits").value == found.bits
+    assert found.bound().value == found.bits
     assert found.bound().kind == "approximation"
     assert found.bound().sample_sizes == {"with": 50, "without": 50}
-    with pytest.raises(ValueError, match="scale must be"):
-        found.bound("bytes")  # type: ignore[arg-type]
-    capped = Information(2.0, "estimate", "critic", cap=math.log(4)).bound("bits")
+    capped = Information(2.0, "estimate", "critic", cap=math.log(4)).bound()
     assert capped.cap == pytest.approx(2.0)
     assert capped.saturated
+
+
+def test_a_figure_is_limited_by_the_entropy_of_what_is_random() -> None:
+    found = Information(2.0, "approximation", "by a model", std_error=0.1)
+    assert found.limited(None) is found
+    below, above = found.limited(3.0), found.limited(1.5)
+    assert (below.nats, below.cap, below.std_error) == (2.0, 3.0, 0.1)
+    assert (above.nats, above.cap, above.std_error) == (1.5, 1.5, None)
+    assert above.rule != below.rule == found.rule
+    assert above.bound().saturated
+    assert not below.bound().saturated
+    critics = Information(2.0, "estimate", "critic", cap=1.0)
+    assert critics.limited(3.0).cap == 1.0
+
+
+def test_rules_in_bits_name_the_logarithm() -> None:
+    rows = stream(5, "rules").standard_normal((20, 4, 2))
+    assert [
+        logdet_information(*gaussian_sums(3, 2, 50)[1:]).rule,
+        each_information(rows).of(0).rule,
+        gaussian_information(5, 3).rule,
+        batch_entropy(9, 2).rule,
+    ] == [
+        "½ log₂|S_with| − ½ log₂|S_without|",
+        "½ log₂|Σ| − ½ log₂|Σ without the client| from single covariances",
+        "(d*/2) log₂(N / (N − 1))",
+        "log₂ C(D, B)",
+    ]
 
 
 def low_rank(draws: int, *path: int) -> tuple[Floats, Floats]:

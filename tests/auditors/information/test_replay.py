@@ -31,11 +31,11 @@ def test_a_foreign_app_is_audited_by_replay(federation: Any, loud: float) -> Non
     audited.start(app.grid, app.arrays(), num_rounds=1)
     assert audited.failures == []
     found = audited.findings()[0]
-    assert "game rerun" in found.threat_model
-    each = found.details["each"]
-    assert len(each) == 5
+    assert found.threat_model.game == "rerun"
+    (spread,) = found.details
+    assert spread.clients == tuple(range(5))
     # Client c weighs c + 1, so that variances in the sum are (c + 1)² times its own.
     variances = np.arange(1, 6) ** 2 * np.array([loud**2, 1, 1, 1, 1])
     truth = 2 * np.log2(variances.sum() / (variances.sum() - variances))
-    assert [each[c] for c in range(5)] == pytest.approx(truth, rel=0.35)
+    assert spread.values == pytest.approx(truth, rel=0.35)
     assert found.value == pytest.approx(truth.mean(), rel=0.1)

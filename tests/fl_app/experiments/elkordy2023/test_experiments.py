@@ -61,6 +61,10 @@ def test_information_falls_with_the_users_like_one_over_n(
     helped = cells["digits-fedsgd-B8-E1-independent-60x8-N20-colluding10"]
     assert helped["mean"] == pytest.approx(gaussian_information(8, 10).bits, rel=0.05)
     assert len(table.rows) == 6 * 4 + 2
+    # FedSGD uses 8 of 1,433 records: two users were said to reveal up to 292 bits about a batch.
+    column = table.columns.index("all coordinates")
+    assert table.rows[0][:3] == ("FedSGD", "independent", 2)
+    assert float(table.rows[0][column]) == pytest.approx(math.log2(math.comb(1440, 8)), rel=0.01)
     assert len(table.figures["users.svg"][0].lines) == 7
 
 
