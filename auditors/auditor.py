@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from leakmeter.auditors._types import Vector, Watch
+from leakmeter.auditors.canary import SEED_BITS
 from leakmeter.auditors.finding import Finding
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ class Canary:
 
     Attributes:
         id: Which canary of the auditor's.
-        seed: The seed that all canaries of the auditor share.
+        seed: The seed that all canaries of the auditor share, of 128 bits.
         included: Whether the seat sends the canary; else it sends a zero update of equal weight.
         norm: Length of the update; None takes the clip norm, or failing that the length of the
             update which the seat has just trained.
@@ -33,6 +35,14 @@ class Canary:
     seed: int
     included: bool = True
     norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.id < 0:
+            raise ValueError(f"id must be at least 0, got {self.id}")
+        if not 0 <= self.seed < 2**SEED_BITS:
+            raise ValueError(f"seed must be in [0, 2^{SEED_BITS}), got {self.seed}")
+        if self.norm is not None and not 0 <= self.norm < math.inf:
+            raise ValueError(f"norm must be in [0, inf), got {self.norm}")
 
 
 @dataclass(frozen=True)

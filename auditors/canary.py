@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from leakmeter.auditors.rng import stream
 
 __all__ = ["canary_vector"]
 
+SEED_BITS: Final = 128  # of a seed; p-values below 2^-128 mean nothing
 _BLOCK = 2**15  # numbers of a canary held at a time
 
 

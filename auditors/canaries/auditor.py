@@ -1,11 +1,13 @@
 """One-shot estimation of epsilon with random canaries.
 
 Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation
-for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Ours differs in four points:
+for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Ours differs in five points:
 1. Each canary takes part by the toss of a fair coin; those that stay out serve as the null.
 2. The final model's statistic uses the change since the start, which the adversary knows.
 3. Both stds are offered: fitted, as the algorithm is printed, and known, as its table needs.
-4. Every estimate comes with its null band: what the method says when nothing leaks.
+4. Every estimate has its null band, the 90 % band of what the method says when nothing leaks. It
+   is left out where the cosines are clearly not Gaussian, or where a lower bound refutes it.
+5. The first lower bound for each attacker needs no independent scores; the others say they do.
 """
 
 from __future__ import annotations
@@ -20,21 +22,24 @@ from numpy.typing import NDArray
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
 from leakmeter.auditors.canaries.estimates import (
+    LEAST_FITTED,
     Interference,
     Scores,
     Std,
     band,
-    diagnoses,
     histogram,
+    interfered,
+    normality,
     one_fit,
     two_fits,
+    without_refuted,
 )
 from leakmeter.auditors.canaries.limitations import canary_limitations
-from leakmeter.auditors.canaries.proofs import prove
+from leakmeter.auditors.canaries.proofs import headline, prove
 from leakmeter.auditors.canaries.schedule import schedule
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.details import Histogram
-from leakmeter.auditors.finding import Adjacency, Finding, Sees, ThreatModel
+from leakmeter.auditors.finding import Adjacency, Bound, Finding, Sees, ThreatModel
 from leakmeter.auditors.rng import derive, stream
 
 _log = logging.getLogger("flwr")
@@ -102,8 +107,10 @@ class OneShotCanaries(Auditor):
         self.seats, self.canaries, self.repetitions = seats, canaries, repetitions
         self.delta, self.include, self.excluded, self.seed = delta, include, excluded, seed
         self.confidence = confidence
-        self._canary_seed = derive(seed, "one-shot") % 2**63
+        self._canary_seed = derive(seed, "one-shot")  # of 128 bits
         self._dim = 0
+        self._included = np.zeros(0, dtype=bool)
+        self._played = np.zeros(0, dtype=np.int64)
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Plan which canary plays when; free of which node will serve it."""
@@ -134,7 +141,13 @@ class OneShotCanaries(Auditor):
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say where there are too few canaries, clients or parameters to see much."""
-        return canary_limitations(project, canaries=self._k, seats=self.seats)
+        included = self._k // 2 if self.include == "coin" else self._k
+        return canary_limitations(project, canaries=self._k, included=included, seats=self.seats)
+
+    @property
+    def played(self) -> tuple[int, int]:
+        """Canaries that have taken part so far, and those that the plan includes."""
+        return int((self._played > 0).sum()), int(self._included.sum())
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
@@ -162,24 +175,32 @@ class OneShotCanaries(Auditor):
         self._played[now] += 1
         if view.facts.noised is not None and view.facts.noise_std:
             self._interference.add(view.facts.noised, view.facts.noise_std)
-        return [self._from_known_null(cosines[now], "known", _ROUND, view.server_round)]
+        return self._from_round(cosines[now], view.server_round)
 
     def report(self) -> Sequence[Finding]:
         """Say what the final model shows, what all models show, and how sound that is."""
         inside, outside = self._observed()
         cosines, log_p = self._transcript.final()
-        bins = histogram(cosines[inside], cosines[outside], self._dim)
         spent = _SPENT * (1 - self.confidence)
         rng = stream(self.seed, "null", "maxima")
         maxima, log_p_all, pool = self._transcript.largest(_NULL_POOL, spent, rng)
-        return [
-            self._from_known_null(cosines[inside], "known", _FINAL, None, bins),
-            self._from_known_null(cosines[inside], "fitted", _FINAL, None, bins),
-            *self._proofs(cosines, log_p, _FINAL),
-            self._from_maxima(maxima[inside], maxima[outside], pool),
-            *self._proofs(maxima, log_p_all, _ALL, spent),
-            *diagnoses(cosines[inside], self._interference, self._context(_FINAL, None, {})),
-        ]
+        bins = histogram(cosines[inside], cosines[outside], self._dim)
+        bins_all = histogram(maxima[inside], maxima[outside], self._dim, pool)
+        final, every = (
+            without_refuted(found)
+            for found in (
+                [
+                    *self._proofs(cosines, log_p, _FINAL, bins),
+                    *self._from_final(cosines[inside]),
+                ],
+                [
+                    *self._proofs(maxima, log_p_all, _ALL, bins_all, spent),
+                    *self._from_maxima(maxima[inside], maxima[outside], pool),
+                ],
+            )
+        )
+        sizes = {"included": len(inside)}
+        return [*final, *every, *interfered(self._interference, self._context(_FINAL, None, sizes))]
 
     def state(self) -> dict[str, Any]:
         """Return what was seen and who has played; all else follows from the seed."""
@@ -205,21 +226,33 @@ class OneShotCanaries(Auditor):
         took_part[: len(self._played)] = self._played > 0
         return np.flatnonzero(took_part), np.flatnonzero(~took_part)
 
-    def _from_known_null(
-        self,
-        cosines: Scores,
-        std: Std,
-        sees: Sees,
-        server_round: int | None,
-        details: Histogram | None = None,
-    ) -> Finding:
-        """Compare cosines with N(0, 1/dim), the law of a canary that stayed out (Algorithm 2)."""
-        needed = 1 if std == "known" else 2
-        context = self._context(sees, server_round, {"included": len(cosines)})
-        if len(cosines) < needed:
-            return self._too_few(context)
+    def _from_round(self, cosines: Scores, server_round: int) -> list[Finding]:
+        """Estimate from one round; where its cosines are not Gaussian, say so instead."""
+        context = self._context(_ROUND, server_round, {"included": len(cosines)})
+        if not len(cosines):
+            return [self._nobody(context)]
+        check = normality(context, cosines)
+        if check is not None and check.facts["rejected"]:
+            return [check]
+        return [self._from_known_null(cosines, "known", context)]
+
+    def _from_final(self, cosines: Scores) -> list[Finding]:
+        """Estimate from the final model (Algorithm 2), with the test of what that assumes."""
+        context = self._context(_FINAL, None, {"included": len(cosines)})
+        if not len(cosines):
+            return [self._nobody(context)]
+        stds: tuple[Std, ...] = ("known", "fitted") if len(cosines) >= LEAST_FITTED else ("known",)
+        check = normality(context, cosines)
+        if check is None:
+            return [self._from_known_null(cosines, std, context) for std in stds]
+        if check.facts["rejected"]:
+            return [check]
+        return [*(self._from_known_null(cosines, std, context) for std in stds), check]
+
+    def _from_known_null(self, cosines: Scores, std: Std, context: dict[str, Any]) -> Finding:
+        """Compare cosines with N(0, 1/dim), the distribution of a canary that stayed out."""
         z = cosines * np.sqrt(self._dim)
-        rng = stream(self.seed, "null", std, server_round or 0)
+        rng = stream(self.seed, "null", std, context["server_round"] or 0)
         null = one_fit(rng.standard_normal((_NULL_RUNS, len(z))), std, self.delta)
         return Finding(
             value=float(one_fit(z[None], std, self.delta)[0]),
@@ -227,54 +260,58 @@ class OneShotCanaries(Auditor):
             kind="estimate",
             null_band=band(null),
             assumptions=(_SPREAD[std], *self._world()),
-            details=() if details is None else (details,),
             **context,
         )
 
-    def _from_maxima(self, inside: Scores, outside: Scores, pool: Scores) -> Finding:
-        """Compare the largest cosines over rounds of both groups (Algorithm 3)."""
+    def _from_maxima(self, inside: Scores, outside: Scores, pool: Scores) -> list[Finding]:
+        """Compare the largest cosines over rounds of both groups (Algorithm 3).
+
+        Both standard deviations are fitted, so both groups must be large.
+        """
         sizes = {"included": len(inside), "unobserved": len(outside)}
+        if min(sizes.values()) < LEAST_FITTED:
+            return []
         context = self._context(_ALL, None, sizes)
-        if min(sizes.values()) < 2:
-            return self._too_few(context)
+        check = normality(context, inside, outside)
+        if check is not None and check.facts["rejected"]:
+            return [check]
         rng = stream(self.seed, "null", "maxima", "runs")
         draws = rng.choice(pool, (_NULL_RUNS, len(inside) + len(outside)))
         null = two_fits(draws[:, : len(inside)], draws[:, len(inside) :], self.delta)
-        return Finding(
+        estimate = Finding(
             value=float(two_fits(inside[None], outside[None], self.delta)[0]),
             rule="Gaussian fits of the largest cosine over rounds, included against unobserved",
             kind="estimate",
             null_band=band(null),
-            assumptions=(
-                Assumption.GAUSSIAN_MAXIMA,
-                *self._world(),
-            ),
-            details=(histogram(inside, outside, self._dim, pool),),
+            assumptions=(Assumption.GAUSSIAN_MAXIMA, *self._world()),
             **context,
         )
+        return [estimate] if check is None else [estimate, check]
 
     def _proofs(
-        self, scores: Scores, log_p: Scores, sees: Sees, spent: float = 0.0
+        self, scores: Scores, log_p: Scores, sees: Sees, bins: Histogram, spent: float = 0.0
     ) -> list[Finding]:
-        """Return every lower bound that the scores of all canaries allow, by their coins."""
+        """Return the headline bound and those that need more, from all canaries by their coins."""
         if not self._played.any():  # "at least 0" would sound as if somebody had looked
             return []
         is_in = np.zeros(len(scores), dtype=bool)
         is_in[: self._k] = self._included
-        bounds = prove(
-            scores,
-            is_in,
-            log_p,
-            delta=self.delta,
-            confidence=self.confidence,
-            guesses=max(self._k // _GUESSED, 1) if self.include == "coin" else None,
-            spent=spent,
-        )
+        settings: dict[str, Any] = {
+            "delta": self.delta,
+            "confidence": self.confidence,
+            "guesses": max(self._k // _GUESSED, 1) if self.include == "coin" else None,
+            "spent": spent,
+        }
+        first, facts = headline(scores, is_in, log_p, **settings)
         context = self._context(sees, None, {})
         shared = {k: v for k, v in context.items() if k not in ("delta", "sample_sizes")}
-        return [
-            Finding.of(b, assumptions=(*b.assumptions, *self._world()), **shared) for b in bounds
-        ]
+
+        def found(bound: Bound, **more: Any) -> Finding:
+            assumed = (*bound.assumptions, *self._world())
+            return Finding.of(bound, assumptions=assumed, **shared, **more)
+
+        others = (found(bound) for bound in prove(scores, is_in, log_p, **settings))
+        return [found(first, facts=facts, details=(bins,)), *others]
 
     def _world(self) -> tuple[str, ...]:
         """Say what a canary stands for, and what one that is out leaves behind."""
@@ -307,12 +344,12 @@ class OneShotCanaries(Auditor):
             "seed": self.seed,
         }
 
-    def _too_few(self, context: dict[str, Any]) -> Finding:
-        """Say that nothing can be said of epsilon, only how few canaries took part."""
-        few: dict[str, Any] = {"quantity": "canaries", "delta": None}
+    def _nobody(self, context: dict[str, Any]) -> Finding:
+        """Say that no canary took part, and nothing about epsilon."""
+        none: dict[str, Any] = {"quantity": "canaries", "delta": None}
         return Finding(
-            value=float(context["sample_sizes"]["included"]),
+            value=0.0,
             kind="diagnostic",
-            rule="too few canaries took part for an estimate",
-            **(context | few),
+            rule="no canary took part, so there is no estimate",
+            **(context | none),
         )

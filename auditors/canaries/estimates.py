@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.details import Histogram
-from leakmeter.auditors.finding import Finding, Quantity
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.gaussian.normality import anderson_darling
 from leakmeter.auditors.gaussian.pair import epsilon_between_gaussians
 
@@ -26,7 +28,16 @@ Std = Literal["known", "fitted"]
 
 _log = logging.getLogger("flwr")
 
+LEAST_FITTED: Final = 30  # canaries behind a fitted std; with fewer ε̂ is far too large
 _MUCH = 0.01  # interference that is worth a warning
+_LEAST_TESTED = 8  # samples behind a test for normality
+_REJECTED = 1e-3  # a p-value below which samples are not Gaussian
+# Facts of a bound that is above an estimate, by what the estimate assumes.
+_REFUTED: Final[Mapping[str, str]] = {
+    Assumption.GAUSSIAN_COSINES_NULL_STD: "refuted_known_std",
+    Assumption.GAUSSIAN_COSINES: "refuted_fitted_std",
+    Assumption.GAUSSIAN_MAXIMA: "refuted_largest_cosines",
+}
 
 
 def one_fit(z: Scores, std: Std, delta: float) -> Scores:
@@ -45,7 +56,7 @@ def two_fits(inside: Scores, outside: Scores, delta: float) -> Scores:
 
 
 def band(null: Scores) -> tuple[float, float]:
-    """Return the 5 % and 95 % quantile of what a method says when nothing leaks."""
+    """Return the 90 % band of what a method says when nothing leaks: 5 % and 95 % quantile."""
     low, high = np.quantile(null, [0.05, 0.95])
     return float(low), float(high)
 
@@ -57,7 +68,7 @@ def histogram(inside: Scores, outside: Scores, dim: int, pool: Scores | None = N
         inside: Cosines of the canaries that took part.
         outside: Those of the canaries that did not.
         dim: Length of the vectors.
-        pool: Draws from the null, where it is not the normal law.
+        pool: Draws from the null, where it is not the normal distribution.
     """
     scaled = [np.sqrt(dim) * inside, np.sqrt(dim) * outside]
     both = np.concatenate(scaled)
@@ -113,31 +124,65 @@ def _beyond(vector: Vector, variance: float) -> float:
     return max(float(vector @ vector) / (vector.size * variance) - 1, 0.0)
 
 
-def diagnoses(
-    cosines: Scores, interference: Interference, context: Mapping[str, Any]
-) -> list[Finding]:
-    """Say whether the estimates' own assumptions look sound.
+def normality(context: Mapping[str, Any], *groups: Scores) -> Finding | None:
+    """Return whether the scores look Gaussian; of several groups, the one that does so least.
 
     Args:
-        cosines: Of the canaries that took part.
-        interference: Of the run.
         context: Fields that all findings share.
+        groups: Scores that Gaussians are fitted to. Those too few or all equal are not tested.
     """
-    shared = {**context, "delta": None, "sample_sizes": {"included": len(cosines)}}
-    found = []
+    tested = [
+        anderson_darling(scores)
+        for scores in groups
+        if len(scores) >= _LEAST_TESTED and np.ptp(scores) > 0
+    ]
+    if not tested:
+        return None
+    statistic, p = min(tested, key=lambda both: both[1])
+    is_rejected = p < _REJECTED
+    then = ", so a Gaussian fit estimates nothing" if is_rejected else ""
+    fields: dict[str, Any] = {**context, "delta": None, "quantity": "normality"}
+    return Finding(
+        value=statistic,
+        kind="diagnostic",
+        rule=f"Anderson-Darling test of the cosines, p = {p:.2g}{then}",
+        facts={"p_value": p, "rejected": is_rejected},
+        **fields,
+    )
 
-    def add(quantity: Quantity, value: float, rule: str, facts: Mapping[str, Any]) -> None:
-        words: dict[str, Any] = shared | {"quantity": quantity, "facts": facts}
-        found.append(Finding(value=value, kind="diagnostic", rule=rule, **words))
 
-    if len(cosines) >= 8 and np.ptp(cosines) > 0:
-        statistic, p = anderson_darling(cosines)
-        rule = f"normality of the included canaries' cosines, p = {p:.2g}"
-        add("normality", statistic, rule, {"p_value": p})
-    if interference.rounds:
-        share, unsure = interference.of_the_run(), interference.unsure()
-        if share > _MUCH + 2 * unsure:
-            _log.warning("canaries and clients add %.0f %% to the noise: ε̂ is low", 100 * share)
-        rule = "length of the noised means beyond their noise, squared, as a share of the noise"
-        add("interference", share, rule, {"standard_deviation": unsure})
-    return found
+def without_refuted(found: Sequence[Finding]) -> list[Finding]:
+    """Return findings on one attacker without the estimates that a lower bound refutes.
+
+    A bound that exceeds an estimate names its value as a fact: the mean of the cosines, which an
+    estimate uses, says little where a few canaries are seen clearly and most are not.
+    """
+    bounds = [f for f in found if f.kind == "lower_bound"]
+    estimates = [f for f in found if f.kind == "estimate"]
+    kept = []
+    for f in found:
+        if f.kind == "lower_bound":
+            below = {_REFUTED[e.assumptions[0]]: e.value for e in estimates if e.value < f.value}
+            kept.append(replace(f, facts={**f.facts, **below}))
+        elif f.kind != "estimate" or all(b.value <= f.value for b in bounds):
+            kept.append(f)
+    return kept
+
+
+def interfered(interference: Interference, context: Mapping[str, Any]) -> list[Finding]:
+    """Say how much all else hides canaries, where the noise of a round is known."""
+    if not interference.rounds:
+        return []
+    share, unsure = interference.of_the_run(), interference.unsure()
+    if share > _MUCH + 2 * unsure:
+        _log.warning("canaries and clients add %.0f %% to the noise: ε̂ is low", 100 * share)
+    fields: dict[str, Any] = {**context, "delta": None, "quantity": "interference"}
+    return [
+        Finding(
+            value=share,
+            kind="diagnostic",
+            rule="length of the noised means beyond their noise, squared, as a share of the noise",
+            facts={"standard_deviation": unsure},
+            **fields,
+        )
+    ]

@@ -6,34 +6,36 @@ import math
 from typing import Final
 
 from leakmeter.auditors.auditor import Project
+from leakmeter.auditors.canaries.estimates import LEAST_FITTED
 
-_FEW: Final = 10  # canaries; half of them take part, and a fit of five is a guess
 _VISIBLE: Final = 3.0  # standard deviations
 
 
-def canary_limitations(project: Project, *, canaries: int, seats: int) -> list[str]:
+def canary_limitations(project: Project, *, canaries: int, included: int, seats: int) -> list[str]:
     """Return in words where there are too few canaries, clients or parameters.
 
     Args:
         project: The run.
         canaries: Canaries of the whole run.
+        included: How many of them are expected to take part.
         seats: Clients a round that are to play one.
     """
     return [
-        *_few_canaries(project, canaries),
+        *_few_canaries(project, canaries, included),
         *_few_clients(project, seats),
         *_few_parameters(project),
         *_bent(project),
     ]
 
 
-def _few_canaries(project: Project, canaries: int) -> list[str]:
-    if canaries >= _FEW:
+def _few_canaries(project: Project, canaries: int, included: int) -> list[str]:
+    if included >= LEAST_FITTED:
         return []
     rounds = f"{project.num_rounds} round{'s' * (project.num_rounds > 1)}"
     return [
-        f"{canaries} canaries in {rounds}: estimates from so few scatter widely; "
-        f"more seats or rounds give more, {_FEW} or better 50"
+        f"{canaries} canaries in {rounds}, of which about {included} take part: results vary "
+        f"widely, and estimates that fit a standard deviation are left out below {LEAST_FITTED}; "
+        "use more seats or rounds"
     ]
 
 

@@ -9,13 +9,17 @@ transcript, and what a simulation leaves unsure of a p-value is paid for.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc, gammaln
 
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.coins import coin_bound, share_bound
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
     guess_by_rank,
@@ -23,10 +27,12 @@ from leakmeter.auditors.bounds.one_run import (
     one_run_gaussian_epsilon,
 )
 from leakmeter.auditors.bounds.rules import Bonferroni, Limits
+from leakmeter.auditors.canary import SEED_BITS
 from leakmeter.auditors.finding import Bound
 
 Scores = NDArray[np.float64]
 
+MOST_SCORE: Final = SEED_BITS * math.log(2)  # −ln of the smallest p-value that seeds can show
 _DEEP = 1e-290  # below this the incomplete beta function loses digits, then vanishes
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(24)
 _EXACT = Assumption.UNIFORM_CANARIES
@@ -85,6 +91,95 @@ def largest_cosine_log_p(
     return np.minimum(np.minimum(drawn, union), 0.0)
 
 
+def headline(
+    scores: Scores,
+    is_in: NDArray[np.bool_],
+    log_p: Scores,
+    *,
+    delta: float,
+    confidence: float,
+    guesses: int | None,
+    spent: float = 0.0,
+) -> tuple[Bound, dict[str, float]]:
+    """Return the bound that needs no independent scores, and how many canaries made it.
+
+    With fair coins it is the larger of `coin_bound` and of the one-run bound of Steinke et al.
+    2023, at half of the failures each; otherwise `share_bound`. Arguments are those of `prove`.
+
+    Returns:
+        The bound, and as facts `threshold`, the score −ln p that made it, `share_at_threshold`,
+        the share of included canaries that reach it, and `median_score` of the included ones.
+        Without a positive bound there is only the last.
+    """
+    shown, level = surprise(log_p), 1 - confidence
+    if scores.size * delta >= level / 2:  # δ would use up the failures of both bounds from coins
+        guesses = None
+
+    def from_scores(s: Scores) -> Bound:
+        if guesses is None:
+            return share_bound(s[is_in], delta=delta, confidence=confidence + spent)
+        return coin_bound(-s, is_in, delta=delta, confidence=1 - level / 2 + spent)
+
+    bound = _capped(shown, from_scores)
+    threshold = _threshold(shown, from_scores)
+    reaches = shown[is_in] >= threshold
+    if guesses is not None:
+        inside, outside = scores[is_in], scores[~is_in]
+        correct = guess_by_rank(inside, outside, guesses)
+        guessed = one_run_epsilon(scores.size, guesses, correct, delta, 1 - level / 2)
+        if guessed.value > bound.value:
+            called_in = guesses - guesses // 2  # so many of the highest scores
+            threshold = float(np.sort(shown)[-called_in])
+            reaches = inside >= np.sort(scores)[-called_in]
+        bound = _larger(bound, guessed)
+    facts = {"median_score": float(np.median(shown[is_in]))}
+    if bound.value > 0:
+        facts |= {"threshold": threshold, "share_at_threshold": float(reaches.mean())}
+    return replace(bound, confidence=confidence, rule=bound.rule + _paid(spent)), facts
+
+
+def surprise(log_p: Scores) -> Scores:
+    """Return −ln p, at most 128·ln 2: canaries from seeds of 128 bits show no smaller p-value."""
+    return np.minimum(-log_p, MOST_SCORE)
+
+
+def _capped(shown: Scores, bound_of: Callable[[Scores], Bound]) -> Bound:
+    """Return a bound with what it would have been had every score been the largest possible."""
+    bound, cap = bound_of(shown), bound_of(np.full_like(shown, MOST_SCORE)).value
+    return replace(bound, cap=cap, saturated=bound.value >= cap)
+
+
+def _threshold(shown: Scores, bound_of: Callable[[Scores], Bound]) -> float:
+    """Return the score that made a bound.
+
+    It is the lowest to which all larger scores can be cut without making the bound smaller.
+    """
+    levels = np.unique(shown)
+    value = bound_of(shown).value
+    made = bisect_left(levels, value, key=lambda s: bound_of(np.minimum(shown, s)).value)
+    return float(levels[made])
+
+
+def _larger(one: Bound, other: Bound) -> Bound:
+    """Return the larger of two bounds that share the failures; it needs what either assumes."""
+    best = one if one.value >= other.value else other
+    caps = [bound.cap for bound in (one, other) if bound.cap is not None]
+    return replace(
+        best,
+        rule=f"{best.rule}: the larger of two bounds with half of the failures each",
+        sample_sizes={**one.sample_sizes, **other.sample_sizes},
+        cap=max(caps),
+        saturated=best.value >= max(caps),
+        assumptions=tuple(dict.fromkeys((*one.assumptions, *other.assumptions))),
+    )
+
+
+def _paid(spent: float) -> str:
+    """Say what was done to the p-values."""
+    simulated = f"null simulated at {spent:.2g} of the failures, " if spent else ""
+    return f" ({simulated}scores capped at {MOST_SCORE:.1f}, seeds of {SEED_BITS} bits)"
+
+
 def prove(
     scores: Scores,
     is_in: NDArray[np.bool_],
@@ -95,7 +190,9 @@ def prove(
     guesses: int | None,
     spent: float = 0.0,
 ) -> list[Bound]:
-    """Return every bound on ε that the scores of one run allow, the one with known null first.
+    """Return every conditional bound that the scores of one run allow, the known null first.
+
+    Each assumes independent scores or a Gaussian mechanism; `headline` assumes neither.
 
     Args:
         scores: Of all canaries, larger meaning more likely in.
@@ -104,8 +201,8 @@ def prove(
         log_p: ln of each score's p-value if the canary is out, or upper limits on it.
         delta: The delta of every ε.
         confidence: Of each bound by itself.
-        guesses: How many canaries the one-run bounds guess, fixed beforehand; None leaves these
-            bounds out, for canaries that were not included by fair coins.
+        guesses: How many canaries the one-run bound guesses, fixed beforehand; None leaves this
+            bound out, for canaries that were not included by fair coins.
         spent: Chance that any of `log_p` is too small; taken from the known null's failures.
     """
     if not is_in.any():
@@ -113,15 +210,14 @@ def prove(
     inside, outside = scores[is_in], scores[~is_in]
     # Limits on p-values only lower the scores, and so the bound: where they hold, −ln of the true
     # p-values passes every threshold at least as often, and these have the null e^−s.
-    known = epsilon_lower_bound(
-        -log_p[is_in],
-        null_logsf=np.negative,
-        delta=delta,
-        confidence=confidence + spent,
-        same_run=True,
+    known = _capped(
+        surprise(log_p[is_in]),
+        lambda s: epsilon_lower_bound(
+            s, null_logsf=np.negative, delta=delta, confidence=confidence + spent, same_run=True
+        ),
     )
-    rule = known.rule + (f" (simulated, at {spent:.2g} of the failures)" if spent else "")
     assumed = (known.assumptions[0], _EXACT)
+    rule = known.rule + _paid(spent)
     found = [replace(known, confidence=confidence, rule=rule, assumptions=assumed)]
     if outside.size:
         found.append(
@@ -129,6 +225,5 @@ def prove(
         )
     if guesses:
         correct = guess_by_rank(inside, outside, guesses)
-        counts = (scores.size, guesses, correct, delta, confidence)
-        found += [one_run_epsilon(*counts), one_run_gaussian_epsilon(*counts)]
+        found.append(one_run_gaussian_epsilon(scores.size, guesses, correct, delta, confidence))
     return found

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.auditor import Canary
+from leakmeter.auditors.canary import SEED_BITS
 
 # Records, by who writes them.
 CANARY = "leakmeter.canary"  # server: the canary that a seat plays
@@ -35,6 +36,9 @@ IDENTITY_QUERY = "query.identity"
 # Metrics.
 WEIGHT = "num-examples"  # Flower's default name of a client's weight
 CLIP_BIT = "below-clip"  # 1 where an update was below the clip norm
+
+_WORD = 32  # bits of a seed that travel together
+_SHIFTS = range(0, SEED_BITS, _WORD)
 
 Record: TypeAlias = ConfigRecord | MetricRecord
 
@@ -165,14 +169,16 @@ def config(content: RecordDict, key: str) -> ConfigRecord | None:
 def canary_record(canary: Canary, *, avoid_zero: bool = False) -> MetricRecord:
     """Return the order that tells a seat which canary to play.
 
-    It is a MetricRecord because Flower's clipping mods refuse messages with two ConfigRecords.
+    It is a MetricRecord because Flower's clipping mods refuse messages with two ConfigRecords. Its
+    whole numbers have 64 bits, so the seed travels as words of 32 bits, lowest first.
 
     Args:
         canary: Which, and whether it takes part.
         avoid_zero: Whether a seat that sends nothing moves one parameter by a rounding step, since
             Flower's clipping divides by the length of an update.
     """
-    order = MetricRecord({"id": canary.id, "seed": canary.seed, "included": int(canary.included)})
+    words = [canary.seed >> shift & (2**_WORD - 1) for shift in _SHIFTS]
+    order = MetricRecord({"id": canary.id, "seed": words, "included": int(canary.included)})
     if canary.norm is not None:
         order["norm"] = float(canary.norm)
     if avoid_zero:
@@ -181,16 +187,42 @@ def canary_record(canary: Canary, *, avoid_zero: bool = False) -> MetricRecord:
 
 
 def canary(content: RecordDict) -> Canary | None:
-    """Return the canary that a train message orders, if it orders one."""
+    """Return the canary that a train message orders, if it orders one.
+
+    Raises:
+        WireError: The order lacks a value, or has one that no canary has.
+    """
     order = _numbers(content, CANARY)
     if order is None:
         return None
-    return Canary(
-        id=get_int(order, "id"),
-        seed=get_int(order, "seed"),
-        included=bool(get_int(order, "included")),
-        norm=get_float(order, "norm") if "norm" in order else None,
-    )
+    number, seed, included = get_int(order, "id"), _seed(order), _flag(order, "included")
+    norm = get_float(order, "norm") if "norm" in order else None
+    try:
+        return Canary(number, seed, included, norm)
+    except ValueError as error:
+        raise WireError(f"canary order: {error}") from error
+
+
+def _seed(order: MetricRecord) -> int:
+    """Return the seed that `canary_record` split into words."""
+    words = order.get("seed")
+    if (
+        not isinstance(words, list)
+        or len(words) != len(_SHIFTS)
+        or not all(type(word) is int and 0 <= word < 2**_WORD for word in words)
+    ):
+        raise WireError(
+            f"seed must be a list of {len(_SHIFTS)} whole numbers in [0, 2^{_WORD}), got "
+            f"{described(words)}"
+        )
+    return sum(int(word) << shift for word, shift in zip(words, _SHIFTS, strict=True))
+
+
+def _flag(order: MetricRecord, name: str) -> bool:
+    value = get_int(order, name)
+    if value not in (0, 1):
+        raise WireError(f"{name} must be 0 or 1, got {value}")
+    return bool(value)
 
 
 def avoids_zero(content: RecordDict) -> bool:

@@ -59,3 +59,10 @@ def test_products_in_blocks_equal_one_matrix_product(count: int) -> None:
     ids = range(5, 5 + count)
     matrix = np.array([canary_vector(9, i, 200) for i in ids]).reshape(count, 200)
     np.testing.assert_allclose(canary_products(9, ids, vector), matrix @ vector, atol=1e-12)
+
+
+def test_every_bit_of_a_seed_of_128_bits_counts() -> None:
+    seed = 2**127 + 5
+    for bit in (0, 31, 32, 63, 64, 100, 127):
+        other = canary_vector(seed ^ (1 << bit), 0, 400)
+        assert abs(other @ canary_vector(seed, 0, 400)) < 0.3  # six standard deviations

@@ -4,15 +4,15 @@ In the manner of Andrew et al. (2024), arXiv:2302.03098, Table 2, with MNIST's w
 Stackoverflow's authors. Ours differs in three points:
 1. Every client takes part once, and so does every canary: the accountant then prices exactly the
    participation that is audited, and claims no amplification.
-2. Beside the estimates stand lower bounds with 95 % confidence each.
-3. The accountant's ε is of the same observer, adjacency, unit and δ as the bounds.
+2. Lower bounds with 95 % confidence each are listed next to the estimates.
+3. The accountant's ε covers the attacker, adjacency, unit and δ of the bounds.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import Any
 
 from rich.console import Console
 
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.finding import ThreatModel
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
@@ -29,9 +31,22 @@ from leakmeter.fl_app.run.preflight import preflight
 from leakmeter.fl_app.run.progress import Progress
 
 _NOISES = (0.0, 0.5, 2.0)  # none, low and high: noise on the sum in units of the clip norm
-_MODELS = {"final": "the final model", "all rounds": "every round"}
-# Words in the rules of the bounds that the table shows; the cells keep all of them.
-_SHOWN = {"known null": "known null", "one run": "randomised response"}
+# What an attacker sees, and what the estimate that is shown assumes.
+_MODELS = {
+    "final": ("final model", Assumption.GAUSSIAN_COSINES_NULL_STD),
+    "all rounds": ("all models", Assumption.GAUSSIAN_MAXIMA),
+}
+# Which of the bounds the table shows; the cells keep all of them.
+_SHOWN: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    "any mechanism": lambda bound: not bound["conditional"],
+    "if scores are independent": lambda bound: (
+        {
+            Assumption.INDEPENDENT_SCORES,
+            Assumption.UNIFORM_CANARIES,
+        }
+        <= set(bound["assumptions"])
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -75,15 +90,16 @@ def run(scale: str, cells: Cells) -> Table:
         ),
         rows=tuple(rows),
         notes=(
-            "ε, estimates and bounds speak of the same outsider, who sees the released models, and "
-            "of one client's update set to zero. Mean ± std where a row has more than one run. "
-            "Estimates are no bounds; in brackets what the method says when nothing leaks (5 % to "
-            "95 %, first run); they fall short of ε where honest updates are not small against the "
-            "noise, and each run warns of it. A bound holds with 95 % confidence by itself, so "
-            "that up to one in twenty may lie above ε; the last column counts all bounds of the "
-            "row, also those not shown. The one with a known null assumes independent scores of "
-            "the canaries in a run; the one-run bound does not. An asterisk: as large as the "
-            "method could show.",
+            "ε, estimates and bounds are about the same outsider, who sees the released models, "
+            "and about one client's update set to zero. Mean ± std where a row has more than one "
+            "run. Estimates are no bounds; brackets contain the 90 % band of the method when "
+            "nothing leaks (first run). Estimates are too low where honest updates are not small "
+            "against the noise, and each run warns of it. They are left out where the cosines are "
+            "clearly not Gaussian or a bound refutes them. A bound holds with 95 % confidence by "
+            "itself, so up to one in twenty may exceed ε; the last column counts all bounds of "
+            "the row, also those not shown. The first bound holds for any mechanism, the second "
+            "only if the scores of one run are independent. An asterisk: as large as the method "
+            "could show.",
         ),
         comparisons=tuple(_comparison(noise, runs) for noise, runs in got.items()),
     )
@@ -99,10 +115,7 @@ _TABLE2 = {
 
 def _comparison(noise: float, runs: Sequence[Mapping[str, Any]]) -> Comparison:
     """Set our estimates beside the nearest row of the paper."""
-    every, last = (
-        _shown([float(c[f"estimate, {model}"]["value"]) for c in runs])
-        for model in ("all rounds", "final")
-    )
+    every, last = (_shown_estimate(runs, model) for model in ("all rounds", "final"))
     return Comparison(
         source="Andrew et al. 2024, Table 2",
         what="ε_est from all models; from the final one, each client once",
@@ -115,7 +128,9 @@ def _comparison(noise: float, runs: Sequence[Mapping[str, Any]]) -> Comparison:
 
 def _shape(runs: Sequence[Mapping[str, Any]]) -> str:
     """Say whether all models show more than the last one."""
-    found = [c["estimate, all rounds"] for c in runs]
+    found = _estimates(runs, "all rounds")
+    if not found:
+        return "The largest cosines are not Gaussian, so a fit to them estimates nothing."
     mean = sum(float(one["value"]) for one in found) / len(found)
     low, high = map(float, found[0]["null_band"])
     if mean <= high:
@@ -169,45 +184,73 @@ def _folder(path: Path, config: Config) -> RunFolder:
     return RunFolder(path.absolute(), config)
 
 
+_KEPT = ("value", "rule", "cap", "saturated", "confidence", "conditional", "assumptions")
+
+
 def summarise(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return accuracy, guarantee, estimates and all lower bounds of a report."""
+    """Return accuracy, guarantee, estimates (None where left out) and all bounds of a report."""
     whole = [f for f in report["findings"] if f["server_round"] is None]
     epsilons = [f for f in whole if f["auditor"] == "one-shot" and f["quantity"] == "epsilon"]
     found: dict[str, Any] = {"accuracy": report["rounds"][-1]["accuracy"]}
     bounds = []
-    for model, words in _MODELS.items():
-        these = [f for f in epsilons if words in f["threat_model"]]
-        # Of the final model's two estimates the first keeps the null's std.
-        estimate = next(f for f in these if f["kind"] == "estimate")
-        found[f"estimate, {model}"] = {k: estimate[k] for k in ("value", "null_band", "rule")}
+    for model, (sees, assumed) in _MODELS.items():
+        these = [f for f in epsilons if f["threat_model"]["sees"] == sees]
+        estimates = (f for f in these if f["kind"] == "estimate" and assumed in f["assumptions"])
+        found[f"estimate, {model}"] = next(
+            ({k: f[k] for k in ("value", "null_band", "rule")} for f in estimates), None
+        )
         for bound in (f for f in these if f["kind"] == "lower_bound"):
-            kept = {k: bound[k] for k in ("value", "rule", "cap", "saturated", "confidence")}
-            bounds.append({"model": model, **kept, "epsilon": _guarantee(whole, bound)})
+            bounds.append(
+                {
+                    "model": model,
+                    **{k: bound[k] for k in _KEPT},
+                    "epsilon": _guarantee(whole, bound),
+                }
+            )
     return {**found, "epsilon": max(b["epsilon"] for b in bounds), "bounds": bounds}
 
 
 def _guarantee(findings: Sequence[Mapping[str, Any]], bound: Mapping[str, Any]) -> float:
-    """Return the accountant's ε for the observer, adjacency, unit and δ of a bound.
+    """Return the smallest ε that is guaranteed for attacker, adjacency, unit and δ of a bound."""
+    same = ("quantity", "adjacency", "unit", "delta")
+    attacker = ThreatModel(**bound["threat_model"])
+    covering = (
+        float(f["value"])
+        for f in findings
+        if f["kind"] == "guarantee"
+        and all(f[k] == bound[k] for k in same)
+        and attacker.is_within(ThreatModel(**f["threat_model"]))
+    )
+    return min(covering, default=math.inf)
 
-    The largest: one that assumes more of the observer does not cover what was audited.
-    """
-    same = ("observer", "adjacency", "unit", "delta")
-    of_accountant = (f for f in findings if f["auditor"] == "accountant")
-    return max(float(f["value"]) for f in of_accountant if all(f[k] == bound[k] for k in same))
+
+def _estimates(cells: Sequence[Mapping[str, Any]], model: str) -> list[Mapping[str, Any]]:
+    """Return the estimates of the runs that have one."""
+    return [c[f"estimate, {model}"] for c in cells if c[f"estimate, {model}"] is not None]
+
+
+def _shown_estimate(cells: Sequence[Mapping[str, Any]], model: str) -> str:
+    """Return the estimates of all runs as one text."""
+    found = _estimates(cells, model)
+    if not found:
+        return "left out"
+    some = "" if len(found) == len(cells) else f" in {len(found)} of {len(cells)} runs"
+    return _shown([float(one["value"]) for one in found]) + some
 
 
 def _row(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return one line of the table from the runs with the same noise."""
     row = [_shown([c["accuracy"] for c in cells], 3), f"{float(cells[0]['epsilon']):.2f}"]
     for model in _MODELS:
-        estimates = [c[f"estimate, {model}"] for c in cells]
-        low, high = map(float, estimates[0]["null_band"])
-        row.append(f"{_shown([float(e['value']) for e in estimates])} ({low:.2f} to {high:.2f})")
-    for words in _SHOWN.values():
+        shown = _shown_estimate(cells, model)
+        for first in _estimates(cells, model)[:1]:
+            low, high = map(float, first["null_band"])
+            shown += f" ({low:.2f} to {high:.2f})"
+        row.append(shown)
+    for is_shown in _SHOWN.values():
         for model in _MODELS:
             bounds = [
-                next(b for b in c["bounds"] if b["model"] == model and words in b["rule"])
-                for c in cells
+                next(b for b in c["bounds"] if b["model"] == model and is_shown(b)) for c in cells
             ]
             star = "*" * any(b["saturated"] for b in bounds)
             row.append(_shown([float(b["value"]) for b in bounds]) + star)

@@ -147,7 +147,7 @@ def play(federation: Federation, noise_multiplier: float, canaries: Canaries, se
     cohort = Cohort(
         task.initial, FedAvg(epochs=1, batch_size=federation.batch_size, lr=federation.lr)
     )
-    canary_seed = derive(seed, "canaries") % 2**63
+    canary_seed = derive(seed, "canaries")
     plan = schedule(canaries.count, canaries.repetitions, federation.all_rounds, seed)
     model = parameters_to_vector(task.initial.parameters()).detach().double().numpy()
     own = canary_rows(canary_seed, range(canaries.count), model.size)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import laplace, norm
 
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.band import upper_limit
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Bonferroni, Fixed, PilotSplit, SimultaneousBand
@@ -99,4 +100,4 @@ def test_one_run_scores_need_the_independence_that_is_written_down():
         bound = epsilon_lower_bound(ins, outs, delta=0.2, same_run=True)
         claims.append(bound.value > 0)
     assert sum(claims) > most_allowed(200)
-    assert "scores of one run are independent, though they share its noise" in bound.assumptions
+    assert Assumption.INDEPENDENT_SCORES in bound.assumptions

@@ -30,7 +30,7 @@ from leakmeter.auditors.finding import THREAT_MODEL
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Chosen, FixedSize, Masked
 
-CAPABLE = Project(dim=10_000, num_rounds=20, clients=12, seats=2)
+CAPABLE = Project(dim=10_000, num_rounds=30, clients=12, seats=2)
 QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)
 
 
@@ -49,11 +49,12 @@ def test_a_capable_project_gets_no_such_line() -> None:
 
 def test_few_canaries_are_said() -> None:
     line = (
-        "9 canaries in 3 rounds: estimates from so few scatter widely; more seats or rounds give "
-        "more, 10 or better 50"
+        "59 canaries in 59 rounds, of which about 29 take part: results vary widely, and estimates "
+        "that fit a standard deviation are left out below 30; use more seats or rounds"
     )
-    assert said(OneShotCanaries(seats=3), num_rounds=3) == [line]
-    assert said(OneShotCanaries(seats=5), num_rounds=2) == []
+    assert said(OneShotCanaries(seats=1), num_rounds=59) == [line]
+    assert said(OneShotCanaries(seats=1), num_rounds=60) == []
+    assert said(OneShotCanaries(seats=1, include="all"), num_rounds=30) == []
 
 
 def test_few_parameters_are_said() -> None:

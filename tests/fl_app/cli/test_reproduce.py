@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -217,21 +217,26 @@ def test_table_1_agrees_with_the_known_std_and_not_with_the_printed_algorithm(
 def finding(kind: str, value: float, **more: Any) -> dict[str, Any]:
     """Return a finding of the whole run as a report has it."""
     same = {"adjacency": "zero-out", "delta": 1e-5, "auditor": "one-shot", "confidence": 0.95}
-    final = {"threat_model": "outsider who gets the initial and the final model"}
-    return findings.finding(**same | final | {"kind": kind, "value": value} | more).to_json()
+    attacker = {"holds": "canary", "knows_cohort": True, "participations": 1}
+    return findings.finding(**same | attacker | {"kind": kind, "value": value} | more).to_json()
 
 
-def test_a_bound_is_set_beside_the_guarantee_of_the_same_observer_and_adjacency() -> None:
-    every = {"threat_model": "outsider who gets the model before and after every round"}
-    accountant = {"auditor": "accountant", "threat_model": "outsider who sees every released model"}
-    found = [finding("estimate", 1.0), finding("lower_bound", 0.5)]
-    found += [finding("estimate", 2.0, **every), finding("lower_bound", 1.5, **every)]
+def test_a_bound_is_set_beside_the_guarantee_that_covers_it() -> None:
+    every = {"sees": "all models", "participations": 2}
+    accountant = {**every, "auditor": "accountant", "holds": None}
+    known, largest = (
+        {"assumptions": (name,)}
+        for name in (Assumption.GAUSSIAN_COSINES_NULL_STD, Assumption.GAUSSIAN_MAXIMA)
+    )
+    found = [finding("estimate", 1.0, **known), finding("lower_bound", 0.5)]
+    found += [finding("estimate", 2.0, **every, **largest), finding("lower_bound", 1.5, **every)]
     found += [
-        finding("guarantee", math.inf, **accountant, observer="server"),
-        finding("guarantee", 9.0, **accountant, adjacency="replace"),
+        finding("guarantee", 0.1, **accountant, observer="server"),
+        finding("guarantee", 0.1, **accountant, adjacency="replace"),
         finding("guarantee", 3.0, **accountant),
-        finding("guarantee", 2.0, **accountant | {"threat_model": "does not know who took part"}),
-        finding("estimate", 7.0, server_round=3),
+        finding("guarantee", 2.5, **accountant | {"participations": 1}),
+        finding("guarantee", 0.1, **accountant | {"knows_cohort": False}),
+        finding("estimate", 7.0, server_round=3, **known),
     ]
     cell = dp_fedavg_writers.summarise(
         {"rounds": [{"accuracy": 0.1}, {"accuracy": 0.9}], "findings": found}
@@ -239,9 +244,24 @@ def test_a_bound_is_set_beside_the_guarantee_of_the_same_observer_and_adjacency(
     assert (cell["accuracy"], cell["epsilon"]) == (0.9, 3.0)
     assert (cell["estimate, final"]["value"], cell["estimate, all rounds"]["value"]) == (1.0, 2.0)
     assert [(b["model"], b["value"], b["epsilon"]) for b in cell["bounds"]] == [
-        ("final", 0.5, 3.0),
-        ("all rounds", 1.5, 3.0),
+        ("final", 0.5, 2.5),  # one participation
+        ("all rounds", 1.5, 3.0),  # two
     ]
+
+
+def test_an_estimate_that_was_left_out_leaves_its_cell_empty() -> None:
+    every = {"sees": "all models"}
+    found = [finding("lower_bound", 0.5), finding("lower_bound", 1.5, **every)]
+    conditional = {
+        "assumptions": (Assumption.INDEPENDENT_SCORES, Assumption.UNIFORM_CANARIES),
+    }
+    found += [finding("lower_bound", 0.9, **conditional)]
+    found += [finding("lower_bound", 1.9, **every, **conditional)]
+    cell = dp_fedavg_writers.summarise({"rounds": [{"accuracy": 0.9}], "findings": found})
+    assert cell["estimate, final"] is cell["estimate, all rounds"] is None
+    row = dp_fedavg_writers._row([cell])
+    assert row == ["0.900", "inf", "left out", "left out", "0.50", "1.50", "0.90", "1.90", "0 of 4"]
+    assert "left out; left out" in dp_fedavg_writers._comparison(0.0, [cell]).ours
 
 
 def test_experiments_with_real_data_say_what_they_need(
@@ -293,9 +313,16 @@ def test_noise_hides_the_writers_as_far_as_it_guarantees(
         for z in ("0", "0.5", "2")
     )
     for model in ("final", "all rounds"):
-        values = [cell[f"estimate, {model}"]["value"] for cell in (none, low, high)]
+        headlines = [
+            next(b["value"] for b in cell["bounds"] if b["model"] == model)
+            for cell in (none, low, high)
+        ]
+        assert headlines == sorted(headlines, reverse=True)
+        estimates = [cell[f"estimate, {model}"] for cell in (none, low, high)]
+        values = [one["value"] for one in estimates if one is not None]
         assert values == sorted(values, reverse=True)
-        assert values[0] > none[f"estimate, {model}"]["null_band"][1], "not detected without noise"
+    known = none["estimate, final"]
+    assert known["value"] > known["null_band"][1], "not detected without noise"
     assert none["accuracy"] > low["accuracy"] > high["accuracy"] > 0.2
     assert none["epsilon"] == "inf"
     assert float(low["epsilon"]) > float(high["epsilon"]) > 0
