@@ -27,6 +27,7 @@ from leakmeter.auditors import (
     Finding,
     OneShotCanaries,
     RoundView,
+    ThreatModel,
     canary_mod,
     tap_mod,
 )
@@ -83,8 +84,7 @@ class Spy(Auditor):
             rule="length",
             auditor=self.name,
             quantity="moved",
-            threat_model="outsider",
-            observer="outsider",
+            threat_model=ThreatModel(observer="outsider", sees="all models"),
             server_round=server_round,
         )
 
@@ -334,7 +334,9 @@ def test_one_shot_canaries_find_themselves_in_a_federation_without_noise(federat
     assert maxima.null_band is not None
     assert maxima.value > maxima.null_band[1]
     known = next(
-        f for f in audited.findings() if f.kind == "lower_bound" and "every" in f.threat_model
+        f
+        for f in audited.findings()
+        if f.kind == "lower_bound" and f.threat_model.sees == "all models"
     )
     assert known.value > 1
 
