@@ -60,6 +60,8 @@ class RoundFacts:
         divisor: Public number that the sum was divided by in place of `total_weight`, if any.
         quantum: Largest rounding error of the secure sum's mean, per coordinate, if any.
         saturated: Coordinates that clients had to clip to fit the secure sum, over all of them.
+        coordinates: Coordinates in the secure sum, over all clients: what `saturated` is out of.
+        asked: Clients that were asked to take part; None where the train messages show it.
         abandoned: Why the round gave no aggregate, if it did not.
     """
 
@@ -73,6 +75,8 @@ class RoundFacts:
     divisor: float | None = None
     quantum: float | None = None
     saturated: int | None = None
+    coordinates: int | None = None
+    asked: int | None = None
     abandoned: str | None = None
 
     def over(self, other: RoundFacts) -> RoundFacts:
@@ -180,6 +184,11 @@ class Auditor(ABC):
     reads: frozenset[str] = frozenset({"sent", "released"})
     wants_truth: bool = False
     watch: Watch | None = None
+
+    @property
+    def canaries_played(self) -> tuple[int, int] | None:
+        """How many canaries took part, of how many planned; None for auditors without canaries."""
+        return None
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Called once before round 1 with the model's size and the planned rounds."""

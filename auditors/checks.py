@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
@@ -14,6 +13,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Auditor, Canary, RoundFacts, RoundView
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.finding import Finding, plain
+from leakmeter.auditors.form import form
 from leakmeter.auditors.rng import stream
 
 Make = Callable[[], Auditor]
@@ -33,18 +33,23 @@ def check_auditor(make: Make) -> None:
 
 
 def check_findings_are_complete(make: Make) -> None:
-    """Findings carry the auditor's name, a finite or infinite value, and survive JSON."""
+    """Findings have the auditor's name and typed fields, and a report gives them back."""
     auditor = make()
-    findings = _play(auditor)
+    findings, as_read = _play(auditor), form(Finding)
     assert findings, f"{auditor.name} must report at least one finding in {ROUNDS} rounds"
     for finding in findings:
         assert isinstance(finding, Finding), f"findings must be Finding, got {type(finding)}"
         assert finding.auditor == auditor.name, f"auditor must be {auditor.name!r}: {finding}"
-        assert not math.isnan(finding.value), f"value must be a number: {finding}"
+        model = finding.threat_model
+        assert model.sees is not None or finding.kind == "diagnostic", (
+            f"threat_model.sees must say what the attacker sees: {finding}"
+        )
         try:
-            json.dumps(finding.to_json(), allow_nan=False)
+            written = json.loads(json.dumps(finding.to_json(), allow_nan=False))
+            read = as_read.read(written, finding.quantity)
         except (TypeError, ValueError) as error:
             raise AssertionError(f"findings must survive JSON: {error}") from error
+        assert read.to_json() == written, f"findings must survive JSON unchanged: {finding}"
 
 
 def check_same_seed_same_findings(make: Make) -> None:

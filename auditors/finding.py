@@ -131,7 +131,12 @@ class ThreatModel:
 
 @dataclass(frozen=True)
 class Limitation:
-    """What an audit cannot see or show in this project; a sentence, never a number."""
+    """What an audit cannot see or show in this project; a sentence, never a number.
+
+    Attributes:
+        auditor: Which one says so.
+        text: What it cannot see or show, and what to do.
+    """
 
     auditor: str
     text: str
@@ -242,6 +247,8 @@ class Finding(Bound):
             raise ValueError(f"adjacency must be one of {allowed}, got {self.adjacency!r}")
         if self.unit not in get_args(Unit):
             raise ValueError(f"unit must be one of {get_args(Unit)}, got {self.unit!r}")
+        if self.server_round is not None and self.server_round < 1:
+            raise ValueError(f"server_round must be at least 1, got {self.server_round}")
 
     @property
     def observer(self) -> Observer:

@@ -39,6 +39,11 @@ class NotCovered(Auditor):
         self.name, self.reads = auditor.name, auditor.reads
         self.wants_truth = auditor.wants_truth
 
+    @property
+    def canaries_played(self) -> tuple[int, int] | None:
+        """The other's canaries."""
+        return self._auditor.canaries_played
+
     def begin(self, dim: int, num_rounds: int) -> None:
         """Begin."""
         self._auditor.begin(dim, num_rounds)

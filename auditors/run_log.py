@@ -6,14 +6,16 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors.finding import Finding, plain
+from leakmeter.auditors.assumptions import sentence_of
+from leakmeter.auditors.finding import Finding, Limitation, RunWarning, plain
 
-SCHEMA = "leakmeter-report/1"
+SCHEMA = "leakmeter-report/2"
+FIRST = "leakmeter-report/1"  # whose claims were prose
 # Packages whose release a number may depend on.
 _PACKAGES = ("leakmeter", "flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
 
@@ -35,6 +37,7 @@ class RoundLine:
     def to_json(self) -> dict[str, Any]:
         """Return the line as a plain dictionary."""
         return {
+            "schema": SCHEMA,
             "server_round": self.server_round,
             "accuracy": plain(self.accuracy),
             "num_clients": self.num_clients,
@@ -65,6 +68,11 @@ class RunLog:
             self._rounds.touch()
         else:
             lines = [line for line in read_rounds(folder) if line["server_round"] <= keep]
+            if (other := other_schema(lines)) is not None:
+                raise ValueError(
+                    f"{self._rounds} must hold rounds of {SCHEMA}, got {other}: a run cannot be "
+                    "resumed across schemas"
+                )
             if [line["server_round"] for line in lines] != list(range(1, keep + 1)):
                 raise ValueError(f"{self._rounds} must hold rounds 1 to {keep}, got {len(lines)}")
             write_atomically(self._rounds, "".join(_line(x) for x in lines))
@@ -76,20 +84,43 @@ class RunLog:
             file.flush()
             os.fsync(file.fileno())
 
-    def finish(self, findings: Sequence[Finding], failures: Sequence[str]) -> Path:
-        """Write the report: all rounds, all findings, and which auditors failed."""
+    def finish(
+        self,
+        findings: Sequence[Finding],
+        failures: Sequence[str],
+        limitations: Sequence[Limitation] = (),
+        warnings: Sequence[RunWarning] = (),
+    ) -> Path:
+        """Write the report.
+
+        Args:
+            findings: Those of the run; those of its rounds are in the log already.
+            failures: Which auditors were left out, when and why.
+            limitations: What auditors cannot see or show here.
+            warnings: Reasons to doubt the run itself.
+        """
         rounds = read_rounds(self._rounds.parent)
-        of_rounds = [finding for line in rounds for finding in line.pop("findings")]
+        listed = [finding for line in rounds for finding in line.pop("findings")]
+        listed += [f.to_json() for f in findings]
         report = {
             "schema": SCHEMA,
             "config": self._config,
             "versions": versions(),
-            "rounds": rounds,
-            "findings": of_rounds + [f.to_json() for f in findings],
+            "rounds": [{k: v for k, v in line.items() if k != "schema"} for line in rounds],
+            "findings": listed,
             "failures": list(failures),
+            "limitations": [asdict(one) for one in limitations],
+            "warnings": [asdict(one) for one in warnings],
+            "glossary": glossary(listed),
         }
         write_atomically(self._report, json.dumps(report, indent=1, allow_nan=False) + "\n")
         return self._report
+
+
+def glossary(findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return each assumption of the findings with its sentence, for readers without Python."""
+    names = {name for finding in findings for name in finding["assumptions"]}
+    return {name: sentence_of(name) for name in sorted(names)}
 
 
 def versions() -> dict[str, str]:
@@ -112,6 +143,12 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
     path = folder / "rounds.jsonl"
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def other_schema(lines: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the schema of the first line that has another one than ours; the first had no name."""
+    found = (str(line.get("schema", FIRST)) for line in lines)
+    return next((schema for schema in found if schema != SCHEMA), None)
 
 
 def write_atomically(path: Path, data: str | bytes) -> None:

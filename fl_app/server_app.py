@@ -40,7 +40,7 @@ def main(grid: Grid, context: Context) -> None:
     progress = Progress()
     progress.say(f"run folder: {folder.path}")
     outcome = run_on(grid, folder, progress)
-    progress.summary(outcome.findings, outcome.failures)
+    progress.summary(outcome.findings, outcome.failures, outcome.limitations, outcome.warnings)
     leave_page(folder.path, progress.say)
 
 

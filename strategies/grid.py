@@ -11,6 +11,8 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from leakmeter.auditors.hook import wire
+
 _log = logging.getLogger("flwr")
 
 # Flower's error code for an exception inside the client app: asking again would not help.
@@ -173,4 +175,4 @@ def _reason(reply: Message) -> str:
 
 def _app_raised(reply: Message) -> bool:
     """Whether the client app itself failed."""
-    return reply.has_error() and reply.error.code == CLIENT_APP_RAISED
+    return reply.has_error() and reply.error.code in (CLIENT_APP_RAISED, wire.NOT_FINITE)

@@ -19,9 +19,10 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, RoundView
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import survey, understood, weight_key, with_round, wrappers
+from leakmeter.auditors.hook.health import Health
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.open_round import (
     NO_CANARIES,
@@ -47,7 +48,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 class Audited(Wrapper):
     """Runs `strategy` as it is and shows every round to the auditors.
 
-    What an auditor cannot do in this project is logged before anybody trains.
+    Before training starts, each auditor logs what it cannot measure in this project.
 
     Args:
         strategy: Any Flower strategy, also one that wraps others. `Audited` must be outermost.
@@ -84,6 +85,7 @@ class Audited(Wrapper):
         self._layout: Layout | None = None
         self._project: Project | None = None
         self._numbers = ClientNumbers()
+        self._health = Health()
         self._open: OpenRound | None = None
         self._seen = 0
         self._has_tap = True  # until nobody has answered for one
@@ -98,6 +100,16 @@ class Audited(Wrapper):
     def failures(self) -> Sequence[str]:
         """Which auditors were left out, when and why."""
         return self._panel.failures
+
+    @property
+    def limitations(self) -> Sequence[Limitation]:
+        """What auditors cannot see or show in this project."""
+        return self._panel.limitations
+
+    @property
+    def warnings(self) -> Sequence[RunWarning]:
+        """Reasons to doubt the run itself, as far as it has gone."""
+        return self._health.warnings(self._panel.canaries)
 
     def findings(self) -> list[Finding]:
         """Return all findings so far."""
@@ -141,13 +153,14 @@ class Audited(Wrapper):
     def state(self) -> dict[str, Any]:
         """Return the layout and what the auditors need to go on after an interruption."""
         layout = asdict(self._layout) if self._layout else None
-        return {"layout": layout, **self._panel.state()}
+        return {"layout": layout, "health": self._health.state(), **self._panel.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned; it reaches the auditors before their round."""
         # The first record's layout: FedAvg has turned integer arrays into floats since.
         if state["layout"] is not None:
             self._layout = Layout.from_json(state["layout"])
+        self._health.restore(state["health"])
         self._panel.restore(state)
 
     def _hooks(self) -> Mapping[str, Callable[..., Any]]:
@@ -232,7 +245,14 @@ class Audited(Wrapper):
         findings: list[Finding] = []
         if opened is not None and updates is not None:
             try:
-                findings = self._panel.observe(self._view(opened, updates, arrays))
+                view = self._view(opened, updates, arrays)
+                findings = self._panel.observe(view)
+                self._health.note(
+                    view,
+                    asked=len(opened.clients),
+                    refused=sum(map(wire.says_not_finite, replies)),
+                    plain=opened.plain(view.truth, updates),
+                )
             except Exception as error:
                 self._panel.fail(f"round {server_round} could not be audited", error)
         answered = sum(m.has_content() for m in replies) if updates is None else len(updates)
@@ -265,6 +285,8 @@ class Audited(Wrapper):
         if not self._panel.wants_truth or (opened.hides_updates and not self._has_tap):
             return {}, {}
         truth, weights = opened.truth(updates, self._timeout)
+        if opened.hides_updates:  # a client may have kept an update that it then refused to send
+            truth = {client: truth[client] for client in truth if client in updates}
         if updates and not truth:
             self._has_tap = False  # a client app without one is not asked again
             self._panel.note_truth(NO_TRUTH)
@@ -303,8 +325,12 @@ class Audited(Wrapper):
         for wrapper in wrappers(self.strategy):  # what the mechanism itself guarantees
             final += wrapper.findings()
         self._lines.findings += final
+        for warning in self.warnings:
+            _log.info("%s", warning.text)
         if self._run_log is not None:
-            path = self._run_log.finish(final, self.failures).resolve()
+            path = self._run_log.finish(
+                final, self.failures, self.limitations, self.warnings
+            ).resolve()
             _log.info("Audit written to %s; a page: leakmeter report %s", path, path.parent)
 
     def _refuse(self, *args: Any, **more: Any) -> NoReturn:

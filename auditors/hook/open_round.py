@@ -77,12 +77,17 @@ class Updates(Mapping[int, Vector]):
     def mean(self) -> Vector | None:
         """Return the weighted mean update; None if the replies hold no plain updates."""
         total = sum(self.weights.values())
-        if total <= 0 or not all(map(self._is_plain, self._records.values())):
+        if total <= 0 or not self.are_plain:
             return None
         mean = np.zeros(self._layout.dim)
         for client, update in self.items():
             mean += self.weights[client] / total * update
         return mean
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether no mask hides any of them."""
+        return all(map(self._is_plain, self._records.values()))
 
     def _is_plain(self, record: Mapping[str, Array]) -> bool:
         return set(self._layout.names) <= set(record)
@@ -157,6 +162,12 @@ class OpenRound:
             sent=self.sent,
             timeout=timeout,
         )
+
+    def plain(self, truth: Mapping[int, Vector], updates: Updates) -> Mapping[int, Vector]:
+        """Return updates that neither masks nor noise hide: the truth, or as sent; else none."""
+        if truth or self.is_noised or not updates.are_plain:
+            return truth
+        return updates
 
 
 class ClientNumbers:

@@ -18,15 +18,15 @@ from leakmeter.auditors.finding import Finding, Limitation
 
 _log = logging.getLogger("flwr")
 _BEFORE = "before round 1"
-_SILENT = "it has found nothing to say about any round or the run, so nothing follows about leaks"
+_SILENT = "produced no findings; this is not evidence of privacy"
 
 
 class Panel:
     """Calls each auditor in turn and keeps the reason where one has failed.
 
     A wrong setting that shows in `begin`, before anything is sent, is an error. What an auditor
-    cannot do in this project is said before anybody trains, and is a finding of the report; an
-    auditor that can do nothing, or fails later, is left out, and the report names the reason.
+    cannot do in this project is logged before anybody trains, and is a limitation in the report.
+    An auditor that can do nothing, or fails later, is left out, and the report names the reason.
     """
 
     def __init__(self, auditors: Sequence[Auditor]) -> None:
@@ -44,6 +44,12 @@ class Panel:
     def limitations(self) -> tuple[Limitation, ...]:
         """What auditors cannot see or show in this project."""
         return tuple(self._limitations)
+
+    @property
+    def canaries(self) -> list[tuple[int, int]]:
+        """Canaries that took part and that were planned, of each auditor that plays any."""
+        played = (auditor.canaries_played for auditor in self.auditors)
+        return [counts for counts in played if counts is not None]
 
     @property
     def wants_truth(self) -> bool:

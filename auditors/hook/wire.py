@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.canary import SEED_BITS
@@ -32,6 +32,9 @@ CONFIG = "config"  # Flower's own, with the round
 
 # Message types.
 IDENTITY_QUERY = "query.identity"
+
+# Error codes of replies; Flower's own are below 100.
+NOT_FINITE = 1701  # the update, its weight or a metric is not finite
 
 # Metrics.
 WEIGHT = "num-examples"  # Flower's default name of a client's weight
@@ -132,6 +135,17 @@ def _arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
     if len(found) != 1:
         raise ValueError(f"content must hold exactly one ArrayRecord, got {len(found)}")
     return found[0]
+
+
+def not_finite(message: Message, what: str) -> Message:
+    """Return the reply of a client that keeps back an update because it is not finite."""
+    reason = f"{what} is not finite: training diverged, so this client stays out of the round"
+    return Message(Error(NOT_FINITE, reason), reply_to=message)
+
+
+def says_not_finite(reply: Message) -> bool:
+    """Whether a client has kept back its update because it is not finite."""
+    return reply.has_error() and reply.error.code == NOT_FINITE
 
 
 def weight(content: RecordDict, key: str = WEIGHT) -> float:

@@ -71,6 +71,8 @@ class NoiseMod:
             )
         start = layout.flatten(sent)
         update = layout.flatten(wire.arrays(reply.content)) - start
+        if not np.isfinite(update).all():
+            return wire.not_finite(message, "the update")
         bounded = clip(update, norm)
         is_below = bounded is update
         if std > 0:

@@ -20,7 +20,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.participant import Participant, Policy, RefusedError
-from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.quantise import NotFiniteError, Quantiser
 from leakmeter.clients.secure_sum.wire import (
     get_by_number,
     get_keys_of_peers,
@@ -124,7 +124,10 @@ class MaskMod:
             return reply
         update = _difference(layout, wire.arrays(reply.content), sent)
         rng = self._rounding(before.session.server_round, context)
-        vector = _encode(quantiser, update, reply.content, weight_key, rng)
+        try:
+            vector = _encode(quantiser, update, reply.content, weight_key, rng)
+        except NotFiniteError:
+            return wire.not_finite(message, "the update or a metric")
         after, masked = opened.upload(vector, quantiser.ring)
         # Last, since an exception after it would leave a client that thinks it has uploaded.
         context.state[wire.MASK] = put_participant(after)
@@ -206,9 +209,10 @@ def _encode(
     except ValueError as error:
         # The text of an exception travels in clear, and this one shows the client's numbers.
         _log.error("secure sum: this client stays out of the round: %s", error)
+        if isinstance(error, NotFiniteError):
+            raise
         raise RefusedError(
-            "update, weight or a metric is not finite, missing or out of range; "
-            "the client's own log says which"
+            "update, weight or a metric is missing or out of range; the client's own log says which"
         ) from None
 
 

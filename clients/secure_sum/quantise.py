@@ -31,6 +31,10 @@ _MAX_LEVELS = 1 << 40
 _CHUNK = 1 << 14
 
 
+class NotFiniteError(ValueError):
+    """An update or a metric holds NaN or an infinity: training has diverged."""
+
+
 @dataclass(frozen=True)
 class SecureMean:
     """What a secure sum says after decoding, and all it says.
@@ -39,7 +43,7 @@ class SecureMean:
         mean: Weighted mean of the clipped updates.
         total_weight: Sum of the weights.
         metrics: Weighted mean of each named metric.
-        saturated: Coordinates and metrics that were clipped, over all clients.
+        saturated: Coordinates that were clipped, over all clients; metrics do not count.
         num_clients: Contributors.
         quantum: The mean differs by less than this from the unrounded one, in every coordinate.
     """
@@ -153,7 +157,7 @@ class Quantiser:
         if update.ndim != 1:
             raise ValueError(f"update must be a flat vector, got shape {update.shape}")
         units = self._weight_units(weight)
-        parts, clipped = self._metric_units(units, metrics, rng)
+        parts, clipped = self._metric_units(units, metrics, rng), 0
         vector = np.empty(self.num_slots(len(update)), self.ring.dtype)
         # One draw keys a cipher stream: ten times faster than a float64 a coordinate from `rng`.
         key = rng.bytes(32)
@@ -209,7 +213,7 @@ class Quantiser:
             ("total weight in units", num_clients, units, num_clients * self._max_units),
             ("smallest sum in steps", -largest, int(sums.min(initial=0)), largest),
             ("largest sum in steps", -largest, int(sums.max(initial=0)), largest),
-            ("saturated", 0, saturated, num_clients * (len(sums) + len(parts))),
+            ("saturated", 0, saturated, num_clients * len(sums)),
             *(("metric in weight units", 0, part, units) for part in parts),
         ]
         wrong = [
@@ -261,26 +265,25 @@ class Quantiser:
 
     def _metric_units(
         self, units: int, metrics: Mapping[str, float], rng: np.random.Generator
-    ) -> tuple[list[int], int]:
-        """Return each metric's place in its range times the weight, and how many were clipped."""
+    ) -> list[int]:
+        """Return each metric's place in its range times the weight."""
         if missing := sorted(self.metrics.keys() - metrics.keys()):
             raise ValueError(f"metrics must have {sorted(self.metrics)}, lacks {missing}")
-        parts, clipped = [], 0
+        parts = []
         for name in sorted(self.metrics):
             (low, high), value = self.metrics[name], metrics[name]
             if not math.isfinite(value):
-                raise ValueError(f"metrics[{name!r}] must be finite, got {value}")
-            clipped += not low <= value <= high
+                raise NotFiniteError(f"metrics[{name!r}] must be finite, got {value}")
             exact = units * (min(max(value, low), high) - low) / (high - low)
             parts.append(min(math.floor(exact + rng.random()), units))
-        return parts, clipped
+        return parts
 
     def _bounded(self, update: NDArray[np.floating]) -> tuple[Vector, int]:
         """Return the coordinates within the room, and how many had to be clipped."""
         values = update.astype(np.float64)
         peak = float(np.abs(values).max(initial=0.0))
         if not math.isfinite(peak):
-            raise ValueError(f"update must be finite, got a coordinate of {peak}")
+            raise NotFiniteError(f"update must be finite, got a coordinate of {peak}")
         if peak <= self.room:
             return values, 0
         if self.noise_std > 0:

@@ -143,7 +143,7 @@ def _launch(folder: RunFolder, how_to_resume: str) -> int:
         progress.stop()
         progress.say(f"the run failed; {how_to_resume}")
         raise
-    progress.summary(outcome.findings, outcome.failures)
+    progress.summary(outcome.findings, outcome.failures, outcome.limitations, outcome.warnings)
     has_page = leave_page(folder.path, progress.say)
     progress.say(f"report: {folder.path / 'report.json'}")
     return 1 if outcome.failures or not has_page else 0

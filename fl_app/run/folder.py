@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from leakmeter.auditors.run_log import read_rounds
+from leakmeter.auditors.run_log import SCHEMA, other_schema, read_rounds
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run import checkpoint
@@ -66,7 +66,8 @@ class RunFolder:
         file, a run log that lacks rounds, settings that are not those the run began with.
         """
         try:
-            rounds = [int(line["server_round"]) for line in read_rounds(self.path)]
+            lines = read_rounds(self.path)
+            rounds = [int(line["server_round"]) for line in lines]
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"resume needs whole lines in {self.path / 'rounds.jsonl'}: {error}"
@@ -74,6 +75,12 @@ class RunFolder:
         # The line of a round is written before its checkpoint, so the first may stand alone.
         if not self.checkpoint.exists() and rounds in ([], [1]):
             return None
+        if (other := other_schema(lines)) is not None:
+            raise ConfigError(
+                f"resume needs a run of {SCHEMA}, but {self.path} has rounds of {other}: resume it "
+                f"with the release that began it, or start again with --config "
+                f"{self.path / 'config.toml'}"
+            )
         state = checkpoint.load(self.checkpoint)
         self._check(state, rounds)
         return dict(state)

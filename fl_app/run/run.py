@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
-from leakmeter.auditors import Audited, Finding
+from leakmeter.auditors import Audited, Finding, Limitation, RunWarning
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
@@ -31,6 +31,8 @@ class Outcome:
 
     findings: Sequence[Finding]
     failures: Sequence[str]
+    limitations: Sequence[Limitation]
+    warnings: Sequence[RunWarning]
 
 
 def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
@@ -57,7 +59,7 @@ def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
     finally:  # what was released counts, however the run ends
         if charge(config, strategy, folder.path) is not None:
             progress.say(statement(config))
-    return Outcome(audited.findings(), audited.failures)
+    return Outcome(audited.findings(), audited.failures, audited.limitations, audited.warnings)
 
 
 def _first_arrays(
@@ -83,7 +85,7 @@ def _audited(
 
     def keep(line: RoundLine, model: ArrayRecord) -> None:
         # Before the checkpoint, so that a resume tries it again.
-        if line.num_clients == 0 and not _is_excused(strategy):
+        if line.num_clients == 0 and not (_is_excused(strategy) or _has_diverged(audited)):
             raise RuntimeError(f"no client answered in round {line.server_round}")
         charge(config, strategy, folder.path)
         folder.save(
@@ -111,6 +113,11 @@ def _audited(
 
 def _rounds_done(kept: Mapping[str, Any] | None) -> int:
     return 0 if kept is None else int(kept["server_round"])
+
+
+def _has_diverged(audited: Audited) -> bool:
+    """Whether clients have had updates that are not finite: a warning says so, and what to do."""
+    return any(warning.kind == "non-finite-updates" for warning in audited.warnings)
 
 
 def _is_excused(strategy: Strategy) -> bool:

@@ -186,6 +186,8 @@ class Masked(Wrapper):
             total_weight=mean.total_weight,
             quantum=mean.quantum,
             saturated=mean.saturated,
+            coordinates=mean.num_clients * len(mean.mean),
+            asked=len(current.exchange.messages),
         )
         _log.info("secure sum of %d of %d clients", len(survivors), len(current.sharers))
         if mean.saturated:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors import Auditor, Canary, Finding, RoundView, checks
+from leakmeter.auditors import Auditor, Canary, Finding, RoundView, ThreatModel, checks
 from leakmeter.auditors.checks import CHECKS, check_auditor
 
 
@@ -19,8 +19,7 @@ def found(name: str, value: Any, server_round: int | None = None, **more: Any) -
         "rule": "length of the change",
         "auditor": name,
         "quantity": "length",
-        "threat_model": "outsider who gets both models",
-        "observer": "outsider",
+        "threat_model": ThreatModel(observer="outsider", sees="round model"),
     }
     return Finding(value=value, server_round=server_round, **(fields | more))
 
@@ -42,7 +41,7 @@ class Honest(Auditor):
     def observe(self, view: RoundView) -> Sequence[Finding]:
         score = self.score(view)
         self.total += score
-        return [found(self.name, score, view.server_round, details={"curve": np.ones(2)})]
+        return [found(self.name, score, view.server_round, facts={"norm": score})]
 
     def report(self) -> Sequence[Finding]:
         return [found(self.name, self.total)]
@@ -68,14 +67,25 @@ class UnderAnotherName(Honest):
         return [found("somebody", 1.0)]
 
 
-class WithoutThreatModel(Honest):
+class SeesNothing(Honest):
     def report(self) -> Sequence[Finding]:
-        return [found(self.name, 1.0, threat_model="")]
+        nothing = ThreatModel(observer="outsider", sees=None)
+        return [found(self.name, 1.0, kind="estimate", threat_model=nothing)]
 
 
 class NotJson(Honest):
     def report(self) -> Sequence[Finding]:
-        return [found(self.name, 1.0, details={"set": {1, 2}})]
+        return [found(self.name, 1.0, facts={"set": {1, 2}})]
+
+
+class UntypedDetails(Honest):
+    def report(self) -> Sequence[Finding]:
+        return [found(self.name, 1.0, details=({"curve": [1, 2]},))]
+
+
+class ListAsFact(Honest):
+    def report(self) -> Sequence[Finding]:
+        return [found(self.name, 1.0, facts={"curve": [1.0, 2.0]})]
 
 
 class Moody(Honest):
@@ -166,8 +176,10 @@ BROKEN: list[tuple[type[Auditor], Callable[[checks.Make], None], str]] = [
     (SaysNothing, checks.check_findings_are_complete, "must report at least one finding"),
     (NotAFinding, checks.check_findings_are_complete, "findings must be Finding"),
     (UnderAnotherName, checks.check_findings_are_complete, "auditor must be 'honest'"),
-    (WithoutThreatModel, checks.check_findings_are_complete, "threat_model must not be empty"),
+    (SeesNothing, checks.check_findings_are_complete, "sees must say what the attacker sees"),
     (NotJson, checks.check_findings_are_complete, "must survive JSON"),
+    (UntypedDetails, checks.check_findings_are_complete, r"length.details\[0\].type must be one"),
+    (ListAsFact, checks.check_findings_are_complete, r"length.facts.curve must be a number"),
     (Moody, checks.check_same_seed_same_findings, "equal auditors"),
     (FirstComeFirstScored, checks.check_order_of_replies_is_immaterial, "reply order"),
     (LooksAtTruth, checks.check_only_declared_fields_are_read, r"\['released', 'sent'\] only"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leakmeter.auditors import Assumption, Limitation, RunWarning
 from leakmeter.auditors.run_log import (
     SCHEMA,
     RoundLine,
@@ -154,3 +155,37 @@ def test_the_report_says_which_releases_made_it(tmp_path: Path) -> None:
 def test_packages_that_are_not_there_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakmeter.auditors.run_log._PACKAGES", ("numpy", "no-such-package"))
     assert set(versions()) == {"python", "numpy"}
+
+
+def test_the_report_explains_its_assumptions_and_says_what_is_wrong(tmp_path: Path) -> None:
+    log = RunLog(tmp_path, {})
+    log.add(RoundLine(1, 5, {}, (finding(assumptions=("fair-coins",), server_round=1),)))
+    log.finish(
+        [finding(assumptions=("my own words",))],
+        [],
+        [Limitation("mine", "cannot see it")],
+        [RunWarning.of("abandoned-rounds", 1, 4)],
+    )
+    report = strict((tmp_path / "report.json").read_text())
+    assert report["glossary"] == {
+        "fair-coins": Assumption.FAIR_COINS.sentence,
+        "my own words": "my own words",
+    }
+    assert report["limitations"] == [{"auditor": "mine", "text": "cannot see it"}]
+    [warning] = report["warnings"]
+    assert (warning["kind"], warning["value"], warning["count"], warning["total"]) == (
+        *("abandoned-rounds", 0.25),
+        *(1, 4),
+    )
+
+
+def test_rounds_of_another_schema_are_neither_resumed_nor_changed(tmp_path: Path) -> None:
+    log = RunLog(tmp_path, {})
+    log.add(line(1))
+    path = tmp_path / "rounds.jsonl"
+    old = path.read_text().replace(f'"schema": "{SCHEMA}", ', "")
+    assert old != path.read_text()
+    path.write_text(old)
+    with pytest.raises(ValueError, match="must hold rounds of leakmeter-report/2, got leakmeter-r"):
+        RunLog(tmp_path, {}, keep=1)
+    assert path.read_text() == old

@@ -5,27 +5,19 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.run_log import SCHEMA
+from leakmeter.auditors.form import FormError, form, short
+from leakmeter.auditors.run_log import FIRST, SCHEMA
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.report.read.fields import REPORT, ROUND, checked, finding, mapping, text
+from leakmeter.fl_app.report.read.first import FirstLine, FirstReport, today
+from leakmeter.fl_app.report.read.report import Line, Report, Round
 
 # Settings that every run of our own command line notes.
 _OURS = {"dataset", "model", "algorithm", "secagg", "auditors", "engine"}
-
-
-@dataclass(frozen=True)
-class Round:
-    """One finished round."""
-
-    server_round: int
-    accuracy: float | None
-    num_clients: int
-    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -101,48 +93,66 @@ def read_run(path: Path) -> Run:
 def _finished(folder: Path, path: Path) -> Run:
     values = _parsed(_text(path), str(path))
     schema = values.get("schema") if isinstance(values, dict) else None
-    if schema != SCHEMA:
-        raise ConfigError(f"{path}: schema must be {SCHEMA}, got {schema!r}")
-    found = checked(values, REPORT, str(path))
-    try:  # not in the first reports of this schema
-        versions = mapping(text)(values.get("versions", {}))
-    except ValueError as error:
-        raise ConfigError(f"{path}: versions must be {error}") from None
-    return Run(
-        name=folder.name,
-        folder=folder,
-        config=found["config"],
-        versions=versions,
-        rounds=_rounds(found["rounds"], f"{path}: rounds"),
-        findings=_findings(found["findings"], f"{path}: findings"),
-        failures=found["failures"],
-    )
+    run = Run(name=folder.name, folder=folder)
+    if schema == SCHEMA:
+        report: Report = _read(Report, values, path)
+        known = {f.name: getattr(report, f.name) for f in fields(report)}
+        return replace(run, **{k: v for k, v in known.items() if k not in ("schema", "glossary")})
+    if schema == FIRST:
+        first: FirstReport = _read(FirstReport, values, path)
+        findings, limitations = today(first.findings)
+        return replace(
+            run,
+            config=first.config,
+            # Not in the first reports of this schema.
+            versions=_read(Mapping[str, str], values.get("versions", {}), path, "versions"),
+            rounds=first.rounds,
+            findings=findings,
+            failures=first.failures,
+            limitations=limitations,
+            is_typed=False,
+        )
+    raise ConfigError(_foreign(path, schema))
 
 
 def _unfinished(folder: Path, path: Path) -> Run:
     lines = [line for line in _text(path).splitlines(keepends=True) if line.endswith("\n")]
     values = [_parsed(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1)]
-    rounds = _rounds(values, f"{path}: rounds")
-    findings: list[Finding] = []
-    for i, line in enumerate(values):
-        listed = checked(line, {"findings": REPORT["findings"]}, f"{path}: rounds[{i}]")
-        findings += _findings(listed["findings"], f"{path}: rounds[{i}].findings")
-    return Run(
-        name=folder.name,
-        folder=folder,
-        config=_settings(folder / "config.toml"),
-        rounds=rounds,
-        findings=tuple(findings),
-        is_finished=False,
+    schemas = {str(v.get("schema", FIRST)) for v in values if isinstance(v, dict)}
+    if unknown := schemas - {SCHEMA, FIRST}:
+        raise ConfigError(_foreign(path, min(unknown)))
+    run = Run(name=folder.name, folder=folder, is_finished=False)
+    config = _settings(folder / "config.toml")
+    if schemas == {FIRST}:
+        first: tuple[FirstLine, ...] = _read(tuple[FirstLine, ...], values, path, "rounds")
+        findings, limitations = today(tuple(f for line in first for f in line.findings))
+        return replace(
+            run,
+            config=config,
+            rounds=first,
+            findings=findings,
+            limitations=limitations,
+            is_typed=False,
+        )
+    rounds: tuple[Line, ...] = _read(tuple[Line, ...], values, path, "rounds")
+    found = tuple(f for line in rounds for f in line.findings)
+    return replace(run, config=config, rounds=rounds, findings=found)
+
+
+def _read(cls: Any, values: Any, path: Path, where: str = "") -> Any:
+    """Return the values in their form; a wrong one is a user's mistake."""
+    try:
+        return form(cls).read(values, where)
+    except FormError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _foreign(path: Path, schema: Any) -> str:
+    """Return why a file is not read, and what to do about it."""
+    return (
+        f"{path}: schema must be {SCHEMA} or {FIRST}, got {short(schema)}. If a newer release of "
+        "leakmeter wrote it, read it with that release."
     )
-
-
-def _rounds(values: Sequence[Any], where: str) -> tuple[Round, ...]:
-    return tuple(Round(**checked(line, ROUND, f"{where}[{i}]")) for i, line in enumerate(values))
-
-
-def _findings(values: Sequence[Any], where: str) -> tuple[Finding, ...]:
-    return tuple(finding(one, f"{where}[{i}]") for i, one in enumerate(values))
 
 
 def _settings(path: Path) -> dict[str, Any]:

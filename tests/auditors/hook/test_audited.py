@@ -27,6 +27,7 @@ from leakmeter.auditors import (
     Finding,
     OneShotCanaries,
     RoundView,
+    ThreatModel,
     canary_mod,
     tap_mod,
 )
@@ -83,8 +84,7 @@ class Spy(Auditor):
             rule="length",
             auditor=self.name,
             quantity="moved",
-            threat_model="outsider",
-            observer="outsider",
+            threat_model=ThreatModel(observer="outsider", sees="all models"),
             server_round=server_round,
         )
 

@@ -15,8 +15,8 @@ from leakmeter.auditors import (
     Audited,
     Auditor,
     Effort,
-    Finding,
     LikelihoodRatio,
+    Limitation,
     Look,
     MutualInformation,
     OneShotCanaries,
@@ -26,9 +26,9 @@ from leakmeter.auditors import (
     tap_mod,
 )
 from leakmeter.auditors.auditor import Project, UnableError
-from leakmeter.auditors.finding import THREAT_MODEL
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Chosen, FixedSize, Masked
+from tests.helpers.findings import finding
 
 CAPABLE = Project(dim=10_000, num_rounds=30, clients=12, seats=2)
 QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)
@@ -169,15 +169,13 @@ def test_an_auditor_that_never_finds_anything_is_named_in_the_report(federation:
         def observe(self, view: Any) -> Any:
             return self.says
 
-    def found() -> list[Finding]:
-        audited = masked(federation(5, mods=[MaskMod(seed=0)]), [Waiting()])
-        return [f for f in audited.findings() if f.auditor == "waiting"]
+    def limitations() -> Any:
+        return masked(federation(5, mods=[MaskMod(seed=0)]), [Waiting()]).limitations
 
-    [said] = found()
-    assert (said.auditor, said.quantity, said.kind) == ("waiting", "limit", "diagnostic")
-    assert "nothing follows about leaks" in said.rule
-    Waiting.says = (said,)
-    assert found() == [said, said]  # one a round, and no limit: it has spoken
+    text = "produced no findings; this is not evidence of privacy"
+    assert limitations() == (Limitation("waiting", text),)
+    Waiting.says = (finding(auditor="waiting"),)
+    assert limitations() == ()  # it has spoken
 
 
 def test_a_missing_tap_is_said_once_after_the_first_round(federation: Any, tmp_path: Path) -> None:
@@ -193,13 +191,12 @@ def test_a_missing_tap_is_said_once_after_the_first_round(federation: Any, tmp_p
     audited = masked(of, [auditor], out=tmp_path)
     assert audited.failures == []
     report = json.loads((tmp_path / "report.json").read_text())
-    [limit] = [f for f in report["findings"] if f["quantity"] == "limit"]
-    assert limit["rule"] == (
+    [limitation] = report["limitations"]
+    assert limitation["auditor"] == "likelihood-ratio"
+    assert limitation["text"] == (
         "no client kept its plain update, so the sum that was really released gets no verdict: in "
         "a simulation list tap_mod in the client app, behind the mods that mask or noise"
     )
-    assert (limit["kind"], limit["threat_model"]) == ("diagnostic", THREAT_MODEL)
-    assert not [f for f in report["findings"] if f["quantity"] == "verdict"]
 
 
 def test_a_model_too_small_for_canaries_leaves_the_auditor_out_and_trains(
@@ -230,6 +227,5 @@ def test_limits_survive_an_interruption(federation: Any) -> None:
     second = audited(1)
     second.restore(json.loads(json.dumps(first.state(), default=np.ndarray.tolist)))
     second.start(of.grid, of.arrays(), num_rounds=2)
-    lines = [[f.rule for f in a.findings() if f.quantity == "limit"] for a in (first, second)]
-    assert len(lines[0]) == 2  # few canaries, few honest clients
-    assert lines[0] == lines[1]
+    assert len(first.limitations) == 2  # few canaries, few honest clients
+    assert second.limitations == first.limitations

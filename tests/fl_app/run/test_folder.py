@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run import checkpoint
@@ -21,8 +22,8 @@ def state(server_round: int) -> dict[str, Any]:
     return {"server_round": server_round, "model": model, "strategy": [], "audit": {}}
 
 
-def write_rounds(folder: RunFolder, *rounds: int) -> None:
-    lines = "".join(f'{{"server_round": {r}}}\n' for r in rounds)
+def write_rounds(folder: RunFolder, *rounds: int, schema: str = SCHEMA) -> None:
+    lines = "".join(f'{{"schema": "{schema}", "server_round": {r}}}\n' for r in rounds)
     (folder.path / "rounds.jsonl").write_text(lines)
 
 
@@ -99,6 +100,23 @@ def test_a_record_with_a_broken_line_is_refused(folder: RunFolder, line: str) ->
         file.write(line)
     folder.save(state(1))
     with pytest.raises(ConfigError, match=r"resume needs whole lines in .*rounds\.jsonl"):
+        folder.load()
+
+
+@pytest.mark.parametrize("schema", ["leakmeter-report/1", "leakmeter-report/3"])
+def test_a_run_of_another_schema_is_refused_and_left_alone(folder: RunFolder, schema: str) -> None:
+    write_rounds(folder, 1, 2, schema=schema)
+    folder.save(state(2))
+    before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
+    with pytest.raises(ConfigError, match=f"resume needs a run of {SCHEMA}, but .* of {schema}: "):
+        folder.load()
+    assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
+
+
+def test_lines_of_the_first_schema_had_no_name(folder: RunFolder) -> None:
+    (folder.path / "rounds.jsonl").write_text('{"server_round": 1}\n')
+    folder.save(state(1))
+    with pytest.raises(ConfigError, match="has rounds of leakmeter-report/1"):
         folder.load()
 
 

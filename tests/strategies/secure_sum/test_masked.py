@@ -761,7 +761,11 @@ def test_the_auditor_is_shown_masked_vectors_and_complete_facts() -> None:
     assert facts.aggregate is not None
     assert np.allclose(facts.aggregate, clients.mean(range(4)), atol=facts.quantum or 0)
     known = {f.name for f in fields(RoundFacts) if getattr(facts, f.name) is not None}
-    assert known == {"aggregate", "num_clients", "total_weight", "quantum", "saturated"}
+    assert known == {
+        *("aggregate", "num_clients", "total_weight", "quantum"),
+        *("saturated", "coordinates", "asked"),
+    }
+    assert (facts.coordinates, facts.asked) == (4 * 7, 5)
     assert sorted(view.truth) == [0, 1, 2, 3]
     for client, update in view.truth.items():
         assert np.allclose(update, clients.update(client))

@@ -5,43 +5,30 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from leakmeter.auditors import Finding
-from leakmeter.auditors.run_log import SCHEMA, RoundLine, RunLog
+from leakmeter.auditors import Assumption, Finding, Limitation, RunWarning, ThreatModel
+from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.report.read.fields import FINDING, REPORT, ROUND
+from leakmeter.fl_app.report.read.report import Report, Round, Schema
 from leakmeter.fl_app.report.read.run import read_run, read_runs
-from tests.helpers import findings
+from tests.helpers.findings import finding
 from tests.helpers.project import ROOT
+from tests.helpers.reports import full, write_report
 
 DOCS = ROOT / "docs" / "report.md"
-
-finding = partial(
-    findings.finding,
-    value=math.inf,
-    kind="lower_bound",
-    confidence=0.95,
-    observer="server",
-    null_band=(0.0, math.inf),
-    sample_sizes={"in": 3},
-    assumptions=("one", "two"),
-    details={"x": [1, 2]},
-)
+OLD = Path(__file__).with_name("schema-1.json")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    record = RunLog(tmp_path / "run", {"seed": 3})
-    record.add(RoundLine(1, 5, {"accuracy": 0.5, "loss": math.nan}, (finding(server_round=1),)))
-    record.finish([finding()], ["x failed"])
-    return tmp_path / "run"
+    return write_report(tmp_path / "run")
 
 
 def changed(folder: Path, path: list[str | int], value: Any) -> None:
@@ -57,51 +44,102 @@ def changed(folder: Path, path: list[str | int], value: Any) -> None:
     (folder / "report.json").write_text(json.dumps(report))
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def test_what_was_written_is_read_back(folder: Path) -> None:
     run = read_run(folder)
-    assert (run.name, run.is_finished, run.config) == ("run", True, {"seed": 3})
-    assert run.findings == (finding(server_round=1), finding())
-    assert run.of_the_run == (finding(),)
+    assert (run.name, run.is_finished, run.is_typed, run.config) == ("run", True, True, {"seed": 3})
+    assert run.findings == (full(server_round=1), full(), finding())
+    assert run.of_the_run == (full(), finding())
     assert run.failures == ("x failed",)
+    assert run.limitations == (Limitation("mine", "cannot see it"),)
+    assert run.warnings == (RunWarning.of("dropouts", 1, 4),)
     assert (run.rounds[0].accuracy, run.accuracy) == (0.5, 0.5)
     assert math.isnan(run.rounds[0].metrics["loss"])
     assert read_run(folder / "report.json").findings == run.findings
+    (folder / "report.json").unlink()
+    unfinished = read_run(folder)
+    assert (unfinished.is_finished, unfinished.is_typed) == (False, True)
+    assert unfinished.findings == (full(server_round=1),)
 
 
-def test_records_without_versions_are_read(folder: Path) -> None:
-    changed(folder, ["versions"], KeyError)
-    assert read_run(folder).versions == {}
+def test_names_that_others_read_are_as_promised(folder: Path) -> None:
+    report = json.loads((folder / "report.json").read_text())
+    assert report["schema"] == SCHEMA == get_args(Schema)[0] == "leakmeter-report/2"
+    [warning] = report["warnings"]
+    assert (warning["kind"], warning["value"], warning["count"], warning["total"]) == (
+        *("dropouts", 0.25),
+        *(1, 4),
+    )
+    assert warning["text"]
+    assert report["limitations"] == [{"auditor": "mine", "text": "cannot see it"}]
+    first, _, plain = report["findings"]
+    assert (first["quantity"], first["kind"], first["adjacency"]) == (
+        *("epsilon", "lower_bound"),
+        "zero-out",
+    )
+    assert first["threat_model"] == {
+        "observer": "outsider",
+        "sees": "all models",
+        "holds": "canary",
+        "knows_cohort": False,
+        "participations": 2,
+        "game": None,
+        "colluders": 0,
+    }
+    assert (first["conditional"], plain["conditional"]) == (True, False)
+    assert report["glossary"] == {
+        "a sentence of my own": "a sentence of my own",
+        "independent-scores": Assumption.INDEPENDENT_SCORES.sentence,
+    }
 
 
 def test_fields_of_later_releases_are_left_alone(folder: Path) -> None:
     changed(folder, ["findings", 0, "more"], 1)
+    changed(folder, ["findings", 0, "threat_model", "more"], 1)
     changed(folder, ["more"], {})
-    assert read_run(folder).findings[0] == finding(server_round=1)
+    assert read_run(folder).findings[0] == full(server_round=1)
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (["schema"], "other/9", f"schema must be {SCHEMA}, got 'other/9'"),
-        (["schema"], KeyError, f"schema must be {SCHEMA}, got None"),
+        (["schema"], "other/9", f"schema must be {SCHEMA} or leakmeter-report/1, got 'other/9'"),
+        (["schema"], "leakmeter-report/3", "If a newer release of leakmeter wrote it, read it "),
+        (["schema"], KeyError, "got None"),
+        (["schema"], ["x"], "got ['x']"),
         (["rounds"], KeyError, "must have a field 'rounds'"),
-        (["failures"], [1], "failures must be a text, got [1]"),
-        (["versions"], {"numpy": 2}, "versions must be a text"),
+        (["failures"], [1], "failures[0] must be a text, got 1"),
+        (["versions"], {"numpy": 2}, "versions.numpy must be a text, got 2"),
         (["findings", 1, "kind"], "proof", "findings[1].kind must be one of guarantee, lower_b"),
         (["findings", 1, "value"], "much", 'findings[1].value must be a number, or "inf"'),
-        (["findings", 1, "value"], "nan", "findings[1].value must be a number, got nan"),
+        (["findings", 1, "value"], "nan", "findings[1]: value must be a number, got nan"),
         (["findings", 0, "value"], True, "findings[0].value must be a number"),
         (["findings", 1, "delta"], 2.0, "findings[1]: delta must be in [0, 1), got 2.0"),
         (["findings", 1, "confidence"], None, "findings[1]: a lower_bound must state its confid"),
-        (["findings", 1, "observer"], "god", "findings[1].observer must be one of server, outs"),
+        (
+            ["findings", 1, "threat_model", "observer"],
+            "god",
+            "findings[1].threat_model.observer must be one of server, outsider, wire, got 'god'",
+        ),
+        (["findings", 1, "threat_model", "sees"], 3, "findings[1].threat_model.sees must be one "),
+        (["findings", 1, "threat_model"], "server", "findings[1].threat_model must be an object"),
+        (["findings", 1, "threat_model", "colluders"], -1, "threat_model: colluders must be at"),
+        (["findings", 1, "details"], {}, "findings[1].details must be a list, got {}"),
+        (["findings", 1, "details", 2, "type"], "pie", "findings[1].details[2].type must be one"),
+        (["findings", 1, "details", 0, "fpr"], [0.1], "details[0]: fpr, fnr must have equal len"),
+        (["warnings", 0, "kind"], "bad", "warnings[0].kind must be one of clipped-coordinates"),
+        (["limitations", 0, "text"], KeyError, "limitations[0] must have a field 'text'"),
         (["findings", 1, "adjacency"], 3, "findings[1].adjacency must be one of add-remove, "),
         (["findings", 1, "null_band"], [1], "findings[1].null_band must be a list of 2, or null"),
         (["findings", 1, "saturated"], 0, "findings[1].saturated must be true or false, got 0"),
-        (["findings", 1, "server_round"], 0, "findings[1].server_round must be a whole number"),
+        (["findings", 1, "server_round"], 0, "findings[1]: server_round must be at least 1"),
         (["findings", 1, "rule"], KeyError, "findings[1] must have a field 'rule'"),
         (["findings", 1], [], "findings[1] must be an object, got []"),
-        (["rounds", 0, "num_clients"], -1, "rounds[0].num_clients must be a whole number, at "),
-        (["rounds", 0, "metrics"], {"a": "b"}, "rounds[0].metrics must be a number"),
+        (["rounds", 0, "num_clients"], -1, "rounds[0]: num_clients must be at least 0, got -1"),
+        (["rounds", 0, "metrics"], {"a": "b"}, "rounds[0].metrics.a must be a number"),
     ],
 )
 def test_a_wrong_field_is_one_line_that_names_file_place_and_what_is_allowed(
@@ -112,13 +150,14 @@ def test_a_wrong_field_is_one_line_that_names_file_place_and_what_is_allowed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     changed(folder, path, value)
+    before = contents(folder)
     assert main(["report", str(folder)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert str(folder / "report.json") in printed.err
     assert message in printed.err
-    assert not (folder / "report.html").exists()
+    assert contents(folder) == before
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": "leak', "\x00\x01"])
@@ -157,7 +196,7 @@ def test_a_broken_line_of_an_unfinished_run_is_named(folder: Path) -> None:
     (folder / "rounds.jsonl").write_text(whole + "{broken\n")
     with pytest.raises(ConfigError, match=r"rounds\.jsonl, line 2 must be JSON"):
         read_run(folder)
-    (folder / "rounds.jsonl").write_text(whole + '{"server_round": 2}\n')
+    (folder / "rounds.jsonl").write_text(whole + f'{{"schema": "{SCHEMA}", "server_round": 2}}\n')
     with pytest.raises(ConfigError, match=r"rounds\[1\] must have a field 'accuracy'"):
         read_run(folder)
     (folder / "rounds.jsonl").write_text(whole + whole[:30])  # cut off while it was written
@@ -184,5 +223,69 @@ def test_every_field_of_the_schema_is_documented() -> None:
     text = DOCS.read_text()
     assert SCHEMA in text
     documented = set(re.findall(r"^\| `([a-z_.]+)` \|", text, flags=re.MULTILINE))
-    assert {spec.name for spec in fields(Finding)} == set(FINDING)
-    assert documented >= {"schema", "versions", *REPORT, *ROUND, *FINDING}
+    types = (Report, Round, Finding, ThreatModel, Limitation, RunWarning)
+    assert documented >= {spec.name for one in types for spec in fields(one)} | {"conditional"}
+
+
+def test_a_report_of_the_first_schema_is_read_and_marked(tmp_path: Path) -> None:
+    shutil.copy(OLD, tmp_path / "report.json")
+    run, old = read_run(tmp_path), json.loads(OLD.read_text())
+    assert not run.is_typed
+    limits = [f for f in old["findings"] if f["quantity"] == "limit"]
+    assert [(one.auditor, one.text) for one in run.limitations] == [
+        (f["auditor"], f["rule"]) for f in limits
+    ]
+    kept = [f for f in old["findings"] if f["quantity"] != "limit"]
+    assert len(run.findings) == len(kept) == 19
+    for new, f in zip(run.findings, kept, strict=True):
+        assert (new.value, new.kind, new.quantity) == (f["value"], f["kind"], f["quantity"])
+        assert (new.auditor, new.delta, new.rule) == (f["auditor"], f["delta"], f["rule"])
+        assert new.threat_model.sentence() == f["threat_model"]
+        assert new.threat_model.observer == f["observer"]
+        assert (new.threat_model.sees, new.details) == (None, ())
+    assert run.findings[-1].facts["mechanism"] == "water-filling"
+    assert (run.versions["numpy"], run.warnings) == (old["versions"]["numpy"], ())
+
+
+def test_claims_of_the_first_schema_are_never_within_one_another(tmp_path: Path) -> None:
+    shutil.copy(OLD, tmp_path / "report.json")
+    models = [f.threat_model for f in read_run(tmp_path).findings] + [full().threat_model]
+    assert not any(a.is_within(b) for a in models[:-1] for b in models)
+    assert not any(b.is_within(a) for a in models[:-1] for b in models)
+
+
+def test_an_unfinished_run_of_the_first_schema_is_read(tmp_path: Path) -> None:
+    old = json.loads(OLD.read_text())
+    lines = [dict(line, findings=[]) for line in old["rounds"]]
+    lines[0]["findings"] = [f for f in old["findings"] if f["server_round"] == 1]
+    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    run = read_run(tmp_path)
+    assert (run.is_typed, run.is_finished, len(run.rounds)) == (False, False, 2)
+    assert len(run.findings) == len(lines[0]["findings"]) > 0
+
+
+def test_a_wrong_field_of_the_first_schema_is_named(tmp_path: Path) -> None:
+    shutil.copy(OLD, tmp_path / "report.json")
+    changed(tmp_path, ["versions"], KeyError)  # as in its first reports
+    assert read_run(tmp_path).versions == {}
+    changed(tmp_path, ["findings", 3, "observer"], "god")
+    with pytest.raises(ConfigError, match=r"findings\[3\]\.observer must be one of server, outs"):
+        read_run(tmp_path)
+
+
+def test_lines_of_several_schemas_are_refused(folder: Path) -> None:
+    (folder / "report.json").unlink()
+    line = json.loads((folder / "rounds.jsonl").read_text())
+    del line["schema"]
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.raises(ConfigError, match=r"rounds\[1\] must have a field 'schema'"):
+        read_run(folder)
+
+
+def test_rounds_of_a_newer_schema_are_refused(folder: Path) -> None:
+    (folder / "report.json").unlink()
+    line = json.loads((folder / "rounds.jsonl").read_text())
+    (folder / "rounds.jsonl").write_text(json.dumps(line | {"schema": "leakmeter-report/3"}) + "\n")
+    with pytest.raises(ConfigError, match=r"rounds\.jsonl: schema must be .*, got 'leakmeter-rep"):
+        read_run(folder)

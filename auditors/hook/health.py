@@ -1,0 +1,100 @@
+"""Counts what damages a run, round by round, and turns it into typed warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import RoundView
+from leakmeter.auditors.finding import RunWarning, WarningKind
+
+# Least share that is worth a warning; 0 for any at all. Under differential privacy most updates
+# may well be clipped, and a few dropouts are usual.
+_LEAST: Final[Mapping[WarningKind, float]] = {
+    "non-finite-updates": 0.0,
+    "clipped-coordinates": 0.0,
+    "abandoned-rounds": 0.0,
+    "dropouts": 0.05,
+    "clipped-updates": 0.9,
+}
+_ENOUGH_CANARIES: Final = 10
+# A clipped update has the clip norm up to the rounding of a float32 model.
+_AT_THE_NORM: Final = 1 - 1e-4
+
+
+class Health:
+    """What happened to the updates of a run, and out of how many."""
+
+    def __init__(self) -> None:
+        self._counts: dict[WarningKind, tuple[int, int]] = dict.fromkeys(_LEAST, (0, 0))
+
+    def note(
+        self, view: RoundView, *, asked: int, refused: int, plain: Mapping[int, Vector]
+    ) -> None:
+        """Count one round.
+
+        Args:
+            view: What the round showed.
+            asked: Clients that got a train message.
+            refused: Clients that would not send an update because it was not finite.
+            plain: Updates that neither masks nor noise hide; empty where there are none.
+        """
+        facts = view.facts
+        is_abandoned = facts.abandoned is not None
+        arrived = len(view.replies) if is_abandoned else facts.num_clients
+        asked = asked if facts.asked is None else facts.asked
+        self._add("abandoned-rounds", int(is_abandoned), 1)
+        self._add("dropouts", max(asked - arrived - refused, 0), asked)
+        self._add("non-finite-updates", refused + _not_finite(view), arrived + refused)
+        if facts.saturated is not None and facts.coordinates is not None:
+            self._add("clipped-coordinates", facts.saturated, facts.coordinates)
+        if facts.clip_norm is not None:
+            norms = [_norm(u) for client, u in plain.items() if client not in view.instructed]
+            clipped = sum(norm >= _AT_THE_NORM * facts.clip_norm for norm in norms)
+            self._add("clipped-updates", clipped, len(norms))
+
+    def warnings(self, canaries: Collection[tuple[int, int]]) -> tuple[RunWarning, ...]:
+        """Return what is worth a warning, the worst first.
+
+        Args:
+            canaries: Of each auditor that plays canaries: those that took part, those planned.
+        """
+        found = [
+            RunWarning.of(kind, count, total)
+            for kind, (count, total) in self._counts.items()
+            if count and count >= _LEAST[kind] * total
+        ]
+        found += [
+            RunWarning.of("few-canaries", played, planned)
+            for played, planned in canaries
+            if planned and played < _ENOUGH_CANARIES
+        ]
+        return tuple(found)
+
+    def state(self) -> dict[str, Any]:
+        """Return the counts so far."""
+        return {kind: list(counts) for kind, counts in self._counts.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that `state` returned."""
+        self._counts = {kind: (int(state[kind][0]), int(state[kind][1])) for kind in _LEAST}
+
+    def _add(self, kind: WarningKind, count: int, total: int) -> None:
+        before, of = self._counts[kind]
+        self._counts[kind] = (before + count, of + total)
+
+
+def _not_finite(view: RoundView) -> int:
+    """Return how many replies hold a value that is not finite."""
+    mean = view.facts.aggregate
+    if mean is not None and np.isfinite(mean).all():  # so is every update in it
+        return 0
+    return sum(not np.isfinite(update).all() for update in view.replies.values())
+
+
+def _norm(update: Vector) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.linalg.norm(update))

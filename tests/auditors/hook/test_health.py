@@ -1,0 +1,228 @@
+"""A damaged run says so: typed warnings with what they are out of."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import FedAvg
+
+from leakmeter.auditors import Audited, Auditor, Canary, RoundFacts, RoundView, canary_mod, tap_mod
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.health import Health
+from leakmeter.auditors.not_covered import NotCovered
+from leakmeter.clients import MaskMod, NoiseMod
+from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised
+from tests.helpers.findings import finding
+
+ZERO = np.zeros(3)
+
+
+def view(replies: int = 4, instructed: Any = None, **facts: Any) -> RoundView:
+    """Return a round with so many replies and these facts."""
+    known: dict[str, Any] = {"num_clients": replies, "aggregate": ZERO, **facts}
+    updates = dict.fromkeys(range(replies), ZERO)
+    return RoundView(1, ZERO, updates, ZERO, RoundFacts(**known), instructed=instructed or {})
+
+
+def noted(*rounds: RoundView, asked: int = 4, refused: int = 0, plain: Any = None) -> Health:
+    health = Health()
+    for one in rounds:
+        health.note(one, asked=asked, refused=refused, plain=plain or {})
+    return health
+
+
+def counts(health: Health, canaries: Any = ()) -> list[tuple[str, int, int]]:
+    return [(one.kind, one.count, one.total) for one in health.warnings(canaries)]
+
+
+def test_a_sound_run_has_no_warnings() -> None:
+    sound = view(saturated=0, coordinates=12, clip_norm=1.0)
+    assert counts(noted(sound, sound, plain={0: ZERO}), [(10, 10), (139, 150)]) == []
+
+
+def test_any_clipped_coordinate_is_worth_a_warning() -> None:
+    health = noted(view(saturated=0, coordinates=12), view(saturated=9, coordinates=12))
+    [warning] = health.warnings(())
+    assert (warning.kind, warning.count, warning.total) == ("clipped-coordinates", 9, 24)
+    assert warning.value == 0.375
+
+
+@pytest.mark.parametrize(("clipped", "said"), [(8, []), (9, [("clipped-updates", 9, 10)])])
+def test_updates_are_mostly_clipped_from_nine_in_ten(clipped: int, said: Any) -> None:
+    at_norm = np.full(3, 2 / math.sqrt(3)) * (1 - 1e-7)  # as float32 may have it
+    plain = {c: at_norm if c < clipped else at_norm / 1.01 for c in range(10)}
+    one = view(instructed={77: Canary(1, 1)}, clip_norm=2.0)
+    assert counts(noted(one, plain=plain | {77: at_norm})) == said  # a canary has the clip norm
+
+
+def test_without_plain_updates_nobody_says_how_many_were_clipped() -> None:
+    assert noted(view(clip_norm=2.0)).state()["clipped-updates"] == [0, 0]
+
+
+def test_dropouts_are_worth_a_warning_from_one_in_twenty() -> None:
+    assert counts(noted(view(95), asked=100)) == [("dropouts", 5, 100)]
+    assert counts(noted(view(96), asked=100)) == []
+    # A secure sum loses clients before the train messages go out.
+    assert counts(noted(view(4, asked=6), asked=5)) == [("dropouts", 2, 6)]
+
+
+def test_abandoned_rounds_are_counted_and_are_no_dropouts_by_themselves() -> None:
+    given_up = view(4, abandoned="too few", num_clients=0, aggregate=None)
+    assert counts(noted(view(), given_up)) == [("abandoned-rounds", 1, 2)]
+
+
+def test_updates_that_are_not_finite_are_counted_whether_they_come_or_are_kept_back() -> None:
+    broken = RoundView(
+        *(1, ZERO, {0: ZERO, 1: np.array([0, math.nan, 0]), 2: np.array([math.inf, 0, 0])}, ZERO),
+        RoundFacts(num_clients=3, aggregate=np.full(3, math.nan)),
+    )
+    assert counts(noted(broken, refused=1)) == [("non-finite-updates", 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("canaries", "said"),
+    [
+        ([(9, 20)], [("few-canaries", 9, 20)]),
+        ([(10, 20)], []),
+        ([(4, 4)], [("few-canaries", 4, 4)]),
+        ([(0, 0)], []),  # none was planned
+    ],
+)
+def test_fewer_than_ten_canaries_are_few(canaries: Any, said: Any) -> None:
+    assert counts(Health(), canaries) == said
+
+
+def test_the_worst_comes_first_and_survives_an_interruption() -> None:
+    health = noted(view(2, saturated=1, coordinates=6), refused=1)
+    again = Health()
+    again.restore(json.loads(json.dumps(health.state())))
+    assert again.warnings([(1, 2)]) == health.warnings([(1, 2)])
+    assert [kind for kind, *_ in counts(again, [(1, 2)])] == [
+        *("non-finite-updates", "clipped-coordinates", "dropouts"),
+        "few-canaries",
+    ]
+
+
+class Watch(Auditor):
+    """Plays a canary in client 0 and says how many."""
+
+    name = "watch"
+    wants_truth = True
+    played = 0
+
+    @property
+    def canaries_played(self) -> tuple[int, int]:
+        return self.played, 12
+
+    def instruct(self, server_round: int, chosen: Any) -> Any:
+        return {0: Canary(id=1, seed=1)} if 0 in chosen else {}
+
+    def observe(self, view: RoundView) -> Any:
+        self.played += len(view.instructed)
+        return [finding(auditor=self.name)]
+
+
+def inner() -> Chosen:
+    averaging = FedAvg(min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
+    return Chosen(averaging, FixedSize(5), num_clients=5, seed=0)
+
+
+def masked(clip_range: float = 8.0) -> Masked:
+    return Masked(inner(), max_weight=50.0, clip_range=clip_range)
+
+
+MODS = [MaskMod(required=False, allow_tap=True, seed=0), tap_mod, canary_mod]
+
+
+def warned(of: Any, strategy: Any, auditors: Any = (), **more: Any) -> dict[str, tuple[int, int]]:
+    """Return the warnings of two rounds."""
+    audited = Audited(strategy, list(auditors), **more)
+    audited.start(of.grid, of.arrays(), num_rounds=2)
+    assert audited.failures == []
+    return {one.kind: (one.count, one.total) for one in audited.warnings}
+
+
+def test_a_sound_federation_has_no_warnings(federation: Any) -> None:
+    for strategy in (inner(), masked()):
+        assert warned(federation(5, mods=MODS), strategy) == {}
+
+
+def test_clipped_coordinates_reach_the_report(federation: Any, tmp_path: Path) -> None:
+    found = warned(federation(5, mods=MODS), masked(0.25), out=tmp_path)
+    assert list(found) == ["clipped-coordinates"]
+    count, total = found["clipped-coordinates"]
+    assert total == 2 * 5 * 132
+    assert count > total / 2
+    [warning] = json.loads((tmp_path / "report.json").read_text())["warnings"]
+    assert (warning["kind"], warning["count"], warning["total"]) == (*found, count, total)
+    assert warning["value"] == count / total
+
+
+def test_a_metric_out_of_its_range_is_no_clipped_coordinate(federation: Any) -> None:
+    strategy = Masked(inner(), max_weight=50.0, clip_range=8.0, metrics={"train-loss": (0.0, 1.0)})
+    assert warned(federation(5, mods=MODS), strategy) == {}
+
+
+@pytest.mark.parametrize("make", [inner, masked])
+def test_dropouts_of_a_federation_are_counted(federation: Any, make: Any) -> None:
+    of = federation(5, mods=MODS, fails=lambda server_round, c: (server_round, c) == (2, 3))
+    assert warned(of, make()) == {"dropouts": (1, 10)}
+
+
+def test_a_round_without_a_sum_is_abandoned(federation: Any) -> None:
+    of = federation(5, mods=MODS, fails=lambda server_round, c: server_round == 2 and c > 1)
+    assert warned(of, masked()) == {"abandoned-rounds": (1, 2), "dropouts": (3, 10)}
+
+
+def broken(federation: Any, who: Any, mods: Any) -> Any:
+    """Return a federation in which some clients diverge."""
+
+    class Diverging(federation):  # type: ignore[misc]
+        def trained(self, client: int, arrays: Any) -> dict[str, np.ndarray]:
+            models: dict[str, np.ndarray] = super().trained(client, arrays)
+            return {**models, "b": models["b"] * math.nan} if client in who else models
+
+    return Diverging(5, mods=mods)
+
+
+def test_updates_that_are_not_finite_are_named_in_the_open(federation: Any) -> None:
+    assert warned(broken(federation, {1, 2}, MODS), inner())["non-finite-updates"][0] >= 2
+
+
+def test_a_secure_sum_counts_those_that_keep_back_their_update(federation: Any) -> None:
+    of = broken(federation, {1}, MODS)
+    assert warned(of, masked(), [Watch()]) == {
+        "non-finite-updates": (2, 10),
+        "few-canaries": (2, 12),
+    }
+
+
+def test_clipping_clients_say_by_a_code_that_an_update_is_not_finite(federation: Any) -> None:
+    of = broken(federation, {1}, [NoiseMod(allow_tap=True, seed=0), tap_mod])
+    strategy = Noised(inner(), noise=Central(1.0), clipping=FixedClip(1.0), seed=0)
+    found = warned(of, strategy)
+    assert found["non-finite-updates"] == (2, 10)
+    assert found["clipped-updates"] == (8, 8)  # seen by their length, without a tap
+
+
+@pytest.mark.parametrize("mods", [[tap_mod, canary_mod], [canary_mod]])
+def test_clipped_updates_are_counted_with_and_without_a_tap(federation: Any, mods: Any) -> None:
+    of = federation(5, mods=[NoiseMod(allow_tap=True, seed=0), *mods])
+    strategy = Noised(inner(), noise=Central(1.0), clipping=FixedClip(1.0), seed=0)
+    assert warned(of, strategy, [Watch()])["clipped-updates"] == (8, 8)  # and two canaries
+
+
+def test_auditors_without_canaries_have_none_to_count() -> None:
+    assert Auditor().canaries_played is None
+    assert NotCovered(Watch()).canaries_played == (0, 12)
+
+
+def test_our_error_code_is_none_of_flowers() -> None:
+    from flwr.common.constant import ErrorCode
+
+    assert wire.NOT_FINITE > 100 > max(v for v in vars(ErrorCode).values() if isinstance(v, int))

@@ -1,0 +1,61 @@
+"""Runs that training has damaged end with a report that says so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.launch import launch
+from leakmeter.fl_app.run.progress import Progress
+
+
+@pytest.fixture
+def small(tiny_config: Config) -> Config:
+    """A run of two rounds; one batch each, so that huge steps stay finite."""
+    return replace(tiny_config, rounds=2, batch_size=0, auditors="one-shot")
+
+
+def warnings(path: Path, config: Config) -> dict[str, dict[str, Any]]:
+    """Return the warnings in the report of a run, which are those of its outcome."""
+    outcome = launch(RunFolder.create(path, config), Progress())
+    report = json.loads((path / "report.json").read_text())
+    assert outcome.failures == report["failures"] == []
+    assert [w.text for w in outcome.warnings] == [w["text"] for w in report["warnings"]]
+    assert [one.text for one in outcome.limitations] == [w["text"] for w in report["limitations"]]
+    return {warning["kind"]: warning for warning in report["warnings"]}
+
+
+def test_a_sound_run_has_no_warning_about_its_training(small: Config, tmp_path: Path) -> None:
+    assert set(warnings(tmp_path / "run", small)) <= {"few-canaries"}
+
+
+def test_huge_steps_are_seen_as_clipped_coordinates(small: Config, tmp_path: Path) -> None:
+    found = warnings(tmp_path / "run", replace(small, lr=1e30))
+    clipped = found["clipped-coordinates"]
+    assert clipped["total"] == 2 * 5 * 210
+    assert clipped["value"] > 0.3
+    assert clipped["text"].startswith(f"{100 * clipped['value']:.2g} % of all coordinates")
+
+
+@pytest.mark.parametrize("more", [{}, {"noise": "central", "clip_norm": 1.0}])
+def test_a_run_that_diverges_at_once_ends_with_the_reason(
+    small: Config, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    # Several steps of this length overflow: every client keeps its update back.
+    diverging = replace(small, lr=1e30, epochs=40, batch_size=4, model="mlp", **more)
+    found = warnings(tmp_path / "run", diverging)
+    assert found["non-finite-updates"]["count"] == found["non-finite-updates"]["total"] == 10
+    assert found["abandoned-rounds"]["value"] == 1
+    assert "dropouts" not in found
+
+
+def test_a_clip_norm_that_clips_everybody_is_said(small: Config, tmp_path: Path) -> None:
+    noisy = replace(small, noise="central", clip_norm=1e-3, secagg="off")
+    found = warnings(tmp_path / "run", noisy)["clipped-updates"]
+    assert (found["count"], found["total"]) == (6, 6)  # canary seats do not count
