@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.wording import attacker, is_epsilon
+from leakmeter.auditors.wording import attacker, is_epsilon, sentence
 
 # What leads: a bound before what is merely estimated, and that before what is promised.
 _ORDER = ("lower_bound", "estimate", "approximation", "guarantee", "diagnostic")
@@ -40,7 +40,9 @@ class Adversary:
         return cls(unsized, finding.adjacency, finding.unit, not _is_promise(finding))
 
     def sentence(self) -> str:
-        """Return who attacks."""
+        """Return who attacks; claims in prose have a sentence of their own."""
+        if self.model.sees is None:
+            return sentence(self.model.sentence())
         return attacker(self.model, is_sized=False)
 
 
