@@ -32,9 +32,8 @@ def searches(tree: ast.AST) -> list[int]:
 def _is(node: ast.expr, known: set[str]) -> bool:
     match node:
         case ast.Compare(left, operators, others):
-            return any(
-                _compares(*p, known) for p in zip([left, *others], operators, others, strict=False)
-            )
+            pairs = zip([left, *others[:-1]], operators, others, strict=True)
+            return any(_compares(*pair, known) for pair in pairs)
         case ast.Call(ast.Attribute(ast.Name("re"), _), arguments):
             return any(_is_prose(a, known) for a in arguments)
         case ast.Call(ast.Attribute(owner, name), arguments) if name in SEARCHES:
@@ -118,7 +117,8 @@ def test_no_code_searches_in_sentences(room: str) -> None:
 def _of_file(path: Path) -> list[int]:
     """Return lines of a file; names count as prose within one function only."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    bodies = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)] or [tree]
+    bodies: list[ast.AST] = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    bodies += [n for n in tree.body if not isinstance(n, ast.FunctionDef | ast.ClassDef)]
     return sorted({line for body in bodies for line in searches(body)})
 
 
