@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from html import escape
 
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.wording import claim, number, value
 
 _VOID = {"meta", "img", "br"}
@@ -41,9 +41,9 @@ def joined(*content: _Content) -> Markup:
     return Markup("".join(_escaped(piece) for piece in content if piece is not None))
 
 
-def exact(count: float | int) -> Markup:
+def exact(count: float | int, kind: Kind | None = None) -> Markup:
     """Return a number to read, which carries the exact one for programs."""
-    words = f"{count:,}" if isinstance(count, int) else number(count)
+    words = f"{count:,}" if isinstance(count, int) else number(count, kind=kind)
     return tag("data", words, value=repr(count))
 
 

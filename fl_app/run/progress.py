@@ -123,7 +123,13 @@ class Progress:
     def _paragraph(self, text: str, *, indent: str = "", hanging: str = "") -> None:
         """Print text that is broken where an ordinary terminal ends."""
         start = "\n" if text[:1] == "\n" else ""
-        lines = fill(text.lstrip("\n"), _WIDTH, initial_indent=indent, subsequent_indent=hanging)
+        lines = fill(
+            text.lstrip("\n"),
+            _WIDTH,
+            initial_indent=indent,
+            subsequent_indent=hanging,
+            break_on_hyphens=False,
+        )
         self.say(start + lines)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -49,10 +50,15 @@ def _tested(run: Run) -> Iterator[_Tested]:
 
 
 def _separation(run: Run, bound: Finding, server_round: int | None) -> float | None:
+    """Return how far apart Gaussians are that the auditor has put in place of the trials.
+
+    An auditor whose trials are not Gaussian says no such thing, and no reference is drawn.
+    """
     for f in run.findings:
         same = f.auditor == bound.auditor and f.server_round == server_round
-        if f.quantity == "separation" and same and math.isfinite(f.value):
-            return f.value
+        apart = f.facts.get("separation")
+        if same and f.kind == "approximation" and isinstance(apart, float) and math.isfinite(apart):
+            return apart
     return None
 
 
@@ -92,7 +98,8 @@ def _tradeoff(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
         else:
             low = [0.0] * len(limit[0])
         level = f"{_if(game)}upper limits, {percent(game.finding.confidence or 0)} confidence"
-        lines.append(Series(name + level, *limit, color, marker="circle", low=low, high=limit[1]))
+        band: dict[str, Any] = {"low": low, "high": limit[1], "kind": "guarantee"}  # rounded up
+        lines.append(Series(name + level, *limit, color, marker="circle", **band))
     has_model = any(line.dash == 2 for line in lines)
     model = " The dotted reference is a Gaussian model, no bound." if has_model else ""
     return Figure(
@@ -122,8 +129,8 @@ def _epsilons(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
             lines.append(Series("Gaussian model", deltas, model, color, dash=2))
         lines += _guaranteed(game, name, color)
         level = f"{_if(game)}lower bound, {percent(game.finding.confidence or 0)} confidence"
-        proven = Series(name + level, deltas, game.curve.epsilons, color, marker="circle")
-        lines.append(proven)
+        shown: dict[str, Any] = {"marker": "circle", "kind": "lower_bound"}
+        lines.append(Series(name + level, deltas, game.curve.epsilons, color, **shown))
     values = [v for one in lines for v in one.y if math.isfinite(v)]
     most = max(float(v) for _, game in games for v in game.curve.caps)
     wide = max(values, default=0.0) > 5 * most
@@ -146,7 +153,8 @@ def _guaranteed(game: _Tested, name: str, color: int) -> Iterator[Series]:
     for f in game.run.of_the_run if game.run.is_typed else ():
         if covers(f, game.finding) and math.isfinite(f.value) and f.delta:
             words = f"{name}guarantee at δ = {number(f.delta)}"
-            yield Series(words, (f.delta,), (f.value,), color, marker="triangle", is_line=False)
+            point: dict[str, Any] = {"marker": "triangle", "is_line": False, "kind": f.kind}
+            yield Series(words, (f.delta,), (f.value,), color, **point)
 
 
 def _if(game: _Tested) -> str:

@@ -109,7 +109,8 @@ def _of_run(found: Sequence[Finding], color: int, name: str) -> Iterator[Series]
     if found[0].confidence is not None:
         label += f", {100 * found[0].confidence:g} % for each round"
     marker = _MARKERS[color % 4]
-    yield Series(name + label, rounds, [f.value for f in found], color, marker=marker)
+    values = [f.value for f in found]
+    yield Series(name + label, rounds, values, color, marker=marker, kind=found[0].kind)
 
 
 def information(runs: Sequence[Run]) -> list[Figure]:
@@ -165,7 +166,9 @@ def _information(run: Run, color: int, many: bool) -> Iterator[Series]:
         some = [f for f in whole if f.kind == kind]
         if some:
             rounds = [float(f.server_round or 0) for f in some]
-            yield Series(name + words, rounds, [f.value for f in some], REFERENCE, 2 + i)
+            yield Series(
+                name + words, rounds, [f.value for f in some], REFERENCE, 2 + i, kind=some[0].kind
+            )
     alike = [
         (float(f.server_round or 0), nats / NATS_PER_BIT)
         for f in main

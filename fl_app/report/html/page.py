@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from leakmeter.auditors.wording import CERTAIN, KINDS, counted, number, sentence
+from leakmeter.auditors.wording import CERTAIN, KINDS, counted, number
 from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.draw.forest import forest
 from leakmeter.fl_app.report.html.cards import cards
@@ -135,7 +135,7 @@ def _lede(run: Run, *, many: bool) -> Markup:
             )
         )
     for failure in run.failures:
-        words_of = f"Not audited as planned: {sentence(failure)} Its findings are missing."
+        words_of = f"Not audited as planned: {failure.rstrip('.')}. Its findings are missing."
         pieces.append(tag("p", words_of, class_="warn"))
     return joined(*pieces)
 

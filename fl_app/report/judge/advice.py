@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.wording import CERTAIN, claim, is_epsilon, signed, terms
+from leakmeter.auditors.wording import claim, is_epsilon, signed, terms
 from leakmeter.fl_app.report.judge.verdict import Verdict
 from leakmeter.fl_app.report.read.run import Run
 
@@ -152,8 +152,7 @@ def _beside(verdict: Verdict) -> Iterator[str]:
 
 def _about_guarantee(lead: Finding, run: Run) -> Iterator[str]:
     if is_epsilon(lead) and lead.value > _MUCH:
-        little = "practically nothing" if lead.value > CERTAIN else "little"
-        yield f"An upper bound this large promises {little}. " + " ".join(_noise_for(lead, run))
+        yield "An upper bound this large promises little. " + " ".join(_noise_for(lead, run))
     yield "It holds as long as the assumptions in the table do, for this observer only."
 
 

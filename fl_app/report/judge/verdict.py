@@ -15,6 +15,7 @@ from leakmeter.auditors.wording import (
     claim,
     condition,
     counted,
+    is_certain,
     is_epsilon,
     percent,
     read,
@@ -26,8 +27,8 @@ from leakmeter.fl_app.report.judge.meaning import found, is_beyond, stake, sure
 from leakmeter.fl_app.report.read.run import Run
 
 # leak: proven with confidence; conditional: proven if something holds; hint: beyond its null band;
-# none: looked and shown nothing; open: no guarantee; model: what a model says; bounded: an upper
-# bound; count: guaranteed, but no bound on leakage; silent: no number.
+# none: looked and shown nothing; open: none, or one above 20; model: what a model says; bounded: an
+# upper bound; count: guaranteed, but no bound on leakage; silent: no number.
 Level = Literal[
     "leak", "conditional", "hint", "none", "open", "model", "bounded", "count", "silent"
 ]
@@ -38,7 +39,7 @@ BADGES: dict[Level, str] = {
     "conditional": "leak shown, if …",
     "hint": "leak suggested",
     "none": "no leak shown",
-    "open": "no guarantee",
+    "open": "no useful guarantee",
     "model": "by a model only",
     "bounded": "bounded from above",
     "count": "no bound on leakage",
@@ -162,7 +163,7 @@ def _promised(guarantee: Finding) -> Level:
     """Return what a guarantee is worth: one of a count bounds no leakage."""
     if guarantee.quantity not in ("epsilon", *INFORMATION):
         return "count"
-    return "bounded" if math.isfinite(guarantee.value) else "open"
+    return "open" if math.isinf(guarantee.value) or is_certain(guarantee) else "bounded"
 
 
 def _headline(level: Level, lead: Finding, group: Group) -> str:
