@@ -29,9 +29,9 @@ PIXEL = base64.b64decode(
 )
 WFNA = [
     *("--dataset", "synthetic", "--synthetic-examples", "240", "--synthetic-features", "40"),
-    *("--synthetic-classes", "3", "--model", "linear", "--clients", "8", "--sample", "6"),
+    *("--synthetic-classes", "3", "--model", "linear", "--clients", "12", "--sample", "6"),
     *("--rounds", "2", "--algorithm", "fedsgd", "--batch-size", "4", "--noise", "wfna"),
-    *("--wfna-floor", "0.02", "--clip-norm", "1.0", "--canary-seats", "2", "--delta", "1e-3"),
+    *("--wfna-floor", "0.02", "--clip-norm", "1.0", "--canary-seats", "6", "--delta", "1e-3"),
     *("--auditors", "record-likelihood-ratio,one-shot", "--lrt-every", "0"),
 ]
 
@@ -177,6 +177,7 @@ def test_every_number_of_every_finding_stands_in_a_table(
                 "tradeoff-record-likelihood-ratio",
                 "epsilon-record-likelihood-ratio",
                 "cosines-in-the-final-model",
+                "cosines-in-the-models-of-all-rounds",
                 "rounds-record-likelihood-ratio-lower_bound",
                 "rounds-one-shot-estimate",
                 "spectrum",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors import Finding, ThreatModel, wording
@@ -55,6 +55,7 @@ _STRONGER: tuple[dict[str, Any], ...] = (
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first draw reads all annotations
 @given(_CLAIMS, _CLAIMS)
 def test_a_bound_is_set_against_a_guarantee_only_if_every_field_allows_it(
     upper: Finding, lower: Finding
