@@ -266,6 +266,19 @@ def null_band(finding: Finding) -> str:
     return f"without a leak, 90 % of audits say {low} to {high}"
 
 
+def evidence(finding: Finding) -> str:
+    """Return how many canaries a bound rests on: one of a hundred may make a large ε."""
+    names = ("share_at_threshold", "threshold", "median_score")
+    share, threshold, median = (finding.facts.get(name) for name in names)
+    if not isinstance(share, float) or not isinstance(threshold, float):
+        return ""
+    middle = f"; their median is {number(median)}" if isinstance(median, float) else ""
+    return (
+        f"{number(100 * share)} % of the canaries that took part score {number(threshold)} or more"
+        f"{middle}"
+    )
+
+
 def sureness(epsilon: float) -> str:
     """Return how sure some outcome makes an attacker that starts at 50:50, rounded down.
 

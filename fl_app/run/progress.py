@@ -12,7 +12,16 @@ from rich.progress import Progress as Bar
 
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.run_log import RoundLine
-from leakmeter.auditors.wording import both_ends, claim, counted, null_band, quantity, size, terms
+from leakmeter.auditors.wording import (
+    both_ends,
+    claim,
+    counted,
+    evidence,
+    null_band,
+    quantity,
+    size,
+    terms,
+)
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 from leakmeter.fl_app.report.judge.adversary import Group, unsaid_bounds
@@ -150,8 +159,9 @@ def _block(group: Group) -> list[str]:
 def _line(finding: Finding) -> str:
     """Return a finding with its size, its method and what the method says without a leak."""
     kind = "approximation: " if finding.kind == "approximation" else ""
-    words = [f"{finding.auditor}: {kind}{finding.rule}", size(finding), null_band(finding)]
-    return f"{brief(finding)} ({'; '.join(w for w in words if w)})"
+    more = (size(finding), evidence(finding), null_band(finding))
+    words = [f"{finding.auditor}: {kind}{finding.rule}", *(w for w in more if w)]
+    return f"{brief(finding)} ({'; '.join(words)})"
 
 
 def brief(finding: Finding) -> str:

@@ -12,6 +12,7 @@ from leakmeter.auditors.wording import (
     capital,
     claim,
     counted,
+    evidence,
     is_certain,
     is_epsilon,
     null_band,
@@ -51,7 +52,9 @@ def found(group: Group) -> tuple[str, ...]:
         # Two of one kind would look the same without their rule.
         how = f" ({f.rule})" if alike.count((f.quantity, f.kind)) > 1 else ""
         about = f", {words}" if (words := size(f)) else ""
-        sentences.append(f"{capital(claim(f))}{terms(f)}{about}{how}. {_meaning(f)}".strip())
+        rests = f" {sentence(words)}" if (words := evidence(f)) else ""
+        meant = f"{_meaning(f)}{rests}".strip()
+        sentences.append(f"{capital(claim(f))}{terms(f)}{about}{how}. {meant}".strip())
     sentences += surprises(group)
     if extra := unsaid_bounds(group.findings):
         sentences.append(

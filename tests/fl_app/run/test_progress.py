@@ -192,6 +192,11 @@ def test_a_conditional_bound_is_printed_with_its_condition() -> None:
     assert "one-shot if all is well: ε ≥ 1.23" in flat(file.getvalue())
 
 
+def test_a_bound_says_how_many_canaries_it_rests_on() -> None:
+    text = summary(bound(facts={"share_at_threshold": 0.03, "threshold": 88.72}))
+    assert "; 3 % of the canaries that took part score 88.7 or more)" in " ".join(text.split())
+
+
 def test_of_several_bounds_the_first_is_shown_and_not_the_largest() -> None:
     text = summary(bound(value=1.0, rule="first (in few words)"), bound(value=9.0), bound())
     assert "ε ≥ 1 at δ = 1e-05, 95 % confidence (one-shot: first (in few words))" in text

@@ -26,6 +26,13 @@ def test_a_lower_bound_is_at_least() -> None:
     assert f"assuming that {Assumption.FAIR_COINS.sentence} (1 more in the table)" in said
 
 
+def test_a_bound_says_how_many_canaries_it_rests_on() -> None:
+    facts = {"share_at_threshold": 1 / 34, "threshold": 88.72, "median_score": 31.68}
+    _, said = one(bound(77.8, facts=facts))
+    rests = "2.94 % of the canaries that took part score 88.7 or more; their median is 31.7."
+    assert rests in said
+
+
 def test_a_conditional_bound_is_never_without_its_condition() -> None:
     condition = Assumption.INDEPENDENT_SCORES.sentence
     verdict, said = one(conditional(5.5))
