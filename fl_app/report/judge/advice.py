@@ -77,7 +77,8 @@ def _hides_among_many(verdict: Verdict, run: Run) -> bool:
     model = verdict.lead.threat_model
     noises = [run.settings.get("noise"), *(g.facts.get("noise") for g in verdict.group.guarantees)]
     is_noised = "distributed" in noises or ("central" in noises and model.observer == "outsider")
-    return model.game != "partition" and not is_noised
+    is_known = model.sees is not None  # else the game may be the one above
+    return is_known and model.game != "partition" and not is_noised
 
 
 def _fewer_releases(lead: Finding, others: Sequence[Verdict]) -> Iterator[str]:

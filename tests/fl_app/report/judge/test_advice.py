@@ -48,7 +48,8 @@ def test_more_clients_are_no_advice_where_one_data_set_is_partitioned(kind: Any)
     about = {"kind": kind, "confidence": 0.95}
     _, dealt = one(finding(threat_model=replace(SUM, game="partition"), **about))
     _, drawn = one(finding(threat_model=replace(SUM, game="independent"), **about))
-    assert MORE not in dealt
+    _, prose = one(finding(threat_model=replace(SUM, sees=None), **about))
+    assert MORE not in dealt + prose
     assert f"{MORE} leave less of each in the sum." in drawn
 
 
