@@ -1,15 +1,17 @@
 """Numbers, attackers, kinds and warnings in words, never stronger than they are.
 
-The one place where sentences are made from the fields of a finding, for terminal, page and log.
-It imports no other module of ours.
+The one place where sentences are made from the fields of a finding, for terminal, page and CSV, and
+the one rule that rounds them. Of our modules it imports `assumptions` alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import TYPE_CHECKING, Final
+
+from leakmeter.auditors.assumptions import conditions, sentence_of
 
 if TYPE_CHECKING:
     from leakmeter.auditors.finding import (
@@ -24,13 +26,18 @@ if TYPE_CHECKING:
 
 KINDS: Final[Mapping[Kind, tuple[str, str]]] = {
     "guarantee": ("guarantee", "a proven upper bound, if its assumptions hold"),
-    "lower_bound": ("lower bound", "at least this much leaks, with the stated confidence"),
+    "lower_bound": (
+        "lower bound",
+        "at least this much leaks, with the stated confidence; one that begins with “if” is a "
+        "bound only under that condition, which nobody has checked",
+    ),
     "estimate": ("estimate", "a point estimate; compare it with its null band"),
     "approximation": ("approximation", "what a model of the sum says: no bound on either side"),
     "diagnostic": ("diagnostic", "observed, no claim"),
 }
 SIGNS: Final[Mapping[str, str]] = {"guarantee": "≤", "lower_bound": "≥"}
 CERTAIN: Final = 20.0  # an ε above which an attacker is practically certain
+_DIGITS: Final = 3  # that count, in every number for people
 # What each game draws again.
 GAMES: Final[Mapping[Game, str]] = {
     "rerun": "each trial keeps the clients' data and draws new batches",
@@ -61,13 +68,20 @@ _HOLDS: Final = {
     "record": "a data record",
 }
 _QUANTITIES: Final = {"epsilon": "ε"}
+INFORMATION: Final = (  # quantities in bits
+    "mutual information",
+    "mutual information of all coordinates",
+    "mutual information by critics",
+)
 
 
-def attacker(model: ThreatModel) -> str:
+def attacker(model: ThreatModel, *, is_sized: bool = True) -> str:
     """Return who attacks, with what, in one sentence.
 
-    The numbers of a run (participations, colluders) come last, so that the sentences of two runs
-    begin alike.
+    Args:
+        model: The attacker.
+        is_sized: Whether to name the numbers of a run, participations and colluders. Without them
+            the sentences of two runs are equal, and `size` says the numbers.
     """
     if model.sees is None:
         return f"{capital(_OBSERVERS[model.observer])} (what it sees is not stated)."
@@ -77,7 +91,7 @@ def attacker(model: ThreatModel) -> str:
         acts.append("knows who takes part")
     if model.holds is not None:
         acts.append(f"holds {_HOLDS[model.holds]}")
-    if model.colluders:
+    if model.colluders and is_sized:
         acts.append(f"colludes with {counted(model.colluders, 'client')}")
     listed = acts[0] if len(acts) == 1 else f"{', '.join(acts[:-1])} and {acts[-1]}"
     hidden = "" if model.knows_cohort else ", without knowing who takes part"
@@ -85,10 +99,21 @@ def attacker(model: ThreatModel) -> str:
     priced = (
         f". The {'record' if model.holds == 'record' else 'client'} takes part in at most "
         f"{counted(model.participations, 'round')}"
-        if model.participations is not None
+        if model.participations is not None and is_sized
         else ""
     )
     return f"{capital(_OBSERVERS[model.observer])} that {listed}{hidden}{played}{priced}."
+
+
+def size(finding: Finding) -> str:
+    """Return the numbers of a run in a threat model, such as "at most 3 rounds per client"."""
+    model, most = finding.threat_model, "at most " if finding.kind == "guarantee" else ""
+    words = []
+    if model.participations is not None:
+        words.append(f"{most}{counted(model.participations, 'round')} per {finding.unit}")
+    if model.colluders:
+        words.append(f"{most}{counted(model.colluders, 'colluding client')}")
+    return ", ".join(words)
 
 
 def quantity(name: str) -> str:
@@ -130,21 +155,22 @@ def warning(kind: WarningKind, count: int, total: int) -> str:
     return _WARNINGS[kind].format(share=share, count=f"{count:,}", total=f"{total:,}")
 
 
-def number(value: float, digits: int = 4, kind: Kind | None = None) -> str:
+def number(value: float, digits: int = _DIGITS, kind: Kind | None = None) -> str:
     """Return a number with so many digits that count.
 
     A lower bound is rounded down and a guarantee up: rounding must not make them stronger.
 
     >>> [number(x) for x in (586.0321, 0.00001, 7713.6, 1234567.0, float("inf"), 40.0, -0.5)]
-    ['586', '1e-05', '7,714', '1.235e+06', '∞', '40', '−0.5']
+    ['586', '1e-05', '7,710', '1.23e+06', '∞', '40', '−0.5']
     >>> number(0.6257, 3, "lower_bound"), number(1.248, 3, "guarantee")
     ('0.625', '1.25')
     """
     if not math.isfinite(value):
         return {math.inf: "∞", -math.inf: "−∞"}.get(value, "nan")
     mode = {"lower_bound": ROUND_FLOOR, "guarantee": ROUND_CEILING}.get(kind or "", ROUND_HALF_EVEN)
-    near = float(Context(prec=digits, rounding=mode).create_decimal(repr(value)))
-    text = f"{near:,.0f}" if 1000 <= abs(near) < 1e6 else f"{near:.{digits}g}"
+    near = float(Context(prec=digits, rounding=mode).create_decimal(repr(float(value))))
+    is_long = min(1000, 10**digits) <= abs(near) < 1e6
+    text = f"{near:,.0f}" if is_long else f"{near:.{digits}g}"
     return text.replace("-", "−", 1) if value < 0 else text
 
 
@@ -153,18 +179,75 @@ def is_epsilon(finding: Finding) -> bool:
     return finding.quantity == "epsilon"
 
 
-def claim(finding: Finding) -> str:
-    """Return the number with the sign of its kind, such as "ε ≥ 1.67"."""
+def is_certain(finding: Finding) -> bool:
+    """Whether the value is an ε so large that its digits mean nothing any more."""
+    return is_epsilon(finding) and CERTAIN < finding.value < math.inf
+
+
+def value(finding: Finding) -> str:
+    """Return the value as it is printed everywhere."""
+    if is_epsilon(finding):
+        return number(finding.value, 2 if is_certain(finding) else _DIGITS, finding.kind)
+    if finding.quantity in INFORMATION:
+        return f"{number(finding.value, kind=finding.kind)} bits (log₂)"
+    # A count is exact: rounding up a number of clients would promise some that are not there.
+    is_count = math.isfinite(finding.value) and finding.value.is_integer()
+    return f"{finding.value:,.0f}" if is_count else number(finding.value, kind=finding.kind)
+
+
+def signed(finding: Finding) -> str:
+    """Return the number with the sign of its kind alone, such as "ε ≥ 1.67"."""
     name = quantity(finding.quantity)
-    if finding.kind == "guarantee" and not is_epsilon(finding):
-        return f"{name}: {number(finding.value)}, guaranteed"
-    if finding.kind == "guarantee" and math.isinf(finding.value):
+    if finding.kind == "guarantee" and is_epsilon(finding) and math.isinf(finding.value):
         return "no finite ε is guaranteed"
     if finding.kind == "diagnostic":
-        return f"{name}: {number(finding.value)}, observed"
+        return f"{name}: {value(finding)}, observed"
+    if finding.kind == "guarantee" and finding.quantity not in ("epsilon", *INFORMATION):
+        return f"{name}: {value(finding)}, guaranteed"  # which side is safe depends on what it is
     # Hard spaces: a sign without its number says nothing.
-    sign, value = SIGNS.get(finding.kind, "≈"), number(finding.value, 3, finding.kind)
-    return f"{name}\N{NO-BREAK SPACE}{sign}\N{NO-BREAK SPACE}{value}"
+    sign = SIGNS.get(finding.kind, "≈")
+    return f"{name}\N{NO-BREAK SPACE}{sign}\N{NO-BREAK SPACE}{value(finding)}"
+
+
+def remark(finding: Finding) -> str:
+    """Return what an ε above 20 means; nothing for other numbers."""
+    if not is_certain(finding):
+        return ""
+    match finding.kind:
+        case "lower_bound":
+            return "practically certain"
+        case "guarantee":
+            return "promises practically nothing"
+        case _:
+            return f"above {CERTAIN:g} an attacker would be practically certain"
+
+
+def condition(finding: Finding) -> str:
+    """Return what a conditional bound depends on, such as "if the scores are independent"."""
+    if not finding.is_conditional:
+        return ""
+    return "if " + " and if ".join(
+        sentence_of(a).rstrip(".") for a in conditions(finding.assumptions)
+    )
+
+
+def read(finding: Finding) -> str:
+    """Return the number with its sign and, above ε = 20, with what that means."""
+    aside = f" ({words})" if (words := remark(finding)) else ""
+    return signed(finding) + aside
+
+
+def claim(finding: Finding) -> str:
+    """Return the number as strongly as it may be read: with its condition, sign and remark."""
+    if_ = f"{words}: " if (words := condition(finding)) else ""
+    return if_ + read(finding)
+
+
+def both_ends(bound: Finding, guarantee: Finding) -> str:
+    """Return what was shown and what is guaranteed against one attacker."""
+    upper = claim(guarantee)
+    done = " guaranteed" if math.isfinite(guarantee.value) else ""
+    return f"{claim(bound)} shown … {upper}{done}"
 
 
 def terms(finding: Finding) -> str:
@@ -173,6 +256,45 @@ def terms(finding: Finding) -> str:
     if finding.confidence is not None:
         words.append(f"{percent(finding.confidence)} confidence")
     return " " + ", ".join(words) if words else ""
+
+
+def null_band(finding: Finding) -> str:
+    """Return what the method says without a leak; quantiles of 5 % and 95 % make a 90 % band."""
+    if finding.null_band is None:
+        return ""
+    low, high = (number(edge) for edge in finding.null_band)
+    return f"without a leak, 90 % of audits say {low} to {high}"
+
+
+def evidence(finding: Finding) -> str:
+    """Return how many canaries a bound rests on: one of a hundred may make a large ε."""
+    names = ("share_at_threshold", "threshold", "median_score")
+    share, threshold, median = (finding.facts.get(name) for name in names)
+    if not isinstance(share, float) or not isinstance(threshold, float):
+        return ""
+    middle = f"; their median is {number(median)}" if isinstance(median, float) else ""
+    return (
+        f"{number(100 * share)} % of the canaries that took part score {number(threshold)} or more"
+        f"{middle}"
+    )
+
+
+def sureness(epsilon: float) -> str:
+    """Return how sure some outcome makes an attacker that starts at 50:50, rounded down.
+
+    Where (ε, δ) is refuted, some set of outcomes has P(S) > e^ε·Q(S) + δ ≥ e^ε·Q(S), so its
+    posterior is above e^ε/(1 + e^ε) for any δ.
+
+    >>> sureness(0.6257), sureness(5.0), sureness(30.0)
+    ('65.1 %', '99.33 %', 'practically 100 %')
+    """
+    if epsilon > CERTAIN:
+        return "practically 100 %"
+    doubt = 100 / (1 + math.exp(epsilon))
+    # As many digits as keep 99.99 from turning into 100.
+    digits = Decimal(1).scaleb(min(math.floor(math.log10(doubt)) - 1, -1))
+    sure = Decimal(repr(100 - doubt)).quantize(digits, ROUND_FLOOR).normalize()
+    return f"{sure:f} %"
 
 
 def percent(share: float) -> str:

@@ -1,4 +1,7 @@
-"""The same numbers as CSV: findings, rounds, and the points of all figures."""
+"""The same numbers as CSV: findings, rounds, and the points of all figures.
+
+Numbers have all their digits; the column `claim` has the words that page and terminal print.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors.finding import Finding, plain
+from leakmeter.auditors.finding import Finding, ThreatModel, plain
+from leakmeter.auditors.wording import claim, terms
 from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.read.run import Run
 
-_FIELDS = [spec.name for spec in fields(Finding) if spec.name not in ("details", "null_band")]
+_ATTACKER = [spec.name for spec in fields(ThreatModel)]
+_APART = ("details", "null_band", "threat_model")
+_FIELDS = [spec.name for spec in fields(Finding) if spec.name not in _APART]
+_HEADS = ["run", "claim", *_FIELDS, "conditional", *_ATTACKER, "null_low", "null_high"]
 
 
 def write_csv(runs: Sequence[Run], folder: Path) -> list[Path]:
@@ -21,7 +28,7 @@ def write_csv(runs: Sequence[Run], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     metrics = sorted({name for run in runs for one in run.rounds for name in one.metrics})
     written: dict[str, list[list[Any]]] = {
-        "findings.csv": [["run", *_FIELDS, "null_low", "null_high"], *_findings(runs)],
+        "findings.csv": [_HEADS, *_findings(runs)],
         "rounds.csv": [
             ["run", "server_round", "num_clients", *metrics],
             *(
@@ -51,7 +58,10 @@ def _findings(runs: Sequence[Run]) -> list[list[Any]]:
     for run in runs:
         for f in run.findings:
             band = f.null_band or (None, None)
-            rows.append([run.name, *(getattr(f, name) for name in _FIELDS), *band])
+            own = (getattr(f, name) for name in _FIELDS)
+            attacker = (getattr(f.threat_model, name) for name in _ATTACKER)
+            words = claim(f) + terms(f)
+            rows.append([run.name, words, *own, f.is_conditional, *attacker, *band])
     return rows
 
 
@@ -64,7 +74,7 @@ def _curves(runs: Sequence[Run]) -> list[list[Any]]:
 
 
 def _cell(value: Any) -> Any:
-    """Return what one cell holds: lists and objects as JSON, numbers with all digits."""
+    """Return what one cell contains: lists and objects as JSON, numbers with all digits."""
     if value is None:
         return ""
     if isinstance(value, tuple | list | dict):

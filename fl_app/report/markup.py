@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 
-from leakmeter.auditors.finding import Kind
-from leakmeter.auditors.wording import number
+from leakmeter.auditors.finding import Finding, Kind
+from leakmeter.auditors.wording import claim, number, value
 
 _VOID = {"meta", "img", "br"}
 
@@ -40,9 +41,24 @@ def joined(*content: _Content) -> Markup:
     return Markup("".join(_escaped(piece) for piece in content if piece is not None))
 
 
-def exact(value: float | int, kind: Kind | None = None) -> Markup:
+def exact(count: float | int, kind: Kind | None = None) -> Markup:
     """Return a number to read, which carries the exact one for programs."""
-    return tag("data", number(float(value), kind=kind), value=repr(value))
+    words = f"{count:,}" if isinstance(count, int) else number(count, kind=kind)
+    return tag("data", words, value=repr(count))
+
+
+def exact_value(finding: Finding) -> Markup:
+    """Return the value of a finding as it is printed everywhere, which carries the exact one."""
+    return tag("data", value(finding), value=repr(finding.value))
+
+
+def exact_claim(bound: Finding, upper: Finding | None = None) -> Markup:
+    """Return a claim that carries its exact number; with a guarantee, both ends in one row."""
+    shown = tag("data", claim(bound), value=repr(bound.value))
+    if upper is None:
+        return shown
+    done = " guaranteed" if math.isfinite(upper.value) else None
+    return joined(shown, " shown … ", exact_claim(upper), done)
 
 
 def _escaped(piece: str) -> str:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from textwrap import fill
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.run_log import RoundLine
+from leakmeter.auditors.wording import (
+    both_ends,
+    claim,
+    counted,
+    evidence,
+    null_band,
+    quantity,
+    size,
+    terms,
+)
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
-from leakmeter.fl_app.report.judge.adversary import by_adversary, leading, unsaid_bounds
+from leakmeter.fl_app.report.judge.adversary import Group, unsaid_bounds
+from leakmeter.fl_app.report.judge.meaning import surprises
+from leakmeter.fl_app.report.judge.verdict import judged, overall
 
 _WIDTH = 80  # of an ordinary terminal
 
@@ -80,79 +90,82 @@ class Progress:
             self._bar.stop()
             self._bar = None
 
-    def summary(self, findings: Sequence[Finding], failures: Sequence[str]) -> None:
-        """Print what the run as a whole shows, a block for each adversary."""
+    def summary(
+        self,
+        findings: Sequence[Finding],
+        failures: Sequence[str],
+        limitations: Sequence[Limitation] = (),
+        warnings: Sequence[RunWarning] = (),
+    ) -> None:
+        """Print the verdict on the run, then a block for each attacker.
+
+        Args:
+            findings: Of the run and its rounds; only those of the run are printed.
+            failures: Which auditors were left out, and why.
+            limitations: What auditors cannot see or show here.
+            warnings: Reasons to doubt the run itself.
+        """
         self.stop()
-        of_the_run = [f for f in findings if f.server_round is None]
-        adversaries = by_adversary(of_the_run)
-        if adversaries:
-            self.say("\nWhat the whole run leaks, as far as the auditors can tell")
+        made = judged([f for f in findings if f.server_round is None])
+        self._paragraph("\n" + overall(made, warnings))
+        for warning in warnings:
+            self._paragraph(f"Warning: {warning.text}")
+        if made:
+            self.say("\nWhat the run leaks, by attacker")
             self.say("(≈ estimate, ≥ lower bound with confidence, ≤ guarantee)")
-        for (threat_model, adjacency, unit), found in adversaries.items():
-            world = f" [{adjacency}, {unit}]" if adjacency else ""
-            self.say("\n" + fill(threat_model + world, _WIDTH))
-            for line in _block(found):
-                self.say(fill(line, _WIDTH, initial_indent="  ", subsequent_indent="      "))
-        if adversaries:
+        for verdict in made:
+            first = verdict.group.findings[0]
+            world = f" [{first.adjacency}, {first.unit}]" if first.adjacency else ""
+            self._paragraph("\n" + verdict.group.adversary.sentence() + world)
+            for line in _block(verdict.group):
+                self._paragraph(line, indent="  ", hanging="      ")
+        if limitations:
+            self.say("\nLimits of this audit")
+        for limitation in limitations:
+            words = f"{limitation.auditor}: {limitation.text}"
+            self._paragraph(words, indent="  ", hanging="      ")
+        if made:
             self.say("\nAll findings, with their assumptions, are in report.json.")
         for failure in failures:
             self.say(f"not audited as planned: {failure}")
 
+    def _paragraph(self, text: str, *, indent: str = "", hanging: str = "") -> None:
+        """Print text that is broken where an ordinary terminal ends."""
+        start = "\n" if text[:1] == "\n" else ""
+        lines = fill(
+            text.lstrip("\n"),
+            _WIDTH,
+            initial_indent=indent,
+            subsequent_indent=hanging,
+            break_on_hyphens=False,
+        )
+        self.say(start + lines)
 
-def _block(findings: Sequence[Finding]) -> list[str]:
-    """Return the lines about one adversary."""
-    lines = [f"{brief(f)} ({f.auditor}: {_method(f)})" for f in leading(findings)]
-    if more := unsaid_bounds(findings):
-        lines.append(f"and {more} more lower bound{'s' * (more > 1)}, by other methods")
+
+def _block(group: Group) -> list[str]:
+    """Return the lines about one attacker."""
+    lines = []
+    for f, upper in group.rows:
+        if upper is not None:
+            lines.append(both_ends(f, upper))
+        lines += [_line(one) for one in (f, upper) if one is not None]
+    lines += surprises(group)
+    if more := unsaid_bounds(group.findings):
+        lines.append(f"and {counted(more, 'more lower bound')}, by other methods")
     # Where there is no number, say why.
-    return lines or list(dict.fromkeys(f"{f.auditor}: {f.rule}" for f in findings))
+    return lines or list(dict.fromkeys(f"{f.auditor}: {f.rule}" for f in group.findings))
+
+
+def _line(finding: Finding) -> str:
+    """Return a finding with its size, its method and what the method says without a leak."""
+    kind = "approximation: " if finding.kind == "approximation" else ""
+    more = (size(finding), evidence(finding), null_band(finding))
+    words = [f"{finding.auditor}: {kind}{finding.rule}", *(w for w in more if w)]
+    return f"{brief(finding)} ({'; '.join(words)})"
 
 
 def brief(finding: Finding) -> str:
     """Return a finding in a few words that say how strong it is."""
     if finding.kind == "diagnostic":
-        return f"{_name(finding)}: {finding.rule}"
-    return f"{_value(finding)} {', '.join(_terms(finding))}".rstrip()
-
-
-def _name(finding: Finding) -> str:
-    return "ε" if finding.quantity == "epsilon" else finding.quantity
-
-
-def _value(finding: Finding) -> str:
-    """Return the number with a sign that says on which side of it the truth may be."""
-    if finding.kind == "guarantee" and finding.quantity != "epsilon":
-        # Which side is safe depends on the quantity: for clients in a sum it is above.
-        return f"{_name(finding)}: {finding.value:g}, guaranteed"
-    if finding.kind == "guarantee" and math.isinf(finding.value):
-        return f"{_name(finding)} ≤ ∞, no guarantee"
-    sign = {"guarantee": "≤", "lower_bound": "≥"}.get(finding.kind, "≈")
-    return f"{_name(finding)} {sign} {_rounded(finding)}"
-
-
-def _rounded(finding: Finding) -> str:
-    """Return the value to two places, a bound never stronger than it is."""
-    mode = {"guarantee": ROUND_CEILING, "lower_bound": ROUND_FLOOR}.get(finding.kind)
-    if mode is None or not abs(finding.value) < 1e15:  # where there are no places to round
-        return f"{finding.value:.2f}"
-    return f"{Decimal(repr(float(finding.value))).quantize(Decimal('0.01'), mode):.2f}"
-
-
-def _terms(finding: Finding) -> list[str]:
-    """Return what the number depends on."""
-    delta = [] if finding.delta is None else [f"at δ = {finding.delta:g}"]
-    level = [] if finding.confidence is None else [f"{100 * finding.confidence:.4g}% confidence"]
-    return delta + level
-
-
-def _method(finding: Finding) -> str:
-    """Return how the number was made, what it assumes, and what it would be without a leak."""
-    words = [finding.rule]
-    if finding.kind == "lower_bound":  # in few words; the report has all
-        words = [re.sub(r" \([^)]*\)", "", finding.rule)]
-        words += [f"assuming that {finding.assumptions[0]}"] if finding.assumptions else []
-    elif finding.kind == "approximation":
-        words = [f"approximation: {finding.rule}"]
-    if finding.null_band is not None:
-        words.append("without a leak {:.2f} to {:.2f}".format(*finding.null_band))
-    return "; ".join(words)
+        return f"{quantity(finding.quantity)}: {finding.rule}"
+    return claim(finding) + terms(finding)

@@ -1,15 +1,103 @@
-"""Numbers in words are never stronger than they are."""
+"""Numbers in words are never stronger than they are, and alike wherever they are printed."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from leakmeter.auditors.wording import number
+from leakmeter.auditors import ThreatModel
+from leakmeter.auditors.wording import (
+    attacker,
+    claim,
+    null_band,
+    number,
+    percent,
+    size,
+    sureness,
+    value,
+)
+from tests.helpers.findings import finding
 
 
-@pytest.mark.parametrize("value", [0.62579, 586.03, 1.6749, 12345.6, 3e-5, 7.0])
-def test_rounding_never_makes_a_bound_stronger(value: float) -> None:
-    low, high = (number(value, 3, kind) for kind in ("lower_bound", "guarantee"))
-    assert float(low.replace(",", "")) <= value <= float(high.replace(",", ""))
-    assert float(low.replace(",", "")) == pytest.approx(value, rel=0.01)
-    assert float(high.replace(",", "")) == pytest.approx(value, rel=0.01)
+@given(st.floats(1e-9, 9e5), st.integers(2, 4))
+def test_rounding_never_makes_a_bound_stronger(exact: float, digits: int) -> None:
+    low, high = (
+        float(number(exact, digits, kind).replace(",", "")) for kind in ("lower_bound", "guarantee")
+    )
+    assert low <= exact <= high
+    assert (low, high) == pytest.approx((exact, exact), rel=10 ** (1 - digits))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"kind": "lower_bound", "confidence": 0.95, "value": 0.6259}, "ε ≥ 0.625"),
+        ({"kind": "guarantee", "value": 12.31}, "ε ≤ 12.4"),
+        ({"kind": "estimate", "value": 12.349}, "ε ≈ 12.3"),
+        (
+            {"kind": "lower_bound", "confidence": 0.95, "value": 586.0},
+            "ε ≥ 580 (practically certain)",
+        ),
+        ({"kind": "guarantee", "value": 344.5}, "ε ≤ 350 (promises practically nothing)"),
+        (
+            {"value": 7713.6},
+            "ε ≈ 7,700 (above 20 an attacker would be practically certain)",
+        ),
+        (
+            {"kind": "lower_bound", "confidence": 0.9, "assumptions": ("a holds", "b holds.")},
+            "if a holds and if b holds: ε ≥ 1",
+        ),
+        (
+            {"quantity": "mutual information", "value": 0.5217},
+            "mutual information ≈ 0.522 bits (log₂)",
+        ),
+        (
+            {"quantity": "clients", "kind": "guarantee", "value": 12345.0},
+            "clients: 12,345, guaranteed",
+        ),
+        ({"kind": "guarantee", "value": math.inf}, "no finite ε is guaranteed"),
+    ],
+)
+def test_a_claim_is_as_strong_as_its_kind(changed: dict[str, Any], words: str) -> None:
+    assert claim(finding(**changed)).replace("\N{NO-BREAK SPACE}", " ") == words
+
+
+def test_20_is_not_yet_practically_certain() -> None:
+    assert value(finding(value=20.0)) == "20"
+    assert claim(finding(value=20.0)).endswith("20")
+
+
+@given(st.floats(1e-6, 20.0))
+def test_how_sure_an_attacker_gets_is_rounded_down(epsilon: float) -> None:
+    said = float(sureness(epsilon).removesuffix(" %"))
+    assert 50 <= said <= 100 / (1 + math.exp(-epsilon)) < 100
+    assert said == pytest.approx(100 / (1 + math.exp(-epsilon)), abs=0.1)
+
+
+def test_a_confidence_is_not_rounded_to_certainty() -> None:
+    assert percent(0.9983) == "99.83 %"
+
+
+def test_a_null_band_says_that_it_has_90_percent() -> None:
+    banded = finding(null_band=(0.1, 0.9))
+    assert null_band(banded) == "without a leak, 90 % of audits say 0.1 to 0.9"
+
+
+def test_an_attacker_is_one_sentence_with_or_without_the_numbers_of_a_run() -> None:
+    model = ThreatModel(observer="server", sees="round sum", participations=3, colluders=2)
+    assert attacker(model) == (
+        "Server that sees the sum of every round and colludes with 2 clients, without knowing who "
+        "takes part. The client takes part in at most 3 rounds."
+    )
+    assert attacker(model, is_sized=False) == (
+        "Server that sees the sum of every round, without knowing who takes part."
+    )
+    bound = finding(threat_model=model)
+    assert size(bound) == "3 rounds per client, 2 colluding clients"
+    assert size(finding(threat_model=model, kind="guarantee")) == (
+        "at most 3 rounds per client, at most 2 colluding clients"
+    )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from leakmeter.auditors.finding import Kind
 from leakmeter.auditors.wording import number
 from leakmeter.fl_app.report.draw.scale import Form, Scale, label
 from leakmeter.fl_app.report.markup import Markup, exact, joined, tag
@@ -39,6 +40,7 @@ class Series:
         high: Upper end of it.
         is_filled: Whether the area below it is filled.
         is_line: Whether points are joined.
+        kind: How strong the values are, which decides how they are rounded.
     """
 
     label: str
@@ -51,6 +53,7 @@ class Series:
     high: Sequence[float] | None = None
     is_filled: bool = False
     is_line: bool = True
+    kind: Kind | None = None
 
     @property
     def is_histogram(self) -> bool:
@@ -177,13 +180,16 @@ class Figure:
         heads = ("line", self.chart.x.label, self.chart.y.label, "band from", "to")
         has_band = any(one.low is not None for one in self.chart.series)
         shown = heads if has_band else heads[:3]
+        kinds = [one.kind for one in self.chart.series for _ in one.points()]
         body = [
             tag(
                 "tr",
                 tag("th", line, scope="row"),
-                *(tag("td", "" if v is None else exact(v)) for v in rest[: len(shown) - 1]),
+                tag("td", exact(place)),
+                tag("td", exact(value, kind)),
+                *(tag("td", "" if v is None else exact(v)) for v in band if has_band),
             )
-            for line, *rest in self.rows()
+            for (line, place, value, *band), kind in zip(self.rows(), kinds, strict=True)
         ]
         table = tag(
             "table",
@@ -291,7 +297,7 @@ def _points(series: Series, frame: _Frame, x: Axis, y: Axis) -> Iterator[Markup]
             if series.is_histogram
             else number(place)
         )
-        words = f"{series.label}: {y.label} {number(value)}; {x.label} {where}"
+        words = f"{series.label}: {y.label} {number(value, kind=series.kind)}; {x.label} {where}"
         if series.low is not None and series.high is not None:
             words += f"; band {number(series.low[i])} to {number(series.high[i])}"
         at = frame.x(place), frame.y(value)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from leakmeter.auditors.details import ErrorCurve
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
-from leakmeter.auditors.wording import number, percent, slug
+from leakmeter.auditors.wording import condition, number, percent, slug
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
 from leakmeter.fl_app.report.judge.adversary import covers
 from leakmeter.fl_app.report.read.run import Run
@@ -27,14 +29,12 @@ class _Tested:
         run: Whose.
         finding: The lower bound that it belongs to.
         curve: Its curves, at the confidence that the finding states.
-        server_round: The round that was played.
         separation: Distance of the two worlds on fresh trials, for the Gaussian reference.
     """
 
     run: Run
     finding: Finding
-    curve: Mapping[str, Any]
-    server_round: int | None
+    curve: ErrorCurve
     separation: float | None
 
 
@@ -42,33 +42,23 @@ def _tested(run: Run) -> Iterator[_Tested]:
     """Yield one game an auditor: that of the run's bound, or else the last that was played."""
     latest: dict[str, _Tested] = {}
     for f in run.findings:
-        curve = _curve(f.details.get("curve", f.details))
-        if f.kind != "lower_bound" or curve is None:
-            continue
-        server_round = f.server_round or f.details.get("round")
-        latest[f.auditor] = _Tested(run, f, curve, server_round, _separation(run, f, server_round))
+        for detail in f.details:
+            if f.kind == "lower_bound" and isinstance(detail, ErrorCurve) and detail.deltas:
+                apart = _separation(run, f, f.server_round or detail.server_round)
+                latest[f.auditor] = _Tested(run, f, detail, apart)
     yield from latest.values()
 
 
-def _curve(values: Any) -> dict[str, Any] | None:
-    """Return curves in numbers; None if there are none: details of others may be anything."""
-    try:
-        found: dict[str, Any] = {
-            name: [float(x) for x in values[name]] for name in ("deltas", "epsilons", "caps")
-        }
-        for name in ("tradeoff", "observed"):
-            if name in values:
-                found[name] = {k: [float(x) for x in values[name][k]] for k in ("fpr", "fnr")}
-        return found if found["tradeoff"]["fpr"] and found["deltas"] else None
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
 def _separation(run: Run, bound: Finding, server_round: int | None) -> float | None:
+    """Return how far apart Gaussians are that the auditor has put in place of the trials.
+
+    An auditor whose trials are not Gaussian says no such thing, and no reference is drawn.
+    """
     for f in run.findings:
         same = f.auditor == bound.auditor and f.server_round == server_round
-        if f.quantity == "separation" and same and math.isfinite(f.value):
-            return f.value
+        apart = f.facts.get("separation")
+        if same and f.kind == "approximation" and isinstance(apart, float) and math.isfinite(apart):
+            return apart
     return None
 
 
@@ -98,17 +88,18 @@ def _tradeoff(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
             fnr = np.asarray(tradeoff_gaussian(np.array(_RATES), game.separation))
             words = f"Gaussians {number(game.separation, 3)} sd apart"
             lines.append(Series(words, _RATES, fnr.tolist(), color, dash=2))
-        observed = game.curve.get("observed")
-        limit = _closed(game.curve["tradeoff"])
-        if observed:
-            counted = _closed(observed)
+        curve = game.curve
+        limit = _closed(curve.fpr, curve.fnr)
+        if curve.observed_fpr:
+            counted = _closed(curve.observed_fpr, curve.observed_fnr)
             low = np.interp(limit[0], *counted).tolist()
             if not name:  # of several runs the limits alone are enough lines
                 lines.append(Series("as counted", *counted, color, dash=3))
         else:
             low = [0.0] * len(limit[0])
-        level = f"upper limits, {percent(game.finding.confidence or 0)} confidence"
-        lines.append(Series(name + level, *limit, color, marker="circle", low=low, high=limit[1]))
+        level = f"{_if(game)}upper limits, {percent(game.finding.confidence or 0)} confidence"
+        band: dict[str, Any] = {"low": low, "high": limit[1], "kind": "guarantee"}  # rounded up
+        lines.append(Series(name + level, *limit, color, marker="circle", **band))
     has_model = any(line.dash == 2 for line in lines)
     model = " The dotted reference is a Gaussian model, no bound." if has_model else ""
     return Figure(
@@ -116,7 +107,7 @@ def _tradeoff(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
             f"tradeoff-{slug(auditor)}",
             f"Trade-off of errors, {auditor}",
             "False negative rate over false positive rate. The further below the diagonal, the "
-            "better the adversary tells the two worlds apart.",
+            "better the attacker distinguishes the two worlds.",
             Axis("false positive rate", limits=(0.0, 1.0)),
             Axis("false negative rate", limits=(0.0, 1.0)),
             tuple(lines),
@@ -130,18 +121,18 @@ def _tradeoff(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
 def _epsilons(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
     lines: list[Series] = []
     for color, game in games:
-        name, deltas = _named(game, games), game.curve["deltas"]
-        cap = Series(f"{name}most that could be shown", deltas, game.curve["caps"], REFERENCE, 1)
+        name, deltas = _named(game, games), game.curve.deltas
+        cap = Series(f"{name}most that could be shown", deltas, game.curve.caps, REFERENCE, 1)
         lines.append(cap)
         if game.separation is not None and not name:
             model = np.asarray(epsilon_gaussian(np.array(deltas), game.separation)).tolist()
             lines.append(Series("Gaussian model", deltas, model, color, dash=2))
         lines += _guaranteed(game, name, color)
-        level = f"lower bound, {percent(game.finding.confidence or 0)} confidence"
-        proven = Series(name + level, deltas, game.curve["epsilons"], color, marker="circle")
-        lines.append(proven)
+        level = f"{_if(game)}lower bound, {percent(game.finding.confidence or 0)} confidence"
+        shown: dict[str, Any] = {"marker": "circle", "kind": "lower_bound"}
+        lines.append(Series(name + level, deltas, game.curve.epsilons, color, **shown))
     values = [v for one in lines for v in one.y if math.isfinite(v)]
-    most = max(float(v) for _, game in games for v in game.curve["caps"])
+    most = max(float(v) for _, game in games for v in game.curve.caps)
     wide = max(values, default=0.0) > 5 * most
     return Figure(
         Chart(
@@ -153,27 +144,31 @@ def _epsilons(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
             tuple(lines),
         ),
         f"{_which(games)} Where the lower bound meets the dashed line it is saturated: more trials "
-        "could show more. A guarantee stands here only if it is for the same observer, adjacency "
-        "and unit.",
+        "could show more. A guarantee is drawn only if it covers this attacker and its two worlds.",
     )
 
 
 def _guaranteed(game: _Tested, name: str, color: int) -> Iterator[Series]:
     """Yield finite guarantees that the bound may be compared with."""
-    bound = game.finding
-    for f in game.run.of_the_run:
-        if covers(f, bound) and math.isfinite(f.value) and f.delta:
+    for f in game.run.of_the_run if game.run.is_typed else ():
+        if covers(f, game.finding) and math.isfinite(f.value) and f.delta:
             words = f"{name}guarantee at δ = {number(f.delta)}"
-            yield Series(words, (f.delta,), (f.value,), color, marker="triangle", is_line=False)
+            point: dict[str, Any] = {"marker": "triangle", "is_line": False, "kind": f.kind}
+            yield Series(words, (f.delta,), (f.value,), color, **point)
 
 
-def _closed(rates: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+def _if(game: _Tested) -> str:
+    return f"{words}: " if (words := condition(game.finding)) else ""
+
+
+def _closed(fpr: Sequence[float], fnr: Sequence[float]) -> tuple[list[float], list[float]]:
     """Return the lower convex hull of the points and both ends, by ascending false positive rate.
 
     A trade-off function is convex and at most 1 - x: where it is below the points, it is below
     their hull.
     """
-    points = {(0.0, 1.0), (1.0, 0.0), *zip(rates["fpr"], rates["fnr"], strict=True)}
+    counted = [p for p in zip(fpr, fnr, strict=True) if all(map(math.isfinite, p))]
+    points = {(0.0, 1.0), (1.0, 0.0), *counted}
     hull: list[tuple[float, float]] = []
     for x, y in sorted(points):
         while len(hull) > 1 and _turns_up(hull[-2], hull[-1], (x, y)):
@@ -184,8 +179,13 @@ def _closed(rates: Mapping[str, Any]) -> tuple[list[float], list[float]]:
 
 
 def _turns_up(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
-    """Whether the middle one of three points is on or above the line of the others."""
-    return (b[0] - a[0]) * (c[1] - a[1]) <= (c[0] - a[0]) * (b[1] - a[1])
+    """Whether the middle one of three points is on or above the line of the others.
+
+    In fractions: rates may differ by so little that a product of floats vanishes, and a point far
+    below the line would seem to be on it.
+    """
+    (ax, ay), (bx, by), (cx, cy) = ((Fraction(x), Fraction(y)) for x, y in (a, b, c))
+    return (bx - ax) * (cy - ay) <= (cx - ax) * (by - ay)
 
 
 def _named(game: _Tested, games: Sequence[tuple[int, _Tested]]) -> str:
@@ -196,10 +196,11 @@ def _which(games: Sequence[tuple[int, _Tested]]) -> str:
     """Return which round a figure is about."""
     if len(games) > 1:
         return "Each run's audited round that shows the most."
-    game = games[0][1]
-    if game.finding.server_round is None and game.server_round is not None:
+    finding, curve = games[0][1].finding, games[0][1].curve
+    if finding.server_round is None and curve.server_round is not None:
         return (
-            f"Round {game.server_round}, which shows the most of the audited ones; its limits are "
+            f"Round {curve.server_round}, which shows the most of the audited ones; its limits are "
             "widened so that the confidence holds for the choice."
         )
-    return "" if game.server_round is None else f"Round {game.server_round}."
+    server_round = finding.server_round or curve.server_round
+    return "" if server_round is None else f"Round {server_round}."

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.wording import (
-    KINDS,
-    SIGNS,
-    capital,
-    is_epsilon,
-)
+from leakmeter.auditors.wording import KINDS, is_epsilon, sentence, size
 from leakmeter.fl_app.report.draw.scale import Scale, label
 from leakmeter.fl_app.report.judge.adversary import by_adversary
-from leakmeter.fl_app.report.judge.verdict import contradictions, leads, stake
-from leakmeter.fl_app.report.markup import Markup, exact, joined, tag
+from leakmeter.fl_app.report.judge.meaning import stake
+from leakmeter.fl_app.report.judge.verdict import contradictions
+from leakmeter.fl_app.report.markup import Markup, exact_claim, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 
 _WIDTH, _HEIGHT, _PAD = 300, 26, 12
@@ -23,21 +20,20 @@ _COLORS = {"guarantee": "c2", "lower_bound": "c1", "estimate": "c0", "approximat
 
 def forest(run: Run) -> Markup | None:
     """Return the table, or nothing if the run has no ε."""
-    rows = _rows(run)
-    if not rows:
+    epsilons = [f for f in run.of_the_run if is_epsilon(f)]
+    groups = [g for g in by_adversary(epsilons, is_typed=run.is_typed) if g.leads]
+    if not groups:
         return None
-    finite = [f.value for f in rows if math.isfinite(f.value)]
-    finite += [edge for f in rows if f.null_band for edge in f.null_band if math.isfinite(edge)]
+    shown = [f for group in groups for f in (*group.leads, *group.guarantees)]
+    finite = [f.value for f in shown if math.isfinite(f.value)]
+    finite += [edge for f in shown if f.null_band for edge in f.null_band if math.isfinite(edge)]
     scale = Scale.over(finite, "shifted")
-    groups: dict[tuple[str, str, str], list[Finding]] = {}
-    for f in rows:
-        groups.setdefault((f.observer, f.unit, f.adjacency or ""), []).append(f)
     body = []
-    for found in groups.values():
-        what = stake(found[0])
-        title = capital(found[0].observer) + (f": {what}?" if what else "")
+    for group in groups:
+        what = stake(group.findings[0])
+        title = group.adversary.sentence() + (f" At stake: {what}." if what else "")
         body.append(tag("tr", tag("th", title, colspan=3, scope="rowgroup")))
-        body += [_row(f, scale) for f in found]
+        body += [_row(f, upper, scale) for f, upper in group.rows]
     table = tag(
         "table",
         tag("caption", "ε of the run: what is guaranteed, what is shown, what is estimated"),
@@ -56,55 +52,55 @@ def forest(run: Run) -> Markup | None:
     return joined(table, *(tag("p", words, class_="warn") for words in contradictions(run)))
 
 
-def _rows(run: Run) -> list[Finding]:
-    """Return the numbers to show first, of each adversary."""
-    groups = by_adversary([f for f in run.of_the_run if is_epsilon(f)])
-    return [f for group in groups.values() for f in leads(group)]
-
-
-def _row(finding: Finding, scale: Scale) -> Markup:
-    name, _ = KINDS[finding.kind]
-    how = f"{name}, {finding.auditor}: {finding.threat_model.split(' (game ')[0]}; {finding.rule}"
-    sign = SIGNS.get(finding.kind, "≈") + " "
-    value = tag("td", tag("span", sign, exact(finding.value, finding.kind), class_="number"))
+def _row(finding: Finding, upper: Finding | None, scale: Scale) -> Markup:
+    """Return a number, beside the guarantee that it may be set against."""
+    ends = [finding] if upper is None else [finding, upper]
     return tag(
         "tr",
-        value,
-        tag("td", _bar(finding, scale), class_="wide"),
-        tag("td", how, class_="how"),
+        tag("td", tag("span", exact_claim(finding, upper), class_="number")),
+        tag("td", _bar(ends, scale), class_="wide"),
+        tag("td", " ".join(_how(f) for f in ends), class_="how"),
     )
+
+
+def _how(f: Finding) -> str:
+    sized = f", {words}" if (words := size(f)) else ""
+    return sentence(f"{KINDS[f.kind][0]}, {f.auditor}{sized}: {f.rule}")
 
 
 def _x(scale: Scale, value: float) -> float:
     return round(_PAD + scale.at(value) * (_WIDTH - 2 * _PAD), 1)
 
 
-def _bar(finding: Finding, scale: Scale) -> Markup:
-    """Return where the number stands, and on which side of it the truth may be."""
+def _bar(ends: Sequence[Finding], scale: Scale) -> Markup:
+    """Return where the numbers are, and on which side of each the truth may be."""
+    pieces = [piece for finding in ends for piece in _marks(finding, scale)]
+    return tag("svg", *pieces, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", aria_hidden="true")
+
+
+def _marks(finding: Finding, scale: Scale) -> Iterator[Markup]:
     color, middle = _COLORS[finding.kind], _HEIGHT / 2
-    pieces = []
     if finding.null_band is not None:
         low, high = (_x(scale, edge) for edge in finding.null_band)
         wide = max(high - low, 1.5)
-        pieces.append(tag("rect", x=low, y=6, width=wide, height=_HEIGHT - 12, class_="area ref"))
-    if math.isfinite(finding.value):
-        at = _x(scale, finding.value)
-        if finding.kind == "lower_bound":
-            pieces.append(_ray(at, _WIDTH - 2, color))
-        if finding.kind == "guarantee":
-            pieces.append(_ray(at, 2, color))
-        if finding.cap is not None and math.isfinite(finding.cap):
-            cap = _x(scale, finding.cap)
-            pieces.append(tag("path", d=f"M{cap:g} 4V{_HEIGHT - 4}", class_="line ref"))
-        shape = {
-            "lower_bound": f"M{at:g} {middle - 6:g}l8 6l-8 6z",
-            "guarantee": f"M{at:g} {middle - 6:g}l-8 6l8 6z",
-        }.get(finding.kind, f"M{at - 5:g} {middle:g}l5 -5l5 5l-5 5z")
-        pieces.append(tag("g", tag("path", d=shape, class_="mark"), class_=f"pt {color}"))
-    else:
+        yield tag("rect", x=low, y=6, width=wide, height=_HEIGHT - 12, class_="area ref")
+    if not math.isfinite(finding.value):
         words = "no upper bound" if finding.kind == "guarantee" else "infinite"
-        pieces.append(tag("text", words, x=_WIDTH - 4, y=middle + 4, text_anchor="end"))
-    return tag("svg", *pieces, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", aria_hidden="true")
+        yield tag("text", words, x=_WIDTH - 4, y=middle + 4, text_anchor="end")
+        return
+    at = _x(scale, finding.value)
+    if finding.kind == "lower_bound":
+        yield _ray(at, _WIDTH - 2, color)
+    if finding.kind == "guarantee":
+        yield _ray(at, 2, color)
+    if finding.cap is not None and math.isfinite(finding.cap):
+        cap = _x(scale, finding.cap)
+        yield tag("path", d=f"M{cap:g} 4V{_HEIGHT - 4}", class_="line ref")
+    shape = {
+        "lower_bound": f"M{at:g} {middle - 6:g}l8 6l-8 6z",
+        "guarantee": f"M{at:g} {middle - 6:g}l-8 6l8 6z",
+    }.get(finding.kind, f"M{at - 5:g} {middle:g}l5 -5l5 5l-5 5z")
+    yield tag("g", tag("path", d=shape, class_="mark"), class_=f"pt {color}")
 
 
 def _ray(start: float, end: float, color: str) -> Markup:

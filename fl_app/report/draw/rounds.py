@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.information.figure import NATS_PER_BIT
-from leakmeter.auditors.wording import number, slug
+from leakmeter.auditors.wording import KINDS, condition, number, slug
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Marker, Series
 from leakmeter.fl_app.report.draw.scale import Form
 from leakmeter.fl_app.report.read.run import Run
 
 _ROUND = "round"
 _MUCH = 30  # times as large: such a line would press all others flat
-_INFORMATION = "mutual information in bits"
 _MARKERS: tuple[Marker, ...] = ("circle", "square", "triangle", "diamond")
 
 
@@ -45,9 +44,12 @@ def accuracy(runs: Sequence[Run]) -> list[Figure]:
 def single_rounds(runs: Sequence[Run]) -> list[Figure]:
     """Return a figure for each auditor that gives an ε of single rounds."""
     names = dict.fromkeys(
-        (f.auditor, f.kind) for run in runs for f in run.findings if _is_of_round(f)
+        (f.auditor, f.kind, f.is_conditional)
+        for run in runs
+        for f in run.findings
+        if _is_of_round(f)
     )
-    return [_epsilons(auditor, kind, runs) for auditor, kind in names]
+    return [_epsilons(*name, runs) for name in names]
 
 
 def _is_of_round(f: Finding) -> bool:
@@ -55,11 +57,14 @@ def _is_of_round(f: Finding) -> bool:
     return f.server_round is not None and f.quantity == "epsilon" and shown
 
 
-def _epsilons(auditor: str, kind: str, runs: Sequence[Run]) -> Figure:
+def _epsilons(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run]) -> Figure:
     lines: list[Series] = []
+    wanted = (auditor, kind, is_conditional)
     for i, run in enumerate(runs):
         found = [
-            f for f in run.findings if _is_of_round(f) and (f.auditor, f.kind) == (auditor, kind)
+            f
+            for f in run.findings
+            if _is_of_round(f) and (f.auditor, f.kind, f.is_conditional) == wanted
         ]
         found = [f for f in found if math.isfinite(f.value)]
         if found:
@@ -67,8 +72,9 @@ def _epsilons(auditor: str, kind: str, runs: Sequence[Run]) -> Figure:
     values = [v for one in lines for v in one.y]
     form: Form = "shifted" if max(values, default=0) > 30 else "linear"
     what = "An estimate" if kind == "estimate" else "A lower bound"
+    what += " under a condition" if is_conditional else ""
     beside = (
-        "the band is what the method says without a leak"
+        "the band has 90 % of what the method says without a leak"
         if kind == "estimate"
         else "the dashed line is the most that could have been shown"
     )
@@ -90,18 +96,21 @@ def _of_run(found: Sequence[Finding], color: int, name: str) -> Iterator[Series]
     bands = [f.null_band for f in found]
     if all(band is not None for band in bands):
         low, high = ([band[i] for band in bands if band is not None] for i in (0, 1))
-        null = f"{name}without a leak, 5 to 95 %"
+        null = f"{name}without a leak, 90 % of audits"
         middle = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
         yield Series(null, rounds, middle, REFERENCE, 2, low=low, high=high)
     capped = [(r, f.cap) for r, f in zip(rounds, found, strict=True) if f.cap is not None]
     if capped:
         x, y = zip(*capped, strict=True)
         yield Series(f"{name}most that could be shown", x, y, REFERENCE, 1)
-    label = found[0].kind.replace("_", " ")
+    label = KINDS[found[0].kind][0]
+    if if_ := condition(found[0]):
+        label = f"{if_}: {label}"
     if found[0].confidence is not None:
         label += f", {100 * found[0].confidence:g} % for each round"
     marker = _MARKERS[color % 4]
-    yield Series(name + label, rounds, [f.value for f in found], color, marker=marker)
+    values = [f.value for f in found]
+    yield Series(name + label, rounds, values, color, marker=marker, kind=found[0].kind)
 
 
 def information(runs: Sequence[Run]) -> list[Figure]:
@@ -115,22 +124,24 @@ def information(runs: Sequence[Run]) -> list[Figure]:
         "Mutual information of single rounds",
         "Bits about one client's update in the sum of each round, beside references.",
         Axis(_ROUND, is_whole=True),
-        Axis("bits"),
+        Axis("bits (log₂)"),
         tuple(lines),
     )
     return [
         Figure(
             chart,
             "What a Gaussian model of the sum says of one client's update, with two standard "
-            f"errors; no bound. A reference is what clients of one Gaussian law would give.{note}",
+            "errors; no bound. A reference is what clients of one Gaussian distribution would "
+            f"give.{note}",
         )
     ]
 
 
-def _error(finding: Finding) -> float:
-    """Return the standard error in bits, zero where it is not known."""
-    found = finding.details.get("std_error_bits")
-    return float(found) if isinstance(found, int | float) else 0.0
+def _fact(finding: Finding, name: str) -> float | None:
+    """Return a number beside the finding, if there is one."""
+    found = finding.facts.get(name)
+    is_number = isinstance(found, int | float) and math.isfinite(found)
+    return float(found) if is_number and found is not None else None
 
 
 def _on_one_scale(lines: Sequence[Series]) -> tuple[list[Series], str]:
@@ -148,25 +159,27 @@ def _on_one_scale(lines: Sequence[Series]) -> tuple[list[Series], str]:
 def _information(run: Run, color: int, many: bool) -> Iterator[Series]:
     name = f"{run.name}: " if many else ""
     found = [f for f in run.findings if f.server_round is not None and math.isfinite(f.value)]
-    main = [f for f in found if f.quantity == _INFORMATION and f.kind == "approximation"]
-    whole = [f for f in found if f.quantity == f"{_INFORMATION}, all coordinates"]
+    main = [f for f in found if f.quantity == "mutual information" and f.kind == "approximation"]
+    whole = [f for f in found if f.quantity == "mutual information of all coordinates"]
     kinds = {"approximation": "all coordinates, alike", "guarantee": "upper bound by theorem"}
     for i, (kind, words) in enumerate(kinds.items()):
         some = [f for f in whole if f.kind == kind]
         if some:
             rounds = [float(f.server_round or 0) for f in some]
-            yield Series(name + words, rounds, [f.value for f in some], REFERENCE, 2 + i)
+            yield Series(
+                name + words, rounds, [f.value for f in some], REFERENCE, 2 + i, kind=some[0].kind
+            )
     alike = [
-        (float(f.server_round or 0), float(f.details["gaussian_nats"]) / NATS_PER_BIT)
+        (float(f.server_round or 0), nats / NATS_PER_BIT)
         for f in main
-        if isinstance(f.details.get("gaussian_nats"), int | float)
+        if (nats := _fact(f, "gaussian_nats")) is not None
     ]
     if alike:
         x, y = zip(*alike, strict=True)
         yield Series(f"{name}same directions, alike", x, y, REFERENCE, 1)
     if main:
         rounds = [float(f.server_round or 0) for f in main]
-        errors = [2 * _error(f) for f in main]
+        errors = [2 * (_fact(f, "std_error_bits") or 0.0) for f in main]
         value = [f.value for f in main]
         low = [v - e for v, e in zip(value, errors, strict=True)]
         high = [v + e for v, e in zip(value, errors, strict=True)]

@@ -1,4 +1,4 @@
-"""Verdicts as cards, one for each adversary, with what to do about it."""
+"""Verdicts as cards, one for each attacker, with what to do about it."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ from collections.abc import Sequence
 
 from leakmeter.auditors.wording import sentence
 from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.verdict import BADGES, Level, Verdict, stake, verdicts
+from leakmeter.fl_app.report.judge.meaning import stake
+from leakmeter.fl_app.report.judge.verdict import BADGES, Level, Verdict, verdicts
 from leakmeter.fl_app.report.markup import Markup, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 
 _ICONS: dict[Level, str] = {
     "leak": "M8 1.5L15 14H1zM8 6v4M8 11.8v.4",
     "open": "M8 1.5L15 14H1zM8 6v4M8 11.8v.4",
+    "conditional": "M8 1.5L15 14H1zM8 6v4M8 11.8v.4",
     "hint": "M8 2a4.5 4.5 0 0 1 2 8.5V13H6v-2.500A4.500 4.500 0 0 1 8 2zM6 15h4",
     "model": "M1 13C5 13 5 3 8 3s3 10 7 10",
     "none": "M7 2a5 5 0 1 1 0 10A5 5 0 0 1 7 2zM10.500 10.500L15 15",
     "bounded": "M8 1.500l6 2.500v4c0 3.500-2.500 5.500-6 7c-3.500-1.500-6-3.500-6-7v-4z",
+    "count": "M3 5h10M3 8h10M3 11h10",
     "silent": "M3 8h10",
 }
 
 
 def cards(run: Run) -> Markup:
-    """Return a card for each adversary, how many there are of each level, and the limits."""
+    """Return a card for each attacker, how many there are of each level, and the limits."""
     made = verdicts(run)
     if not made:
-        none = "No auditor has said anything: nothing is known about what this run leaks."
+        none = "The auditors produced no findings; this is not evidence of privacy."
         return joined(tag("p", none), _limitations(run))
     note = (
-        "Each card is one adversary. “No leak shown” is not “private”. A lower bound says at "
-        "least, a guarantee at most; an estimate stands beside what it would be without a leak."
+        "Each card is one attacker. “No leak shown” is not “private”. A lower bound says at "
+        "least, a guarantee at most. An estimate comes with what it would be without a leak."
     )
     articles = [_card(v, advice(v, run, made)) for v in made]
     levels = [v.level for v in made]
@@ -49,8 +52,8 @@ def _limitations(run: Run) -> Markup | None:
     """Return what the audits could not see or show here."""
     if not run.limitations:
         return None
-    entries = [tag("li", tag("strong", f.auditor), f": {f.rule}") for f in run.limitations]
-    return joined(tag("h3", "What the audits cannot see or show here"), tag("ul", *entries))
+    entries = [tag("li", tag("strong", f.auditor), f": {f.text}") for f in run.limitations]
+    return joined(tag("h3", "Limits of this audit"), tag("ul", *entries))
 
 
 def _badge(level: Level) -> Markup:
@@ -64,11 +67,9 @@ def _tone(level: Level) -> str:
 
 def _card(verdict: Verdict, todo: Sequence[str]) -> Markup:
     at_stake = stake(verdict.lead)
-    entries: list[Markup] = [_entry("Who", [sentence(verdict.who)])]
+    entries: list[Markup] = [_entry("Who", [verdict.group.adversary.sentence()])]
     if at_stake:
         entries.append(_entry("At stake", [sentence(at_stake)]))
-    if verdict.game:
-        entries.append(_entry("Game", [sentence(verdict.game)]))
     entries.append(_entry("Found", verdict.found))
     if verdict.sure:
         entries.append(_entry("How sure", verdict.sure))

@@ -1,16 +1,20 @@
-"""Several runs beside each other: settings that differ, the first numbers of each adversary."""
+"""Several runs beside each other: settings that differ, the first numbers of each attacker."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from leakmeter.auditors.wording import KINDS, SIGNS, capital, terms
-from leakmeter.fl_app.report.judge.verdict import Verdict, leads, stake, verdicts
-from leakmeter.fl_app.report.markup import Markup, exact, joined, tag
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.wording import KINDS, capital, size, terms
+from leakmeter.fl_app.report.judge.adversary import Adversary, Group
+from leakmeter.fl_app.report.judge.meaning import stake
+from leakmeter.fl_app.report.judge.verdict import verdicts
+from leakmeter.fl_app.report.markup import Markup, exact, exact_claim, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 
 _NONE = tag("span", "–", class_="none")
+_UNTYPED = "an earlier format, whose findings are shown but not compared"
 
 
 def comparison(runs: Sequence[Run]) -> Markup:
@@ -19,7 +23,7 @@ def comparison(runs: Sequence[Run]) -> Markup:
     if any(run.accuracy is not None for run in runs):
         shown = [_NONE if run.accuracy is None else exact(run.accuracy) for run in runs]
         rows.append(_row("accuracy at the end", shown))
-    rows += _adversaries(runs)
+    rows += _attackers(runs)
     links = [tag("a", run.name, href=f"#verdicts-{i}") for i, run in enumerate(runs, start=1)]
     heads = [tag("td"), *(tag("th", link, scope="col") for link in links)]
     table = tag(
@@ -31,7 +35,10 @@ def comparison(runs: Sequence[Run]) -> Markup:
     )
     region = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Runs")
     note = "≤ guarantee, ≥ lower bound with confidence, ≈ estimate or approximation."
-    return joined(region, tag("p", note, class_="note"))
+    left_out = [
+        tag("p", f"{run.name} has {_UNTYPED}.", class_="note") for run in runs if not run.is_typed
+    ]
+    return joined(region, tag("p", note, class_="note"), *left_out)
 
 
 def _row(head: str, cells: Sequence[str], small: str | None = None) -> Markup:
@@ -50,32 +57,39 @@ def _settings(runs: Sequence[Run]) -> list[Markup]:
     return rows
 
 
-def _adversaries(runs: Sequence[Run]) -> list[Markup]:
-    """Return the first numbers of each adversary, beside those of the other runs."""
-    made = [{v.key: v for v in verdicts(run)} for run in runs]
-    keys = dict.fromkeys(key for of_run in made for key in of_run)
+def _attackers(runs: Sequence[Run]) -> list[Markup]:
+    """Return the first numbers of each attacker, beside those of the other runs."""
+    made = [_groups(run) for run in runs]
     rows = []
-    for key in keys:
-        found = [of_run.get(key) for of_run in made]
-        first = next(v for v in found if v is not None)
-        what = stake(first.lead)
-        rows.append(
-            _row(first.who, [_cell(v) for v in found], capital(what) + "?" if what else None)
-        )
+    for key in dict.fromkeys(key for of_run in made for key in of_run):
+        groups = [of_run.get(key) or _elsewhere(key, of_run) for of_run in made]
+        what = next(stake(g.findings[0]) for g in groups if g is not None)
+        cells = [_NONE if g is None else _cell(g) for g in groups]
+        rows.append(_row(key.sentence(), cells, capital(what) + "?" if what else None))
     return rows
 
 
-def _cell(verdict: Verdict | None) -> Markup:
+def _groups(run: Run) -> dict[Adversary, Group]:
+    return {v.group.adversary: v.group for v in verdicts(run)} if run.is_typed else {}
+
+
+def _elsewhere(key: Adversary, groups: dict[Adversary, Group]) -> Group | None:
+    """Return guarantees that are beside a bound in this run, and by themselves in another."""
+    same = [f for group in groups.values() for f in group.guarantees if Adversary.of(f) == key]
+    kept = tuple(f for i, f in enumerate(same) if f not in same[:i])
+    return Group(key, kept) if kept else None
+
+
+def _cell(group: Group) -> Markup:
     """Return the first numbers of one run."""
-    if verdict is None:
-        return _NONE
     entries = []
-    for f in leads(verdict.findings):
-        sign = SIGNS.get(f.kind, "≈") + " "
-        if f.quantity != "epsilon" and f.kind == "guarantee":
-            sign = ""  # which side is safe depends on the quantity
-        unit = "" if f.quantity == "epsilon" else f" {f.quantity}"
-        # Runs may have been given different δ and confidences: no number stands without its own.
-        about = f"{KINDS[f.kind][0]}{terms(f)}{', saturated' if f.saturated else ''}"
-        entries.append(tag("li", sign, exact(f.value, f.kind), unit, tag("small", about)))
+    for f, upper in group.rows:
+        # Runs may have been given different δ and confidences: no number is without its own.
+        about = [_about(f), *([] if upper is None else [_about(upper)])]
+        entries.append(tag("li", exact_claim(f, upper), *(tag("small", words) for words in about)))
     return tag("ul", *entries, class_="plain") if entries else _NONE
+
+
+def _about(f: Finding) -> str:
+    sized = f", {words}" if (words := size(f)) else ""
+    return f"{KINDS[f.kind][0]}{terms(f)}{sized}{', saturated' if f.saturated else ''}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from leakmeter.auditors.wording import KINDS, counted, number
+from leakmeter.auditors.wording import CERTAIN, KINDS, counted, number
 from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.draw.forest import forest
 from leakmeter.fl_app.report.html.cards import cards
@@ -15,6 +15,7 @@ from leakmeter.fl_app.report.html.repeat import repeat
 from leakmeter.fl_app.report.html.script import SCRIPT
 from leakmeter.fl_app.report.html.style import STYLE
 from leakmeter.fl_app.report.html.table import tables
+from leakmeter.fl_app.report.judge.verdict import overall, verdicts
 from leakmeter.fl_app.report.markup import Markup, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 
@@ -110,7 +111,7 @@ def _lede(run: Run, *, many: bool) -> Markup:
         [f"{config['dataset']}, {config['model']}"] if {"dataset", "model"} <= set(config) else []
     )
     if {"clients", "sample"} <= set(config):
-        words.append(f"{config['sample']} of {config['clients']} clients a round")
+        words.append(f"{config['sample']} of {config['clients']} clients per round")
     words.append(counted(len(run.rounds), "round"))
     if config.get("noise") not in (None, "none"):
         words.append(f"{config['noise']} noise")
@@ -119,7 +120,9 @@ def _lede(run: Run, *, many: bool) -> Markup:
     if run.accuracy is not None:
         words.append(f"accuracy {number(run.accuracy, 3)}")
     text = (f"{run.name}: " if many else "") + "; ".join(words) + "."
-    pieces = [tag("p", text, class_="lede")]
+    verdict = overall(verdicts(run), run.warnings)
+    pieces = [tag("p", text, class_="lede"), tag("p", tag("strong", verdict))]
+    pieces += [tag("p", warning.text, class_="warn") for warning in run.warnings]
     if not run.is_finished:
         planned = run.config.get("rounds")
         of = f" of {planned}" if isinstance(planned, int) else ""
@@ -127,12 +130,12 @@ def _lede(run: Run, *, many: bool) -> Markup:
             tag(
                 "p",
                 f"This run is not finished: {counted(len(run.rounds), 'whole round')}{of}. What "
-                "follows is what single rounds show; verdicts on the run come at its end.",
+                "follows is what the last audited round shows.",
                 class_="warn",
             )
         )
     for failure in run.failures:
-        words_of = f"Not audited as planned: {failure}. What it would have shown is missing."
+        words_of = f"Not audited as planned: {failure.rstrip('.')}. Its findings are missing."
         pieces.append(tag("p", words_of, class_="warn"))
     return joined(*pieces)
 
@@ -142,9 +145,10 @@ def _kinds() -> Markup:
         tag("tr", tag("th", name, scope="row"), tag("td", words)) for name, words in KINDS.values()
     ]
     words = (
-        "ε compares two worlds: no outcome is more than e^ε times as likely in one as in the "
-        "other, but for a chance of δ. 0 is perfect privacy. Numbers of different adversaries, "
-        "units (client, record) or adjacencies are not comparable."
+        "ε compares two worlds: whatever has chance q in one has at most e^ε·q + δ in the other. "
+        f"0 is perfect privacy; above {CERTAIN:g} an attacker is practically certain. Numbers of "
+        "different attackers, units (client, record) or adjacencies are not comparable. A null "
+        "band contains 90 % of what the method says without a leak."
     )
     table = tag(
         "table", tag("caption", "What each kind of number may be read as"), tag("tbody", *rows)

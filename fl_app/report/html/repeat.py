@@ -50,7 +50,7 @@ def repeat(run: Run) -> Markup:
         )
     if not run.is_finished and again is not None:
         how = joined(
-            tag("p", "The run is not finished. To go on with it:"),
+            tag("p", "The run is not finished. To resume it:"),
             tag("pre", tag("code", f"python run_sim.py --resume {shlex.quote(str(run.folder))}")),
             how,
         )

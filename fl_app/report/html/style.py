@@ -55,6 +55,7 @@ nav ul { list-style: none; display: flex; flex-wrap: wrap; gap: .3rem 1.3rem; pa
   border-radius: 8px; padding: 1rem 1.2rem 1.1rem; }
 .leak { --tone: var(--leak); } .open { --tone: var(--leak); } .hint { --tone: var(--hint); }
 .model { --tone: var(--model); } .none-shown { --tone: var(--none); }
+.conditional { --tone: var(--hint); } .count { --tone: var(--none); }
 .silent { --tone: var(--none); } .bounded { --tone: var(--bounded); }
 .badge { display: inline-flex; align-items: center; gap: .4em; font-size: .8rem; font-weight: 620;
   color: var(--tone); margin-bottom: .4rem; }
@@ -114,7 +115,7 @@ th small, td small { display: block; font-weight: 400; font-size: .8rem; }
 .tag { display: block; font-size: .76rem; color: var(--leak); font-weight: 600; }
 .forest td { border-bottom: 0; padding-block: .28rem; } .forest tbody th { padding-top: 1.1rem; }
 .forest svg text { font-size: 9px; }
-.forest .wide { width: 44%; } .forest .how { font-size: .82rem; } .number { white-space: nowrap;
+.forest .wide { width: 44%; } .forest .how { font-size: .82rem; } .number {
   font-weight: 650; }
 .compare th, .compare td { min-width: 9rem; } .compare tbody th { max-width: 22rem; }
 .compare thead th { font-size: .95rem; }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from leakmeter.auditors.assumptions import sentence_of
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.wording import KINDS, counted, percent
-from leakmeter.fl_app.report.markup import Markup, exact, joined, tag
+from leakmeter.auditors.wording import KINDS, condition, counted, percent, quantity, remark
+from leakmeter.fl_app.report.markup import Markup, exact, exact_value, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 
 _HEADS = (
@@ -17,8 +17,8 @@ _HEADS = (
     "δ",
     "confidence",
     "cap",
-    "null band",
-    "adversary",
+    "90 % null band",
+    "attacker",
     "how and on what samples",
     "assumptions",
 )
@@ -46,42 +46,43 @@ def tables(run: Run) -> Markup:
 def _table(findings: Sequence[Finding], caption: str) -> Markup:
     with_rounds = any(f.server_round is not None for f in findings)
     heads = (("round",) if with_rounds else ()) + _HEADS
-    # Adversaries and assumptions repeat: each text stands once below the table.
-    texts = dict.fromkeys(_adversary(f) for f in findings)
-    adversaries = {words: f"A{i}" for i, words in enumerate(texts, start=1)}
-    assumed = dict.fromkeys(words for f in findings for words in f.assumptions)
-    assumptions = {words: f"{i}" for i, words in enumerate(assumed, start=1)}
+    # Attackers and assumptions repeat: each text is once below the table.
+    texts = dict.fromkeys(_attacker(f) for f in findings)
+    attackers = {words: f"A{i}" for i, words in enumerate(texts, start=1)}
+    assumed = dict.fromkeys(name for f in findings for name in f.assumptions)
+    assumptions = {name: f"{i}" for i, name in enumerate(assumed, start=1)}
+    sentences = {key: sentence_of(name) for name, key in assumptions.items()}
     table = tag(
         "table",
         tag("caption", caption),
         tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))),
-        tag("tbody", *(_row(f, with_rounds, adversaries, assumptions) for f in findings)),
+        tag("tbody", *(_row(f, with_rounds, attackers, assumptions) for f in findings)),
         class_="findings",
     )
     region = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
-    return joined(region, _keys("Adversaries", adversaries), _keys("Assumptions", assumptions))
+    who = {key: words for words, key in attackers.items()}
+    return joined(region, _keys("Attackers", who), _keys("Assumptions", sentences))
 
 
 def _row(
-    f: Finding, with_rounds: bool, adversaries: Mapping[str, str], assumptions: Mapping[str, str]
+    f: Finding, with_rounds: bool, attackers: Mapping[str, str], assumptions: Mapping[str, str]
 ) -> Markup:
-    name = "ε" if f.quantity == "epsilon" else f.quantity
     cap = _DASH if f.cap is None else exact(f.cap)
     saturated = tag("span", "saturated", class_="tag") if f.saturated else None
     band = f.null_band
     return tag(
         "tr",
         tag("td", exact(f.server_round or 0)) if with_rounds else None,
-        tag("th", name, tag("small", f.auditor), scope="row"),
-        tag("td", KINDS[f.kind][0]),
-        tag("td", exact(f.value, f.kind), class_="value"),
+        tag("th", quantity(f.quantity), tag("small", f.auditor), scope="row"),
+        tag("td", KINDS[f.kind][0], _small(condition(f))),
+        tag("td", exact_value(f), _small(remark(f)), class_="value"),
         tag("td", _DASH if f.delta is None else exact(f.delta)),
         tag("td", _DASH if f.confidence is None else _share(f.confidence)),
         tag("td", cap, saturated),
         tag("td", _DASH if band is None else joined(exact(band[0]), " to ", exact(band[1]))),
-        tag("td", adversaries[_adversary(f)]),
-        tag("td", f.rule, _samples(f), _details(f.details), class_="how"),
-        tag("td", ", ".join(assumptions[words] for words in f.assumptions) or _DASH),
+        tag("td", attackers[_attacker(f)]),
+        tag("td", f.rule, _samples(f), _facts(f), class_="how"),
+        tag("td", ", ".join(assumptions[name] for name in f.assumptions) or _DASH),
     )
 
 
@@ -89,9 +90,13 @@ def _share(confidence: float) -> Markup:
     return tag("data", percent(confidence), value=repr(confidence))
 
 
-def _adversary(f: Finding) -> str:
+def _small(words: str) -> Markup | None:
+    return tag("small", words) if words else None
+
+
+def _attacker(f: Finding) -> str:
     adjacency = f", {f.adjacency}" if f.adjacency else ""
-    return f"{f.threat_model} [{f.observer}, {f.unit}{adjacency}]"
+    return f"{f.threat_model.sentence()} [{f.unit}{adjacency}]"
 
 
 def _samples(f: Finding) -> Markup | None:
@@ -103,16 +108,16 @@ def _samples(f: Finding) -> Markup | None:
     return tag("small", *pieces) if pieces else None
 
 
-def _details(details: Mapping[str, Any]) -> Markup | None:
-    """Return single numbers and words; lists stand in figures and in report.json."""
+def _facts(f: Finding) -> Markup | None:
+    """Return single numbers and words; what figures draw is in report.json."""
     pieces = []
-    for name, value in details.items():
+    for name, value in f.facts.items():
         words = name.replace("_", " ")
-        if isinstance(value, bool) or value is None:
-            pieces.append(joined(f"{words}: {str(value).lower()}"))
+        if isinstance(value, bool):
+            pieces.append(joined(f"{words}: {'yes' if value else 'no'}"))
         elif isinstance(value, int | float):
             pieces.append(joined(f"{words}: ", exact(value)))
-        elif isinstance(value, str):
+        elif value is not None:
             pieces.append(joined(f"{words}: {value}"))
     return tag("small", *(joined(p, "; ") for p in pieces)) if pieces else None
 
@@ -120,5 +125,5 @@ def _details(details: Mapping[str, Any]) -> Markup | None:
 def _keys(title: str, keys: Mapping[str, str]) -> Markup | None:
     if not keys:
         return None
-    entries = [joined(tag("dt", key), tag("dd", words)) for words, key in keys.items()]
+    entries = [joined(tag("dt", key), tag("dd", words)) for key, words in keys.items()]
     return tag("div", tag("h4", title), tag("dl", *entries), class_="keys")

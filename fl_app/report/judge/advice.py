@@ -1,4 +1,4 @@
-"""What to do about a verdict: what helps against this adversary, and how to see more."""
+"""What to do about a verdict: what helps against this attacker, and how to see more."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.wording import claim, is_epsilon, number, terms
-from leakmeter.fl_app.report.judge.adversary import covers
-from leakmeter.fl_app.report.judge.verdict import Verdict, leads
+from leakmeter.auditors.wording import claim, is_epsilon, signed, terms
+from leakmeter.fl_app.report.judge.verdict import Verdict
 from leakmeter.fl_app.report.read.run import Run
 
 _MUCH = 10.0  # an upper bound beyond which little is promised
+_MORE_CLIENTS = "More clients per round{} leave less of each in the sum."
 
 
 def advice(verdict: Verdict, run: Run, others: Sequence[Verdict]) -> list[str]:
@@ -27,36 +27,38 @@ def advice(verdict: Verdict, run: Run, others: Sequence[Verdict]) -> list[str]:
 
 def _sentences(verdict: Verdict, run: Run, others: Sequence[Verdict]) -> Iterator[str]:
     match verdict.level:
-        case "leak" | "hint":
+        case "leak" | "conditional" | "hint":
             yield from _against(verdict, run, others)
             yield from _see_more(verdict, run)
         case "none":
             yield from _see_more(verdict, run)
-            yield from _beside(verdict, run)
+            yield from _beside(verdict)
         case "model":
-            if _hides_among_many(verdict.lead):
-                yield "More clients in a round leave less of each in the sum."
+            if _hides_among_many(verdict, run):
+                yield _MORE_CLIENTS.format("")
             yield "Noise on updates or on their sum leaves less of each in it."
         case "bounded":
             yield from _about_guarantee(verdict.lead, run)
+        case "count":
+            yield "Check that the assumptions hold where you deploy, and audit the sum itself."
         case "open":
             yield from _noise_for(verdict.lead, run)
         case "silent":
-            yield "Give the audit more to go on: more clients, rounds, trials or canaries."
+            yield "Give the audit more data: more clients, rounds, trials or canaries."
 
 
 def _against(verdict: Verdict, run: Run, others: Sequence[Verdict]) -> Iterator[str]:
     """Yield what would make the leak smaller."""
     lead = verdict.lead
-    if lead.observer == "outsider" and "every round" in lead.threat_model:
+    if lead.threat_model.sees == "all models":
         yield from _fewer_releases(lead, others)
     if lead.unit == "record" and _is_filled(lead, run):
         yield f"Raise the floor of the noise that clients fill up{_now(run, 'wfna-floor')}."
         yield "Fewer rounds, or more clients in each, also leave less of a record in the sums."
         return
     yield from _noise_for(lead, run)
-    if _hides_among_many(lead):
-        yield f"More clients in a round{_now(run, 'sample')} leave less of each in the sum."
+    if _hides_among_many(verdict, run):
+        yield _MORE_CLIENTS.format(_now(run, "sample"))
 
 
 def _is_filled(lead: Finding, run: Run) -> bool:
@@ -64,25 +66,33 @@ def _is_filled(lead: Finding, run: Run) -> bool:
     return run.settings.get("noise") == "wfna" or lead.auditor == "record-likelihood-ratio"
 
 
-def _hides_among_many(lead: Finding) -> bool:
+def _hides_among_many(verdict: Verdict, run: Run) -> bool:
     """Whether more clients hide one another.
 
-    Where one known data set is dealt to all clients, the others' updates make up for each other,
-    and the more of the clients are in the sum, the less it moves without the target.
+    Where one known data set is partitioned among all clients, the others' updates make up for each
+    other, and the more of the clients are in the sum, the less it moves without the target. Noise
+    that is set against the clip norm of one client, by the server or shared by all clients, is the
+    same for any number of them.
     """
-    return "(game partition" not in lead.threat_model
+    model = verdict.lead.threat_model
+    noises = [run.settings.get("noise"), *(g.facts.get("noise") for g in verdict.group.guarantees)]
+    is_noised = "distributed" in noises or ("central" in noises and model.observer == "outsider")
+    is_known = model.sees is not None  # else the game may be the one above
+    return is_known and model.game != "partition" and not is_noised
 
 
 def _fewer_releases(lead: Finding, others: Sequence[Verdict]) -> Iterator[str]:
     """Yield the advice not to release every model, if the final one shows less."""
     for other in others:
         final = other.lead
-        same = (final.adjacency, final.unit, final.kind) == (lead.adjacency, lead.unit, lead.kind)
-        if "final model" in final.threat_model and same and final.value < lead.value:
+        same = all(
+            getattr(final, name) == getattr(lead, name)
+            for name in ("adjacency", "unit", "kind", "quantity", "delta", "is_conditional")
+        )
+        if final.threat_model.sees == "final model" and same and final.value < lead.value:
             yield (
                 "Do not release the model of every round: in this audit the final model "
-                f"alone shows {number(final.value, 3, final.kind)} instead of "
-                f"{number(lead.value, 3, lead.kind)}."
+                f"alone shows {signed(final)} instead of {signed(lead)}."
             )
 
 
@@ -92,7 +102,7 @@ def _noise_for(lead: Finding, run: Run) -> Iterator[str]:
     inside = lead.observer != "outsider"
     if noise in ("distributed", "local") or (noise == "central" and not inside):
         # A bound from the sum of one round, as the likelihood ratio's, is the same in fewer rounds.
-        fewer = "" if "sum of a round" in lead.threat_model else " or fewer rounds"
+        fewer = "" if lead.threat_model.participations is None else " or fewer rounds"
         yield f"More noise{_now(run, 'noise-multiplier')}{fewer}."
     elif noise == "central":
         yield (
@@ -123,7 +133,7 @@ def _noise_for(lead: Finding, run: Run) -> Iterator[str]:
 
 def _see_more(verdict: Verdict, run: Run) -> Iterator[str]:
     """Yield how the audit could show more, where it has reached its limit or nothing."""
-    for f in leads(verdict.findings):
+    for f in verdict.group.leads:
         if f.kind != "lower_bound" or not (f.saturated or f.value == 0):
             continue
         setting = {"likelihood-ratio": "lrt-trials", "one-shot": "canary-seats"}.get(f.auditor)
@@ -132,20 +142,17 @@ def _see_more(verdict: Verdict, run: Run) -> Iterator[str]:
         yield f"To let the audit show more, give it more {what}{hint}."
 
 
-def _beside(verdict: Verdict, run: Run) -> Iterator[str]:
-    """Yield the upper bound for the same adversary, or how to get one."""
-    upper = [f for f in run.of_the_run if covers(f, verdict.lead) and math.isfinite(f.value)]
-    if upper:
-        yield f"A guarantee bounds this adversary from above: {claim(upper[0])}{terms(upper[0])}."
+def _beside(verdict: Verdict) -> Iterator[str]:
+    """Yield the upper bound for the same attacker, or how to get one."""
+    upper = verdict.group.above(verdict.lead)
+    if upper is not None and math.isfinite(upper.value):
+        yield f"A guarantee bounds this attacker from above: {claim(upper)}{terms(upper)}."
     else:
-        yield "To bound what any such adversary could learn, add noise and account for it."
+        yield "To bound what any such attacker could learn, add noise and account for it."
 
 
 def _about_guarantee(lead: Finding, run: Run) -> Iterator[str]:
-    if not is_epsilon(lead):
-        yield "Check that the assumptions hold where you deploy; audits of the sum stand beside it."
-        return
-    if lead.value > _MUCH:
+    if is_epsilon(lead) and lead.value > _MUCH:
         yield "An upper bound this large promises little. " + " ".join(_noise_for(lead, run))
     yield "It holds as long as the assumptions in the table do, for this observer only."
 

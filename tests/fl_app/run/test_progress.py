@@ -12,25 +12,32 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from leakmeter.auditors import Finding
+from leakmeter.auditors import Finding, Limitation, RunWarning, ThreatModel
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 from leakmeter.fl_app.run.progress import Progress, brief
 from tests.helpers import findings
 
+WHO = "Outsider that sees the initial and the final model and knows who takes part."
 finding = partial(
     findings.finding,
     value=1.234,
     rule="some fit",
     delta=1e-5,
     auditor="one-shot",
-    threat_model="someone with the final model",
+    threat_model=ThreatModel(observer="outsider", sees="final model", knows_cohort=True),
     null_band=(0.01, 0.5),
 )
 
 
 bound = partial(finding, kind="lower_bound", confidence=0.95, null_band=None)
+
+
+def flat(text: str) -> str:
+    """Return text with ordinary spaces."""
+    return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:
@@ -43,7 +50,7 @@ def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:
         line = RoundLine(server_round, 40, {"accuracy": 0.5}, (finding(server_round=server_round),))
         progress.round(line)
     progress.summary([finding(server_round=1, rule="not of the run"), finding()], ["x, report: y"])
-    return file.getvalue()
+    return flat(file.getvalue())
 
 
 @pytest.mark.parametrize(
@@ -51,11 +58,14 @@ def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:
     [
         ({}, "ε ≈ 1.23 at δ = 1e-05"),
         ({"kind": "guarantee"}, "ε ≤ 1.24 at δ = 1e-05"),
-        ({"kind": "lower_bound", "confidence": 0.95}, "ε ≥ 1.23 at δ = 1e-05, 95% confidence"),
-        ({"kind": "guarantee", "value": math.inf}, "ε ≤ ∞, no guarantee at δ = 1e-05"),
+        ({"kind": "lower_bound", "confidence": 0.95}, "ε ≥ 1.23 at δ = 1e-05, 95 % confidence"),
+        ({"kind": "guarantee", "value": math.inf}, "no finite ε is guaranteed at δ = 1e-05"),
         ({"kind": "approximation", "delta": None}, "ε ≈ 1.23"),
-        ({"value": math.inf}, "ε ≈ inf at δ = 1e-05"),
-        ({"quantity": "mutual information", "delta": None}, "mutual information ≈ 1.23"),
+        ({"value": math.inf}, "ε ≈ ∞ at δ = 1e-05"),
+        (
+            {"quantity": "mutual information", "delta": None},
+            "mutual information ≈ 1.23 bits (log₂)",
+        ),
         ({"kind": "diagnostic", "quantity": "canaries"}, "canaries: some fit"),
         (
             {"kind": "guarantee", "quantity": "clients in a sum", "value": 40.0, "delta": None},
@@ -66,16 +76,7 @@ def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:
 def test_the_sign_before_a_number_says_how_strong_it_is(
     changed: dict[str, Any], words: str
 ) -> None:
-    assert brief(finding(**changed)) == words
-
-
-def test_rounding_makes_no_bound_and_no_confidence_stronger() -> None:
-    lower = brief(finding(kind="lower_bound", value=0.629, confidence=0.9983))
-    assert "≥ 0.62 " in lower
-    assert "99.83% confidence" in lower  # and not 100%
-    assert "≤ 1.25 " in brief(finding(kind="guarantee", value=1.241))
-    assert "≥ 0.29 " in brief(finding(kind="lower_bound", value=0.29, confidence=0.95))
-    assert "≥ inf " in brief(finding(kind="lower_bound", value=math.inf, confidence=0.95))
+    assert flat(brief(finding(**changed))) == words
 
 
 def test_elsewhere_than_in_a_terminal_there_are_plain_lines_only() -> None:
@@ -122,80 +123,98 @@ def test_a_resumed_run_says_where_it_resumes() -> None:
     assert "resuming" not in shown(terminal=False)
 
 
-def summary(*findings: Finding, failures: Sequence[str] = (), width: int = 100) -> str:
+def summary(
+    *findings: Finding,
+    failures: Sequence[str] = (),
+    limitations: Sequence[Limitation] = (),
+    warnings: Sequence[RunWarning] = (),
+    width: int = 100,
+) -> str:
     """Return the summary alone."""
     file = io.StringIO()
-    Progress(Console(file=file, width=width, highlight=False)).summary(findings, failures)
-    return file.getvalue()
+    progress = Progress(Console(file=file, width=width, highlight=False))
+    progress.summary(findings, failures, limitations, warnings)
+    return flat(file.getvalue())
 
 
-def test_the_summary_shows_what_the_run_says_with_its_adversary_and_its_null_band() -> None:
+def test_the_summary_begins_with_the_verdict() -> None:
+    assert summary(bound()).startswith("\nVerdict: leak shown (1 attacker).\n")
+    assert summary().startswith("\nVerdict: no findings; this is not evidence of privacy.\n")
+
+
+def test_the_summary_shows_what_the_run_says_with_its_attacker_and_its_null_band() -> None:
     text = shown(terminal=False)
-    assert "What the whole run leaks" in text
-    assert "\nsomeone with the final model\n" in text
-    assert "  ε ≈ 1.23 at δ = 1e-05 (one-shot: some fit; without a leak 0.01 to 0.50)\n" in text
+    assert f"\n{WHO}\n" in text
+    assert (
+        "  ε ≈ 1.23 at δ = 1e-05 (one-shot: some fit; without a leak, 90 % of audits say\n"
+        "      0.01 to 0.5)\n"
+    ) in text
     assert "not of the run" not in text
     assert "All findings, with their assumptions, are in report.json." in text
     assert "not audited as planned: x, report: y" in text
 
 
-def test_each_adversary_has_one_block_and_each_kind_its_sign() -> None:
+def test_each_attacker_has_one_block_with_both_ends() -> None:
     guarantee = finding(
         kind="guarantee", value=8.0, auditor="accountant", rule="composed", null_band=None
     )
     text = summary(
         finding(adjacency="zero-out"),
-        bound(threat_model="someone else", value=0.5),
-        bound(adjacency="zero-out", value=0.7, assumptions=("scores are independent", "b")),
+        bound(observer="server", value=0.5),
+        bound(adjacency="zero-out", value=0.7),
         replace(guarantee, adjacency="zero-out"),
         guarantee,
     )
     blocks = [part.splitlines() for part in text.split("\n\n")]
-    assert blocks[1] == [
-        "someone with the final model [zero-out, client]",
-        "  ε ≈ 1.23 at δ = 1e-05 (one-shot: some fit; without a leak 0.01 to 0.50)",
-        "  ε ≥ 0.70 at δ = 1e-05, 95% confidence (one-shot: some fit; assuming that",
-        "      scores are independent)",
-        "  ε ≤ 8.00 at δ = 1e-05 (accountant: composed)",
+    assert blocks[2] == [
+        WHO,
+        "[zero-out, client]",
+        "  ε ≥ 0.7 shown … ε ≤ 8 guaranteed",
+        "  ε ≥ 0.7 at δ = 1e-05, 95 % confidence (one-shot: some fit)",
+        "  ε ≤ 8 at δ = 1e-05 (accountant: composed)",
+        "  ε ≈ 1.23 at δ = 1e-05 (one-shot: some fit; without a leak, 90 % of audits say",
+        "      0.01 to 0.5)",
     ]
-    assert blocks[2][0] == "someone else"
-    # Another adjacency is another comparison, even for the same adversary.
-    assert blocks[3] == [
-        "someone with the final model",
-        "  ε ≤ 8.00 at δ = 1e-05 (accountant: composed)",
-    ]
+    assert blocks[3][0].startswith("Server that sees")
+    # Without an adjacency nothing is comparable, even for the same attacker.
+    assert blocks[4] == [WHO, "  ε ≤ 8 at δ = 1e-05 (accountant: composed)"]
 
 
-def test_guarantees_follow_what_was_measured_for_the_same_observer() -> None:
-    text = summary(
-        finding(),
-        finding(observer="server", threat_model="the server itself"),
-        finding(kind="guarantee", threat_model="someone with all models", null_band=None),
-    )
-    order = [text.index(who) for who in ("the final model", "with all models", "server itself")]
-    assert order == sorted(order)
+def test_a_conditional_bound_is_printed_with_its_condition() -> None:
+    text = " ".join(summary(bound(assumptions=(Assumption.INDEPENDENT_SCORES,))).split())
+    assert f"if {Assumption.INDEPENDENT_SCORES.sentence}: ε ≥ 1.23" in text
+    assert "Verdict: leak shown, if … (1 attacker)." in text
+    line = RoundLine(1, 4, {}, (bound(server_round=1, assumptions=("all is well",)),))
+    file = io.StringIO()
+    progress = Progress(Console(file=file, width=150))
+    progress.begin(Config(rounds=1), 1, Sizes(1, 1.0, 1), 0)
+    progress.round(line)
+    assert "one-shot if all is well: ε ≥ 1.23" in flat(file.getvalue())
+
+
+def test_a_bound_says_how_many_canaries_it_rests_on() -> None:
+    text = summary(bound(facts={"share_at_threshold": 0.03, "threshold": 88.72}))
+    assert "; 3 % of the canaries that took part score 88.7 or more)" in " ".join(text.split())
 
 
 def test_of_several_bounds_the_first_is_shown_and_not_the_largest() -> None:
-    text = summary(
-        bound(value=1.0, rule="first (in long words)"), bound(value=9.0), bound(value=5.0)
-    )
-    assert "ε ≥ 1.00 at δ = 1e-05, 95% confidence (one-shot: first)" in text
-    assert "9.00" not in text
+    text = summary(bound(value=1.0, rule="first (in few words)"), bound(value=9.0), bound())
+    assert "ε ≥ 1 at δ = 1e-05, 95 % confidence (one-shot: first (in few words))" in text
+    assert "≥ 9" not in text
     assert "and 2 more lower bounds, by other methods" in text
     others = summary(bound(value=1.0), bound(value=9.0, auditor="other"))
-    assert "9.00" in others  # another auditor has its own
+    assert "≥ 9" in others  # another auditor has its own
     assert "more lower bound" not in others
+
+
+def test_a_bound_above_its_estimate_is_explained() -> None:
+    assert "the two methods differ" in summary(finding(), bound(value=2.0)).replace("\n      ", " ")
 
 
 def test_weaker_kinds_are_named_where_they_share_a_sign() -> None:
     assert "ε ≈ 1.23 at δ = 1e-05 (one-shot: approximation: some fit" in summary(
         finding(kind="approximation")
     )
-    # A credible limit is an estimate, and its rule says so in full.
-    text = summary(finding(rule="Jeffreys limits (credible 0.95, not a confidence bound)"))
-    assert "ε ≈" in text
-    assert "not a confidence bound" in " ".join(text.split())
 
 
 def test_diagnostics_stay_in_the_report_beside_numbers() -> None:
@@ -204,32 +223,39 @@ def test_diagnostics_stay_in_the_report_beside_numbers() -> None:
 
 
 def test_the_summary_fits_an_ordinary_terminal() -> None:
-    long = "an adversary who " + "and ".join(["sees all that there is to see "] * 6)
     for width in (80, 200):
         text = summary(
-            finding(threat_model=long, rule="a rule of many words " * 8),
-            bound(threat_model=long, rule="a rule of many words " * 8),
+            finding(rule="a rule of many words " * 8),
+            bound(rule="a rule of many words " * 8),
+            limitations=[Limitation("one-shot", "too few of them " * 9)],
+            warnings=[RunWarning.of("clipped-coordinates", 1, 2)],
             width=width,
         )
         assert max(map(len, text.splitlines())) <= 80
         assert "ε ≈ 1.23" in text
 
 
-def test_square_brackets_are_text_and_no_markup() -> None:
-    file = io.StringIO()
-    Progress(Console(file=file, width=200)).summary(
-        [finding(threat_model="sees [bold] and [/x]")], ["failed with [1, 2]"]
+def test_a_damaged_run_says_so_first_and_limitations_are_limitations() -> None:
+    warning = RunWarning.of("clipped-coordinates", 72, 100)
+    text = summary(
+        bound(), limitations=[Limitation("one-shot", "only 3 clients")], warnings=[warning]
     )
-    assert "sees [bold] and [/x]" in file.getvalue()
-    assert "failed with [1, 2]" in file.getvalue()
+    assert text.startswith("\nVerdict: distorted.")
+    words = " ".join(text.split())
+    assert words.index("Warning: 72 % of all coordinates (72 of 100)") < words.index("Outsider")
+    assert "\nLimits of this audit\n  one-shot: only 3 clients\n" in text
+
+
+def test_square_brackets_are_text_and_no_markup() -> None:
+    text = summary(finding(rule="sees [bold] and [/x]"), failures=["failed with [1, 2]"])
+    assert "sees [bold] and [/x]" in " ".join(text.split())
+    assert "failed with [1, 2]" in text
 
 
 def test_a_finding_that_says_nothing_shows_no_number() -> None:
-    file = io.StringIO()
-    nothing = finding(kind="diagnostic", value=0.0, rule="too few canaries", null_band=None)
-    Progress(Console(file=file, width=100)).summary([nothing], [])
-    assert "  one-shot: too few canaries\n" in file.getvalue()
-    assert "ε ≈" not in file.getvalue()
+    text = summary(finding(kind="diagnostic", value=0.0, rule="too few canaries", null_band=None))
+    assert "  one-shot: too few canaries\n" in text
+    assert "ε ≈" not in text
 
 
 def test_stopping_twice_does_no_harm() -> None:

@@ -6,6 +6,8 @@ import base64
 import csv
 import json
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,10 +15,13 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors import Finding
-from leakmeter.auditors.finding import LIMITATION
+from leakmeter.auditors import Finding, Limitation, RunWarning, ThreatModel
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.report.html.page import page
+from leakmeter.fl_app.report.judge.adversary import by_adversary
+from leakmeter.fl_app.report.read.run import read_run
 from tests.helpers import findings
 
 PIXEL = base64.b64decode(
@@ -24,9 +29,9 @@ PIXEL = base64.b64decode(
 )
 WFNA = [
     *("--dataset", "synthetic", "--synthetic-examples", "240", "--synthetic-features", "40"),
-    *("--synthetic-classes", "3", "--model", "linear", "--clients", "8", "--sample", "6"),
+    *("--synthetic-classes", "3", "--model", "linear", "--clients", "12", "--sample", "6"),
     *("--rounds", "2", "--algorithm", "fedsgd", "--batch-size", "4", "--noise", "wfna"),
-    *("--wfna-floor", "0.02", "--clip-norm", "1.0", "--canary-seats", "2", "--delta", "1e-3"),
+    *("--wfna-floor", "0.02", "--clip-norm", "1.0", "--canary-seats", "6", "--delta", "1e-3"),
     *("--auditors", "record-likelihood-ratio,one-shot", "--lrt-every", "0"),
 ]
 
@@ -114,12 +119,18 @@ finding = partial(
 )
 
 
-def foreign(folder: Path, *findings: Finding, **config: Any) -> Path:
+def foreign(
+    folder: Path,
+    *findings: Finding,
+    limitations: Sequence[Limitation] = (),
+    warnings: Sequence[RunWarning] = (),
+    **config: Any,
+) -> Path:
     """Leave what `Audited(..., out=...)` leaves in any project."""
     record = RunLog(folder, config)
     of_round = finding(server_round=1)
     record.add(RoundLine(1, 3, {"accuracy": 0.5}, (of_round,)))
-    record.finish(findings, [])
+    record.finish(findings, [], limitations, warnings)
     return folder
 
 
@@ -128,9 +139,9 @@ def numbers(value: Any) -> list[str]:
     keys = ("server_round", "value", "delta", "confidence", "cap", "seed")
     found = [value[k] for k in keys if value[k] is not None]
     found += [*value["sample_sizes"].values(), *(value["null_band"] or [])]
-    for detail in value["details"].values():
-        if isinstance(detail, int | float) and not isinstance(detail, bool):
-            found.append(detail)
+    for fact in value["facts"].values():
+        if isinstance(fact, int | float) and not isinstance(fact, bool):
+            found.append(fact)
     return sorted(repr(float(x)) for x in found)
 
 
@@ -166,6 +177,7 @@ def test_every_number_of_every_finding_stands_in_a_table(
                 "tradeoff-record-likelihood-ratio",
                 "epsilon-record-likelihood-ratio",
                 "cosines-in-the-final-model",
+                "cosines-in-the-models-of-all-rounds",
                 "rounds-record-likelihood-ratio-lower_bound",
                 "rounds-one-shot-estimate",
                 "spectrum",
@@ -203,25 +215,89 @@ def test_a_page_fetches_nothing_and_is_well_formed(
             assert values.get("scope") in ("col", "row", "rowgroup")
 
 
-def test_every_adversary_has_a_card_with_what_to_do(plain: Path) -> None:
+def test_every_attacker_has_a_card_with_what_to_do(plain: Path) -> None:
     page = read(plain)
-    findings = [f for f in report(plain)["findings"] if f["server_round"] is None]
-    findings = [f for f in findings if f["quantity"] != LIMITATION]
-    adversaries = {(f["threat_model"], f["adjacency"], f["unit"]) for f in findings}
-    assert [t for t, _ in page.tags].count("article") == len(adversaries)
-    assert page.words.count("What to do") == len(adversaries)
-    for threat_model, _, _ in adversaries:
-        assert threat_model.split(" (game ")[0][1:] in page.words
+    groups = by_adversary(read_run(plain).of_the_run)
+    assert [t for t, _ in page.tags].count("article") == len(groups) > 1
+    assert page.words.count("What to do") == len(groups)
+    for group in groups:
+        assert group.adversary.sentence() in page.words
 
 
-def test_a_guarantee_stands_beside_what_was_measured(noised: Path) -> None:
+def test_a_guarantee_is_in_the_row_of_what_was_measured(noised: Path) -> None:
     page = read(noised)
     assert "Guaranteed, shown, estimated" in page.words
     assert "no finite ε is guaranteed" in page.words.lower()
-    assert "guarantee, accountant: outsider who sees every released model" in page.words
+    assert "Guarantee, accountant, at most 2 rounds per client: " in page.words
     uppers = [f["value"] for f in report(noised)["findings"] if f["kind"] == "guarantee"]
     data = [values.get("value") for tag, values in page.tags if tag == "data"]
     assert all(repr(float(value)) in data for value in uppers)
+
+
+CANARY = ThreatModel(observer="outsider", sees="all models", holds="canary", knows_cohort=True)
+
+
+def ends(participations: int, lower: float, upper: float) -> list[Finding]:
+    """Return a bound and its guarantee in a run with so many rounds per client."""
+    shown = replace(CANARY, participations=participations)
+    promised = replace(shown, sees="noised sum", holds=None, colluders=participations)
+    plain: dict[str, Any] = {"null_band": None, "delta": 1e-5, "adjacency": "zero-out"}
+    return [
+        finding(value=lower, kind="lower_bound", confidence=0.95, threat_model=shown, **plain),
+        finding(value=upper, kind="guarantee", threat_model=promised, **plain),
+    ]
+
+
+def test_runs_of_different_size_have_both_ends_in_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sentences with the sizes in them once gave each run rows of its own."""
+    monkeypatch.chdir(tmp_path)
+    small, large = (
+        foreign(tmp_path / name, *ends(*values))
+        for name, values in (("small", (1, 4.2, 12.0)), ("large", (9, 5.1, 19.0)))
+    )
+    assert main(["report", str(small), str(large)]) == 0
+    page = Page((tmp_path / "report.html").read_text())
+    words = page.words.replace("\N{NO-BREAK SPACE}", " ")
+    table = words[words.index("Runs side by side") : words.index("Verdicts: small")]
+    assert table.count("Outsider that sees the model after every round") == 1
+    row = table[table.index("Outsider that") :]
+    assert row.index("ε ≥ 4.2 shown … ε ≤ 12 guaranteed") < row.index(
+        "ε ≥ 5.1 shown … ε ≤ 19 guaranteed"
+    )
+    assert [t for t, _ in page.tags].count("article") == 2  # one card each
+    assert words.count("ε ≥ 4.2 shown … ε ≤ 12 guaranteed") == 3  # compared, card, forest
+
+
+def test_a_conditional_bound_has_its_condition_wherever_it_is(tmp_path: Path) -> None:
+    bound = finding(
+        kind="lower_bound",
+        confidence=0.95,
+        value=5.5,
+        null_band=None,
+        assumptions=(Assumption.INDEPENDENT_SCORES,),
+    )
+    folder = foreign(tmp_path / "run", bound)
+    assert main(["report", str(folder), "--csv", str(tmp_path)]) == 0
+    page = read(folder)
+    condition = f"if {Assumption.INDEPENDENT_SCORES.sentence}"
+    words = page.words.lower().replace("\N{NO-BREAK SPACE}", " ")
+    assert words.count("5.5") == words.count(f"{condition}: ε ≥ 5.5") + 2  # headline and table
+    assert f"{condition}, it gives away" in words
+    assert f"lower bound{condition}5.5" in words  # in the table
+    [row] = [r for r in csv.DictReader((tmp_path / "findings.csv").open()) if r["value"] == "5.5"]
+    assert row["claim"].startswith(condition)
+    assert row["conditional"] == "True"
+
+
+def test_a_damaged_run_says_so_at_the_top(tmp_path: Path) -> None:
+    warning = RunWarning.of("clipped-coordinates", 72, 100)
+    folder = foreign(tmp_path / "run", finding(), warnings=[warning])
+    assert main(["report", str(folder)]) == 0
+    words = read(folder).words
+    assert words.index("Verdict: distorted.") < words.index("Verdicts")
+    assert words.index(warning.text) < words.index("Verdicts")
 
 
 def test_the_page_says_how_to_repeat_the_run(plain: Path, filled: Path) -> None:
@@ -241,8 +317,9 @@ def test_what_a_report_says_never_becomes_markup(tmp_path: Path) -> None:
     evil = "<script>alert('x')</script><b>&\"'"
     folder = foreign(
         tmp_path / "a<b>",
-        finding(auditor=evil, rule=evil, quantity=evil, threat_model=evil, assumptions=(evil,)),
-        finding(auditor=evil, details={evil: evil}, sample_sizes={evil: 3}),
+        finding(auditor=evil, rule=evil, quantity=evil, assumptions=(evil,)),
+        finding(auditor=evil, facts={evil: evil}, sample_sizes={evil: 3}),
+        limitations=[Limitation(evil, evil)],
         **{evil: evil},
     )
     assert main(["report", str(folder)]) == 0
@@ -286,7 +363,7 @@ def test_a_run_without_a_round_or_a_finding_has_a_page(tmp_path: Path) -> None:
     assert main(["report", str(tmp_path / "new")]) == 0
     page = read(tmp_path / "new")
     assert "0 whole rounds" in page.words
-    assert "nothing is known about what this run leaks" in page.words
+    assert "The auditors produced no findings; this is not evidence of privacy." in page.words
     assert page.charts() == []
 
 
@@ -317,15 +394,13 @@ def test_runs_of_one_name_are_told_apart(plain: Path, tmp_path: Path) -> None:
     assert "Verdicts: 2: plain" in words
 
 
-def test_what_auditors_cannot_do_is_said_apart_from_adversaries(tmp_path: Path) -> None:
-    limit = finding(
-        kind="diagnostic", quantity=LIMITATION, rule="only 3 clients <take part>", delta=None
-    )
-    folder = foreign(tmp_path / "run", finding(), limit)
+def test_limitations_are_no_attackers(tmp_path: Path) -> None:
+    limit = Limitation("mine", "only 3 clients <take part>")
+    folder = foreign(tmp_path / "run", finding(), limitations=[limit])
     assert main(["report", str(folder)]) == 0
     page = read(folder)
     assert [t for t, _ in page.tags].count("article") == 1
-    assert "cannot see or show heremine: only 3 clients <take part>" in page.words
+    assert "Limits of this auditmine: only 3 clients <take part>" in page.words
 
 
 def test_failures_are_shown_first(tmp_path: Path) -> None:
@@ -407,27 +482,14 @@ def test_a_page_that_fails_does_not_cost_the_run(
     assert report(tmp_path / "run")["rounds"]
 
 
-def test_details_of_other_auditors_may_be_anything(tmp_path: Path) -> None:
-    odd: list[dict[str, Any]] = [
-        {"curve": 3},
-        {"tradeoff": {"fpr": ["x"], "fnr": [0]}, "deltas": [1], "epsilons": [1], "caps": ["inf"]},
-        {"edges": [1, 2], "included": "no", "unobserved": None},
-        {"spectrum": {"curve": [[1]], "floor": 0, "dim": 1}},
-        {"deltas": [], "epsilons": [], "caps": [], "tradeoff": {"fpr": [], "fnr": []}},
-        {"gaussian_nats": "inf", "std_error_bits": "nan"},
-    ]
-    bits = {"quantity": "mutual information in bits", "kind": "approximation", "server_round": 1}
-    folder = foreign(
-        tmp_path / "run",
-        *(finding(kind="lower_bound", confidence=0.9, details=one) for one in odd),
-        finding(details=odd[-1], value=-0.5, **bits),
+def test_runs_in_prose_are_shown_and_not_compared(plain: Path, tmp_path: Path) -> None:
+    run = replace(
+        read_run(foreign(tmp_path / "old", *ends(1, 4.2, 3.0))), is_typed=False, name="old"
     )
-    assert main(["report", str(folder)]) == 0
-    page = read(folder)
-    labels = [values["aria-label"] or "" for _, values in page.tags if "aria-label" in values]
-    assert not any("nan" in words for words in labels)
-    assert page.charts() == [
-        "figure-1-rounds-mine-estimate",
-        "figure-2-information",
-        "figure-3-accuracy",
-    ]
+    words = Page(page([run, read_run(plain)])).words.replace("\N{NO-BREAK SPACE}", " ")
+    table = words[words.index("Runs side by side") : words.index("Verdicts: old")]
+    assert "ε ≥ 4.2" not in table
+    assert "old has an earlier format" in table
+    assert "ε ≥ 4.2 at δ" in words
+    assert "shown …" not in words
+    assert "does not hold" not in words  # no contradiction either

@@ -6,28 +6,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors import Finding
+from leakmeter.auditors import Finding, ThreatModel
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.verdict import Verdict, verdicts
 from leakmeter.fl_app.report.read.run import Run
 from tests.helpers import findings
 
+CANARY = ThreatModel(
+    observer="outsider", sees="all models", holds="canary", knows_cohort=True, participations=1
+)
+ANYONE = ThreatModel(observer="outsider", sees="noised sum", knows_cohort=True, participations=10)
 finding = partial(
-    findings.finding,
-    delta=1e-5,
-    auditor="one-shot",
-    threat_model="outsider who gets the model before and after every round",
-    adjacency="zero-out",
+    findings.finding, delta=1e-5, auditor="one-shot", threat_model=CANARY, adjacency="zero-out"
 )
 
 
 def bound(value: float, **changed: Any) -> Finding:
-    return finding(**({"kind": "lower_bound", "confidence": 0.95, "value": value} | changed))
+    own = {"kind": "lower_bound", "confidence": 0.95, "value": value}
+    return finding(**(own | {"assumptions": (Assumption.FAIR_COINS,)} | changed))
+
+
+def conditional(value: float, **changed: Any) -> Finding:
+    return bound(value, **({"assumptions": (Assumption.INDEPENDENT_SCORES,)} | changed))
 
 
 def guarantee(value: float, **changed: Any) -> Finding:
-    own = {"kind": "guarantee", "value": value, "auditor": "accountant", "assumptions": ("noise",)}
-    return finding(**(own | changed))
+    own = {"kind": "guarantee", "value": value, "auditor": "accountant", "threat_model": ANYONE}
+    return finding(**(own | {"assumptions": (Assumption.EQUAL_WEIGHTS,)} | changed))
 
 
 OURS = ("dataset", "model", "algorithm", "secagg", "auditors", "engine")

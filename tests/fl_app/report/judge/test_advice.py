@@ -1,31 +1,38 @@
-"""Advice helps against the adversary that it is about, in settings that the run has."""
+"""Advice helps against the attacker that it is about, in settings that the run has."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from leakmeter.auditors import ThreatModel
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.verdict import verdicts
 from leakmeter.fl_app.report.read.run import Run
-from tests.fl_app.report.judge.makers import bound, finding, one, run
+from tests.fl_app.report.judge.makers import CANARY, bound, finding, guarantee, one, run
+
+SUM = ThreatModel(observer="server", sees="round sum", holds="two updates", knows_cohort=True)
+MORE = "More clients per round"
 
 
 def test_advice_names_what_helps_against_this_observer() -> None:
-    final = bound(0.5, threat_model="outsider who gets the initial and the final model")
-    whole = run(bound(500.0), final, noise="none", sample=30)
+    final = bound(0.5, threat_model=replace(CANARY, sees="final model"))
+    whole = run(bound(5.0), final, noise="none", sample=30)
     made = verdicts(whole)
-    todo = " ".join(advice(made[0], whole, made))
-    assert "the final model alone shows 0.5 instead of 500" in todo
+    todo = " ".join(advice(made[0], whole, made)).replace("\N{NO-BREAK SPACE}", " ")
+    assert "the final model alone shows ε ≥ 0.5 instead of ε ≥ 5" in todo
     assert "--noise central" in todo
     assert "(--sample, now 30)" in todo
-    _, server = one(bound(1.0, observer="server", adjacency="replace"), noise="none", secagg="off")
+    _, server = one(bound(1.0, threat_model=SUM, adjacency="replace"), noise="none", secagg="off")
     assert "--noise distributed" in server
     assert "Turn secure aggregation on" in server
     _, noised = one(bound(1.0), noise="central", noise_multiplier=0.5)
-    assert "More noise (--noise-multiplier, now 0.5)" in noised
+    assert "More noise (--noise-multiplier, now 0.5) or fewer rounds" in noised
+    _, single = one(bound(1.0, threat_model=SUM), noise="distributed", noise_multiplier=0.5)
+    assert "More noise (--noise-multiplier, now 0.5)." in single
     _, record = one(bound(1.0, unit="record", observer="server"), noise="wfna", wfna_floor=0.1)
     assert "Raise the floor of the noise that clients fill up (--wfna-floor, now 0.1)" in record
 
@@ -37,13 +44,38 @@ def test_a_floor_is_raised_only_where_noise_is_filled_up() -> None:
 
 
 @pytest.mark.parametrize("kind", ["lower_bound", "approximation"])
-def test_more_clients_are_no_advice_where_one_data_set_is_dealt_to_all(kind: Any) -> None:
-    alone = "server who sees the sum (game {}: what is new)"
-    about = {"kind": kind, "observer": "server", "confidence": 0.95}
-    _, dealt = one(finding(threat_model=alone.format("partition"), **about))
-    _, drawn = one(finding(threat_model=alone.format("independent"), **about))
-    assert "More clients" not in dealt
-    assert "More clients in a round leave less of each in the sum." in drawn
+def test_more_clients_are_no_advice_where_one_data_set_is_partitioned(kind: Any) -> None:
+    about = {"kind": kind, "confidence": 0.95}
+    _, dealt = one(finding(threat_model=replace(SUM, game="partition"), **about))
+    _, drawn = one(finding(threat_model=replace(SUM, game="independent"), **about))
+    _, prose = one(finding(threat_model=replace(SUM, sees=None), **about))
+    assert MORE not in dealt + prose
+    assert f"{MORE} leave less of each in the sum." in drawn
+
+
+@pytest.mark.parametrize(
+    ("noise", "model", "helps"),
+    [
+        ("central", CANARY, False),  # a fixed multiplier gives the same ε for any cohort
+        ("central", SUM, True),  # the server sees the sum before that noise
+        ("distributed", CANARY, False),
+        ("distributed", SUM, False),
+        ("local", SUM, True),
+        ("none", CANARY, True),
+    ],
+)
+def test_more_clients_are_no_advice_under_noise_that_they_do_not_change(
+    noise: str, model: ThreatModel, helps: bool
+) -> None:
+    _, said = one(bound(1.0, threat_model=model), noise=noise)
+    assert (MORE in said) is helps
+
+
+def test_noise_of_another_project_is_known_from_its_guarantee() -> None:
+    _, said = one(bound(1.0), guarantee(3.0, facts={"noise": "central"}))
+    assert MORE not in said
+    _, other = one(bound(1.0))
+    assert MORE in other
 
 
 def test_settings_of_another_project_are_not_named() -> None:

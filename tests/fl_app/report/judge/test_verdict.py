@@ -3,22 +3,72 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from leakmeter.fl_app.report.judge.verdict import verdicts
+from leakmeter.auditors import RunWarning
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.fl_app.report.judge.verdict import judged, overall, verdicts
 from leakmeter.fl_app.report.read.run import Run
-from tests.fl_app.report.judge.makers import bound, finding, guarantee, one, run
+from tests.fl_app.report.judge.makers import CANARY, bound, conditional, finding, guarantee, one
 
 
 def test_a_lower_bound_is_at_least() -> None:
-    verdict, said = one(bound(1.0, assumptions=("scores are independent", "b")))
+    verdict, said = one(bound(0.6257, assumptions=(Assumption.FAIR_COINS, Assumption.KNOWN_NULL)))
     assert verdict.level == "leak"
-    assert "Gives away whether a client sent its update or nothing: ε ≥ 1" in said
-    assert "at least 2.71 times as likely" in said  # e, rounded down
+    assert "Gives away whether a client sent its update or nothing: ε ≥ 0.625" in said
+    assert "Starting from 50:50, some outcomes make the attacker at least 65.1 % sure." in said
+    assert "In one of the two worlds their chance is above δ." in said
     assert "too large in at most 5 % of such audits" in said
-    assert "assuming that scores are independent (1 more in the table)" in said
+    assert f"assuming that {Assumption.FAIR_COINS.sentence} (1 more in the table)" in said
+
+
+def test_a_bound_says_how_many_canaries_it_rests_on() -> None:
+    facts = {"share_at_threshold": 1 / 34, "threshold": 88.72, "median_score": 31.68}
+    _, said = one(bound(77.8, facts=facts))
+    rests = "2.94 % of the canaries that took part score 88.7 or more; their median is 31.7."
+    assert rests in said
+
+
+def test_a_conditional_bound_is_never_without_its_condition() -> None:
+    condition = Assumption.INDEPENDENT_SCORES.sentence
+    verdict, said = one(conditional(5.5))
+    assert verdict.level == "conditional"
+    assert verdict.headline.startswith(f"If {condition}, it gives away whether")
+    assert f"If {condition}: ε ≥ 5.5 at δ" in said
+    assert "Then, starting from 50:50," in said
+    # Beside one that needs no condition it is not the headline, however large.
+    verdict, said = one(conditional(5.5), bound(0.5), guarantee(3.0))
+    assert verdict.level == "leak"
+    assert "ε ≥ 0.5 shown … ε ≤ 3 guaranteed" in verdict.headline.replace("\xa0", " ")
+    assert "5.5" not in said
+    verdict, _ = one(conditional(5.5), bound(0.0))
+    assert verdict.level == "none"
+    # A sentence of another project in place of a name has not been checked either.
+    verdict, said = one(bound(5.5, assumptions=("my clients are honest.",)))
+    assert verdict.level == "conditional"
+    assert "If my clients are honest: ε ≥ 5.5" in said
+
+
+def test_a_conditional_bound_is_not_set_against_a_guarantee() -> None:
+    found = judged([conditional(5.5), guarantee(3.0)])
+    assert [v.level for v in found] == ["conditional", "bounded"]
+    assert "guaranteed" not in found[0].headline
+
+
+def test_above_20_an_attacker_is_practically_certain() -> None:
+    _, said = one(bound(586.03))
+    assert "ε ≥ 580 (practically certain)" in said
+    assert "586" not in said
+    assert "some outcomes make the attacker practically certain" in said
+    _, said = one(finding(value=362.4, null_band=(0.1, 0.5)))
+    assert "ε ≈ 360 (above 20 an attacker would be practically certain)" in said
+    verdict, said = one(guarantee(344.5))
+    assert "ε ≤ 350 (promises practically nothing)" in said
+    assert verdict.level == "open"  # no green badge
 
 
 def test_a_saturated_bound_could_not_have_shown_more() -> None:
@@ -33,15 +83,17 @@ def test_nothing_shown_is_not_private() -> None:
     assert "No leak shown" in said
     assert "not a proof of privacy" in said
     assert "2 could have been shown at most" in said
-    assert "private:" not in said
     assert "at least" not in said
 
 
-@pytest.mark.parametrize(("value", "level"), [(0.4, "none"), (0.6, "hint")])
-def test_an_estimate_is_read_beside_its_null_band(value: float, level: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "level", "where"),
+    [(0.4, "none", "in"), (0.6, "hint", "above"), (0.05, "none", "below")],
+)
+def test_an_estimate_is_read_beside_its_null_band(value: float, level: str, where: str) -> None:
     verdict, said = one(finding(value=value, null_band=(0.1, 0.5)))
     assert verdict.level == level
-    assert "says 0.1 to 0.5: this is " + ("within" if level == "none" else "beyond") in said
+    assert f"Without a leak, 90 % of audits say 0.1 to 0.5; this is {where} that range." in said
     assert "Estimates carry no confidence" in said
     assert "Gives away" not in said
     assert "≥" not in said
@@ -51,6 +103,15 @@ def test_an_estimate_without_a_null_band_suggests_nothing() -> None:
     verdict, said = one(finding(value=50.0))
     assert verdict.level == "none"
     assert "what the method says without a leak is not known" in said
+
+
+def test_a_bound_above_its_own_estimate_is_explained() -> None:
+    estimate = finding(value=1.0, assumptions=(Assumption.GAUSSIAN_COSINES,))
+    _, said = one(estimate, bound(2.0))
+    assert "ε ≥ 2 is above the estimate ε ≈ 1: the two methods differ." in said
+    assert f"The estimate alone assumes that {Assumption.GAUSSIAN_COSINES.sentence}." in said
+    for other in (finding(value=3.0), finding(delta=1e-3), finding(auditor="other")):
+        assert "the two methods differ" not in one(other, bound(2.0))[1]
 
 
 def test_an_approximation_is_no_bound() -> None:
@@ -65,11 +126,10 @@ def test_a_guarantee_is_at_most_with_its_assumptions() -> None:
     verdict, said = one(guarantee(1.0))
     assert verdict.level == "bounded"
     assert "ε ≤ 1, guaranteed" in said
-    assert "No outcome is more than 2.72 times as likely" in said  # e, rounded up
-    assert "proven and assumes that noise" in said
-    verdict, said = one(guarantee(20.0))
-    assert "more than e^20 times" in said
-    assert "promises little" in said
+    assert "ε ≤ 1 at δ = 1e-05, at most 10 rounds per client." in said
+    assert "chance q in one world has a chance of at most 2.72·q + 1e-05 in the other" in said
+    assert f"proven and assumes that {Assumption.EQUAL_WEIGHTS.sentence}" in said
+    assert "promises little" in one(guarantee(15.0))[1]
 
 
 def test_no_finite_guarantee_is_said_as_such() -> None:
@@ -78,14 +138,22 @@ def test_no_finite_guarantee_is_said_as_such() -> None:
     assert "No finite ε is guaranteed" in said
     assert "does not protect against the server" in said
     assert "proven" not in said
+    server = replace(CANARY, observer="server")
+    verdict, said = one(bound(1.0, threat_model=server), guarantee(math.inf, observer="server"))
+    assert "ε ≥ 1 shown … no finite ε is guaranteed" in said
+    assert "is guaranteed guaranteed" not in said
 
 
-def test_a_count_that_is_guaranteed_is_no_epsilon() -> None:
-    counts = {"quantity": "clients in a sum", "delta": None, "adjacency": None, "value": 40.0}
-    verdict, said = one(finding(kind="guarantee", **counts))
-    assert verdict.headline == "Clients in a sum: 40, guaranteed"
-    assert "does not bound what the sum itself gives away" in said
+def test_a_count_that_is_guaranteed_bounds_no_leakage() -> None:
+    counts: dict[str, Any] = {"delta": None, "adjacency": None, "value": 1234.0}
+    quantity = "honest clients in the smallest sum"
+    verdict, said = one(finding(kind="guarantee", quantity=quantity, **counts))
+    assert verdict.level == "count"
+    assert verdict.headline == "Honest clients in the smallest sum: 1,234, guaranteed"
+    assert "does not bound what the sum itself reveals" in said
     assert "≤" not in said
+    bits, _ = one(finding(kind="guarantee", quantity="mutual information", **counts))
+    assert bits.level == "bounded"  # of leakage indeed
 
 
 def test_of_several_bounds_the_first_is_the_headline() -> None:
@@ -98,23 +166,48 @@ def test_of_several_bounds_the_first_is_the_headline() -> None:
 def test_diagnostics_alone_give_their_reason_and_no_number() -> None:
     verdict, said = one(finding(kind="diagnostic", rule="too few canaries took part", value=7.0))
     assert verdict.level == "silent"
+    assert "Produced no findings; this is not evidence of privacy" in said
     assert "Too few canaries took part." in said
     assert "7" not in said
 
 
 def test_what_needs_something_done_comes_first() -> None:
-    found = verdicts(
-        run(
-            guarantee(3.0, threat_model="a"),
-            finding(kind="approximation", threat_model="b"),
-            bound(0.0, threat_model="c"),
-            bound(2.0, threat_model="d"),
-        )
+    found = judged(
+        [
+            guarantee(3.0, observer="wire"),
+            finding(kind="approximation", holds="record"),
+            bound(0.0, sees="final model"),
+            bound(2.0),
+            conditional(2.0, observer="server"),
+        ]
     )
-    assert [v.findings[0].threat_model for v in found] == ["d", "c", "b", "a"]
+    assert [v.level for v in found] == ["leak", "conditional", "none", "model", "bounded"]
 
 
 def test_an_unfinished_run_speaks_of_its_last_round() -> None:
     rounds = [bound(1.0, server_round=1), bound(0.0, server_round=2)]
     [verdict] = verdicts(Run("run", Path("/run"), findings=tuple(rounds), is_finished=False))
     assert verdict.level == "none"
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "distorted"),
+    [
+        ("clipped-coordinates", 2, True),
+        ("clipped-coordinates", 1, False),
+        ("non-finite-updates", 1, True),
+        ("abandoned-rounds", 51, True),
+        ("abandoned-rounds", 50, False),
+        ("clipped-updates", 100, False),
+        ("dropouts", 90, False),
+        ("few-canaries", 1, False),
+    ],
+)
+def test_a_damaged_run_is_called_distorted(kind: Any, count: int, distorted: bool) -> None:
+    said = overall(judged([bound(1.0)]), [RunWarning.of(kind, count, 100)])
+    assert ("distorted" in said) is distorted
+    assert "leak shown (1 attacker)" in said
+
+
+def test_no_findings_are_no_evidence() -> None:
+    assert overall([], []) == "Verdict: no findings; this is not evidence of privacy."

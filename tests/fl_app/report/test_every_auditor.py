@@ -1,0 +1,234 @@
+"""Real findings of every auditor and wrapper, printed everywhere: each sentence is a true one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from leakmeter.auditors import (
+    Finding,
+    LikelihoodRatio,
+    Membership,
+    MutualInformation,
+    OneShotCanaries,
+    RecordLikelihoodRatio,
+)
+from leakmeter.auditors._types import Floats
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
+from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.information import Look
+from leakmeter.auditors.likelihood_ratio.game import Effort
+from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition
+from leakmeter.auditors.records.game import RecordCase, RecordEffort
+from leakmeter.auditors.replay_log import AggregateRecorder
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import claim, condition, quantity, value
+from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
+from leakmeter.fl_app.report.export import write_csv
+from leakmeter.fl_app.report.html.page import page
+from leakmeter.fl_app.report.judge.advice import advice
+from leakmeter.fl_app.report.judge.verdict import verdicts
+from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.run.progress import Progress
+from leakmeter.strategies.accounting.accountant import Release
+from leakmeter.strategies.accounting.assurance import Assurance
+from leakmeter.strategies.mechanism import Central, Distributed, Local
+from leakmeter.strategies.secure_sum.tally import Tally
+from leakmeter.strategies.secure_sum.topology import Risks
+from leakmeter.strategies.water_filling.guarantee import guarantee
+from leakmeter.strategies.water_filling.rdp import Contribution, Round
+from tests.auditors.conftest import GaussianSampler
+from tests.fl_app.report.html.test_page import Page
+
+DIM, CLIENTS, ROUNDS, DELTA = 120, 6, 2, 1e-5
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """Return a run with all findings that there are, and one with fewer rounds per client."""
+    pytest.importorskip("torch")  # for critics
+    from leakmeter.auditors.information.mine import estimator as critics
+
+    def quick(x: Floats, z: Floats, *, seed: int, **_: Any) -> Any:
+        return full(x, z, seed=seed, training=short, seeds=2, nulls=2)
+
+    full, short = critics.estimate, critics.Training(steps=2, hidden=5)
+    sampler = GaussianSampler(np.eye(DIM)[:, :20])
+    auditors: list[Auditor] = [
+        OneShotCanaries(seats=20, delta=DELTA),
+        LikelihoodRatio(sampler, effort=Effort(fit=200, candidates=5, pilot=10, trials=60)),
+        MutualInformation(sampler, look=Look(draws=40, rank=3, estimators=("log-det", "mine"))),
+        RecordLikelihoodRatio(_case, effort=RecordEffort(pairs=2, pilot=20, trials=100)),
+        Membership(lambda model: (model[:30] ** 2, model[:30] ** 2 + 3.0), delta=DELTA),
+        SpanCondition(),
+        AggregateRecorder(tmp_path_factory.mktemp("kept")),
+    ]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(critics, "estimate", quick)
+        found = tuple(f for one in auditors for f in _played(one))
+    small = replace(_run("small", found, 1), config={"rounds": 1})
+    return [_run("large", found, ROUNDS), small]
+
+
+def _run(name: str, found: Sequence[Finding], participations: int) -> Run:
+    return Run(name, Path("/" + name), findings=(*found, *_promised(participations)))
+
+
+def _played(auditor: Auditor) -> Iterator[Finding]:
+    """Yield what an auditor says of rounds of Gaussian updates with canaries."""
+    auditor.begin(DIM, ROUNDS)
+    rng, model = stream(0, "real"), np.zeros(DIM)
+    for server_round in range(1, ROUNDS + 1):
+        truth = {c: np.r_[rng.standard_normal(20), np.zeros(DIM - 20)] for c in range(CLIENTS)}
+        orders = auditor.instruct(server_round, range(20))
+        shown = [canary_vector(o.seed, o.id, DIM) for o in orders.values() if o.included]
+        mean = np.mean(list(truth.values()), axis=0)
+        released = model + mean / 10 + np.sum([3 * s for s in shown], axis=0)
+        facts = RoundFacts(aggregate=mean, num_clients=CLIENTS, total_weight=float(CLIENTS))
+        weights = dict.fromkeys(truth, 1.0)
+        yield from auditor.observe(
+            RoundView(
+                server_round,
+                model,
+                dict(truth),
+                released,
+                facts,
+                truth,
+                truth_weights=weights,
+                instructed=orders,
+            )
+        )
+        model = released
+    yield from auditor.report()
+
+
+def _case(_: RoundView) -> RecordCase:
+    rows = stream(0, "gradients").standard_normal((7, 9))
+    return RecordCase((DenseGradients(rows),), records=5, batch=2, floor=0.05, rest=0.1)
+
+
+def _promised(participations: int) -> Iterator[Finding]:
+    """Yield all guarantees."""
+    releases = (Release(2.0, 1.0, sampling="fixed", cohort=5, population=500),) * ROUNDS
+    for noise in (Central(2.0), Distributed(2.0, 3), Local(2.0)):
+        single = (Release(2.0, 1.0),) * ROUNDS
+        yield from Assurance(noise, releases, participations, single=single).findings(DELTA)
+    weak = (Release(0.05, 1.0),) * ROUNDS  # promises practically nothing
+    yield from Assurance(Central(0.05), weak, participations).findings(DELTA)
+    member = Contribution(1e-3, 10.0, 32, 1200)
+    filled = guarantee([Round((member,) * 50, "water-filling")] * ROUNDS, DELTA)
+    yield filled.finding("water-filling")
+    counts = dict.fromkeys((f.name for f in fields(Tally)), 9)
+    yield from Tally(**{**counts, "colluders": 1, "exposure": 0.01}).findings(Risks())
+
+
+@pytest.fixture(scope="module")
+def said(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return what page, terminal, advice and CSV say, in ordinary spaces."""
+    said = {}
+    for run in runs:
+        file = io.StringIO()
+        console = Console(file=file, width=10_000, highlight=False, soft_wrap=True)
+        Progress(console).summary(run.of_the_run, [])
+        said[f"terminal of {run.name}"] = " ".join(file.getvalue().split())
+        made = verdicts(run)
+        for i, v in enumerate(made):
+            words = [v.headline, *v.found, *v.sure, *advice(v, run, made)]
+            said[f"verdict {i} of {run.name}"] = " ".join(words)
+        said[f"page of {run.name}"] = Page(page([run])).words
+    said["comparison"] = Page(page(runs)).words
+    for path in write_csv(runs, tmp_path_factory.mktemp("tables")):
+        said[path.name] = path.read_text()
+    return {name: re.sub(r"\s+", " ", words) for name, words in said.items()}
+
+
+def test_every_kind_of_finding_is_there(runs: list[Run]) -> None:
+    found = runs[0].findings
+    assert {f.kind for f in found} == {
+        *("guarantee", "lower_bound", "estimate", "approximation", "diagnostic")
+    }
+    assert {f.auditor for f in found} >= {
+        *("one-shot", "likelihood-ratio", "mutual-information", "record-likelihood-ratio"),
+        *("membership", "span", "accountant", "water-filling", "secure-sum"),
+    }
+    assert {v.level for v in verdicts(runs[0])} >= {
+        *("leak", "conditional", "open", "bounded", "count")
+    }
+
+
+def test_no_sentence_shows_how_it_was_made(said: dict[str, str]) -> None:
+    names = [str(a) for a in Assumption]
+    for where, words in said.items():
+        if not where.endswith(".csv"):
+            assert not re.search(r"\bNone\b|\bnan\b|ThreatModel|Finding\(", words), where
+            assert not [name for name in names if name in words], where
+            assert not re.search(r"\.\.(?!\.)|\. \.|: \.|\( |  |,,|;;|: :", words), where
+        assert "tell apart" not in words, where
+
+
+def test_every_epsilon_has_the_sign_of_its_kind(runs: list[Run], said: dict[str, str]) -> None:
+    """A number with another sign, or with none, would be read as another kind."""
+    by_sign = {
+        sign: {value(f) for run in runs for f in run.findings if f.kind in kinds}
+        for sign, kinds in {
+            "≥": ["lower_bound"],
+            "≤": ["guarantee"],
+            "≈": ["estimate", "approximation"],
+        }.items()
+    }
+    for where, words in said.items():
+        for sign, number in re.findall(r"ε ([≥≤≈]) ([\d.,e+-]*\d|∞)", words):
+            assert number in by_sign[sign], (where, sign, number)
+
+
+def test_every_claim_of_a_leading_number_is_the_same_everywhere(
+    runs: list[Run], said: dict[str, str], tmp_path: Path
+) -> None:
+    write_csv(runs, tmp_path)
+    rows = list(csv.DictReader((tmp_path / "findings.csv").open(newline="")))
+    every = [(run, f) for run in runs for f in run.findings]
+    assert [row["claim"][: len(claim(f))] for row, (_, f) in zip(rows, every, strict=True)] == [
+        claim(f) for _, f in every
+    ]
+    for run in runs:
+        for verdict in verdicts(run):
+            for f in (*verdict.group.leads, *verdict.group.guarantees):
+                words = re.sub(r"\s+", " ", claim(f))
+                assert words in said[f"terminal of {run.name}"]
+                page_of = said[f"page of {run.name}"]
+                assert words[1:] in page_of  # with a capital at its beginning, or without
+
+
+def test_a_conditional_bound_is_never_without_its_condition(
+    runs: list[Run], said: dict[str, str]
+) -> None:
+    bounds = [f for run in runs for f in run.findings if f.kind == "lower_bound"]
+    unconditional = {value(f) for f in bounds if not f.is_conditional}
+    others = [f for f in bounds if value(f) not in unconditional]
+    assert others
+    for where, words in said.items():
+        for f in others:
+            for found in re.finditer(rf"ε ≥ {re.escape(value(f))}(?![\d.])", words):
+                before = words[: found.start()].lower()
+                # Since the last other number, or the beginning of the sentence.
+                assert condition(f).lower() in re.split(r"[≥≤≈]|\. ", before)[-1], where
+
+
+def test_runs_of_different_size_line_up(runs: list[Run]) -> None:
+    keys = [{v.group.adversary for v in verdicts(run)} for run in runs]
+    assert keys[0] & keys[1]
+    for verdict in verdicts(runs[0]):
+        if verdict.group.guarantees:
+            assert verdict.group.adversary in keys[1]
+    names = {quantity(f.quantity) for f in runs[0].findings}
+    assert names <= {quantity(f.quantity) for f in runs[1].findings}
