@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from leakmeter.auditors.not_covered import WORDS
 
 from leakmeter.auditors.finding import LIMITATION
-from leakmeter.auditors.not_covered import WORDS
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
