@@ -225,8 +225,13 @@ def _mutual_information(config: Config, sampler: UpdateSampler) -> Auditor:
 
 
 def _record_likelihood_ratio(config: Config) -> Auditor:
+    pattern, seed = _participation(config), cohort_seed(config)
+
+    def cohort_of(server_round: int) -> list[int]:
+        return pattern.cohort(seed, server_round, config.clients)
+
     return RecordLikelihoodRatio(
-        partial(record_case, config),
+        partial(record_case, config, cohort_of),
         every=config.lrt_every,
         delta=config.delta,
         seed=config.seed,
