@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -232,10 +233,10 @@ class _Pair:
     def of(cls, case: RecordCase, grams: Sequence[Floats], record: int, other: int) -> _Pair:
         own = np.arange(case.records)
         changed = np.where(own == record, other, own)
-        common = {"batch": case.batch, "floor": case.floor, "rest": case.rest}
+        law = partial(PairLaw.of, batch=case.batch, floor=case.floor, rest=case.rest)
+        excess = case.excess or (None,) * len(grams)
         laws = tuple(
-            PairLaw.of(gram, own, changed, excess=excess, **common)
-            for gram, excess in zip(grams, case.excess or (None,) * len(grams), strict=True)
+            law(gram, own, changed, excess=more) for gram, more in zip(grams, excess, strict=True)
         )
         return cls(case, (own, changed), laws)
 

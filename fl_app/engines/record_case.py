@@ -92,8 +92,8 @@ def _excess(
     Of E = Σ_μ (μ - σ²)₊ w wᵀ the eigenvectors are w = Hᵀv/√(μBD), with v those of the Gram matrix
     HHᵀ/(BD). So only products of gradients are needed, never a vector of length dim.
     """
-    both = (torch.cat(pair) for pair in zip(rows, theirs, strict=True))
-    gradients = per_example_gradients(net, *both, config.clip_norm)
+    x, y = (torch.cat(pair) for pair in zip(rows, theirs, strict=True))
+    gradients = per_example_gradients(net, x, y, config.clip_norm)
     first, scale = len(rows[1]), config.batch_size * len(theirs[1])
     found = []
     for part in filling.parts(gradients):
