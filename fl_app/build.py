@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -22,7 +21,6 @@ from leakmeter.auditors._types import Watch
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.information import Look, Theory, UpdateEntropy, update_entropy
-from leakmeter.auditors.not_covered import NotCovered
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.sampler import PerRound
 from leakmeter.clients import CohortSampler
@@ -52,8 +50,9 @@ from leakmeter.strategies import (
     ShuffledEpochs,
 )
 from leakmeter.strategies.mechanism import Clipping, Noise
+from leakmeter.strategies.secure_sum.topology import Topology
 
-# Shares that open a secret; also how many contributors distributed noise may count on.
+# Shares that open a secret, and the least clients of a sum, as a fraction of the cohort.
 _THRESHOLD = 2 / 3
 
 
@@ -109,7 +108,9 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
     if config.noise == "local":
         noise = Local(config.noise_multiplier)
     elif config.noise == "distributed":
-        certain = max(math.ceil(_THRESHOLD * config.cohort - 1e-9), 2)
+        # The target is reached by those who are certain to be there, less those who may collude.
+        plan = Topology(threshold=_THRESHOLD).plan(config.cohort)
+        certain = plan.threshold - plan.bearable(config.cohort)
         noise = Distributed(config.noise_multiplier, min_honest=certain)
     clipping: Clipping = FixedClip(config.clip_norm)
     if config.clipping == "adaptive":
@@ -135,7 +136,6 @@ def _filled(strategy: Strategy, config: Config) -> Filled:
         examples=load_task(config).sizes.smallest,
         lr=rule.lr,
         steps=rule.steps,
-        colluders=config.seats,  # a seat's canary carries no noise
         delta=config.delta,
     )
 
@@ -178,19 +178,11 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
     made = [makers[name]() for name in dict.fromkeys(config.auditor_names)]
     for auditor in made:
         auditor.watch = watch
-    if config.noise == "wfna":
-        # Findings about clients say that the guarantee is for records only. Samplers draw updates
-        # with all the noise of water filling in them; canaries carry none.
-        made = [NotCovered(one, is_frozen=one.name in _OF_UPDATES) for one in made]
-    for auditor in made:
         try:
             auditor.begin(dim, config.rounds)
         except ValueError as error:
             raise ConfigError(f"auditor {auditor.name}: {error}") from None
     return made
-
-
-_OF_UPDATES = ("likelihood-ratio", "mutual-information")
 
 
 def _one_shot(config: Config) -> Auditor:
@@ -233,8 +225,13 @@ def _mutual_information(config: Config, sampler: UpdateSampler) -> Auditor:
 
 
 def _record_likelihood_ratio(config: Config) -> Auditor:
+    pattern, seed = _participation(config), cohort_seed(config)
+
+    def cohort_of(server_round: int) -> list[int]:
+        return pattern.cohort(seed, server_round, config.clients)
+
     return RecordLikelihoodRatio(
-        partial(record_case, config),
+        partial(record_case, config, cohort_of),
         every=config.lrt_every,
         delta=config.delta,
         seed=config.seed,

@@ -26,23 +26,25 @@ class Distributed:
     """Clients add shares of the noise before masking: protects against the server too.
 
     Each share has variance target / min_honest, so that the target is reached by that many.
+    A canary seat adds its share to the canary, and counts like any other contributor.
 
     Attributes:
         noise_multiplier: Least noise on the sum in units of the clip norm.
         min_honest: Honest contributors that are certain: threshold of the secure sum minus
             colluders.
-        colluders: Contributors whose noise does not count, since they tell it.
+        colluders: Contributors that tell the server their noise, which therefore does not count;
+            None takes as many as the secure sum can bear, and never more are counted.
     """
 
     noise_multiplier: float
     min_honest: int
-    colluders: int = 0
+    colluders: int | None = None
 
     def __post_init__(self) -> None:
         _check_multiplier(self.noise_multiplier)
         if self.min_honest < 1:
             raise ValueError(f"min_honest must be at least 1, got {self.min_honest}")
-        if self.colluders < 0:
+        if self.colluders is not None and self.colluders < 0:
             raise ValueError(f"colluders must be at least 0, got {self.colluders}")
 
 

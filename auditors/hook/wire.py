@@ -8,7 +8,7 @@ them under the names listed here.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
@@ -239,6 +239,12 @@ def _flag(order: MetricRecord, name: str) -> bool:
     return bool(value)
 
 
+def canaries(messages: Iterable[Message]) -> dict[int, Canary]:
+    """Return node to canary for those train messages that order one."""
+    ordered = ((m.metadata.dst_node_id, canary(m.content)) for m in messages)
+    return {node: order for node, order in ordered if order is not None}
+
+
 def avoids_zero(content: RecordDict) -> bool:
     """Whether a seat that sends nothing must not send exactly nothing."""
     order = _numbers(content, CANARY)
@@ -290,10 +296,12 @@ class SumOutcome:
     Attributes:
         step: Grid that each update was rounded to.
         saturated: Coordinates that were clipped to fit, over all clients.
+        colluders: Most clients that may collude with the server without opening an update.
     """
 
     step: float
     saturated: int
+    colluders: int = 0
 
     def to_record(self) -> ConfigRecord:
         """Return it as a record."""
@@ -305,7 +313,9 @@ def sum_outcome(content: RecordDict) -> SumOutcome | None:
     record = config(content, SUM_OUTCOME)
     if record is None:
         return None
-    return SumOutcome(get_float(record, "step"), get_int(record, "saturated"))
+    return SumOutcome(
+        get_float(record, "step"), get_int(record, "saturated"), get_int(record, "colluders")
+    )
 
 
 def replay_record(number: int) -> MetricRecord:

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import Auditor, RoundView
-from leakmeter.auditors.finding import Bound, Finding, plain
+from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 from leakmeter.auditors.records.game import (
+    THIS_RUN,
+    WORST_CASE,
     RecordAudit,
     RecordCase,
     RecordEffort,
     audit_records,
-    record_finding,
 )
+from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.auditors.sampling.round_sum import is_due
 
 
 class RecordLikelihoodRatio(Auditor):
     """Plays the game of `audit_records` on some rounds.
 
-    A bound for one round is one for the run as well. At the end comes the largest, at a confidence
-    that all audited rounds share.
+    Each audit is played at the worst data of the others. Where the case knows the noise that they
+    really added, it is played with that as well, for a statement about this run.
+
+    A bound for one round is one for the run as well. At the end comes the largest of each kind, at
+    a confidence that all audited rounds share.
 
     Args:
         case_of: Returns a client's part in the round; the gradients are taken at `view.sent`.
@@ -36,7 +43,7 @@ class RecordLikelihoodRatio(Auditor):
     """
 
     name = "record-likelihood-ratio"
-    reads = frozenset({"sent", "facts"})
+    reads = frozenset({"sent", "facts", "instructed"})
 
     def __init__(
         self,
@@ -52,48 +59,85 @@ class RecordLikelihoodRatio(Auditor):
         within("delta", delta, lowest=0.0, below=1.0)
         within("confidence", confidence, above=0.0, below=1.0)
         self._case_of, self._every, self._seed = case_of, every, seed
-        self._confidence, self._num_audits = confidence, 1
+        self._confidence, self._planned = confidence, 1
         self._audit = partial(
             audit_records, delta=delta, effort=effort, confidence=confidence, seed=seed
         )
-        self._shared: list[dict[str, Any]] = []  # bounds at the confidence that rounds share
+        self._played: list[tuple[int, RecordAudit]] = []  # with their rounds
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited."""
-        self._shared = []
-        self._num_audits = -(-num_rounds // self._every) if self._every else 1
+        self._played = []
+        self._planned = -(-num_rounds // self._every) if self._every else 1
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit the round if it is due and there was a sum."""
         if not is_due(view.server_round, self._every) or view.facts.abandoned is not None:
             return ()
-        found = self._audit(self._case_of(view), path=("round", view.server_round))
-        shared = found.at(1 - (1 - self._confidence) / self._num_audits)
-        self._shared.append(_kept(shared))
-        return [found.finding(self.name, server_round=view.server_round, seed=self._seed)]
+        case, path = self._case_of(view), ("round", view.server_round)
+        found = [self._audit(replace(case, excess=()), path=path)]
+        if case.excess:
+            found.append(self._audit(case, path=(*path, "own-noise")))
+        self._played += [(view.server_round, one) for one in found]
+        about = {"server_round": view.server_round, "seed": self._seed}
+        return [one.finding(self.name, **about) for one in found]
 
     def report(self) -> Sequence[Finding]:
-        """Return the largest bound of the audited rounds."""
-        if not self._shared:
-            return ()
-        best = max(self._shared, key=lambda kept: float(kept["bound"]["value"]))
-        own = {**best["bound"], "assumptions": tuple(best["bound"]["assumptions"])}
-        own["rule"] += (
-            f"; largest of {len(self._shared)} audited rounds, which share the confidence"
+        """Return the largest bound of the audited rounds, for the worst case and for this run."""
+        found = (self._largest(threat) for threat in (WORST_CASE, THIS_RUN))
+        return [finding for finding in found if finding is not None]
+
+    def _largest(self, threat: ThreatModel) -> Finding | None:
+        audits = [(r, one) for r, one in self._played if one.threat_model == threat]
+        if not audits:
+            return None
+        # A strategy's own loop may go on for longer than planned, and its rounds pay too.
+        sharing = max(self._planned, len(audits))
+        level = 1 - (1 - self._confidence) / sharing
+        shared = [(r, one.at(level)) for r, one in audits]
+        server_round, best = max(shared, key=lambda pair: pair[1].bound.value)
+        finding = best.finding(self.name, seed=self._seed, details=best.details(server_round))
+        return replace(
+            finding,
+            confidence=self._confidence,
+            rule=f"{finding.rule}; largest of {len(audits)} audited rounds, which share the "
+            "confidence",
+            facts={**finding.facts, "audited rounds": len(audits), "sharing confidence": sharing},
         )
-        bound = Bound(**{**own, "confidence": self._confidence})
-        return [record_finding(bound, self.name, seed=self._seed, details=best["details"])]
 
     def state(self) -> dict[str, Any]:
-        """Return the bounds so far."""
-        return {"shared": list(self._shared), "num_audits": self._num_audits}
+        """Return the scores so far: the confidence of their bounds is known at the end only."""
+        return {"planned": self._planned, "played": [_kept(r, one) for r, one in self._played]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
-        self._shared, self._num_audits = list(state["shared"]), int(state["num_audits"])
+        """Continue from a state that `state` returned."""
+        self._planned = int(state["planned"])
+        self._played = [(int(kept["server_round"]), _restored(kept)) for kept in state["played"]]
 
 
-def _kept(found: RecordAudit) -> dict[str, Any]:
-    """Return bound and details in JSON types."""
-    bound = {spec.name: plain(getattr(found.bound, spec.name)) for spec in fields(Bound)}
-    return {"bound": bound, "details": plain(found.details)}
+def _kept(server_round: int, audit: RecordAudit) -> dict[str, Any]:
+    """Return all that `_restored` needs, in JSON types and arrays."""
+    return {
+        "server_round": server_round,
+        "is_this_run": audit.threat_model == THIS_RUN,
+        "bound": {**asdict(audit.bound), "assumptions": list(audit.bound.assumptions)},
+        "pair": [audit.record, audit.other],
+        "scores": list(audit.scores),
+        "eigenvalues": audit.spectrum.eigenvalues,
+        "space": [audit.spectrum.dim, audit.spectrum.floor],
+    }
+
+
+def _restored(kept: Mapping[str, Any]) -> RecordAudit:
+    """Return the audit that `_kept` described."""
+    own, others = (np.asarray(scores, dtype=np.float64) for scores in kept["scores"])
+    record, other = map(int, kept["pair"])
+    dim, floor = kept["space"]
+    return RecordAudit(
+        Bound(**{**kept["bound"], "assumptions": tuple(kept["bound"]["assumptions"])}),
+        record,
+        other,
+        (own, others),
+        Spectrum(np.asarray(kept["eigenvalues"], dtype=np.float64), int(dim), float(floor)),
+        THIS_RUN if kept["is_this_run"] else WORST_CASE,
+    )

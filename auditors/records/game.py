@@ -6,6 +6,10 @@ that exchange whole updates may exceed that guarantee honestly. The adversary kn
 the randomness: all records of all clients but one, two candidates for that one, the model and the
 mechanism. It sees the secure sum of one round and takes the exact log-ratio of two Gaussians.
 
+There are two statements. With the others at their noise floor a bound is about the mechanism, at
+the worst data that the others could hold. With the noise of the data that they do hold it is about
+this run, and may be far smaller.
+
 The worst of a few pairs of records is chosen on pilot draws; the bound comes from fresh ones. Every
 trial is a sum of its own, so the bound assumes no independence within a run.
 """
@@ -15,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,13 +35,14 @@ from leakmeter.auditors.records.law import GradientRows, PairLaw
 from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.auditors.rng import stream
 
-# One draw of the sum for these rows as the client's records, less what the adversary knows of the
-# others. It must be what really runs, with a generator for its randomness.
+# One draw of the sum for these rows as the client's records, with the others at their floor, less
+# what the adversary knows of them. It must be what really runs, with a generator for its
+# randomness.
 Draw = Callable[[Indices, np.random.Generator], Floats]
 
-THREAT = ThreatModel(
-    observer="server", sees="round sum", holds="record", knows_cohort=True, game="rerun"
-)
+# Only noise is random where the others are at their floor, whatever their data.
+WORST_CASE = ThreatModel(observer="server", sees="round sum", holds="record", knows_cohort=True)
+THIS_RUN = replace(WORST_CASE, game="rerun")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +58,8 @@ class RecordCase:
         rest: Variance that the others add in every direction: honest others times their floor is
             the least, where their gradients vanish; 0 without any.
         draw: The mechanism itself; None draws from the law that it states.
+        excess: For each block G E Gᵀ, (count, count), with E the covariance that the others add
+            beyond `rest` by sampling the data that they hold; empty for the worst data.
     """
 
     blocks: tuple[GradientRows, ...]
@@ -60,6 +68,7 @@ class RecordCase:
     floor: float
     rest: float
     draw: Draw | None = None
+    excess: tuple[Floats, ...] = ()
 
     def __post_init__(self) -> None:
         counts = {block.count for block in self.blocks}
@@ -69,6 +78,10 @@ class RecordCase:
         within("batch", self.batch, lowest=1)
         within("floor", self.floor, lowest=0.0, below=math.inf)
         within("rest", self.rest, lowest=0.0, below=math.inf)
+        shapes = [one.shape for one in self.excess]
+        if shapes and shapes != [(self.count, self.count)] * len(self.blocks):
+            side = f"{self.count} x {self.count}"
+            raise ValueError(f"excess must be one matrix of {side} for each block, got {shapes}")
 
     @property
     def count(self) -> int:
@@ -106,6 +119,7 @@ class RecordAudit:
         other: What stood in its place.
         scores: Log-ratios of the trials with the own record, and with the other.
         spectrum: Of the client's own sampling, and what its floor adds.
+        threat_model: `WORST_CASE` of the others' data, or `THIS_RUN`.
     """
 
     bound: Bound
@@ -113,6 +127,7 @@ class RecordAudit:
     other: int
     scores: tuple[Floats, Floats]
     spectrum: Spectrum
+    threat_model: ThreatModel = WORST_CASE
 
     @property
     def means(self) -> tuple[float, float]:
@@ -142,20 +157,16 @@ class RecordAudit:
 
     def finding(self, auditor: str, **context: Any) -> Finding:
         """Return it as a finding."""
-        details = self.details(context.get("server_round"))
-        return record_finding(self.bound, auditor, facts=self.facts, details=details, **context)
-
-
-def record_finding(bound: Bound, auditor: str, **context: Any) -> Finding:
-    """Return a bound on ε as a finding of this game."""
-    own = {
-        "auditor": auditor,
-        "quantity": "epsilon",
-        "threat_model": THREAT,
-        "adjacency": "replace",
-        "unit": "record",
-    }
-    return Finding.of(bound, **(own | context))
+        own = {
+            "auditor": auditor,
+            "quantity": "epsilon",
+            "threat_model": self.threat_model,
+            "adjacency": "replace",
+            "unit": "record",
+            "facts": self.facts,
+            "details": self.details(context.get("server_round")),
+        }
+        return Finding.of(self.bound, **(own | context))
 
 
 def audit_records(
@@ -193,8 +204,10 @@ def audit_records(
     bound = epsilon_lower_bound(own, others, delta=delta, confidence=confidence)
     words = f"exact log-ratio for the worst of {len(pilots)} pairs of records; {bound.rule}"
     source = Assumption.TRIALS_BY_FORMULA if case.draw is None else Assumption.TRIALS_BY_CODE
-    bound = replace(bound, rule=words, assumptions=(*bound.assumptions, source))
-    return RecordAudit(bound, record, other, (own, others), _spectrum(case, grams))
+    rest = Assumption.OTHERS_ADD_OWN_NOISE if case.excess else Assumption.OTHERS_ADD_FLOOR_ONLY
+    bound = replace(bound, rule=words, assumptions=(*bound.assumptions, source, rest))
+    threat = THIS_RUN if case.excess else WORST_CASE
+    return RecordAudit(bound, record, other, (own, others), _spectrum(case, grams), threat)
 
 
 def _spectrum(case: RecordCase, grams: Sequence[Floats]) -> Spectrum:
@@ -220,9 +233,10 @@ class _Pair:
     def of(cls, case: RecordCase, grams: Sequence[Floats], record: int, other: int) -> _Pair:
         own = np.arange(case.records)
         changed = np.where(own == record, other, own)
+        law = partial(PairLaw.of, batch=case.batch, floor=case.floor, rest=case.rest)
+        excess = case.excess or (None,) * len(grams)
         laws = tuple(
-            PairLaw.of(gram, own, changed, batch=case.batch, floor=case.floor, rest=case.rest)
-            for gram in grams
+            law(gram, own, changed, excess=more) for gram, more in zip(grams, excess, strict=True)
         )
         return cls(case, (own, changed), laws)
 
@@ -232,17 +246,18 @@ class _Pair:
         if draw is None:
             drawn = [law.log_ratio(law.worlds[world].draw(count, rng)) for law in self.laws]
             return np.asarray(np.sum(drawn, axis=0))
-        return np.array([self._score(draw(self.rows[world], rng)) for _ in range(count)])
+        return np.array([self._score(draw(self.rows[world], rng), rng) for _ in range(count)])
 
-    def _score(self, vector: Floats) -> float:
-        """Return the log-ratio of a sum as it is released."""
+    def _score(self, vector: Floats, rng: np.random.Generator) -> float:
+        """Return the log-ratio of a sum, with what the others add beyond their floor."""
         cuts = np.cumsum([block.dim for block in self.case.blocks])
         if vector.shape != (cuts[-1],):
             raise ValueError(f"a draw must have shape ({cuts[-1]},), got {vector.shape}")
         total = 0.0
         parts = np.split(vector, cuts[:-1])
         for block, law, part in zip(self.case.blocks, self.laws, parts, strict=True):
-            total += float(law.log_ratio(law.coordinates(block.products(part))))
+            point = law.coordinates(block.products(part)) + law.excess(rng)
+            total += float(law.log_ratio(point))
         return total
 
 

@@ -54,10 +54,22 @@ class World:
     variances: Floats
 
     @classmethod
-    def of(cls, gradients: Floats, batch: int, floor: float, rest: float) -> World:
-        """Return the law of the sum, for a client's gradients in coordinates, (records, rank)."""
+    def of(
+        cls, gradients: Floats, batch: int, floor: float, rest: float, excess: Floats | None = None
+    ) -> World:
+        """Return the distribution of the sum in coordinates.
+
+        Args:
+            gradients: The client's, (records, rank).
+            batch: B.
+            floor: σ², which the client fills its covariance to.
+            rest: Variance that the others add in every direction.
+            excess: Covariance that they add beyond it, (rank, rank).
+        """
         values, axes = np.linalg.eigh(gradients.T @ gradients / (batch * len(gradients)))
         variances = np.maximum(values, floor) + rest
+        if excess is not None:
+            variances, axes = np.linalg.eigh((axes * variances) @ axes.T + excess)
         least = _NO_NOISE * float(variances.max(initial=np.finfo(np.float64).tiny))
         return cls(gradients.mean(axis=0), axes, np.maximum(variances, least))
 
@@ -81,15 +93,26 @@ class PairLaw:
         worlds: With the client's own record, and with the other in its place.
         used: Which rows span the coordinates.
         lift: (rank, len(used)): inner products with these rows to coordinates.
+        root: (rank, rank): factor R of the covariance RRᵀ that others add beyond `rest`; None if
+            they add nothing more.
     """
 
     worlds: tuple[World, World]
     used: Indices
     lift: Floats
+    root: Floats | None = None
 
     @classmethod
     def of(
-        cls, gram: Floats, own: Indices, other: Indices, *, batch: int, floor: float, rest: float
+        cls,
+        gram: Floats,
+        own: Indices,
+        other: Indices,
+        *,
+        batch: int,
+        floor: float,
+        rest: float,
+        excess: Floats | None = None,
     ) -> PairLaw:
         """Return the laws of two sets of records that share most.
 
@@ -100,24 +123,39 @@ class PairLaw:
             batch: B.
             floor: σ², which the client fills its covariance to; 0 for not at all.
             rest: Variance that all others add in every direction.
+            excess: G E Gᵀ for the covariance E that they add beyond it; None for no more.
         """
         used = np.union1d(own, other)
         squares, vectors = np.linalg.eigh(gram[np.ix_(used, used)])
         keep = squares > _RANK * max(float(squares[-1]), 0.0)  # none if all gradients vanish
         lengths = np.sqrt(squares[keep])
         rows = vectors[:, keep] * lengths  # gradients in coordinates, (len(used), rank)
+        lift = vectors[:, keep].T / lengths[:, None]
+        # The others' noise outside of the span is not looked at. That is the marginal of a
+        # Gaussian, so the log-ratio is exact for what is looked at.
+        more = None if excess is None else lift @ excess[np.ix_(used, used)] @ lift.T
         own_rows, other_rows = (rows[np.searchsorted(used, which)] for which in (own, other))
         worlds = (
-            World.of(own_rows, batch, floor, rest),
-            World.of(other_rows, batch, floor, rest),
+            World.of(own_rows, batch, floor, rest, more),
+            World.of(other_rows, batch, floor, rest, more),
         )
-        return cls(worlds, used, vectors[:, keep].T / lengths[:, None])
+        return cls(worlds, used, lift, None if more is None else _root(more))
 
     def coordinates(self, products: Floats) -> Floats:
         """Return where a vector is, from its inner products with all rows."""
         return self.lift @ products[self.used]
 
+    def excess(self, rng: np.random.Generator) -> Floats | float:
+        """Return a draw of what the others add beyond `rest`, (rank,)."""
+        return 0.0 if self.root is None else self.root @ rng.standard_normal(len(self.root))
+
     def log_ratio(self, points: Floats) -> Floats:
         """Return ln of the density with the own record over that with the other."""
         own, other = self.worlds
         return own.log_density(points) - other.log_density(points)
+
+
+def _root(covariance: Floats) -> Floats:
+    """Return a factor R with RRᵀ the covariance, which may be singular."""
+    values, axes = np.linalg.eigh(covariance)
+    return np.asarray(axes * np.sqrt(np.maximum(values, 0.0)))

@@ -207,14 +207,15 @@ class Membership(Auditor):
         self._losses, self._shadows, self.every = losses, shadows, every
         self.delta, self.confidence, self.rule = delta, confidence, rule
         self._model: Vector | None = None
+        self._rounds = 0  # behind the model
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Forget the model of an earlier run."""
-        self._model = None
+        self._model, self._rounds = None, 0
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Keep the model that the round released, and report on it if that is due."""
-        self._model = view.released
+        self._model, self._rounds = view.released, view.server_round
         if self.every == 0 or view.server_round % self.every:
             return ()
         return self._findings(view.released, view.server_round)
@@ -225,12 +226,15 @@ class Membership(Auditor):
 
     def state(self) -> dict[str, Any]:
         """Return the last model: all else is a function of it."""
-        return {} if self._model is None else {"model": self._model.copy()}
+        if self._model is None:
+            return {}
+        return {"model": self._model.copy(), "rounds": self._rounds}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
         kept = state.get("model")
         self._model = None if kept is None else np.asarray(kept, dtype=np.float64)
+        self._rounds = int(state.get("rounds", 0))
 
     def _findings(self, model: Vector, server_round: int | None) -> list[Finding]:
         """Return a finding for each attack on one model."""
@@ -258,6 +262,8 @@ class Membership(Auditor):
                 observer="outsider",
                 sees="final model" if server_round is None else "round model",
                 holds="record",
+                # Nobody says which rounds the records' clients were in: at most all of them.
+                participations=self._rounds,
             ),
             adjacency="replace",
             unit="record",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from leakmeter.auditors._types import Floats, Indices
@@ -26,14 +27,24 @@ _CANDIDATES = 20  # records of others that may stand in a record's place
 _MOST_RECORDS, _MOST_NUMBERS = 200, 2_000_000
 
 
-def record_case(config: Config, view: RoundView) -> RecordCase:
+def record_case(
+    config: Config, cohort_of: Callable[[int], Sequence[int]], view: RoundView
+) -> RecordCase:
     """Return the part that a client would have in the round's sum, for a record of its own.
 
-    The client is that of `lrt-target`, the first by default. Others are taken to add their floor
-    only, the least they may.
+    The client is that of `lrt-target`, by default the first of the round. In the worst case others
+    add their floor only; where it is known who was in the sum, and the client was, the case has
+    the noise of their own data beside it.
+
+    Args:
+        config: The run's settings.
+        cohort_of: Returns the clients that a round asks.
+        view: The round.
     """
     task = load_task(config)
-    client = max(config.lrt_target, 0)
+    asked = cohort_of(view.server_round)
+    honest = [c for c in asked if c not in view.instructed]
+    client = config.lrt_target if config.lrt_target >= 0 else next(iter(honest), 0)
     own = len(task.parts[client])
     x, y = _examples(task, config.seed, client)
     net = task.new_model()
@@ -41,7 +52,12 @@ def record_case(config: Config, view: RoundView) -> RecordCase:
     vector_to_parameters(start, net.parameters())
     gradients = per_example_gradients(net, x, y, config.clip_norm)
     filling = WaterFilling(config.wfna_floor, config.wfna_blocks)
-    rest = max(view.facts.num_clients - config.seats - 1, 0) * config.wfna_floor
+    rest = max(view.facts.num_clients - len(view.instructed) - 1, 0) * config.wfna_floor
+    excess: tuple[Floats, ...] = ()
+    if client in honest and len(asked) == view.facts.num_clients:
+        others = (task.examples(c) for c in honest if c != client)
+        found = [_excess(config, net, filling, (x, y), theirs) for theirs in others]
+        excess = tuple(np.sum(parts, axis=0) for parts in zip(*found, strict=True))
 
     @lru_cache(maxsize=1)
     def matrix() -> Floats:
@@ -59,7 +75,34 @@ def record_case(config: Config, view: RoundView) -> RecordCase:
         floor=config.wfna_floor,
         rest=rest,
         draw=draw if is_small else None,
+        excess=excess,
     )
+
+
+def _excess(
+    config: Config,
+    net: nn.Module,
+    filling: WaterFilling,
+    rows: tuple[Tensor, Tensor],
+    theirs: tuple[Tensor, Tensor],
+) -> list[Floats]:
+    """Return G E Gᵀ for each block: E is what another client's sampling adds above the floor.
+
+    With its gradients H, (records, dim), the client adds h(Σ), Σ = HᵀH/(BD) with eigenvalues μ.
+    Of E = Σ_μ (μ - σ²)₊ w wᵀ the eigenvectors are w = Hᵀv/√(μBD), with v those of the Gram matrix
+    HHᵀ/(BD). So only products of gradients are needed, never a vector of length dim.
+    """
+    x, y = (torch.cat(pair) for pair in zip(rows, theirs, strict=True))
+    gradients = per_example_gradients(net, x, y, config.clip_norm)
+    first, scale = len(rows[1]), config.batch_size * len(theirs[1])
+    found = []
+    for part in filling.parts(gradients):
+        gram = part.gram()
+        mu, v = np.linalg.eigh(gram[first:, first:] / scale)
+        above = mu > config.wfna_floor
+        mu, seen = mu[above], gram[:first, first:] @ v[:, above]  # (rows, directions)
+        found.append((seen * ((mu - config.wfna_floor) / (mu * scale))) @ seen.T)
+    return found
 
 
 def _examples(task: Task, seed: int, client: int) -> tuple[Tensor, Tensor]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections import Counter
 from pathlib import Path
 
 from flwr.serverapp.strategy import Strategy
 
+from leakmeter.auditors import wording
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
-from leakmeter.strategies import Chosen, Noised
-from leakmeter.strategies.accounting.assurance import Assurance
+from leakmeter.strategies import Chosen, Masked, Noised
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent, spent_amplified
 
 _log = logging.getLogger("flwr")
@@ -39,11 +38,11 @@ def check_budget(config: Config, strategy: Strategy, folder: Path | None = None)
     after = spent([*before, planned], config.delta)
     if not config.budget or after.value <= config.budget:
         return
-    so_far = spent(before, config.delta).value if before else 0.0
+    so_far = _epsilon(spent(before, config.delta)) if before else "nothing"
     words = (
-        f"budget of ε = {config.budget:g} at δ = {config.delta:g} would be exceeded: ε = "
-        f"{so_far:.4g} is spent on {config.dataset}, ε = {after.value:.4g} after this run; take "
-        "more noise or fewer rounds"
+        f"budget of ε = {config.budget:g} at δ = {config.delta:g} would be exceeded: {so_far} is "
+        f"spent on {config.dataset}, {_epsilon(after)} after this run; take more noise or fewer "
+        "rounds"
     )
     if config.over_budget == "refuse":
         raise ConfigError(words)
@@ -66,29 +65,31 @@ def statement(config: Config) -> str:
     """Say in words what the ledger holds for the data set of this run."""
     entries = _entries(config, "")
     bound = spent(entries, config.delta)
-    sign = "≈" if bound.kind == "approximation" else "≤"
     text = (
-        f"ledger: {len(entries)} run(s) on {config.dataset}, ε {sign} {bound.value:.4g} at "
+        f"ledger: {len(entries)} run(s) on {config.dataset}, {_epsilon(bound)} at "
         f"δ = {config.delta:g} for all released models together"
     )
     if (better := spent_amplified(entries, config.delta)) is not None:
-        text += f" (ε ≤ {better.value:.4g} against those who never learn who took part)"
+        text += f" ({_epsilon(better)} against those who never learn who took part)"
     if config.budget and bound.value > config.budget:
         text += f"; this exceeds the budget of {config.budget:g}"
     return text
+
+
+def _epsilon(bound: Bound) -> str:
+    """Return ε with the sign of its kind: "≤" for a guarantee, which is rounded up, else "≈"."""
+    sign = wording.SIGNS.get(bound.kind, "≈")
+    return f"ε {sign} {wording.number(bound.value, kind=bound.kind)}"
 
 
 def _planned(config: Config, strategy: Strategy, run: str) -> Entry:
     """Return the entry that a whole run without dropouts would leave; rounding is left out."""
     noised = next(s for s in chain(strategy) if isinstance(s, Noised))
     chosen = next(s for s in chain(strategy) if isinstance(s, Chosen))
+    masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
     cohorts = [chosen.cohort(number) for number in range(1, config.rounds + 1)]
-    times = Counter(client for cohort in cohorts for client in cohort)
-    assurance = Assurance(
-        noised.spending.noise,
-        tuple(noised.planned(len(cohort)) for cohort in cohorts),
-        max(times.values(), default=0),
-    )
+    assurance = noised.planned(cohorts, masked.bearable if masked else lambda _: None)
+    assert assurance is not None  # there is at least one round
     return Entry.of(assurance, run=run, data=config.dataset, seed=config.seed)
 
 

@@ -25,6 +25,9 @@ class Assurance:
         single: The single updates under local noise, round by round.
         is_masked: Whether a secure sum hid single updates from the server.
         is_rough: Whether rounding was too coarse against the clients' noise for a proof.
+        canary_rounds: Most rounds that any canary was played in. Guarantees are priced for it where
+            it is larger, so that a bound from canaries has a guarantee to stand against.
+        colluders: Clients whose noise was not counted, since they may tell it.
     """
 
     noise: Noise
@@ -33,6 +36,8 @@ class Assurance:
     single: tuple[Release, ...] = ()
     is_masked: bool = False
     is_rough: bool = False
+    canary_rounds: int = 0
+    colluders: int = 0
 
     @property
     def adjacency(self) -> Adjacency:
@@ -40,52 +45,65 @@ class Assurance:
         has_bit = any(r.bit_std is not None for r in self.releases)
         return "add-remove" if has_bit else "zero-out"
 
+    @property
+    def adjacencies(self) -> tuple[Adjacency, ...]:
+        """All that guarantees are given for."""
+        return ("zero-out", "replace") if self.adjacency == "zero-out" else (self.adjacency,)
+
+    @property
+    def rounds(self) -> int:
+        """Participations that are priced: those of the client or canary that had the most."""
+        return max(self.participations, self.canary_rounds)
+
     def findings(self, delta: float) -> Sequence[Finding]:
-        """Return a finding for the server, one or more for outsiders, one for the wire."""
-        plain = self._plain(self.releases, delta)
-        outsider = self._finding(
-            plain, "outsider", self.adjacency, "noised sum", (Assumption.MODELS_ONLY,)
-        )
-        return [*self._inside(plain, delta), outsider, *self._amplified(delta)]
+        """Return what holds against each observer, for each adjacency."""
+        known = [f for adjacency in self.adjacencies for f in self._known(adjacency, delta)]
+        return [*known, *self._amplified(delta)]
 
-    def _plain(self, releases: Sequence[Release], delta: float) -> Bound:
-        return unamplified(
-            releases, delta, participations=self.participations, adjacency=self.adjacency
-        )
+    def _known(self, adjacency: Adjacency, delta: float) -> Iterator[Finding]:
+        """Yield what holds against those who know the cohorts: server, wire, outsiders."""
+        plain = self._plain(self.releases, adjacency, delta)
+        yield from self._inside(plain, adjacency, delta)
+        yield self._finding(plain, "outsider", adjacency, "noised sum", (Assumption.MODELS_ONLY,))
 
-    def _inside(self, plain: Bound, delta: float) -> Iterator[Finding]:
+    def _plain(self, releases: Sequence[Release], adjacency: Adjacency, delta: float) -> Bound:
+        bound = unamplified(releases, delta, participations=self.rounds, adjacency=adjacency)
+        if self.rounds == self.participations:
+            return bound
+        rule = f"{bound.rule}; canaries play that often, clients at most {self.participations}"
+        return replace(bound, rule=rule)
+
+    def _inside(self, plain: Bound, adjacency: Adjacency, delta: float) -> Iterator[Finding]:
         """Yield what holds against the server and on the wire."""
         match self.noise:
             case Central():
                 # The noise comes after the server has seen the mean.
                 rule = "the server sees the mean before noise"
                 none = Bound(math.inf, "guarantee", rule, delta)
-                yield self._finding(none, "server", self.adjacency, "round sum")
+                yield self._finding(none, "server", adjacency, "round sum")
             case Distributed():
-                yield self._finding(plain, "server", self.adjacency, "round sum")
+                yield self._finding(plain, "server", adjacency, "round sum")
             case Local():
-                own = self._plain(self.single, delta)
+                own = self._plain(self.single, adjacency, delta)
                 for observer in ("server", "wire"):
-                    yield self._finding(own, observer, self.adjacency, "updates")
+                    yield self._finding(own, observer, adjacency, "updates")
 
     def _amplified(self, delta: float) -> Iterator[Finding]:
         """Yield what holds against those who see models but not who took part."""
         left = delta
-        kinds: set[Adjacency] = {self.adjacency}
-        if self.adjacency == "zero-out":
-            kinds.add("replace")
         if all(r.sampling == "poisson" for r in self.releases):
             if not isinstance(self.noise, Central):
                 return  # a client that is not drawn takes its noise away as well: not covered
             left -= self.thin_rounds()
         if left <= 0 or any(r.noise_std == 0 for r in self.releases):
             return
-        for kind in sorted(kinds, reverse=True):
+        for kind in self.adjacencies:
             try:
                 better = amplified(self.releases, left, adjacency=kind)
             except ValueError:
                 continue  # no accountant covers this combination
-            if math.isfinite(better.value):
+            # The accountant of sampling may be looser than exact composition, which holds as well.
+            if better.value < self._plain(self.releases, kind, delta).value:
                 better = replace(better, delta=delta)
                 hidden = (Assumption.MODELS_ONLY, Assumption.INDEPENDENT_DROPOUTS)
                 yield self._finding(
@@ -125,7 +143,8 @@ class Assurance:
                 observer=observer,
                 sees=sees,
                 knows_cohort=knows_cohort,
-                participations=self.participations if knows_cohort else len(priced),
+                participations=self.rounds if knows_cohort else len(priced),
+                colluders=self.colluders,
             ),
             adjacency=adjacency,
             unit="client",
@@ -141,5 +160,7 @@ class Assurance:
                 "least noise std": min((r.noise_std for r in priced), default=0.0),
                 "largest sensitivity": max((r.sensitivity for r in priced), default=0.0),
                 "sampling": ", ".join(sorted({r.sampling for r in priced})),
+                "most rounds of a client": self.participations,
+                "most rounds of a canary": self.canary_rounds,
             },
         )

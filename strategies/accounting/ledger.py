@@ -163,7 +163,7 @@ def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
     bound = amplified(releases, left, adjacency=_adjacency(entries))
     return Bound(
         bound.value,
-        bound.kind,
+        "approximation" if any(e.is_rough for e in entries) else bound.kind,
         f"{bound.rule}, {len(entries)} run(s)",
         delta,
         assumptions=(*bound.assumptions, Assumption.FRESH_RUNS),

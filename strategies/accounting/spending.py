@@ -19,22 +19,36 @@ class Spending:
 
     Attributes:
         noise: Who adds it.
-        releases: The sums behind the released models.
+        releases: The sums behind the released models; under distributed noise with the noise of
+            one contributor, since how many of them count is known at the end only.
+        contributors: Clients in each sum.
         single: The single updates under local noise.
         times: Client, or node where clients are not known, to rounds that it took part in.
+        canary_times: Canary to rounds that it was played in, whichever client had its seat.
+        bearable: Fewest colluders that the secure sum of a round could bear; None without one.
         is_masked: Whether a secure sum hid single updates.
         is_rough: Whether rounding was too coarse against the clients' noise in some round.
     """
 
     noise: Noise
     releases: list[Release] = field(default_factory=list)
+    contributors: list[int] = field(default_factory=list)
     single: list[Release] = field(default_factory=list)
     times: Counter[int] = field(default_factory=Counter)
+    canary_times: Counter[str] = field(default_factory=Counter)
+    bearable: int | None = None
     is_masked: bool = False
     is_rough: bool = False
 
     def add(
-        self, release: Release, clients: Iterable[int], *, share_std: float, step: float
+        self,
+        release: Release,
+        clients: Iterable[int],
+        *,
+        share_std: float,
+        step: float,
+        canaries: Iterable[str] = (),
+        bearable: int | None = None,
     ) -> None:
         """Note a round.
 
@@ -43,17 +57,22 @@ class Spending:
             clients: Those in the sum.
             share_std: Noise that each of them added.
             step: Grid that each update was rounded to; 0 without a secure sum.
+            canaries: Those that some of the clients were told to play, by name.
+            bearable: Colluders that the round's secure sum can bear; None without one.
         """
         who = list(clients)
         self.times.update(who)
+        self.canary_times.update(canaries)
+        self.contributors.append(len(who))
+        if bearable is not None:
+            self.bearable = bearable if self.bearable is None else min(bearable, self.bearable)
         self.is_masked |= step > 0
         is_coarse = share_std < 2 * step
         match self.noise:
             case Central():
                 pass
-            case Distributed(_, _, colluders):
-                honest = max(len(who) - colluders, 0)
-                release = replace(release, noise_std=share_std * math.sqrt(honest))
+            case Distributed():
+                release = replace(release, noise_std=share_std)
                 # Rounding after noise is no post-processing of the sum unless it is fine.
                 self.is_rough |= is_coarse
             case Local():
@@ -68,14 +87,33 @@ class Spending:
         """Most rounds that any client took part in."""
         return max(self.times.values(), default=0)
 
+    @property
+    def colluders(self) -> int:
+        """Clients whose noise does not count, in no round more than its secure sum can bear."""
+        if not isinstance(self.noise, Distributed):
+            return 0
+        known = [n for n in (self.noise.colluders, self.bearable) if n is not None]
+        return min(known, default=0)
+
+    def _sums(self) -> tuple[Release, ...]:
+        """Return the sums with all the noise that counts."""
+        if not isinstance(self.noise, Distributed):
+            return tuple(self.releases)
+        return tuple(
+            replace(r, noise_std=r.noise_std * math.sqrt(max(count - self.colluders, 0)))
+            for r, count in zip(self.releases, self.contributors, strict=True)
+        )
+
     def assurance(self) -> Assurance | None:
         """Return what all this guarantees; None before the first round."""
         if not self.releases:
             return None
         return Assurance(
             noise=self.noise,
-            releases=tuple(self.releases),
+            releases=self._sums(),
             participations=self.participations,
+            canary_rounds=max(self.canary_times.values(), default=0),
+            colluders=self.colluders,
             single=tuple(self.single),
             is_masked=self.is_masked,
             is_rough=self.is_rough,
@@ -86,7 +124,10 @@ class Spending:
         return {
             "releases": [asdict(r) for r in self.releases],
             "single": [asdict(r) for r in self.single],
+            "contributors": list(self.contributors),
             "times": {str(k): v for k, v in self.times.items()},
+            "canary_times": dict(self.canary_times),
+            "bearable": self.bearable,
             "is_masked": self.is_masked,
             "is_rough": self.is_rough,
         }
@@ -95,5 +136,7 @@ class Spending:
         """Take up a state that `state` returned."""
         self.releases = [Release(**r) for r in state["releases"]]
         self.single = [Release(**r) for r in state["single"]]
+        self.contributors = list(state["contributors"])
         self.times = Counter({int(k): v for k, v in state["times"].items()})
+        self.canary_times, self.bearable = Counter(state["canary_times"]), state["bearable"]
         self.is_masked, self.is_rough = state["is_masked"], state["is_rough"]

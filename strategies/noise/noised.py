@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -30,6 +30,7 @@ from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import clip, gaussian
 from leakmeter.strategies.accounting.accountant import Release, multiplier_with_bit
+from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.spending import Spending
 from leakmeter.strategies.mechanism import (
     AdaptiveClip,
@@ -44,7 +45,6 @@ from leakmeter.strategies.noise.reply import (
     check,
     clip_bit,
     reply_of_nobody,
-    rounding_step,
     with_arrays,
 )
 from leakmeter.strategies.secure_sum.masked import check_is_inside
@@ -95,7 +95,7 @@ class Noised(Wrapper):
         self._weight_key = weight_key(strategy)
         self._spending = Spending(noise)
         self._layout: Layout | None = None
-        self._num_asked = 0
+        self._messages: list[Message] = []
         self._facts = RoundFacts()
         if expected_clients is not None:
             self._server_std()  # a bit noise that does not fit is an error now
@@ -134,12 +134,25 @@ class Noised(Wrapper):
         assurance = self._spending.assurance()
         return assurance.findings(self._delta) if assurance else ()
 
-    def planned(self, num_clients: int) -> Release:
-        """Return what outsiders see of a round with so many contributors, before rounding."""
-        trial = Spending(self._noise)
-        share = self._share_std()
-        trial.add(self._release(0.0), range(num_clients), share_std=share, step=0.0)
-        return trial.releases[0]
+    def planned(
+        self, cohorts: Iterable[Sequence[int]], bearable: Callable[[int], int | None]
+    ) -> Assurance | None:
+        """Return what rounds with these clients would guarantee, without dropouts and rounding.
+
+        Args:
+            cohorts: The clients of each round.
+            bearable: Returns how many of so many clients may collude; None without a secure sum.
+        """
+        trial, share = Spending(self._noise), self._share_std()
+        for cohort in cohorts:
+            trial.add(
+                self._release(0.0),
+                cohort,
+                share_std=share,
+                step=0.0,
+                bearable=bearable(len(cohort)),
+            )
+        return trial.assurance()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -150,7 +163,7 @@ class Noised(Wrapper):
         if self._layout is None:
             self._layout = Layout.of(arrays)
             _warn(self._layout, self._delta, self._pattern.get("population", 0))
-        self._sent, self._num_asked = arrays, len(messages)
+        self._sent, self._messages = arrays, messages
         if self._expected is None:
             if self._pattern.get("sampling") == "poisson":
                 raise ValueError("expected_clients must be given with Poisson sampling, got None")
@@ -177,12 +190,12 @@ class Noised(Wrapper):
         if self._layout is None or self._expected is None or (not good and not self._is_empty):
             return self._inner_aggregate_train(server_round, replies)
         start = self._layout.flatten(self._sent)
-        steps = [rounding_step(m.content) for m in good] if self.gets_sums else []
-        step = max(steps, default=0.0)
+        outcomes = _outcomes(good) if self.gets_sums else []
+        step = max((outcome.step for outcome in outcomes), default=0.0)
         total, bits = self._sum(good, start, is_masked=self.gets_sums)
         noise = gaussian(total.size, self._server_std(), self._rng("server-noise", server_round))
         noised = (total + noise) / self._expected
-        self._account(good, step)
+        self._account(good, step, min((o.colluders for o in outcomes), default=None))
         share = self._share_std() * math.sqrt(len(good))
         self._facts = RoundFacts(
             clip_norm=self._clip_norm,
@@ -201,7 +214,7 @@ class Noised(Wrapper):
     @property
     def _is_empty(self) -> bool:
         """Whether nobody was asked: the noise must come nevertheless, or one client would show."""
-        return self._num_asked == 0 and isinstance(self._noise, Central)
+        return not self._messages and isinstance(self._noise, Central)
 
     @property
     def _pattern(self) -> Mapping[str, Any]:
@@ -256,15 +269,20 @@ class Noised(Wrapper):
             return None
         return self._clipping.bit_std or (self._expected or 1.0) / 20
 
-    def _account(self, replies: Sequence[Message], step: float) -> None:
+    def _account(self, replies: Sequence[Message], step: float, bearable: int | None) -> None:
         """Note what this round has released, and to whose cost."""
         known = client_of(self.strategy) or {}
         nodes = [m.metadata.src_node_id for m in replies]
+        # The audit, which is outermost, has put its orders into our messages by now. A canary
+        # moves from seat to seat, so the rounds of the seats say nothing about its own.
+        orders = wire.canaries(self._messages)
         self._spending.add(
             self._release(step),
             [known.get(node, node) for node in nodes],
             share_std=self._share_std(),
             step=step,
+            canaries=[f"{orders[n].seed}/{orders[n].id}" for n in nodes if n in orders],
+            bearable=bearable,
         )
 
     def _release(self, step: float) -> Release:
@@ -293,6 +311,11 @@ class Noised(Wrapper):
         noisy = bits + float(gaussian(1, bit_std, self._rng("bit-noise", server_round))[0])
         below = noisy / self._expected + 0.5
         self._clip_norm *= math.exp(-self._clipping.rate * (below - self._clipping.quantile))
+
+
+def _outcomes(replies: Sequence[Message]) -> list[wire.SumOutcome]:
+    """Return what a secure sum has noted beside its mean."""
+    return [o for m in replies if (o := wire.sum_outcome(m.content)) is not None]
 
 
 def _warn(layout: Layout, delta: float, population: int) -> None:

@@ -58,9 +58,3 @@ def clip_bit(message: Message) -> float:
         f"replies must carry {wire.CLIP_BIT!r} for an adaptive clip norm: list noise_mod in the "
         f"client app, and {wire.CLIP_BIT!r} with (0, 1) among the metrics of Masked"
     )
-
-
-def rounding_step(content: RecordDict) -> float:
-    """Return the grid of a client that a secure sum has noted beside its mean; 0 without one."""
-    outcome = wire.sum_outcome(content)
-    return outcome.step if outcome is not None else 0.0

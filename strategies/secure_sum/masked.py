@@ -122,6 +122,13 @@ class Masked(Wrapper):
         """Return what the server learnt in the last round."""
         return self._facts
 
+    def bearable(self, num_clients: int) -> int | None:
+        """Return how many of a whole cohort may collude; None if it is too small for a sum."""
+        try:
+            return self._topology.plan(num_clients).bearable(num_clients)
+        except ValueError:
+            return None
+
     @property
     def num_announced(self) -> int:
         """How many clients have announced keys in the last round."""
@@ -192,8 +199,14 @@ class Masked(Wrapper):
         _log.info("secure sum of %d of %d clients", len(survivors), len(current.sharers))
         if mean.saturated:
             _log.warning("%d coordinates were clipped to fit the secure sum", mean.saturated)
-        self._tally = self._tally.with_round(len(survivors), current.plan)
-        return self._inner_aggregate_train(server_round, self._synthetic(current, survivors, mean))
+        # The audit, which is outermost, has put its orders into our messages by now.
+        seats = len(wire.canaries(current.exchange.messages[n] for n in survivors))
+        self._tally = self._tally.with_round(
+            len(survivors), current.plan, announced=len(current.cohort.keys), seats=seats
+        )
+        bearable = current.plan.bearable(len(survivors) - seats)
+        replies = self._synthetic(current, survivors, mean, bearable)
+        return self._inner_aggregate_train(server_round, replies)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -266,7 +279,7 @@ class Masked(Wrapper):
         return list(uploads), quantiser.decode(total)
 
     def _synthetic(
-        self, current: _Round, survivors: Iterable[int], mean: SecureMean
+        self, current: _Round, survivors: Iterable[int], mean: SecureMean, colluders: int
     ) -> list[Message]:
         """Return one reply per survivor, each with the mean: their mean is the mean."""
         assert self._layout is not None
@@ -276,7 +289,7 @@ class Masked(Wrapper):
             **mean.metrics,
         }
         # At equal weights the mean errs by at most the grid that each client rounds its update to.
-        about = wire.SumOutcome(step=mean.quantum, saturated=mean.saturated).to_record()
+        about = wire.SumOutcome(mean.quantum, mean.saturated, colluders).to_record()
         return [
             Message(
                 RecordDict(

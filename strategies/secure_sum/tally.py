@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -20,29 +21,43 @@ class Tally:
     Attributes:
         rounds: Rounds that gave a sum.
         abandoned: Rounds that gave none.
-        survivors: Clients in the smallest sum.
-        colluders: Most colluding clients of a neighbourhood that every round could bear.
+        announced: Most clients that began a round.
+        survivors: Clients in the smallest sum, canary seats among them.
+        uninstructed: Fewest clients in a sum that play no canary. What a canary seat sends is known
+            to whoever ordered it, so it hides nobody.
+        colluders: Most clients that could collude with the server in every round.
         exposure: Chance that sparse graphs have exposed some client, added up over the rounds;
             None while all graphs were complete.
     """
 
     rounds: int = 0
     abandoned: int = 0
+    announced: int = 0
     survivors: int = 0
+    uninstructed: int = 0
     colluders: int = 0
     exposure: float | None = None
 
-    def with_round(self, survivors: int, plan: Plan) -> Self:
-        """Return the tally with one more sum."""
-        # Both secrets of one client stay shut while 2·threshold > holders + colluders, and the
-        # sum over the honest survivors hides one of them only among others.
-        bearable = max(min(2 * plan.threshold - plan.holders - 1, survivors - 2), 0)
+    def with_round(self, survivors: int, plan: Plan, *, announced: int, seats: int) -> Self:
+        """Return the tally with one more sum.
+
+        Args:
+            survivors: Clients in it.
+            plan: Graph and threshold of the round.
+            announced: Clients that began the round.
+            seats: Survivors that were told to play a canary.
+        """
+        others = survivors - seats
+        bearable = plan.bearable(others)
         if self.rounds:
             survivors, bearable = min(survivors, self.survivors), min(bearable, self.colluders)
+            others = min(others, self.uninstructed)
         return replace(
             self,
             rounds=self.rounds + 1,
+            announced=max(announced, self.announced),
             survivors=survivors,
+            uninstructed=others,
             colluders=bearable,
             exposure=(self.exposure or 0.0) + plan.risk.exposure if plan.risk else self.exposure,
         )
@@ -56,15 +71,22 @@ class Tally:
         if not self.rounds:
             return ()
         chance: tuple[str, ...] = ()
-        facts: dict[str, float] = {"rounds": self.rounds, "abandoned": self.abandoned}
+        facts: dict[str, float] = {
+            "rounds": self.rounds,
+            "abandoned": self.abandoned,
+            "clients in the smallest sum": self.survivors,
+        }
+        colluding = self.colluders
         if self.exposure is not None:
             chance = (Assumption.RATES_FIXED_BEFOREHAND,)
             facts["largest dropout rate"] = risks.dropout_rate
             facts["largest collusion rate"] = risks.collusion_rate
             facts["chance that a client was exposed"] = self.exposure
+            # The chance is for so many, who need not be neighbours.
+            colluding = max(colluding, math.ceil(risks.collusion_rate * self.announced - 1e-9))
         return [
             Finding(
-                value=float(self.survivors),
+                value=float(max(self.uninstructed - colluding, 0)),
                 kind="guarantee",
                 quantity="honest clients in the smallest sum",
                 rule="secure sum: pairwise and self masks, shared secrets",

@@ -48,6 +48,16 @@ class Plan:
         """Clients that hold shares of one secret, its owner among them."""
         return self.degree + 1
 
+    def bearable(self, others: int) -> int:
+        """Return how many may collude with the server without opening an update.
+
+        Args:
+            others: Survivors that play no canary; two of them must stay honest, or a sum over the
+                honest ones would be one client's update.
+        """
+        # Both secrets of one client stay shut while 2·threshold > holders + colluders.
+        return max(min(2 * self.threshold - self.holders - 1, others - 2), 0)
+
     def draw(self, clients: Sequence[int]) -> Graph:
         """Return who masks with whom; nobody can foresee it."""
         if self.degree == len(clients) - 1:

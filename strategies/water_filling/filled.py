@@ -42,11 +42,13 @@ class _Sum:
         step: Grid that each update was rounded to, by the secure sum or as a model's parameter, in
             units of an update.
         saturated: Coordinates that did not fit.
+        seats: Those among the clients that were told to play a canary, which carries no noise.
     """
 
     clients: tuple[int, ...]
     step: float
     saturated: int
+    seats: int = 0
 
 
 class Filled(Wrapper):
@@ -64,8 +66,8 @@ class Filled(Wrapper):
         examples: Fewest examples that any client has; public.
         lr: The clients' step length; public. An update is -lr times the gradient estimate.
         steps: Local steps; there is no guarantee for more than one.
-        colluders: Contributors whose noise does not count: they tell it, or send none, as canary
-            seats do.
+        colluders: Contributors whose noise does not count, since they tell it. Canary seats are
+            left out as well: they send none.
         delta: The delta of the guarantee.
 
     Example:
@@ -102,6 +104,7 @@ class Filled(Wrapper):
         self._weight_key = weight_key(strategy)
         self._sums: list[_Sum] = []
         self._grain = 0.0
+        self._messages: list[Message] = []
 
     @property
     def weight_key(self) -> str:
@@ -126,8 +129,7 @@ class Filled(Wrapper):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
         self._sums = [
-            _Sum(tuple(map(int, one["clients"])), float(one["step"]), int(one["saturated"]))
-            for one in state["sums"]
+            _Sum(**{**one, "clients": tuple(map(int, one["clients"]))}) for one in state["sums"]
         ]
 
     def findings(self) -> Sequence[Finding]:
@@ -141,8 +143,7 @@ class Filled(Wrapper):
             "clip_norm": self._member.clip,
             "batch_size": self._member.batch,
             "examples": self._member.examples,
-            "fewest honest": min(len(one.clients) - self._colluders for one in self._sums),
-            "participations": max(len(rounds) for rounds in self._taken().values()),
+            "fewest honest": min(map(self._honest, self._sums)),
         }
         return [worst.finding("accountant", facts=facts)]
 
@@ -151,7 +152,7 @@ class Filled(Wrapper):
     ) -> Iterable[Message]:
         """Say in each message what the accounting will count on."""
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
-        self._grain = _grain(arrays)
+        self._grain, self._messages = _grain(arrays), messages
         one = self._member
         for message in messages:
             order = ConfigRecord(
@@ -207,10 +208,13 @@ class Filled(Wrapper):
             raise ValueError("Filled needs Masked around it: a single floor protects little")
         known = client_of(self.strategy) or {}
         nodes = [message.metadata.src_node_id for message in replies]
+        # The audit, which is outermost, has put its orders into our messages by now.
+        orders = wire.canaries(self._messages)
         noted = _Sum(
             tuple(known.get(node, node) for node in nodes),
             max(self._grain, *(outcome.step for outcome in outcomes)),
             max(outcome.saturated for outcome in outcomes),
+            sum(node in orders for node in nodes),
         )
         if noted.saturated:
             _log.warning("water filling: saturated coordinates void the guarantee")
@@ -224,14 +228,23 @@ class Filled(Wrapper):
                 taken.setdefault(client, []).append(one)
         return taken
 
+    def _honest(self, one: _Sum) -> int:
+        """Return how many contributors' noise counts."""
+        return max(len(one.clients) - one.seats - self._colluders, 0)
+
     def _guarantee(self) -> RecordGuarantee:
         """Return the weakest guarantee over the clients."""
+        most = max(len(sums) for sums in self._taken().values())
+        return RecordGuarantee(self._bound(), participations=most, colluders=self._colluders)
+
+    def _bound(self) -> Bound:
+        """Return the largest ε over the clients."""
         if self._steps > 1:
             rule = f"no theorem covers {self._steps} local steps: the sum is no Gaussian"
-            return RecordGuarantee(Bound(math.inf, "guarantee", rule, self._delta))
-        if min(len(one.clients) for one in self._sums) <= self._colluders:
+            return Bound(math.inf, "guarantee", rule, self._delta)
+        if min(map(self._honest, self._sums)) == 0:
             rule = "a sum without any honest contributor"
-            return RecordGuarantee(Bound(math.inf, "guarantee", rule, self._delta))
+            return Bound(math.inf, "guarantee", rule, self._delta)
         # Many clients took part in the same number of equal rounds: each pattern is priced once.
         patterns = {
             tuple(sorted(map(self._round, sums), key=_order)) for sums in self._taken().values()
@@ -240,13 +253,12 @@ class Filled(Wrapper):
         worst = max(found, key=lambda bound: bound.value)
         # It is to hold for every client, also where rounding leaves an approximation only.
         weakest = next((bound for bound in found if bound.kind == "approximation"), worst)
-        return RecordGuarantee(replace(weakest, value=worst.value, rule=worst.rule))
+        return replace(weakest, value=worst.value, rule=worst.rule, sample_sizes=worst.sample_sizes)
 
     def _round(self, one: _Sum) -> Round:
         """Return a sum in units of a gradient."""
-        honest = len(one.clients) - self._colluders
         step = one.step / self._lr
-        return Round((self._member,) * honest, step=step, saturated=one.saturated)
+        return Round((self._member,) * self._honest(one), step=step, saturated=one.saturated)
 
 
 def _grain(arrays: ArrayRecord) -> float:

@@ -54,12 +54,16 @@ class RecordGuarantee:
         observer: Who looks on. What holds against the server holds against outsiders too.
         unit: Whose data: one record of one client. Whole updates may differ by far more.
         adjacency: The record is replaced by another; their number stays.
+        participations: Rounds of the client that took part most.
+        colluders: Clients whose noise was not counted, since they may tell it.
     """
 
     bound: Bound
     observer: Observer = "server"
     unit: Unit = "record"
     adjacency: Adjacency = "replace"
+    participations: int = 1
+    colluders: int = 0
 
     def finding(self, auditor: str, **context: Any) -> Finding:
         """Return it as a finding."""
@@ -70,7 +74,8 @@ class RecordGuarantee:
                 observer=self.observer,
                 sees="round sum",
                 knows_cohort=True,
-                participations=self.bound.sample_sizes.get("rounds"),
+                participations=self.participations,
+                colluders=self.colluders,
             ),
             "adjacency": self.adjacency,
             "unit": self.unit,
@@ -111,7 +116,7 @@ def guarantee(
         sample_sizes={"rounds": len(rounds), "users": min(len(one.members) for one in rounds)},
         assumptions=(*_COMMON, *dict.fromkeys(specific)),
     )
-    return RecordGuarantee(bound)
+    return RecordGuarantee(bound, participations=len(rounds))
 
 
 def water_filling_epsilon(

@@ -7,17 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 
-from leakmeter.auditors import MutualInformation, OneShotCanaries, RoundView
+from leakmeter.auditors import Audited, MutualInformation, OneShotCanaries, RoundView
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
 from leakmeter.fl_app import build
+from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.task import load_task
-from leakmeter.strategies import Chosen, Filled, Masked, Noised
+from leakmeter.strategies import Chosen, Distributed, Filled, Masked, Noised
 
 
 def test_the_chain_of_strategies_has_every_seam_in_its_place() -> None:
@@ -153,3 +156,66 @@ def test_the_sampler_weighs_and_clips_as_the_runs_clients_do(tiny_config: Config
     assert build._sampler(tiny_config, view).scale == 20.0
     noised = replace(tiny_config, noise="central", clip_norm=0.1)
     assert build._sampler(noised, view).scale == 1.0  # the accounting knows no other weight
+
+
+@pytest.mark.usefixtures("flower_task")
+def test_canaries_that_play_more_often_than_any_client_have_their_price(
+    tiny_config: Config,
+) -> None:
+    # Once printed ε ≥ 206.8 beside ε ≤ 91.8: the price of one participation, against canaries of
+    # five. Their price is 344.5, and each client still takes part once.
+    config = replace(
+        tiny_config,
+        synthetic_examples=240,
+        clients=110,
+        canary_seats=8,
+        rounds=10,
+        auditors="one-shot",
+        participation="once",
+        canary_repetitions=5,
+        noise="central",
+        noise_multiplier=0.1,
+        clip_norm=1.0,
+        secagg="off",
+    )
+    start = ArrayRecord(load_task(config).new_model().state_dict())
+    audited = Audited(build.server_strategy(config), build.auditors(config, 210))
+    audited.start(InlineGrid(client_app_of(config), config.clients), start, num_rounds=10)
+    assert audited.failures == []
+    found = [f for f in audited.findings() if f.server_round is None and f.quantity == "epsilon"]
+    [guarantee] = [
+        f
+        for f in found
+        if (f.kind, f.adjacency, f.observer) == ("guarantee", "zero-out", "outsider")
+    ]
+    assert guarantee.value == pytest.approx(344.5, abs=0.05)
+    assert guarantee.threat_model.participations == 5
+    assert guarantee.facts["most rounds of a client"] == 1
+    shown = [f for f in found if f.auditor == "one-shot" and f.kind == "lower_bound"]
+    assert shown
+    assert all(f.threat_model.is_within(guarantee.threat_model) for f in shown)
+    assert all(f.value <= guarantee.value for f in shown)
+
+
+def test_distributed_noise_reaches_its_target_without_dropouts_and_colluders(
+    tiny_config: Config,
+) -> None:
+    # Forty clients, threshold 27, of which 13 may collude: 14 shares make the target.
+    config = replace(
+        tiny_config,
+        clients=60,
+        sample=38,
+        noise="distributed",
+        noise_multiplier=2.0,
+        clip_norm=1.0,
+    )
+    strategy = build.server_strategy(config)
+    [noised] = [one for one in chain(strategy) if isinstance(one, Noised)]
+    noise = noised.spending.noise
+    assert noise == Distributed(2.0, min_honest=14)
+    [masked] = [one for one in chain(strategy) if isinstance(one, Masked)]
+    assert masked.bearable(40) == 13
+    planned = noised.planned([range(40)], masked.bearable)
+    assert planned is not None
+    assert planned.colluders == 13
+    assert planned.releases[0].noise_std == pytest.approx(2.0 * (27 / 14) ** 0.5)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from leakmeter.auditors.finding import LIMITATION
-from leakmeter.auditors.not_covered import WORDS
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -48,14 +47,14 @@ def test_a_run_guarantees_and_audits_a_record(tmp_path: Path) -> None:
     assert not report["failures"]
     found = report["findings"]
     [priced] = [f for f in found if f["auditor"] == "accountant"]
-    assert (priced["unit"], priced["observer"], priced["adjacency"]) == (
-        "record",
-        "server",
-        "replace",
-    )
-    assert priced["details"]["honest"] == [6, 6]  # canary seats carry no noise
+    assert (priced["unit"], priced["adjacency"]) == ("record", "replace")
+    assert priced["threat_model"]["observer"] == "server"
+    assert priced["threat_model"]["participations"] == 2
+    assert priced["facts"]["fewest honest"] == 6  # canary seats carry no noise
     bounds = [f for f in found if f["auditor"] == "record-likelihood-ratio"]
-    assert len(bounds) == 2  # of the first round, and of the run
+    # Of the first round and of the run: at the worst data of the others, and with their own.
+    games = [(f["server_round"], f["threat_model"]["game"]) for f in bounds]
+    assert games == [(1, None), (1, "rerun"), (None, None), (None, "rerun")]
     for bound in bounds:
         assert (bound["unit"], bound["adjacency"], bound["delta"]) == ("record", "replace", 1e-3)
         assert bound["value"] <= priced["value"]
@@ -70,37 +69,22 @@ def test_blocks_and_local_steps_go_through_and_steps_are_not_covered(tmp_path: P
     assert priced["value"] == "inf"
 
 
-def test_findings_about_clients_say_that_the_guarantee_does_not_cover_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_guarantee_for_a_record_covers_no_finding_about_a_client(tmp_path: Path) -> None:
     names = "likelihood-ratio,record-likelihood-ratio,one-shot"
     few = {"lrt_fit": 150, "lrt_candidates": 20, "lrt_trials": 40}
     report = run(tmp_path, auditors=names, rounds=1, **few)
     assert not report["failures"]
-    found = [f for f in report["findings"] if f["quantity"] != LIMITATION]  # which claims nothing
-    of_clients = [f for f in found if f["auditor"] in ("likelihood-ratio", "one-shot")]
-    of_records = [f for f in found if f["unit"] == "record"]
-    assert {f["auditor"] for f in of_clients} == {"likelihood-ratio", "one-shot"}
-    assert {f["auditor"] for f in of_records} == {"accountant", "record-likelihood-ratio"}
-    assert all(f["unit"] == "client" for f in of_clients)
-    assert all(f["threat_model"].endswith(WORDS) for f in of_clients)
-    assert not any(WORDS in f["threat_model"] for f in of_records)
-    # The two updates that are told apart carry the noise of their own client.
-    frozen = [f for f in of_clients if any("drawn once" in text for text in f["assumptions"])]
-    assert {f["auditor"] for f in frozen} == {"likelihood-ratio"}
-    # What is proved of clients may be above the guarantee, and says that it contradicts nothing.
-    proved = [f for f in of_clients if f["kind"] == "lower_bound" and f["server_round"] is None]
-    assert {f["auditor"] for f in proved} >= {"likelihood-ratio"}
-    assert all("does not contradict" in " ".join(f["assumptions"]) for f in proved)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert printed.count(WORDS) >= 2  # the summary has a block for each adversary
-
-
-def test_other_noise_leaves_findings_as_they_are(tmp_path: Path) -> None:
-    report = run(
-        tmp_path, noise="central", wfna_floor=0.0, auditors="one-shot", rounds=1, algorithm="fedavg"
-    )
-    assert not any(WORDS in f["threat_model"] for f in report["findings"])
+    units = {f["auditor"]: f["unit"] for f in report["findings"]}
+    assert units == {
+        "accountant": "record",
+        "record-likelihood-ratio": "record",
+        "likelihood-ratio": "client",
+        "one-shot": "client",
+        "secure-sum": "client",
+    }
+    # The two updates that are distinguished carry the noise of their own client.
+    proved = [f for f in report["findings"] if f["auditor"] == "likelihood-ratio"]
+    assert any(Assumption.FROZEN_UPDATES in f["assumptions"] for f in proved)
 
 
 @pytest.mark.parametrize(

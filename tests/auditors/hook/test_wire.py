@@ -161,7 +161,7 @@ def test_the_round_is_read_from_flowers_own_record() -> None:
 
 
 def test_what_a_secure_sum_notes_comes_out_as_it_went_in() -> None:
-    outcome = wire.SumOutcome(step=2.0**-9, saturated=3)
+    outcome = wire.SumOutcome(step=2.0**-9, saturated=3, colluders=2)
     assert wire.sum_outcome(RecordDict({wire.SUM_OUTCOME: outcome.to_record()})) == outcome
     assert wire.sum_outcome(RecordDict()) is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from scipy.stats import norm
 
 from leakmeter.auditors import Membership, check_auditor
 from leakmeter.auditors._types import Floats
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.bounds.rules import Fixed
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
@@ -157,9 +159,9 @@ def test_the_likelihood_ratio_beats_the_loss_where_records_differ_in_difficulty(
 
 
 def test_the_bound_says_that_scores_share_a_run_and_records_were_drawn_alike() -> None:
-    said = membership_bound([1.0, 2.0], [0.0, 1.0], delta=DELTA).assumptions
-    assert any("though they share its noise" in text for text in said)
-    assert any("drawn alike" in text for text in said)
+    bound = membership_bound([1.0, 2.0], [0.0, 1.0], delta=DELTA)
+    assert {Assumption.INDEPENDENT_SCORES, Assumption.RECORDS_ALIKE} <= set(bound.assumptions)
+    assert bound.is_conditional
 
 
 @given(
@@ -207,9 +209,21 @@ def test_the_final_model_is_audited_and_those_of_every_so_many_rounds() -> None:
     assert (last.unit, last.adjacency, last.observer) == ("record", "replace", "outsider")
     assert (last.kind, last.confidence, last.server_round) == ("lower_bound", 0.95, None)
     assert last.sample_sizes == {"in": 30, "out": 50}
-    assert last.rule.startswith("loss threshold; ")
-    assert last.details["observed"] == separation(*scores)
+    assert last.facts == {"attack": "loss threshold", **separation(*scores)}
     json.dumps(last.to_json())
+
+
+def test_records_may_have_been_in_every_round_so_far() -> None:
+    auditor = Membership(fake_losses, every=2)
+    found = [f for r in range(1, 4) for f in auditor.observe(view(r, np.ones(4)))]
+    found += auditor.report()
+    assert [f.threat_model.participations for f in found] == [2, 3]
+    for finding in found:
+        # A guarantee that is priced for fewer rounds may not cover the record's client.
+        enough = replace(finding.threat_model, sees="all models", holds=None, knows_cohort=True)
+        fewer = replace(enough, participations=1)
+        assert finding.threat_model.is_within(enough)
+        assert not finding.threat_model.is_within(fewer)
 
 
 def test_an_auditor_that_saw_no_round_says_nothing() -> None:
@@ -221,7 +235,7 @@ def test_both_attacks_are_reported_and_the_rule_is_the_one_asked_for() -> None:
     auditor = Membership(fake_losses, shadows=shadows, rule=Fixed(-0.3))
     auditor.observe(view(1, np.ones(4)))
     loss, ratio = auditor.report()
-    assert ratio.details["attack"] == "likelihood ratio, offline, 3 shadow models"
+    assert ratio.facts["attack"] == "likelihood ratio, offline, 3 shadow models"
     assert "threshold -0.3 fixed beforehand" in loss.rule
     assert loss.value > 0
 

@@ -66,7 +66,8 @@ def test_bad_input_is_named() -> None:
 
 def test_what_is_drawn_is_small_and_says_what_was_added() -> None:
     found = Spectrum(np.array([0.1, 0.5, 3.0]), 1000, floor=1.0).drawn()
-    assert (found["dim"], found["floor"], found["covered"]) == (1000, 1.0, 1)
-    assert len(found["curve"]) <= 25
-    assert found["curve"][:3] == [[1, 3.0, 0.0], [2, 0.5, 0.5], [3, 0.1, 0.9]]
-    assert found["curve"][-1] == [1000, 0.0, 1.0]
+    assert (found.dim, found.floor) == (1000, 1.0)
+    curve = list(zip(found.index, found.variance, found.added, strict=True))
+    assert len(curve) <= 25
+    assert curve[:3] == [(1, 3.0, 0.0), (2, 0.5, 0.5), (3, 0.1, 0.9)]
+    assert curve[-1] == (1000, 0.0, 1.0)

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+from leakmeter.auditors import wording
 from leakmeter.fl_app import build, client_app
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run import budget
-from leakmeter.strategies.accounting.ledger import Ledger, spent
+from leakmeter.strategies import Central
+from leakmeter.strategies.accounting.accountant import Release
+from leakmeter.strategies.accounting.assurance import Assurance
+from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent
 
 NOISE = ["--noise", "central", "--clip-norm", "1", "--noise-multiplier", "2"]
 
@@ -32,7 +36,8 @@ def test_runs_are_charged_and_one_beyond_the_budget_is_refused_before_it_begins(
     said = " ".join(capsys.readouterr().out.split())
     [entry] = entries(ledger)
     epsilon = spent([entry], 1e-5).value
-    assert f"ledger: 1 run(s) on synthetic, ε ≤ {epsilon:.4g} at δ = 1e-05" in said
+    rounded_up = wording.number(epsilon, kind="guarantee")
+    assert f"ledger: 1 run(s) on synthetic, ε ≤ {rounded_up} at δ = 1e-05" in said
     assert len(entry.releases) == 4
     assert [(r.noise_std, r.sampling, r.cohort) for r in entry.releases] == [(2.0, "fixed", 5)] * 4
     report = json.loads((tmp_path / "a" / "report.json").read_text())
@@ -105,6 +110,28 @@ def test_the_plan_is_what_a_run_without_dropouts_releases(
     assert charged.participations == planned.participations
     stds = [sorted(r.noise_std for r in e.releases) for e in (charged, planned)]
     assert stds[0] == pytest.approx(stds[1])
+
+
+def test_the_statement_rounds_up_and_calls_an_approximation_by_its_name(
+    tiny_config: Config, tmp_path: Path
+) -> None:
+    config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
+    entry = budget._planned(config, build.server_strategy(config), "one")
+    Ledger(tmp_path / "l").record(entry)
+    exact = spent([entry], config.delta).value
+    said = budget.statement(config)
+    printed = float(said.partition("ε ≤ ")[2].partition(" ")[0])
+    assert exact <= printed <= 1.001 * exact
+    Ledger(tmp_path / "l").record(replace(entry, is_rough=True))
+    said = budget.statement(config)
+    assert "ε ≈ " in said
+    assert "≤" not in said
+
+
+def test_canaries_are_not_charged_to_clients() -> None:
+    # A guarantee is priced for them, but no client's data are in them.
+    assurance = Assurance(Central(1.0), (Release(1.0, 1.0),) * 4, 1, canary_rounds=4)
+    assert Entry.of(assurance, run="a", data="digits", seed=0).participations == 1
 
 
 def test_a_broken_ledger_is_the_users_mistake(tiny_config: Config, tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
@@ -28,8 +31,18 @@ def poisson(std: float = 2.0, rate: float = 0.1, population: int = 500) -> Relea
     return plain(std, sampling="poisson", rate=rate, population=population)
 
 
-def by_observer(found: list[Finding] | tuple[Finding, ...]) -> dict[str, list[Finding]]:
-    return {o: [f for f in found if f.observer == o] for o in ("server", "outsider", "wire")}
+def by_observer(
+    found: Sequence[Finding], adjacency: str = "zero-out", knows_cohort: bool = True
+) -> dict[str, list[Finding]]:
+    """Return the guarantees under one adjacency, against those who know the cohorts or do not."""
+    chosen = [
+        f for f in found if f.adjacency == adjacency and f.threat_model.knows_cohort is knows_cohort
+    ]
+    return {o: [f for f in chosen if f.observer == o] for o in ("server", "outsider", "wire")}
+
+
+def amplified(found: Sequence[Finding]) -> list[Finding]:
+    return [f for f in found if not f.threat_model.knows_cohort]
 
 
 def test_central_noise_protects_from_outsiders_not_from_the_server() -> None:
@@ -45,7 +58,7 @@ def test_distributed_noise_protects_from_the_server_too() -> None:
     found = by_observer(Assurance(Distributed(2.0, 3), (plain(),) * 4, 4).findings(DELTA))
     [server], [outsider] = found["server"], found["outsider"]
     assert server.value == outsider.value == pytest.approx(epsilon_gaussian(DELTA, 1.0))
-    assert any("colluders" in text for text in server.assumptions)
+    assert Assumption.HONEST_NOISE in server.assumptions
 
 
 def test_local_noise_protects_on_the_wire_and_the_sum_even_more() -> None:
@@ -56,32 +69,40 @@ def test_local_noise_protects_on_the_wire_and_the_sum_even_more() -> None:
     [server], [wire], [outsider] = found["server"], found["wire"], found["outsider"]
     assert server.value == wire.value == pytest.approx(epsilon_gaussian(DELTA, 1.0))
     assert outsider.value == pytest.approx(epsilon_gaussian(DELTA, 1 / 3))
-    assert not any("colluders" in text for text in wire.assumptions)
-    assert any("colluders" in text for text in outsider.assumptions)
+    assert Assumption.HONEST_NOISE not in wire.assumptions
+    assert Assumption.HONEST_NOISE in outsider.assumptions
 
 
 def test_amplification_is_claimed_only_for_those_who_do_not_learn_the_cohort() -> None:
     for release, kinds in ((poisson(), {"zero-out", "replace"}), (fixed(), {"replace"})):
         found = Assurance(Central(2.0), (release,) * 4, 3).findings(DELTA)
-        sampled = [f for f in found if "not who took part" in f.threat_model]
+        sampled = amplified(found)
         assert {f.adjacency for f in sampled} == kinds
         for finding in sampled:
             assert finding.observer == "outsider"
-            assert any("does not learn who took part" in text for text in finding.assumptions)
-        [known] = [f for f in found if f.observer == "outsider" and f not in sampled]
+            assert finding.threat_model.participations == 4  # any round may have drawn the client
+        [known] = by_observer(found)["outsider"]
+        assert known.threat_model.participations == 3
         assert known.value == pytest.approx(epsilon_gaussian(DELTA, math.sqrt(3) / 2))
+
+
+def test_amplification_that_is_weaker_than_no_amplification_is_not_claimed() -> None:
+    # Two thirds of the clients each round: Rényi DP says 10.57 where exact composition says 10.22.
+    release = plain(1.3, sampling="fixed", cohort=40, population=60)
+    found = Assurance(Central(1.3), (release,) * 2, 2).findings(DELTA)
+    assert amplified(found) == []
 
 
 def test_clients_that_take_their_noise_away_are_not_amplified() -> None:
     for noise in (Distributed(2.0, 3), Local(2.0)):
         found = Assurance(noise, (poisson(),), 1, (poisson(),)).findings(DELTA)
-        assert not [f for f in found if "not who took part" in f.threat_model]
+        assert amplified(found) == []
 
 
 def test_rounds_too_thin_for_a_secure_sum_cost_delta() -> None:
     def sampled(assurance: Assurance) -> list[Finding]:
         found = assurance.findings(DELTA)
-        return [f for f in found if f.adjacency == "zero-out" and "not who" in f.threat_model]
+        return by_observer(found, knows_cohort=False)["outsider"]
 
     # Thirty expected of 300: fewer than three with chance 1e-11; then five of 50: 0.1.
     many, few = poisson(population=300), poisson(population=50)
@@ -133,9 +154,96 @@ def test_distributed_noise_counts_the_rounds_honest_survivors() -> None:
     spending = Spending(noise)
     for survivors in (6, 10, 2):
         spending.add(Release(0.0, 1.0), range(survivors), share_std=0.5, step=0.1)
-    stds = [r.noise_std for r in spending.releases]
+    stds = [r.noise_std for r in spending.assurance().releases]
     assert stds == pytest.approx([1.0, math.sqrt(2), 0.0])  # target, more, only colluders
     assert not spending.is_rough
+
+
+@pytest.mark.parametrize(
+    ("declared", "counted"), [(None, 2), (0, 0), (1, 1), (5, 2)], ids=["all", "none", "one", "many"]
+)
+def test_noise_counts_no_more_colluders_than_the_secure_sum_can_bear_in_any_round(
+    declared: int | None, counted: int
+) -> None:
+    spending = Spending(Distributed(1.0, min_honest=4, colluders=declared))
+    for survivors, bearable in ((10, 3), (9, 2)):
+        spending.add(
+            Release(0.0, 1.0), range(survivors), share_std=0.5, step=0.1, bearable=bearable
+        )
+    found = spending.assurance()
+    stds = [r.noise_std for r in found.releases]
+    assert stds == pytest.approx([0.5 * math.sqrt(n - counted) for n in (10, 9)])
+    assert {f.threat_model.colluders for f in found.findings(DELTA)} == {counted}
+
+
+# Replacing a client, and canaries that play more often than clients.
+
+
+def test_replacing_a_client_has_a_guarantee_of_its_own_against_each_observer() -> None:
+    # MATH: z = 2, ten rounds, δ = 1e-5: 17.86 is the truth, 8.08 a mistake in the convention.
+    found = Assurance(Central(2.0), (plain(),) * 10, 10).findings(DELTA)
+    by = by_observer(found, "replace")
+    [server], [outsider] = by["server"], by["outsider"]
+    assert outsider.value == pytest.approx(17.86, abs=0.005)
+    assert server.value == math.inf
+    for noise in (Distributed(2.0, 3), Local(2.0)):
+        many = Assurance(noise, (plain(),) * 10, 10, single=(plain(),) * 10).findings(DELTA)
+        observers = {o for o, guarantees in by_observer(many, "replace").items() if guarantees}
+        assert observers == {o for o, guarantees in by_observer(many).items() if guarantees}
+        [server] = by_observer(many, "replace")["server"]
+        assert server.value == pytest.approx(17.86, abs=0.005)
+
+
+def test_loss_distributions_give_the_same_price_for_replacing() -> None:
+    import dp_accounting
+    from dp_accounting import pld
+
+    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(dp_accounting.GaussianDpEvent(2.0), 10)
+    [outsider] = by_observer(
+        Assurance(Central(2.0), (plain(),) * 10, 10).findings(DELTA), "replace"
+    )["outsider"]
+    assert outsider.value == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-3)
+
+
+def test_what_distinguishes_two_updates_of_a_client_has_a_guarantee_to_stand_against() -> None:
+    shown = ThreatModel(
+        observer="outsider",
+        sees="noised sum",
+        holds="two updates",
+        knows_cohort=True,
+        game="partition",
+    )
+    found = Assurance(Central(2.0), (plain(),) * 4, 4).findings(DELTA)
+    [guarantee] = by_observer(found, "replace")["outsider"]
+    assert shown.is_within(guarantee.threat_model)
+
+
+def test_guarantees_are_priced_for_the_rounds_of_a_canary_where_these_are_more() -> None:
+    # z = 0.1, δ = 1e-5, one participation: 91.8. Canaries of five rounds showed 206.8 beside it.
+    spending = Spending(Central(0.1))
+    for number in range(5):
+        clients = [2 * number, 2 * number + 1]
+        spending.add(Release(0.1, 1.0), clients, share_std=0.0, step=0.0, canaries=["7/0"])
+    assert (spending.participations, dict(spending.canary_times)) == (1, {"7/0": 5})
+    found = spending.assurance()
+    [outsider] = by_observer(found.findings(DELTA))["outsider"]
+    assert outsider.value == pytest.approx(344.5, abs=0.05)
+    assert outsider.threat_model.participations == 5
+    assert outsider.facts["most rounds of a client"] == 1
+    assert outsider.facts["most rounds of a canary"] == 5
+    [alone] = by_observer(replace(found, canary_rounds=0).findings(DELTA))["outsider"]
+    assert alone.value == pytest.approx(91.8, abs=0.05)
+    assert alone.threat_model.participations == 1
+
+
+def test_more_clients_do_not_change_the_price_of_central_noise() -> None:
+    values = []
+    for count in (3, 300):
+        spending = Spending(Central(1.0))
+        spending.add(Release(1.0, 1.0), range(count), share_std=0.0, step=0.0)
+        values.append([f.value for f in spending.assurance().findings(DELTA)])
+    assert values[0] == values[1]
 
 
 def test_noise_below_two_rounding_steps_is_an_approximation() -> None:
@@ -145,7 +253,7 @@ def test_noise_below_two_rounding_steps_is_an_approximation() -> None:
     spending.add(Release(0.0, 1.0), range(6), share_std=0.5, step=0.26)
     found = spending.assurance().findings(DELTA)
     assert {f.kind for f in found} == {"approximation"}
-    assert all(any("two rounding steps" in a for a in f.assumptions) for f in found)
+    assert all(Assumption.COARSE_ROUNDING in f.assumptions for f in found)
 
 
 def test_local_noise_counts_the_others_only_if_rounding_is_fine() -> None:
@@ -159,7 +267,8 @@ def test_spending_comes_back_from_its_state() -> None:
     import json
 
     spending = Spending(Local(1.0))
-    spending.add(fixed(0.1 + 0.2), [3, 4], share_std=1 / 3, step=0.2)
+    about = {"canaries": ["5/1"], "bearable": 2}
+    spending.add(fixed(0.1 + 0.2), [3, 4], share_std=1 / 3, step=0.2, **about)
     again = Spending(Local(1.0))
     again.restore(json.loads(json.dumps(spending.state())))
     assert again == spending

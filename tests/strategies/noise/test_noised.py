@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from leakmeter.strategies import (
     Central,
     Chosen,
     Distributed,
+    EachOnce,
     FixedClip,
     FixedSize,
     Local,
@@ -379,7 +381,7 @@ def test_distributed_noise_is_priced_for_the_survivors() -> None:
     strategy = make(Distributed(1.0, min_honest=3, colluders=1))
     outer = masked(strategy)
     run(outer, rounds=3, clients=grid(update=failing))
-    stds = [r.noise_std for r in strategy.spending.releases]
+    stds = [r.noise_std for r in strategy.spending.assurance().releases]
     assert stds == pytest.approx([2 * math.sqrt(n / 3) for n in (5, 4, 3)])
     server = next(f for f in strategy.findings() if f.observer == "server")
     assert server.kind == "guarantee"
@@ -449,6 +451,39 @@ def test_canaries_have_the_clip_norm_behind_masks_and_noise(noise: Any) -> None:
         np.testing.assert_allclose(view.facts.noised, expected, atol=5 * std)
         assert sorted(view.instructed) == [0, 1]
     assert {f.observer for f in audited.findings()} >= {"server", "outsider"}
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_a_canary_that_plays_every_round_is_priced_for_all_of_them(is_masked: bool) -> None:
+    # Each client takes part once, as with --participation once; the canary moves along.
+    strategy = make(Central(0.1), who=EachOnce(3), num=12)
+    audited = Audited(masked(strategy, threshold=2) if is_masked else strategy, [Seats()])
+    audited.start(grid(num=12), model(), num_rounds=4)
+    assert audited.failures == []
+    assert strategy.spending.participations == 1
+    known = [
+        f.threat_model
+        for f in strategy.findings()
+        if f.threat_model.knows_cohort and f.observer == "outsider"
+    ]
+    assert [t.participations for t in known] == [4, 4]
+    shown = replace(known[0], holds="canary", sees="final model")
+    assert shown.is_within(known[0])
+    assert not replace(shown, participations=5).is_within(known[0])
+
+
+def test_distributed_noise_and_the_secure_sum_name_the_same_colluders() -> None:
+    # Twelve clients, threshold 8: 2·8 − 12 − 1 = 3 may collude.
+    strategy = make(Distributed(1.0, min_honest=5), num=12)
+    audited = Audited(masked(strategy, threshold=8), [Seats()])
+    audited.start(grid(num=12), model(), num_rounds=1)
+    found = audited.findings()
+    [hidden] = [f for f in found if f.quantity == "honest clients in the smallest sum"]
+    assert {f.threat_model.colluders for f in found if f.observer == "server"} == {3}
+    assert hidden.value == 12 - 2 - 3
+    # A seat adds its share of noise to the canary; what it sends is known all the same.
+    [release] = strategy.spending.assurance().releases
+    assert release.noise_std == pytest.approx(2.0 * math.sqrt((12 - 3) / 5))
 
 
 # What cannot be.

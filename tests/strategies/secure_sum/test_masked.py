@@ -19,8 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors import Audited, Auditor, Canary, Finding, RoundView, canary_mod, tap_mod
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.finding import ThreatModel
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
@@ -806,17 +808,17 @@ def test_the_finding_says_what_is_hidden_from_whom_and_what_is_not() -> None:
     clients.run(audited, rounds=3)
     (finding,) = audited.findings()
     assert finding.kind == "guarantee"
-    assert finding.value == 4.0
-    assert finding.quantity == "clients in the smallest secure sum"
-    assert finding.observer == "server"
-    assert (
-        "honest-but-curious server colluding with at most 2 of the clients" in finding.threat_model
+    assert finding.quantity == "honest clients in the smallest sum"
+    assert finding.threat_model == ThreatModel(
+        observer="server", sees="round sum", knows_cohort=True, colluders=2
     )
-    assert "sum over the surviving honest clients" in finding.threat_model
-    text = " ".join(finding.assumptions)
-    for words in ("relays keys", "swaps keys", "dropouts", "graph", "computational", "inputs"):
-        assert words in text
-    assert finding.details == {"rounds": 3, "abandoned": 0}
+    assert finding.value == 4.0 - 2.0
+    assert finding.assumptions == (
+        Assumption.HONEST_RELAY,
+        Assumption.COMPUTATIONAL,
+        Assumption.SUM_NOT_JUDGED,
+    )
+    assert finding.facts == {"rounds": 3, "abandoned": 0, "clients in the smallest sum": 4}
     json.dumps(finding.to_json())
 
 
@@ -824,7 +826,19 @@ def test_the_finding_never_lets_a_sum_over_one_honest_client_pass() -> None:
     clients = Federation(num=3)
     strategy = masked(clients, threshold=3)  # 2·3 − 3 − 1 = 2 colluders would leave one alone
     clients.run(strategy)
-    assert "at most 1 of the clients" in strategy.findings()[0].threat_model
+    [finding] = strategy.findings()
+    assert (finding.threat_model.colluders, finding.value) == (1, 2.0)
+
+
+def test_neither_canary_seats_nor_colluders_are_honest_clients() -> None:
+    # Six clients, two of them seats, threshold 5: 2·5 − 6 − 1 = 3 colluders would leave one.
+    orders = {0: Canary(id=3, seed=9, norm=0.5), 2: Canary(id=4, seed=9, included=False)}
+    clients = Federation(num=6)
+    audited = Audited(masked(clients, threshold=5), [Watching(orders)])
+    clients.run(audited)
+    [finding] = audited.findings()
+    assert finding.facts["clients in the smallest sum"] == 6
+    assert (finding.threat_model.colluders, finding.value) == (2, 2.0)
 
 
 def test_the_finding_of_a_sparse_graph_states_its_chance() -> None:
@@ -832,9 +846,13 @@ def test_the_finding_of_a_sparse_graph_states_its_chance() -> None:
     options = {"max_abort": 1.0, "max_exposure": 1.0, "dropout_rate": 0.2}
     strategy = masked(clients, neighbours=6, threshold=5, **options)
     clients.run(strategy, rounds=2)
-    text = " ".join(strategy.findings()[0].assumptions)
-    assert "at most 20% of the clients drop out and 5% collude" in text
-    assert "exposed with probability at most" in text
+    [finding] = strategy.findings()
+    assert Assumption.RATES_FIXED_BEFOREHAND in finding.assumptions
+    assert finding.facts["largest dropout rate"] == 0.2
+    assert finding.facts["largest collusion rate"] == 0.05
+    assert 0 <= finding.facts["chance that a client was exposed"] <= 2
+    # 2·5 − 7 − 1 = 2 of a neighbourhood, above one in twenty of fourteen.
+    assert (finding.threat_model.colluders, finding.value) == (2, 12.0)
 
 
 def test_abandoned_rounds_give_no_guarantee() -> None:
@@ -860,8 +878,8 @@ def test_an_interrupted_run_goes_on_with_layout_and_tally() -> None:
     assert before.arrays["count"].numpy().dtype.kind == "f"
     clients.run(again, model={n: a.numpy() for n, a in before.arrays.items()})
     assert again.facts().aggregate.shape == (7,)
-    assert again.findings()[0].value == 4.0
-    assert again.findings()[0].details["rounds"] == 3
+    facts = again.findings()[0].facts
+    assert (facts["clients in the smallest sum"], facts["rounds"]) == (4, 3)
 
 
 def test_a_second_start_in_one_run_is_no_replay() -> None:

@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from scipy import stats
 from torch import nn
 
+from leakmeter.auditors import Audited, Auditor, Canary, canary_mod
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.rng import stream
 from leakmeter.clients import FillMod, MaskMod
@@ -180,10 +181,35 @@ def test_a_sum_of_colluders_alone_guarantees_nothing() -> None:
 def test_rounds_without_a_client_cost_it_nothing() -> None:
     strategy = make(num=3)
     run(masked(strategy, threshold=2), rounds=5)
-    most = strategy.findings()[0].details["participations"]
+    most = strategy.findings()[0].threat_model.participations
     assert 2 <= most < 5
     expected = water_filling_epsilon(users=3, delta=1e-5, rounds=most, **PRICE)
     assert epsilon(strategy) == pytest.approx(expected, rel=1e-9)
+
+
+class Seats(Auditor):
+    """Plays a canary in two seats."""
+
+    def instruct(self, server_round: int, chosen: Sequence[int]) -> dict[int, Canary]:
+        return {chosen[0]: Canary(5, 9, norm=1.0), chosen[1]: Canary(6, 9, included=False)}
+
+
+def test_canary_seats_add_no_noise_and_are_not_counted() -> None:
+    strategy = make()
+    audited = Audited(masked(strategy), [Seats()])
+    run(audited, clients=grid(mods=[*MODS, canary_mod]))
+    assert audited.failures == []
+    expected = water_filling_epsilon(users=CLIENTS - 2, delta=1e-5, **PRICE)
+    assert epsilon(strategy) == pytest.approx(expected, rel=1e-9)
+    assert strategy.findings()[0].facts["fewest honest"] == CLIENTS - 2
+
+
+def test_also_where_nothing_is_guaranteed_the_rounds_of_the_client_are_stated() -> None:
+    for options in ({"steps": 2}, {"colluders": CLIENTS}):
+        strategy = make(**options)
+        run(masked(strategy), rounds=2, clients=grid(own=rule(steps=options.get("steps", 1))))
+        [found] = strategy.findings()
+        assert (found.value, found.threat_model.participations) == (np.inf, 2)
 
 
 def test_one_saturated_coordinate_voids_the_guarantee() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
 from leakmeter.clients.water_filling.water_filling import WaterFilling
@@ -122,25 +123,24 @@ def test_a_guarantee_names_whom_it_protects_and_on_what_terms() -> None:
     assert (found.observer, found.unit, found.adjacency) == ("server", "record", "replace")
     assert found.bound.kind == "guarantee"
     assert found.bound.sample_sizes == {"rounds": 3, "users": 50}
-    said = " ".join(found.bound.assumptions)
-    for word in (
-        "honest",
-        "public",
-        "secure sum",
-        "one step",
-        "Gaussian",
-        "fills",
-        "independently",
-    ):
-        assert word in said
+    assert set(found.bound.assumptions) == {
+        Assumption.PUBLIC_SETTINGS,
+        Assumption.HONEST_CONTRIBUTORS,
+        Assumption.HIDDEN_UPDATES,
+        Assumption.ONE_STEP,
+        Assumption.REAL_GAUSSIAN,
+        Assumption.GAUSSIAN_WEIGHTS,
+        Assumption.FILLED_FLOOR,
+    }
     finding = found.finding("accountant", server_round=3)
     assert (finding.unit, finding.adjacency, finding.server_round) == ("record", "replace", 3)
     assert finding.value == found.bound.value
+    assert finding.threat_model.participations == 3
 
 
 def test_sampling_alone_says_that_a_measured_eigenvalue_is_not_enough() -> None:
     bound = guarantee([Round((MEMBER,) * 50, "sampling")], 1e-4).bound
-    assert any("measured" in text for text in bound.assumptions)
+    assert Assumption.LASTING_FLOOR in bound.assumptions
 
 
 def test_one_saturated_coordinate_voids_the_guarantee() -> None:
@@ -156,7 +156,7 @@ def test_noise_below_two_rounding_steps_is_an_approximation() -> None:
         guarantee([Round((MEMBER,) * 50, step=step)], 1e-4).bound for step in (std / 2, std / 1.9)
     )
     assert (fine.kind, rough.kind) == ("guarantee", "approximation")
-    assert any("two rounding steps" in text for text in rough.assumptions)
+    assert Assumption.COARSE_ROUNDING in rough.assumptions
 
 
 def test_only_honest_survivors_count() -> None:
