@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -48,15 +47,12 @@ class Judge:
 
     def claims(self, played: Duel, confidence: float) -> list[Finding]:
         """Return the lower bound, what a Gaussian model says, and whether the model fits."""
-        fit = None
-        if math.isfinite(played.separation) and np.ptp(played.scores) > 0:
-            fit = anderson_darling(played.scores)
-        is_gaussian = fit is not None and fit[1] >= NORMALITY_LEVEL
+        normality = _normality(played)
         return [
             self._bound(played, confidence),
-            *([self._modelled(played)] if is_gaussian else []),
+            *([self._modelled(played)] if _looks_gaussian(played) else []),
             self._separation(played),
-            *([] if fit is None else [self._normality(*fit)]),
+            *([] if normality is None else [self._normality(*normality)]),
             *self._beyond(played),
         ]
 
@@ -150,13 +146,15 @@ class Judge:
         middle = mean + float(test.direction @ (test.first + test.second)) / 2
         ratio = test.shift / std**2 * (float(test.direction @ seen) - middle)
         separation = test.shift / std
-        error = float(tradeoff_gaussian(0.5, separation / 2))  # Φ(-separation/2)
         rule = (
             f"the attacker guesses {'right' if ratio > 0 else 'wrong'} which of two updates client "
-            f"{self.target} sent: the log-likelihood ratio on the released sum, of the update it "
-            "sent against the farthest candidate. One guess; a Gaussian model expects "
-            f"{error:.2g} of such guesses to be wrong"
+            f"{self.target} sent. The value is the log-likelihood ratio on the released sum, of "
+            "the update it sent against the farthest candidate"
         )
+        error = None
+        if _looks_gaussian(played):
+            error = float(tradeoff_gaussian(0.5, separation / 2))  # Φ(-separation/2)
+            rule += f". A Gaussian model expects {error:.2g} of such guesses to be wrong"
         facts = {
             "right": ratio > 0,
             "separation": separation,
@@ -264,6 +262,17 @@ class Judge:
     ) -> Finding:
         words = self._words() | {"quantity": quantity}
         return Finding(value=value, kind="diagnostic", rule=rule, facts=facts, **words)
+
+
+def _normality(played: Duel) -> tuple[float, float] | None:
+    """Return statistic and p-value of the test of normality; None for scores that do not vary."""
+    return anderson_darling(played.scores) if np.ptp(played.scores) > 0 else None
+
+
+def _looks_gaussian(played: Duel) -> bool:
+    """Whether a Gaussian model of the scores may be used."""
+    normality = _normality(played)
+    return normality is not None and normality[1] >= NORMALITY_LEVEL
 
 
 def _certainty(draws: int) -> dict[str, float | int]:

@@ -1,11 +1,11 @@
-"""The span condition: what the others' updates never reach betrays a client by support alone.
+"""The span condition: a change that the others' updates cannot make is visible by support alone.
 
 Source: Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition:
 When is it Possible? (arXiv:2405.04551), Theorem 1: a sum hides a change only if the change lies
 in the span of what the others may add. Ours differs:
 
 1. By default the span is of the samples' differences. A sum of updates lies in a fixed point plus
-   the span of their differences, and two candidates are told apart by support exactly if their
+   the span of their differences, and two candidates are separated by support exactly if their
    difference leaves that span; the linear span also holds the fixed point and hides such pairs.
    The paper's own case, gradients with free random weights, is `affine=False`.
 2. Finitely many samples show only part of the span. A component outside counts as separation if
@@ -69,7 +69,7 @@ class Span:
 
     @property
     def separated(self) -> bool:
-        """Whether the pair is told apart by support, as far as samples can show it."""
+        """Whether the pair seems separated by support; samples cannot prove that it is."""
         return (self.outside and self.complete) or self.idle_norm > self.noise
 
     @property

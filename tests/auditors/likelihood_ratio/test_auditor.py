@@ -390,4 +390,6 @@ def test_the_gaussian_approximation_is_left_out_where_the_scores_are_not_gaussia
     assert normality.facts["level"] == 0.001
     assert normality.facts["approximation left out"] == (not is_gaussian)
     assert len(by_name(found, "epsilon", "approximation")) == is_gaussian
+    (guess,) = by_name(found, "guess")
+    assert (guess.facts["expected_error"] is not None) == is_gaussian
     assert len(by_name(found, "epsilon", "lower_bound")) == 1  # which does not depend on it
