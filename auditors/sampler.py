@@ -45,6 +45,9 @@ Stream = Sequence[str | int]
 # Updates may come in single precision: equal numbers seem to differ by so much of their size, but
 # no more.
 ROUNDING: Final = 4 * float(np.finfo(np.float32).eps)
+# Games in which the other clients never hold the records of the client under attack although data
+# are drawn again. In "rerun" everyone keeps their own; in "independent" nothing is held out.
+HOLDING_OUT: Final = frozenset[Game]({"partition", "independent-held-out"})
 
 
 class UpdateSampler(ABC):
@@ -54,8 +57,8 @@ class UpdateSampler(ABC):
     mean update is then `scale` / total weight times the sum of the rows. Draw t of a stream is a
     function of the stream and t, whoever computes it and in whatever chunks.
 
-    A new sampler writes `game`, `sample` and `moments`, and `apart` and `beside` unless its game is
-    "rerun". Everything else has a default.
+    A new sampler writes `game`, `sample` and `moments`. If its game is "partition" or
+    "independent-held-out", it also writes `apart` and `beside`. Everything else has a default.
     """
 
     @property
@@ -63,8 +66,10 @@ class UpdateSampler(ABC):
     def game(self) -> Game:
         """Which randomness a draw resamples.
 
-        "rerun" keeps each client's data and draws new batches; "partition" deals one data set anew
-        to all clients in each draw; "independent" draws each client's data afresh.
+        "rerun" keeps each client's data and draws new batches. "partition" partitions one data set
+        among all clients in each draw. "independent" draws each client's data from all records;
+        "independent-held-out" does so too, but after `apart` or `beside` the other clients never
+        draw the records of the client under attack.
         """
 
     @property
@@ -145,19 +150,24 @@ class UpdateSampler(ABC):
         """Return the moments of the sum over `clients`, fitted for the game that is played."""
 
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> UpdateSampler:
-        """Return a sampler whose other clients never hold what `client` held in these draws."""
-        return self._with_own_data("apart")
+        """Return the sampler of the other clients when `client` held what it held in these draws.
+
+        They never hold these records, unless the game is "independent": there the data of the
+        others do not depend on the pair, and this is the same sampler.
+        """
+        return self._unchanged("apart")
 
     def beside(self, client: int) -> UpdateSampler | None:
-        """Return a sampler whose other clients never hold what `client` really holds.
+        """Return the sampler of the other clients when `client` holds what it really holds.
 
-        None if that is not known: the sum that was really released is then not judged.
+        None if the game depends on these records and they are not known: the attacker then makes
+        no guess about the sum that was really released.
         """
-        return self._with_own_data("beside")
+        return self._unchanged("beside")
 
-    def _with_own_data(self, method: str) -> UpdateSampler:
-        """Return this sampler where every client keeps data of its own."""
-        if self.game != "rerun":
+    def _unchanged(self, method: str) -> UpdateSampler:
+        """Return this sampler where the game takes no records away from the others."""
+        if self.game in HOLDING_OUT:
             raise NotImplementedError(f"{type(self).__name__} must define {method}")
         return self
 

@@ -167,12 +167,14 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
         dim: Number of parameters of the model.
         watch: Told which stage of a long audit is how far.
     """
-    in_process = partial(_sampler, config)
-    sampler = PerRound(WhereRayRuns(in_process) if config.engine == "ray" else in_process)
+    game = cast(Game, config.game)
+    sampler = _each_round(config, game)
+    # Mutual information has no pair of updates whose records could be held out.
+    everything = sampler if game != "independent-held-out" else _each_round(config, "independent")
     makers: dict[str, Callable[[], Auditor]] = {
         "one-shot": lambda: _one_shot(config),
         "likelihood-ratio": lambda: _likelihood_ratio(config, sampler),
-        "mutual-information": lambda: _mutual_information(config, sampler),
+        "mutual-information": lambda: _mutual_information(config, everything),
         "record-likelihood-ratio": lambda: _record_likelihood_ratio(config),
     }
     made = [makers[name]() for name in dict.fromkeys(config.auditor_names)]
@@ -238,13 +240,19 @@ def _record_likelihood_ratio(config: Config) -> Auditor:
     )
 
 
-def _sampler(config: Config, view: RoundView) -> CohortSampler:
+def _each_round(config: Config, game: Game) -> PerRound:
+    """Return what makes the sampler of each round."""
+    in_process = partial(_sampler, config, game)
+    return PerRound(WhereRayRuns(in_process) if config.engine == "ray" else in_process)
+
+
+def _sampler(config: Config, game: Game, view: RoundView) -> CohortSampler:
     """Return what draws updates as the clients of this round compute and clip them."""
     return sampler_for(
         load_task(config),
         config.task,
         update_rule(config),
-        cast(Game, config.game),
+        game,
         postprocess=postprocess_for(config, clip_norm=view.facts.clip_norm),
         weighted=config.noise == "none",  # the accounting of noise knows no other weight than 1
         threads=threads(),

@@ -16,7 +16,9 @@ TOLERANCE = 0.01  # between machines; see docs/scaling-out.md
 
 def sample() -> list[str]:
     """Return the lines of the README's sample, without those that stand for others."""
-    [block] = re.findall(r"ends like this.*?```text\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    [block] = re.findall(
+        r"ends like this.*?```text\n(.*?)```", (ROOT / "README.md").read_text(), re.S
+    )
     return [line.strip() for line in block.splitlines() if line.strip() and line.strip() != "..."]
 
 

@@ -1,14 +1,15 @@
-"""The likelihood-ratio audit of a secure sum: can the server tell two updates of a client apart?
+"""The likelihood-ratio audit of a secure sum: can the server distinguish two updates of a client?
 
 Ngo, Östman, Durisi, Graell i Amat (2024), Secure Aggregation is Not Private Against Membership
 Inference Attacks, arXiv:2403.17775, section 4.5. Ours differs in five points:
-1. Three disjoint sets: one fits the law of the others' sum, one chooses, one tests. A test on
-   the samples that chose it flatters itself.
-2. The limits of the error rates hold for all thresholds together.
-3. What the trials play anew is a named game. Where one finite data set is dealt to all clients,
-   the others' updates hang together and the attack is stronger than for independent clients.
+1. Three disjoint sets: one fits the distribution of the others' sum, one chooses pair, test and
+   threshold, one tests. A test looks better than it is on the samples that chose it.
+2. The limits of the error rates hold for all thresholds together. One threshold, fixed on the
+   pilot half way between the two worlds, has tighter limits of its own.
+3. What the trials resample is a named game. Where all clients partition one finite data set, the
+   others' updates are correlated and the attack is stronger than for independent clients.
 4. Noise of the mechanism is part of every trial, exactly, through its component along the test.
-5. The aggregate that the round really released gets a verdict, where its truth is known.
+5. The attacker guesses about the aggregate that the round really released, where that is known.
 
 The claim is: there are two feasible updates of one client, the worst of those sampled and fixed
 before testing, that the sum distinguishes. It is not a statement about a typical update.
@@ -50,7 +51,7 @@ _log = logging.getLogger("flwr")
 
 
 class LikelihoodRatio(Auditor):
-    """Lets the server guess which of two updates a client has put into the sum.
+    """Let the server guess which of two updates of a client is in the sum.
 
     Args:
         sampler: Draws fresh updates, and names the game; `PerRound` where the clients' mechanism
@@ -58,9 +59,10 @@ class LikelihoodRatio(Auditor):
         target: Client under attack; None draws one of the round's clients. A round without the
             target is not audited.
         every: Audit every so many rounds, from the first on; 0 audits the first only, as the
-            paper does: later rounds only add to what the server knows.
+            paper does.
         effort: How many draws go into each stage.
-        observer: "server" sees the sum before server noise, "outsider" after it.
+        observer: "server" sees the sum before server noise, "outsider" after it. Both know who
+            takes part in the round.
         delta: The delta of the bounds.
         confidence: Of each round's bound; over the run it is shared among the audited rounds.
         seed: Names all draws.
@@ -68,7 +70,7 @@ class LikelihoodRatio(Auditor):
 
     name = "likelihood-ratio"
     # The server knows the model and who takes part, and sees the sum. The truth makes the
-    # candidate of the verdict and takes out what canary seats have put in; it scores nothing.
+    # candidate of the guess and subtracts what canary seats have sent; it scores nothing.
     reads = frozenset({"sent", "replies", "facts", "truth"})
     wants_truth = True
 
@@ -106,12 +108,12 @@ class LikelihoodRatio(Auditor):
         self._num_audits = -(-num_rounds // self.every) if self.every else 1
 
     def limits(self, project: Project) -> Sequence[str]:
-        """Say where updates cannot be drawn anew, or too few clients hide one another."""
+        """Say where updates cannot be resampled, or too few clients hide one another."""
         check_noise_is_known(self.observer, project)
         said = list(self.sampler.limits(project))
-        if few := few_clients(project, 2, "a sum hides a client among others only; not audited"):
+        if few := few_clients(project, 2, "a sum hides a client only among others; not audited"):
             return said + few
-        then = "its Gaussian approximation is poor for so few; the lower bound holds all the same"
+        then = "its Gaussian approximation is poor for so few; the lower bound holds"
         return said + few_clients(project, 4, then)
 
     def bind(self, messages: RoundMessages) -> None:
@@ -150,18 +152,22 @@ class LikelihoodRatio(Auditor):
                 watch=self.watch,
             )
         except ConstantSumError as error:
+            if error.moved:
+                _log.warning("round %d: %s; not audited", view.server_round, error)
+                return ()
             is_rounded = bool(view.facts.quantum)
-            why = {"why": str(error), "is_rounded": is_rounded}
-            self._constant = self._constant or where | why
-            return [judge.constant(str(error), is_rounded=is_rounded)]
-        self._played.append(where | {"shift": played.shift, "scores": played.scores})
+            constant = where | {"draws": error.draws, "is_rounded": is_rounded}
+            self._constant = self._constant or constant
+            return [judge.constant(error.draws, is_rounded=is_rounded)]
+        kept = {"shift": played.shift, "middle": played.middle, "scores": played.scores}
+        self._played.append(where | kept)
         seen = seen_sum(view, self.observer, sampler.scale)
-        return [*judge.claims(played, self.confidence), *judge.verdict(played, seen)]
+        return [*judge.claims(played, self.confidence), *judge.guess(played, seen)]
 
     def report(self) -> Sequence[Finding]:
         """Return the largest bound of the audited rounds, at a confidence that they share.
 
-        Where nothing hid the target there is no bound, and what the first such round showed stands.
+        Rounds in which nothing hid the target have no bound; the first of them is reported too.
         """
         found = () if self._constant is None else (self._judge.constant_of_run(self._constant),)
         if not self._played:
@@ -170,7 +176,7 @@ class LikelihoodRatio(Auditor):
         return [self._judge.of_run(self._played, shared, self.confidence), *found]
 
     def state(self) -> dict[str, Any]:
-        """Return the scores of the audited rounds, and where there were none."""
+        """Return the scores of the audited rounds, and the first round in which nothing varied."""
         return {"played": [dict(p) for p in self._played], "constant": self._constant}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from leakmeter.auditors.likelihood_ratio.sum_law import SumLaw
 
 @dataclass(frozen=True)
 class Challenge:
-    """A pair of candidates and the direction along which they are told apart.
+    """A pair of candidates and the direction that distinguishes them best.
 
     Attributes:
         pair: Which of the candidates.
@@ -59,7 +59,7 @@ def between(
     """Return the test between two given updates."""
     x, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     raw = law.solve(x - other)
-    # Equal candidates, or equal in all that the model knows of: nothing to be told apart.
+    # Equal candidates, or equal in all that the model knows of: nothing to distinguish.
     separation = math.sqrt(max(float(raw @ (x - other)), 0.0))
     direction = raw / separation if separation > 0 else np.zeros_like(raw)
     return Challenge(pair, x, other, direction, separation, law)

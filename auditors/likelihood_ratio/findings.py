@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,17 +12,24 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.curve import drawn
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.rules import BandAndFixed
 from leakmeter.auditors.finding import Finding, Game, Observer, Quantity, ThreatModel
 from leakmeter.auditors.gaussian.normality import anderson_darling
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
-from leakmeter.auditors.likelihood_ratio.game import Duel
+from leakmeter.auditors.likelihood_ratio.game import ENOUGH_DRAWS, Duel
+from leakmeter.auditors.wording import percent
 
 _ASSUMED = (Assumption.FROZEN_UPDATES, Assumption.KNOWN_SEATS, Assumption.GAUSSIAN_ROUNDING)
+# Below this p-value of the normality test a Gaussian model of the scores is not printed. A sum that
+# is Gaussian loses it in one of 1,000 audited rounds; at 5 % a run of ten rounds would lose it in
+# 40 % of all runs.
+NORMALITY_LEVEL: Final = 0.001
+_CONFIDENCE: Final = 0.95  # of the rule of three: no exception in M draws, a chance of at most 3/M
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Turns played games into findings; knows the adversary and, once told, the round."""
+    """Turns played games into findings; knows the attacker and, once told, the round."""
 
     name: str
     observer: Observer
@@ -40,25 +46,41 @@ class Judge:
         return replace(judge, target=target, num_others=num_others)
 
     def claims(self, played: Duel, confidence: float) -> list[Finding]:
-        """Return the lower bound, what a Gaussian model would say, and how sound the model is."""
+        """Return the lower bound, what a Gaussian model says, and whether the model fits."""
+        normality = _normality(played)
         return [
             self._bound(played, confidence),
-            *([self._modelled(played)] if math.isfinite(played.separation) else []),
-            *self._diagnoses(played),
+            *([self._modelled(played)] if _looks_gaussian(played) else []),
+            self._separation(played),
+            *([] if normality is None else [self._normality(*normality)]),
+            *self._beyond(played),
         ]
 
     def _bound(self, played: Duel, confidence: float) -> Finding:
         """Return what the trials prove."""
         inside, outside = played.scores + played.shift, played.scores
-        bound = epsilon_lower_bound(inside, outside, delta=self.delta, confidence=confidence)
-        curve = drawn(inside, outside, confidence=confidence, server_round=self.server_round)
+        rule = BandAndFixed(played.middle)
+        bound = epsilon_lower_bound(
+            inside, outside, delta=self.delta, confidence=confidence, rule=rule
+        )
+        curve = drawn(
+            inside, outside, confidence=confidence, server_round=self.server_round, rule=rule
+        )
         assumptions = (*bound.assumptions, *_ASSUMED)
         return Finding.of(
             replace(bound, assumptions=assumptions),
-            facts={"target": self.target, "others": self.num_others},
+            facts=self._clients(),
             details=(curve,),
             **self._words(),
         )
+
+    def _clients(self) -> dict[str, int]:
+        """Return who is under attack, among how many."""
+        return {
+            "target": self.target,
+            "others": self.num_others,
+            "honest clients": self.num_others + 1,
+        }
 
     def _modelled(self, played: Duel) -> Finding:
         """Return epsilon of Gaussians as far apart as the trials (Theorem 2 of the paper)."""
@@ -74,39 +96,48 @@ class Judge:
             **self._words(),
         )
 
-    def _diagnoses(self, played: Duel) -> list[Finding]:
-        """Return how far the pair is apart, and whether the model's assumptions look sound."""
-        found = [
-            self._diagnostic(
-                "separation",
-                played.separation,
-                f"distance of the two worlds on fresh trials; the fit promised "
-                f"{played.modelled:.3g}, the pilot {played.piloted:.3g}",
-                {"in_sample": played.modelled, "pilot": played.piloted, **played.facts},
+    def _separation(self, played: Duel) -> Finding:
+        """Return how far the pair is apart."""
+        return self._diagnostic(
+            "separation",
+            played.separation,
+            "distance of the two worlds in standard deviations, on fresh trials; the fit predicted "
+            f"{played.modelled:.3g}, the pilot {played.piloted:.3g}",
+            {"in_sample": played.modelled, "pilot": played.piloted, **played.facts},
+        )
+
+    def _normality(self, statistic: float, p: float) -> Finding:
+        """Return whether the scores look Gaussian, and what follows."""
+        is_rejected = p < NORMALITY_LEVEL
+        rule = f"Anderson-Darling test of the scores of the trials, p = {p:.2g}"
+        if is_rejected:
+            rule += (
+                f". The test rejects a Gaussian at the level {NORMALITY_LEVEL:g}, so the Gaussian "
+                "approximation of ε is left out; the lower bound does not depend on it"
             )
-        ]
-        if played.scores.size >= 8 and np.ptp(played.scores) > 0:
-            statistic, p = anderson_darling(played.scores)
-            rule = f"normality of the test statistic over trials, p = {p:.2g}"
-            quantity = "normality"
-            found.append(self._diagnostic(quantity, statistic, rule, {"p_value": p}))
-        if played.span is not None and played.span.separated and self._is_sure(played):
-            rule = f"{played.span.words}; the test leaves this out"
-            details = {"idle_columns": played.span.idle_columns, "rank": played.span.rank}
-            quantity = "certain separation"
-            found.append(self._diagnostic(quantity, played.span.share, rule, details))
-        return found
+        facts = {"p_value": p, "level": NORMALITY_LEVEL, "approximation left out": is_rejected}
+        return self._diagnostic("normality", statistic, rule, facts)
 
-    def _is_sure(self, played: Duel) -> bool:
-        """Whether enough updates were sampled to say that the others never reach a place.
+    def _beyond(self, played: Duel) -> list[Finding]:
+        """Return what part of the difference no sum of the others reached, after enough trials."""
+        span, beyond, draws = played.span, played.beyond, played.scores.size
+        if span is None or beyond is None or beyond.reached or draws < ENOUGH_DRAWS:
+            return []
+        rule = (
+            f"{beyond.share:.2g} of the pair's difference is outside the span of the other "
+            f"clients' updates. In {draws} trials their sum never moved along this part; "
+            f"{_rule_of_three(draws)}. The test leaves this part out"
+        )
+        facts = {
+            **_certainty(draws),
+            "idle columns": span.idle_columns,
+            "rank": span.rank,
+            "sampled updates": span.samples,
+        }
+        return [self._diagnostic("certain separation", beyond.share, rule, facts)]
 
-        What none of M updates reached, one update reaches with a chance of at most 3/M (95 %
-        confidence), and a sum of n with n times that; up to 5 % are let pass.
-        """
-        return 3 * self.num_others <= 0.05 * played.span_samples
-
-    def verdict(self, played: Duel, seen: Vector | None) -> list[Finding]:
-        """Return what the test says of the sum that was really released, if that can be known."""
+    def guess(self, played: Duel, seen: Vector | None) -> list[Finding]:
+        """Return the attacker's guess about the sum that was really released, if it makes one."""
         if played.real is None or seen is None:
             return []
         test, mean, std = played.real
@@ -115,35 +146,53 @@ class Judge:
         middle = mean + float(test.direction @ (test.first + test.second)) / 2
         ratio = test.shift / std**2 * (float(test.direction @ seen) - middle)
         separation = test.shift / std
-        error = float(tradeoff_gaussian(0.5, separation / 2))  # Φ(-separation/2)
-        says = "the update that was sent" if ratio > 0 else "the other one"
         rule = (
-            f"log-likelihood ratio of client {self.target}'s true update against the farthest "
-            f"candidate, on the released sum: the server says {says}; a Gaussian model expects "
-            f"an error in {error:.2g} of such guesses"
+            f"the attacker guesses {'right' if ratio > 0 else 'wrong'} which of two updates client "
+            f"{self.target} sent. The value is the log-likelihood ratio on the released sum, of "
+            "the update it sent against the farthest candidate"
         )
-        details = {
+        error = None
+        if _looks_gaussian(played):
+            error = float(tradeoff_gaussian(0.5, separation / 2))  # Φ(-separation/2)
+            rule += f". A Gaussian model expects {error:.2g} of such guesses to be wrong"
+        facts = {
             "right": ratio > 0,
             "separation": separation,
             "expected_error": error,
             "alternative": test.pair[1],
         }
-        return [self._diagnostic("guess", ratio, rule, details)]
+        return [self._diagnostic("guess", ratio, rule, facts)]
 
-    def constant(self, why: str, *, is_rounded: bool) -> Finding:
-        """Return that nothing hides the target."""
-        rule = f"{why}: any two different updates of client {self.target} are told apart for sure"
+    def constant(
+        self, draws: int, *, is_rounded: bool, audited_round: int | None = None
+    ) -> Finding:
+        """Return that the other clients, the same in all draws, did not hide the target.
+
+        Args:
+            draws: How many draws there were.
+            is_rounded: Whether the sum was rounded.
+            audited_round: The round, where the finding is about a run.
+        """
+        assert draws >= ENOUGH_DRAWS
+        where = "" if audited_round is None else f"round {audited_round}: "
+        rule = (
+            f"{where}the other clients sent the same in all {draws} draws, so the sum shows the "
+            f"update of client {self.target}; {_rule_of_three(draws)}"
+        )
         if is_rounded:
-            rule += ", unless they differ by less than the sum is rounded"
-        return self._diagnostic("certain separation", 1.0, rule, {})
+            rule += ". Updates that differ by less than the rounding of the sum may look alike"
+        facts = {**_certainty(draws), **self._clients(), "rounded": is_rounded}
+        if audited_round is not None:
+            facts["audited round"] = audited_round
+        return self._diagnostic("certain separation", 1.0, rule, facts)
 
     def constant_of_run(self, where: Mapping[str, Any]) -> Finding:
         """Return for the run that nothing hid the target in one of its rounds."""
-        judge = replace(
-            self, game=where["game"], target=int(where["target"]), num_others=int(where["others"])
+        return self._of(where).constant(
+            int(where["draws"]),
+            is_rounded=bool(where["is_rounded"]),
+            audited_round=int(where["round"]),
         )
-        why = f"round {int(where['round'])}: {where['why']}"
-        return judge.constant(why, is_rounded=bool(where["is_rounded"]))
 
     def of_run(
         self, played: Sequence[Mapping[str, Any]], shared: float, confidence: float
@@ -151,15 +200,17 @@ class Judge:
         """Return the largest bound of several rounds, each at a confidence of `shared`."""
         bounds = [
             epsilon_lower_bound(
-                p["scores"] + p["shift"], p["scores"], delta=self.delta, confidence=shared
+                p["scores"] + p["shift"],
+                p["scores"],
+                delta=self.delta,
+                confidence=shared,
+                rule=BandAndFixed(p["middle"]),
             )
             for p in played
         ]
         best = max(range(len(bounds)), key=lambda i: bounds[i].value)
         where = played[best]
-        judge = replace(
-            self, game=where["game"], target=int(where["target"]), num_others=int(where["others"])
-        )
+        judge = self._of(where)
         rule = bounds[best].rule
         if len(played) > 1:
             rule += f"; largest of {len(played)} audited rounds, which share the confidence"
@@ -174,9 +225,19 @@ class Judge:
             where["scores"],
             confidence=shared,
             server_round=int(where["round"]),
+            rule=BandAndFixed(where["middle"]),
         )
-        facts = {"audited rounds": len(played)}
+        facts = {
+            **judge._clients(),
+            "audited round": int(where["round"]),
+            "audited rounds": len(played),
+        }
         return Finding.of(bound, facts=facts, details=(curve,), **judge._words())
+
+    def _of(self, where: Mapping[str, Any]) -> Judge:
+        """Return the judge of a run whose largest leak was found here."""
+        target, others = int(where["target"]), int(where["others"])
+        return replace(self, game=where["game"], target=target, num_others=others)
 
     def _words(self) -> dict[str, Any]:
         """Return the fields that all findings share."""
@@ -201,3 +262,27 @@ class Judge:
     ) -> Finding:
         words = self._words() | {"quantity": quantity}
         return Finding(value=value, kind="diagnostic", rule=rule, facts=facts, **words)
+
+
+def _normality(played: Duel) -> tuple[float, float] | None:
+    """Return statistic and p-value of the test of normality; None for scores that do not vary."""
+    return anderson_darling(played.scores) if np.ptp(played.scores) > 0 else None
+
+
+def _looks_gaussian(played: Duel) -> bool:
+    """Whether a Gaussian model of the scores may be used."""
+    normality = _normality(played)
+    return normality is not None and normality[1] >= NORMALITY_LEVEL
+
+
+def _certainty(draws: int) -> dict[str, float | int]:
+    """Return what so many draws without an exception show."""
+    return {"draws": draws, "confidence": _CONFIDENCE, "largest chance": 3 / draws}
+
+
+def _rule_of_three(draws: int) -> str:
+    """Return the same in words."""
+    return (
+        f"with {percent(_CONFIDENCE)} confidence, the chance of an exception is at most "
+        f"{percent(3 / draws)}"
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors._types import AnyFloats, Vector, Watch
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.likelihood_ratio.challenge import Challenge, between, challenge
-from leakmeter.auditors.likelihood_ratio.span import Span, outside_span
+from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
 from leakmeter.auditors.likelihood_ratio.sum_law import (
     DenseLaw,
     DualLaw,
@@ -28,9 +28,13 @@ from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampler import ROUNDING, Stream, UpdateSampler
 
 # Up to this dimension the span of the others' updates is sampled, if the fit had so many updates
-# of each client: fewer could not tell what a sum never reaches.
+# of each client: fewer do not show what a sum never reaches.
 _MOST_SPANNED, _PER_CLIENT = 1000, 60
-# Told which stage begins or goes on, and which share of it is done.
+# Draws without an exception below which nothing is said about what never happens. By the rule of
+# three, 60 of them leave at most 3/60 = 5 % with 95 % confidence.
+ENOUGH_DRAWS: Final = 60
+# Rounding of the secure sum may hide a difference of fewer of its standard deviations.
+_ROUNDED = 10.0
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,8 @@ class Effort:
 
     Attributes:
         fit: Single updates behind the model of the others' sum.
-        candidates: Updates of the target among which the worst pair is looked for.
-        pilot: Draws of the sum on which is chosen between forms of the test.
+        candidates: Updates of the target among which the worst pair is chosen.
+        pilot: Draws of the sum that choose the form of the test and fix its threshold.
         trials: Draws of the sum on which the test is judged.
     """
 
@@ -55,16 +59,32 @@ class Effort:
 
 
 @dataclass(frozen=True)
+class Beyond:
+    """A part of the pair's difference that no sampled update of the others reached.
+
+    Attributes:
+        share: Its length relative to the difference.
+        reached: Trials in which the others' sum moved along it nevertheless.
+    """
+
+    share: float
+    reached: int
+
+
+@dataclass(frozen=True)
 class Duel:
     """A played game: what the test was, and how it did.
 
     Attributes:
         scores: Of the sum without the target, one for each trial; either candidate adds its own.
         shift: How much more the first candidate adds than the second.
-        modelled: Separation as the fit has it, in standard deviations.
+        middle: Threshold half way between the two worlds, fixed on the pilot draws: there the
+            log-likelihood ratio is 0.
+        modelled: Separation according to the fit, in standard deviations.
         piloted: The same on the pilot draws, which have chosen the form.
-        span: What of the pair's distance lies outside of all that the others' updates span; None
-            where that was not looked at, or noise covers everything.
+        span: The pair's difference against the span of the others' updates; None where that was
+            not computed, or noise covers everything.
+        beyond: The part of the difference outside that span; None where there is none.
         facts: About the fit: form, samples, dimension, shrinkage, condition number.
         pair: Which of the candidates.
         real: Pilot mean and deviation along the test for the update that was really sent.
@@ -72,17 +92,14 @@ class Duel:
 
     scores: Vector
     shift: float
+    middle: float
     modelled: float
     piloted: float
     span: Span | None
+    beyond: Beyond | None
     facts: dict[str, Any]
     pair: tuple[int, int]
     real: tuple[Challenge, float, float] | None = None
-
-    @property
-    def span_samples(self) -> int:
-        """How many of the others' updates the span was seen of."""
-        return 0 if self.span is None else self.span.samples
 
     @property
     def separation(self) -> float:
@@ -91,10 +108,19 @@ class Duel:
 
 
 class ConstantSumError(ValueError):
-    """The others' sum does not vary at all in this game."""
+    """No update of the fit varied.
 
+    Attributes:
+        draws: Further draws of all updates of the others.
+        moved: How many of these differed from the first.
+    """
 
-_CONSTANT = "the others' sum is the same in every draw of this game"
+    def __init__(self, draws: int, moved: int) -> None:
+        super().__init__(
+            f"no update of the fit varied; {moved} of {draws} further draws of the other clients "
+            "differed"
+        )
+        self.draws, self.moved = draws, moved
 
 
 def duel(
@@ -113,20 +139,20 @@ def duel(
     """Play the game once.
 
     Args:
-        sampler: Draws updates; its game decides what is played anew in each trial.
+        sampler: Draws updates; its game decides what each trial resamples.
         model: Global model that the clients start from.
-        target: Client whose two candidate updates are to be told apart.
+        target: Client whose two candidate updates are to be distinguished.
         others: Clients whose sum hides it.
         effort: How many draws go into each stage.
         stream: Names the randomness.
         noise_std: Noise of the mechanism on each coordinate of the sum.
-        rounding_std: The same of its rounding, which is part of the trials but not of the model:
-            it is far too small to hide anything.
+        rounding_std: The same of its rounding, which is part of the trials but not of the model,
+            since it is small.
         really: The target's true contribution, for a test of it against a candidate.
         watch: Told of the progress.
 
     Raises:
-        ConstantSumError: The others' sum is the same in all draws and nothing noises it.
+        ConstantSumError: The others' updates did not vary in the fit, and the sum has no noise.
     """
     if not others or target in others:
         raise ValueError(f"others must be clients beside the target {target}, got {list(others)}")
@@ -134,7 +160,12 @@ def duel(
     sums = _Sums(sampler, model, others, watch)
     added = math.hypot(noise_std, rounding_std)
     watch("fit", 0.0)
-    laws = sums.laws(effort.fit, (*stream, "fit"), noise_std)
+    try:
+        laws = sums.laws(effort.fit, (*stream, "fit"), noise_std)
+    except NothingMovesError:
+        # The fit has few draws of each client: that they are equal shows nothing yet.
+        draws = max(effort.trials, ENOUGH_DRAWS)
+        raise ConstantSumError(draws, sums.moved(draws, (*stream, "test"))) from None
     watch("candidates", 0.0)
     drawn = (*stream, "candidates")
     rows = np.concatenate(list(sampler.sample(model, [target], effort.candidates, drawn)))[:, 0]
@@ -147,20 +178,26 @@ def duel(
     test = tests[best]
     real = None
     if really is not None and (beside := sampler.beside(target)) is not None:
-        # In the run the others hold what the target does not, and so in this pilot.
+        # Where the game holds records out, the others hold none of the target's real ones here.
         sums.sampler = beside
         truth = _against(really, rows, laws[0])
         scores = sums.along([truth], effort.pilot, (*stream, "verdict"), added)[:, 0]
         real = (truth, float(scores.mean()), float(scores.std(ddof=1)))
-    # The others never hold the records behind the pair: their law is the same in both worlds.
+    # Both worlds share the distribution of the others: it depends on neither candidate, or it
+    # leaves out the records of both.
     sums.sampler = sampler.apart(target, drawn, sorted(test.pair))
-    span = sums.span(test, (*stream, "span")) if noise_std == 0 else None
+    span, part = sums.span(test, (*stream, "span")) if noise_std == 0 else (None, None)
+    if part is not None and np.linalg.norm(part) <= _ROUNDED * rounding_std:
+        part = None
+    scores, along_part = sums.trials(test, part, effort.trials, (*stream, "test"), added)
     return Duel(
-        scores=sums.along([test], effort.trials, (*stream, "test"), added)[:, 0],
+        scores=scores,
         shift=test.shift,
+        middle=float(pilot[:, best].mean()) + test.shift / 2,
         modelled=test.modelled,
         piloted=reached[best],
         span=span,
+        beyond=None if part is None or span is None else _beyond(part, span, along_part),
         facts=_facts(test.law, len(others)),
         pair=test.pair,
         real=real,
@@ -168,7 +205,7 @@ def duel(
 
 
 class _Sums:
-    """Draws of the others' sum, as models of their law or as scores along a few directions."""
+    """Draws of the others' sum, as models of its distribution or as scores along directions."""
 
     def __init__(
         self, sampler: UpdateSampler, model: Vector, others: Sequence[int], watch: Watch
@@ -182,26 +219,31 @@ class _Sums:
         free = self.sampler.free
         dim = self._model.size if free is None else free.size
         each = max(-(-updates // len(self._others)), 3)  # so that every client has its turns
-        try:
-            if updates >= 2 * dim:
-                draws = (
-                    each if self.sampler.game == "rerun" else max(updates, 3 * len(self._others))
-                )
-                moments = self.sampler.moments(self._model, self._others, draws, stream)
-                return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
-            rows = self._spread(each, stream)
-            freedom = len(rows) - len(self._others)
-            law = DualLaw.fit(rows, free=free, noise_std=noise_std, freedom=freedom)
-            self._rows = rows if law.is_saturated else None
-            return [law, law.leading(len(rows) // 4)]
-        except NothingMovesError:
-            raise ConstantSumError(_CONSTANT) from None
+        if updates >= 2 * dim:
+            draws = each if self.sampler.game == "rerun" else max(updates, 3 * len(self._others))
+            moments = self.sampler.moments(self._model, self._others, draws, stream)
+            return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
+        rows = self._spread(each, stream)
+        freedom = len(rows) - len(self._others)
+        law = DualLaw.fit(rows, free=free, noise_std=noise_std, freedom=freedom)
+        self._rows = rows if law.is_saturated else None
+        return [law, law.leading(len(rows) // 4)]
+
+    def moved(self, draws: int, stream: Stream) -> int:
+        """Return in how many draws some client's update differs from that of the first draw."""
+        moved, first = 0, None
+        chunks = self.sampler.sample(self._model, self._others, draws, stream)
+        for chunk in self._watched(str(stream[-1]), chunks, draws):
+            first = chunk[0] if first is None else first
+            far = np.abs(chunk - first) > ROUNDING * np.abs(first)  # (draws, clients, dim)
+            moved += int(far.any(axis=(1, 2)).sum())
+        return moved
 
     def _spread(self, draws: int, stream: Stream) -> NDArray[np.float32]:
         """Return rows whose covariance is that of the sum, from single updates.
 
-        Each client's draws are centred by their own mean. Deals of one data set make clients
-        dependent; that is modelled by one factor for all coordinates.
+        Each client's draws are centred by their own mean. Clients that partition one data set are
+        dependent; one factor for all coordinates models that.
         """
         chunks = self.sampler.sample(self._model, self._others, draws, stream)
         watched = self._watched(str(stream[-1]), chunks, draws)
@@ -221,22 +263,28 @@ class _Sums:
         rows *= np.float32(math.sqrt(factor * (len(rows) - 1) / (draws - 1)))
         return rows
 
-    def span(self, test: Challenge, stream: Stream) -> Span | None:
-        """Return what of a pair's distance the others' updates never reach.
+    def span(self, test: Challenge, stream: Stream) -> tuple[Span, Vector | None]:
+        """Return how a pair's difference relates to the others' span, and its part beyond it.
 
-        Without samples that span everything there is, the only coordinates that count are those
-        which never move. Large models would take too many samples to say more.
+        The part, (dim,), is None where the samples show none. Without samples that span everything
+        there is, only coordinates that never move count. Large models would take too many samples
+        to say more.
         """
         gap, rows = test.first - test.second, self._rows
         dim, enough = test.law.kept.size, _PER_CLIENT * len(self._others)
         if isinstance(test.law, DenseLaw) and dim <= _MOST_SPANNED and test.law.samples >= enough:
             rows = self._spread(max(3 + 2 * dim // len(self._others), _PER_CLIENT + 1), stream)
         if rows is not None:
-            return outside_span(gap, rows, affine=False)
+            tracker = SpanTracker(gap.size, affine=False)
+            tracker.add(rows)
+            found = tracker.outside(gap)
+            return found, tracker.beyond(gap) if found.separated else None
         free = np.arange(gap.size) if self.sampler.free is None else self.sampler.free
         idle = np.setdiff1d(free, test.law.kept)
-        length, left = float(np.linalg.norm(gap)), float(np.linalg.norm(gap[idle]))
-        return Span(
+        part = np.zeros_like(gap)
+        part[idle] = gap[idle]
+        length, left = float(np.linalg.norm(gap)), float(np.linalg.norm(part))
+        found = Span(
             dim=free.size,
             samples=test.law.samples,
             rank=test.law.kept.size,
@@ -247,20 +295,34 @@ class _Sums:
             idle_norm=left,
             noise=1e-5 * length,
         )
+        return found, part if found.separated else None
 
     def along(
         self, tests: Sequence[Challenge], draws: int, stream: Stream, noise_std: float
     ) -> NDArray[np.float64]:
         """Return the sum's component along each test, with noise, (draws, tests)."""
         project = np.stack([test.direction for test in tests], axis=1)
+        return _noised(self._projected(project, draws, stream), project, stream, noise_std)
+
+    def trials(
+        self, test: Challenge, part: Vector | None, draws: int, stream: Stream, noise_std: float
+    ) -> tuple[Vector, Vector]:
+        """Return the scores of the test with noise, (draws,), and the component along a part.
+
+        The component is without noise. It is empty where there is no part.
+        """
+        project = test.direction[:, None]
+        asked = project if part is None else np.stack([test.direction, _unit(part)], axis=1)
+        found = self._projected(asked, draws, stream)
+        return _noised(found[:, :1], project, stream, noise_std)[:, 0], found[:, 1:].ravel()
+
+    def _projected(
+        self, project: NDArray[np.float64], draws: int, stream: Stream
+    ) -> NDArray[np.float64]:
+        """Return draws of the sum times a matrix (dim, k), (draws, k)."""
         chunks = self.sampler.sums(self._model, self._others, draws, stream, project=project)
-        scores = np.concatenate(list(self._watched(str(stream[-1]), chunks, draws)))
-        if noise_std > 0:
-            # Noise along fixed directions is Gaussian with their inner products.
-            rng = numbers(0, *stream, "noise")
-            root = np.linalg.qr(project, mode="r")
-            scores = scores + noise_std * rng.standard_normal((draws, len(root))) @ root
-        return np.asarray(scores, dtype=np.float64)
+        found = np.concatenate(list(self._watched(str(stream[-1]), chunks, draws)))
+        return np.asarray(found, dtype=np.float64)
 
     def _watched(self, stage: str, chunks: Iterator[AnyFloats], draws: int) -> Iterator[AnyFloats]:
         done = 0
@@ -268,6 +330,28 @@ class _Sums:
             yield chunk
             done += len(chunk)
             self._watch(stage, done / draws)
+
+
+def _noised(
+    scores: NDArray[np.float64], project: NDArray[np.float64], stream: Stream, noise_std: float
+) -> NDArray[np.float64]:
+    """Return scores (draws, k) with the noise on the sum, along the columns of `project`."""
+    if noise_std == 0:
+        return scores
+    # Noise along fixed directions is Gaussian with their inner products as covariance.
+    root = np.linalg.qr(project, mode="r")
+    normals = numbers(0, *stream, "noise").standard_normal((len(scores), len(root)))
+    return np.asarray(scores + noise_std * normals @ root)
+
+
+def _beyond(part: Vector, span: Span, along: Vector) -> Beyond:
+    """Return how long a part of the difference is, and how many sums moved along it."""
+    moved = np.abs(along - np.median(along)) > span.noise
+    return Beyond(float(np.linalg.norm(part)) / span.norm, int(moved.sum()))
+
+
+def _unit(vector: Vector) -> Vector:
+    return vector / np.linalg.norm(vector)
 
 
 def _against(really: Vector, rows: AnyFloats, law: SumLaw) -> Challenge:

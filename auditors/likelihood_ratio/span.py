@@ -1,11 +1,11 @@
-"""The span condition: what the others' updates never reach betrays a client by support alone.
+"""The span condition: a change that the others' updates cannot make is visible by support alone.
 
 Source: Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition:
 When is it Possible? (arXiv:2405.04551), Theorem 1: a sum hides a change only if the change lies
 in the span of what the others may add. Ours differs:
 
 1. By default the span is of the samples' differences. A sum of updates lies in a fixed point plus
-   the span of their differences, and two candidates are told apart by support exactly if their
+   the span of their differences, and two candidates are separated by support exactly if their
    difference leaves that span; the linear span also holds the fixed point and hides such pairs.
    The paper's own case, gradients with free random weights, is `affine=False`.
 2. Finitely many samples show only part of the span. A component outside counts as separation if
@@ -69,7 +69,7 @@ class Span:
 
     @property
     def separated(self) -> bool:
-        """Whether the pair is told apart by support, as far as samples can show it."""
+        """Whether the pair seems separated by support; samples cannot prove that it is."""
         return (self.outside and self.complete) or self.idle_norm > self.noise
 
     @property
@@ -138,22 +138,40 @@ class SpanTracker:
         if not np.isfinite(v).all():
             raise ValueError("vector must be finite, got a value that is not")
         norm = float(np.linalg.norm(v))
-        residual = v
-        for _ in range(2):  # the second time takes away what rounding left
-            residual = self._without_span(residual[None])[0]
         idle = ~self._touched
-        spare = self.samples - self._grew_at
         return Span(
             dim=self.dim,
             samples=self.samples,
             rank=self.rank,
-            complete=not self._full and spare >= max(1, self.samples // 10),
+            complete=self._is_complete,
             norm=norm,
-            residual_norm=float(np.linalg.norm(residual)),
+            residual_norm=float(np.linalg.norm(self._residual(v))),
             idle_columns=int(idle.sum()),
             idle_norm=float(np.linalg.norm(v[idle])),
             noise=_WEAK * (self._tol or 0.0) * max(norm, self._longest),
         )
+
+    def beyond(self, vector: ArrayLike) -> Floats:
+        """Return the part of a vector, (dim,), that separates it from the samples by support.
+
+        This is the part outside the span if the span is complete, and else the part in columns that
+        no sample touches.
+        """
+        v = np.asarray(vector, dtype=np.float64)
+        return self._residual(v) if self._is_complete else np.where(self._touched, 0.0, v)
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the last tenth of the samples added no direction."""
+        spare = self.samples - self._grew_at
+        return not self._full and spare >= max(1, self.samples // 10)
+
+    def _residual(self, vector: Floats) -> Floats:
+        """Return a vector minus its part in the span."""
+        residual: Array = vector
+        for _ in range(2):  # the second time takes away what rounding left
+            residual = self._without_span(residual[None])[0]
+        return residual.astype(np.float64, copy=False)
 
     def _add_chunk(self, rows: Array) -> None:
         """Add the directions of a few rows that are not there yet."""

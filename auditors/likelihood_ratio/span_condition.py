@@ -1,9 +1,9 @@
-"""The span condition on real rounds: could the other clients' updates hide what a client has sent?
+"""The span condition on real rounds: could the other clients' updates hide what a client sent?
 
 Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
-Possible? (arXiv:2405.04551), Theorem 1. Updates that were seen in some rounds show only part of
-what may be sent, so this is a diagnosis: it may find a client that support alone betrays, and never
-shows that one is safe.
+Possible? (arXiv:2405.04551), Theorem 1. A round shows one update of each client, which is only part
+of what it may send. So this is a diagnostic: it neither proves that an update is exposed nor that
+one is safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from leakmeter.auditors.sampling.round_sum import is_due
 
 
 class SpanCondition(Auditor):
-    """Finds the client whose update sticks out most of all that the others of its round span.
+    """Find the client with the largest share of its update outside the span of the others'.
 
     It needs the plain updates of a simulation. Costs one QR decomposition of the round's updates
     for each client.
@@ -48,7 +48,7 @@ class SpanCondition(Auditor):
         return few_clients(project, 2, "no other update can hide its own; not audited")
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
-        """Return the largest share of an update outside of the others' span."""
+        """Return the largest share of an update outside the span of the others'."""
         honest = {c: u for c, u in view.truth.items() if c not in view.instructed}
         if len(honest) < 2 or not is_due(view.server_round, self.every):
             return ()
@@ -59,8 +59,9 @@ class SpanCondition(Auditor):
             Finding(
                 value=worst.share,
                 kind="diagnostic",
-                rule=f"share of client {client}'s update outside of the others' span, the largest "
-                f"of {len(found)} clients",
+                rule=f"share of client {client}'s update outside the span of the other updates, "
+                f"the largest of {len(found)} clients. Each client was seen once, so this does "
+                "not show what the others never send",
                 sample_sizes={"others": worst.samples, "rank": worst.rank, "dim": worst.dim},
                 assumptions=(
                     Assumption.THIS_ROUND_ONLY,
@@ -72,8 +73,8 @@ class SpanCondition(Auditor):
                 server_round=view.server_round,
                 facts={
                     "client": client,
-                    "separated": worst.separated,
-                    "idle_columns": worst.idle_columns,
+                    "draws": 1,
+                    "idle columns": worst.idle_columns,
                 },
                 details=(
                     PerClient(
@@ -85,7 +86,7 @@ class SpanCondition(Auditor):
 
 
 def spans(updates: Mapping[int, NDArray[np.floating]]) -> dict[int, Span]:
-    """Return for every client what of its update lies outside of the span of the others'.
+    """Return for every client which part of its update is outside the span of the others'.
 
     Args:
         updates: Client to its plain update, of at least two clients.

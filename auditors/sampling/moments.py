@@ -204,14 +204,14 @@ def sum_moments(game: Game, dim: int, num_clients: int, draws: int) -> SumMoment
     """Return what puts the moments of a sum together in this game.
 
     Args:
-        game: Which randomness is drawn anew.
+        game: Which randomness each draw resamples.
         dim: Length of an update.
         num_clients: Clients in the sum.
         draws: In the game "rerun" redraws of each client, else single updates in all.
     """
     if game == "rerun":
         return Reruns(dim, draws)
-    if game == "independent":
+    if game in ("independent", "independent-held-out"):
         return Interchangeable(dim, num_clients)
     deals = -(-draws // num_clients)
     if num_clients == 1 or deals >= DEALS_PER_DIMENSION * dim:

@@ -136,7 +136,7 @@ class Sampling(UpdateSampler):
 
     def _pieces_of_moments(self, clients: tuple[int, ...], draws: int) -> list[Piece]:
         """Return pieces with as few updates as the game needs."""
-        if self.game == "independent":
+        if self.game in ("independent", "independent-held-out"):
             return self._pieces(clients[:1], draws)
         if self.game == "partition":
             return self._pieces(clients, -(-draws // len(clients)))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from leakmeter.auditors._types import Indices
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.sampler import Stream
+from leakmeter.auditors.sampler import HOLDING_OUT, Stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.chunks import Array, Job, Piece, Sampling
 from leakmeter.clients.sampling.postprocess import Postprocess
@@ -91,9 +91,10 @@ class CohortSampler(Sampling):
         return self._chunk
 
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> CohortSampler:
-        """Return a sampler whose other clients never hold what `client` held in these draws.
+        """Return the sampler of the other clients when `client` held what it held in these draws.
 
-        The other clients share what is left. In the game "rerun" they never hold it anyway.
+        The others never hold these records, except in the game "independent", which draws from all
+        records. In the game "rerun" they never hold them anyway.
         """
         other = copy.copy(self)
         other._source = self._source.without(client, self.held(client, stream, draws))
@@ -106,11 +107,11 @@ class CohortSampler(Sampling):
         return np.unique(np.concatenate(hands)) if hands else np.zeros(0, np.int64)
 
     def beside(self, client: int) -> CohortSampler | None:
-        """Return a sampler whose other clients never hold what `client` really holds.
+        """Return the sampler of the other clients when `client` holds what it really holds.
 
-        None if nobody has told what that is.
+        None if the game depends on these records and they are not known.
         """
-        if self.game == "rerun":
+        if self.game not in HOLDING_OUT:
             return self
         if self._holdings is None:
             return None

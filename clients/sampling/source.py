@@ -55,7 +55,10 @@ class _Key(ISeedSequence):
 class Source(Protocol):
     """Says which records each client trains on in a draw."""
 
-    game: ClassVar[Game]
+    @property
+    def game(self) -> Game:
+        """Which game these draws play."""
+        ...
 
     @property
     def num_clients(self) -> int:
@@ -191,18 +194,27 @@ class Dealt(_Pool):
 
 @dataclass(frozen=True, kw_only=True)
 class Fresh(_Pool):
-    """Each client draws its records by itself, so that two may hold the same one.
+    """Each client draws its records independently, so two clients may hold the same one.
 
     Attributes:
         pool: The records.
         num_clients: A client holds one of this many shares of them.
         draw: Takes one of a number of shares out of a pool; a pure function of its generator.
+        holds_out: Whether the others draw from the records that the client under attack does not
+            hold. This is a different game: their sum then varies less like the target's updates.
         absent: Clients that get nothing, since their records were taken out of the pool.
         size: Records of a usual share, also of a pool that records were taken out of.
     """
 
     draw: Draw
-    game: ClassVar[Game] = "independent"
+    holds_out: bool = False
+
+    @property
+    def game(self) -> Game:
+        return "independent-held-out" if self.holds_out else "independent"
+
+    def without(self, client: int, held: Indices) -> Self:
+        return super().without(client, held) if self.holds_out else self
 
     def records(
         self,

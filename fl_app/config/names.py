@@ -24,7 +24,7 @@ AUDITORS: Final = (
     "record-likelihood-ratio",
     "none",
 )
-GAMES: Final = ("auto", "rerun", "partition", "independent")
+GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")
 ENGINES: Final = ("inline", "ray")
 SWITCH: Final = ("on", "off")
 NOISES: Final = ("none", "central", "distributed", "local", "wfna")

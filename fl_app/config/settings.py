@@ -168,7 +168,8 @@ class Settings:
     lrt_game: str = setting(
         "auto",
         "what likelihood-ratio and mutual-information resample: batches (rerun), who holds which "
-        "records (partition), or each client's records by itself (independent); auto = independent "
+        "records (partition), or each client's records, drawn from all records (independent) or "
+        "from all but those of the client under attack (independent-held-out); auto = independent "
         "(rerun with --partition natural)",
         group="audit",
         choices=GAMES,

@@ -73,7 +73,7 @@ class RaySampler(Sampling):
         return self._sampler.chunk
 
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> RaySampler:
-        """Return a sampler whose other clients never hold what `client` held in these draws."""
+        """Return the sampler of the others when `client` held what it held in these draws."""
         return self.around(self._sampler.apart(client, stream, draws))
 
     def around(self, sampler: CohortSampler) -> RaySampler:
@@ -81,7 +81,7 @@ class RaySampler(Sampling):
         return RaySampler(sampler, crew=self._crew)
 
     def beside(self, client: int) -> RaySampler | None:
-        """Return a sampler whose other clients never hold what `client` really holds."""
+        """Return the sampler of the other clients when `client` holds what it really holds."""
         inner = self._sampler.beside(client)
         return None if inner is None else self.around(inner)
 

@@ -53,7 +53,7 @@ def sampler_for(
         task: Data, partition and model.
         config: Says how records are dealt.
         rule: What a client does with its data.
-        game: "rerun", "partition" or "independent".
+        game: What each draw resamples; see `UpdateSampler.game`.
         postprocess: What happens to an update before the sum; see `postprocess_for`.
         weighted: Whether clients weigh as many as their records, or all the same.
         threads: Threads that train.
@@ -76,13 +76,14 @@ def _source(task: Task, config: TaskConfig, game: Game) -> Source:
     if game == "rerun":
         return Kept(tuple(part.numpy() for part in task.parts))
     if config.partition == "natural":
-        allowed = "iid or dirichlet where data are drawn anew: a person's records are given"
+        allowed = f"iid or dirichlet for --lrt-game {game}: the records of a person are given"
         raise out_of_range("partition", allowed, config.partition)
     scheme = _Scheme(task.dataset.train_y, config.partition, config.dirichlet)
     pool = np.arange(len(task.dataset.train_y))
     if game == "partition":
         return Dealt(pool=pool, num_clients=config.clients, deal=scheme.deal)
-    return Fresh(pool=pool, num_clients=config.clients, draw=scheme.draw)
+    holds_out = game == "independent-held-out"
+    return Fresh(pool=pool, num_clients=config.clients, draw=scheme.draw, holds_out=holds_out)
 
 
 def postprocess_for(config: Config, *, clip_norm: float | None = None) -> Postprocess | None:

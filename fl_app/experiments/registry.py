@@ -127,10 +127,10 @@ EXPERIMENTS: Final = {
     ),
     "secagg-lrt-adult": Entry(
         "ngo2024.secure_sum",
-        "Ngo et al. 2024, Fig. 2: telling two updates apart in a secure sum, ADULT",
+        "Ngo et al. 2024, Fig. 2: distinguishing two updates in a secure sum, ADULT",
         variant="adult",
         small=15,
-        paper=330,
+        paper=500,
         data=("adult",),
         small_data=("adult",),
         distributes=True,

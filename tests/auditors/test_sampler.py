@@ -59,8 +59,15 @@ def test_sums_are_the_rows_summed_over_the_clients() -> None:
     assert found.tolist() == [[0.0], [7.5], [15.0]]
 
 
-def test_only_clients_with_data_of_their_own_need_no_parting() -> None:
-    sampler = Counting()
+class Independent(Counting):
+    """The same where clients draw from all records."""
+
+    game: Game = "independent"
+
+
+@pytest.mark.parametrize("kind", [Counting, Independent])
+def test_only_games_that_hold_records_out_set_them_apart(kind: type[Counting]) -> None:
+    sampler = kind()
     assert sampler.apart(0, ("a",), [1]) is sampler
     assert sampler.beside(0) is sampler
     with pytest.raises(NotImplementedError, match="Shared must define apart"):

@@ -153,9 +153,21 @@ def test_water_filling_is_masked_and_the_server_counts_on_what_the_clients_do(
 
 def test_the_sampler_weighs_and_clips_as_the_runs_clients_do(tiny_config: Config) -> None:
     view = RoundView(1, np.zeros(210), {}, np.zeros(210), RoundFacts())
-    assert build._sampler(tiny_config, view).scale == 20.0
+    assert build._sampler(tiny_config, "independent", view).scale == 20.0
     noised = replace(tiny_config, noise="central", clip_norm=0.1)
-    assert build._sampler(noised, view).scale == 1.0  # the accounting knows no other weight
+    # The accounting knows no other weight.
+    assert build._sampler(noised, "independent", view).scale == 1.0
+
+
+def test_only_the_attack_on_a_pair_holds_its_records_out(tiny_config: Config) -> None:
+    names = "likelihood-ratio,mutual-information"
+    config = replace(tiny_config, auditors=names, lrt_game="independent-held-out")
+    view = RoundView(1, np.zeros(210), {}, np.zeros(210), RoundFacts())
+    games = {a.name: a.sampler.for_round(view).game for a in build.auditors(config, 210)}
+    assert games == {
+        "likelihood-ratio": "independent-held-out",
+        "mutual-information": "independent",
+    }
 
 
 @pytest.mark.usefixtures("flower_task")

@@ -1,15 +1,16 @@
-"""The likelihood-ratio audit of a secure sum at the size of the paper, in two games side by side.
+"""The likelihood-ratio audit of a secure sum at the size of the paper, in several games.
 
 Ngo, Östman, Durisi, Graell i Amat (2024), arXiv:2403.17775, section 5: the first round of
 federated averaging with 100 clients, of which n + 1 are in the sum. All initial models train on
-the same deals and batches, and the sums of fewer clients are prefixes of the sums of more, so one
-simulation serves all of them. The pair of candidates is the one that is farthest apart on average
-over the initial models, which is hardly less than each model's own worst.
+the same partitions and batches, and the sums of fewer clients are prefixes of the sums of more, so
+one simulation serves all of them. The pair of candidates is the one that is farthest apart on
+average over the initial models, which is hardly less than each model's own worst. Both games with
+independent clients share fit and pair; they differ in the trials alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -19,6 +20,7 @@ import numpy as np
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.band import upper_limit
 from leakmeter.auditors.bounds.curve import DELTAS, ErrorCurve
+from leakmeter.auditors.bounds.rules import BandAndFixed, SimultaneousBand
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.likelihood_ratio.challenge import farthest
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
@@ -39,11 +41,12 @@ class Setting:
         dataset: Data set of the run.
         partition: "iid" or "dirichlet" with a concentration of 1.
         models: Initial models.
-        clients: Clients among whom the data are dealt.
+        clients: Clients that share the data.
         sums: Clients in the sum, the target among them.
         fit: Updates behind the covariance of the sum.
         candidates: Updates of the target among which the worst pair is looked for.
         trials: Sums on which the test is judged.
+        pilot: Sums that fix one threshold before the trials; 0 leaves the bound to the band alone.
         block: Trials computed at a time; what an interrupted run loses at most.
         synthetic_examples: Records of the synthetic data set.
     """
@@ -56,6 +59,7 @@ class Setting:
     fit: int = 25_000
     candidates: int = 5_000
     trials: int = 5_000
+    pilot: int = 200
     block: int = 500
     synthetic_examples: int = 6000
 
@@ -69,6 +73,7 @@ def audit(setting: Setting, game: Game, cells: Cells) -> dict[str, Any]:
     """Return what the audit of one game shows, for each size of the sum and each initial model."""
     # Results of another size are not taken for these.
     size = f"{setting.models}x{setting.fit}x{setting.candidates}x{setting.trials}"
+    size += f"x{setting.pilot}" if setting.pilot else ""
     name = f"{setting.dataset}-{setting.partition}-{game}-{size}"
     done: dict[str, Any] = cells.get(name, partial(_play, setting, game, cells, name))
     return done
@@ -77,15 +82,29 @@ def audit(setting: Setting, game: Game, cells: Cells) -> dict[str, Any]:
 def _play(setting: Setting, game: Game, cells: Cells, name: str) -> dict[str, Any]:
     """Return the result of a game from its parts, each of which is kept by itself."""
     attack = cells.get(f"{name}-attack", partial(_attack, setting, game))
-    blocks = [
-        cells.get(f"{name}-trials-{first}", partial(_trials, setting, game, attack, first))
-        for first in range(0, setting.trials, setting.block)
-    ]
+    shifts = np.asarray(attack["shifts"])  # (models,)
+    middles: Floats | None = None  # (models, sizes)
+    if setting.pilot:
+        drawn = partial(_sums, setting, game, attack, "pilot", range(setting.pilot))
+        pilot = np.asarray(cells.get(f"{name}-pilot", drawn)["scores"])
+        middles = pilot.mean(axis=-1) + shifts[:, None] / 2
+    blocks = []
+    for first in range(0, setting.trials, setting.block):
+        draws = range(first, min(first + setting.block, setting.trials))
+        drawn = partial(_sums, setting, game, attack, "test", draws)
+        blocks.append(cells.get(f"{name}-trials-{first}", drawn))
     scores = np.concatenate([np.asarray(b["scores"]) for b in blocks], axis=-1)
     within = float(np.mean([b["within"] for b in blocks]))
-    shifts = np.asarray(attack["shifts"])
     return {
-        str(size): _judged(shifts, scores[:, i], size - 1, within)
+        str(size): _judged(
+            shifts,
+            scores[:, i],
+            size - 1,
+            within,
+            [SimultaneousBand()] * setting.models
+            if middles is None
+            else [BandAndFixed(float(middle)) for middle in middles[:, i]],
+        )
         for i, size in enumerate(setting.sums)
     }
 
@@ -124,9 +143,9 @@ def _sampler(setting: Setting, game: Game) -> tuple[Any, Floats]:
 
 
 def _attack(setting: Setting, game: Game) -> dict[str, Any]:
-    """Fit the law of the others' sum at each model and choose the pair; no trial is seen."""
+    """Fit the distribution of the others' sum at each model and choose the pair, before trials."""
     sampler, models = _sampler(setting, game)
-    stream = ("secagg-lrt", game, setting.partition)
+    stream = _stream(setting, game)
     rows = np.concatenate(
         list(sampler.sample(models, [0], setting.candidates, (*stream, "candidates"))), axis=1
     )[:, :, 0]  # (models, candidates, dim)
@@ -164,21 +183,23 @@ def _moments(
         yield sampler.moments(model, setting.others, setting.fit, stream)
 
 
-def _trials(
-    setting: Setting,
-    game: Game,
-    attack: dict[str, Any],
-    first: int,
+def _stream(setting: Setting, game: Game) -> tuple[str, ...]:
+    """Name the randomness; both games with independent clients share it."""
+    drawn = "partition" if game == "partition" else "independent"
+    return ("secagg-lrt", drawn, setting.partition)
+
+
+def _sums(
+    setting: Setting, game: Game, attack: dict[str, Any], stage: str, draws: range
 ) -> dict[str, Any]:
-    """Return the scores of one block of trials, (models, sizes, trials)."""
+    """Return the scores of some draws of the sum, (models, sizes, draws)."""
     sampler, models = _sampler(setting, game)
-    stream = ("secagg-lrt", game, setting.partition)
-    # The others never hold the records behind the two candidates.
+    stream = _stream(setting, game)
+    # Whether the others may hold the records behind the two candidates is what the game says.
     others = sampler.apart(0, (*stream, "candidates"), sorted(attack["pair"]))
     project = np.asarray(attack["directions"])[:, :, None]
-    count = min(setting.block, setting.trials - first)
     drawn = others.sample(
-        models, setting.others, count, (*stream, "test"), project=project, first=first
+        models, setting.others, len(draws), (*stream, stage), project=project, first=draws.start
     )
     each = np.concatenate(list(drawn), axis=1)[..., 0]  # (models, trials, others)
     sums = np.cumsum(each, axis=-1)[..., [size - 2 for size in setting.sums]]
@@ -188,11 +209,17 @@ def _trials(
     }
 
 
-def _judged(shifts: Floats, scores: Floats, others: int, within: float) -> dict[str, Any]:
+def _judged(
+    shifts: Floats,
+    scores: Floats,
+    others: int,
+    within: float,
+    rules: Sequence[SimultaneousBand | BandAndFixed],
+) -> dict[str, Any]:
     """Return separations, error rates and bounds of one size of the sum, model by model."""
     curves = [
-        ErrorCurve.of(own + shift, own, confidence=_CONFIDENCE)
-        for own, shift in zip(scores, shifts, strict=True)
+        ErrorCurve.of(own + shift, own, confidence=_CONFIDENCE, rule=rule)
+        for own, shift, rule in zip(scores, shifts, rules, strict=True)
     ]
     std = scores.std(axis=-1, ddof=1)
     return {

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
+from leakmeter.auditors.not_covered import NotCovered
 
 from leakmeter.auditors import Audited, Auditor, Canary, RoundFacts, RoundView, canary_mod, tap_mod
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.health import Health
-from leakmeter.auditors.not_covered import NotCovered
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised
 from tests.helpers.findings import finding

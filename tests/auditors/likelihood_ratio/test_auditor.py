@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors import LikelihoodRatio, check_auditor
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.rules import BandAndFixed
+from leakmeter.auditors.details import ErrorCurve
+from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import PerRound
@@ -48,7 +52,7 @@ def test_it_keeps_the_contract_of_auditors(gaussian_sampler) -> None:
     check_auditor(lambda: LikelihoodRatio(gaussian_sampler(np.eye(128)), every=3, effort=effort))
 
 
-def test_few_others_are_told_apart_and_many_are_not(gaussian_sampler) -> None:
+def test_few_others_hide_nothing_and_many_do(gaussian_sampler) -> None:
     bounds = []
     for clients in (3, 200):
         auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, effort=QUICK)
@@ -58,7 +62,14 @@ def test_few_others_are_told_apart_and_many_are_not(gaussian_sampler) -> None:
         (model,) = by_name(found, "epsilon", "approximation")
         assert bound.value <= model.value + 0.5
         assert bound.adjacency == "replace"
-        assert "game independent" in bound.threat_model
+        assert bound.threat_model == ThreatModel(
+            observer="server",
+            sees="round sum",
+            holds="two updates",
+            knows_cohort=True,
+            game="independent",
+        )
+        assert not bound.is_conditional
         bounds.append(bound)
     assert bounds[0].value > 2 * bounds[1].value
     assert bounds[0].value == bounds[0].cap
@@ -69,11 +80,48 @@ def test_the_curve_is_a_lower_bound_at_every_delta_and_has_its_cap(gaussian_samp
     auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), effort=QUICK)
     auditor.begin(DIM, 1)
     (bound,) = by_name(auditor.observe(view_of()), "epsilon", "lower_bound")
-    curve = bound.details
-    assert len(curve["deltas"]) == len(curve["epsilons"]) == len(curve["caps"]) == 20
-    assert (np.diff(curve["epsilons"]) <= 1e-12).all()
-    assert (np.asarray(curve["epsilons"]) <= np.asarray(curve["caps"]) + 1e-12).all()
-    assert curve["tradeoff"]["fpr"] == sorted(curve["tradeoff"]["fpr"])
+    (curve,) = bound.details
+    assert isinstance(curve, ErrorCurve)
+    assert curve.server_round == 1
+    assert len(curve.deltas) == len(curve.epsilons) == len(curve.caps) == 20
+    assert (np.diff(curve.epsilons) <= 1e-12).all()
+    assert (np.asarray(curve.epsilons) <= np.asarray(curve.caps) + 1e-12).all()
+    assert list(curve.fpr) == sorted(curve.fpr)
+
+
+def test_the_threshold_is_fixed_by_the_pilot_and_shows_more_than_the_band(
+    gaussian_sampler,
+) -> None:
+    """Three clients, 300 trials, no error: 4.33 in place of the 3.72 that the band shows."""
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, effort=QUICK)
+    auditor.begin(DIM, 1)
+    (bound,) = by_name(auditor.observe(view_of(clients=3)), "epsilon", "lower_bound")
+    (played,) = auditor.state()["played"]
+    inside, outside = played["scores"] + played["shift"], played["scores"]
+    band = epsilon_lower_bound(inside, outside, delta=1e-5)
+    assert band.value == pytest.approx(3.717, abs=1e-3)
+    assert bound.value == bound.cap == pytest.approx(4.333, abs=1e-3)
+    assert Assumption.FIXED_THRESHOLD in bound.assumptions
+    (total,) = auditor.report()
+    assert total.value == bound.value
+
+
+def test_the_trials_do_not_move_the_threshold(gaussian_sampler) -> None:
+    """Other trials, same pilot: the threshold stays, to the last digit."""
+
+    class Shifted(gaussian_sampler):
+        def sample(self, model, clients, draws, path, *, project=None):
+            for chunk in super().sample(model, clients, draws, path, project=project):
+                yield chunk + 5.0 if path[-1] == "test" else chunk
+
+    middles = []
+    for kind in (gaussian_sampler, Shifted):
+        auditor = LikelihoodRatio(kind(np.eye(DIM)), target=0, effort=QUICK)
+        auditor.begin(DIM, 1)
+        auditor.observe(view_of())
+        (played,) = auditor.state()["played"]
+        middles.append(played["middle"])
+    assert middles[0] == middles[1]
 
 
 @pytest.mark.parametrize(("every", "audited"), [(0, [1]), (2, [1, 3, 5]), (1, [1, 2, 3, 4, 5])])
@@ -84,7 +132,32 @@ def test_it_audits_the_rounds_that_are_due(gaussian_sampler, every, audited) -> 
     rounds = [r for r in range(1, 6) if auditor.observe(view_of(r))]
     assert rounds == audited
     (total,) = auditor.report()
-    assert total.details["rounds"] == audited
+    assert total.facts["audited rounds"] == len(audited)
+    assert total.details[0].server_round == total.facts["audited round"]
+    assert total.facts["audited round"] in audited
+    assert (total.confidence, total.server_round) == (0.95, None)
+    assert total.threat_model.participations is None  # each round is attacked by itself
+
+
+@pytest.mark.parametrize(("planned", "played", "shares"), [(4, 1, 4), (1, 3, 3)])
+def test_planned_and_played_audits_share_the_confidence(
+    gaussian_sampler, planned: int, played: int, shares: int
+) -> None:
+    """A run that stops early, or goes on for longer, counts the larger number of audits."""
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), every=1, target=0, effort=QUICK)
+    auditor.begin(DIM, planned)
+    for server_round in range(1, played + 1):
+        auditor.observe(view_of(server_round, clients=3))
+    (total,) = auditor.report()
+    trials = auditor.state()["played"][0]
+    bound = epsilon_lower_bound(
+        trials["scores"] + trials["shift"],
+        trials["scores"],
+        delta=1e-5,
+        confidence=1 - 0.05 / shares,
+        rule=BandAndFixed(trials["middle"]),
+    )
+    assert total.cap == pytest.approx(bound.cap)
     assert total.confidence == 0.95
 
 
@@ -94,7 +167,6 @@ def test_several_rounds_share_the_confidence(gaussian_sampler) -> None:
     single = [by_name(auditor.observe(view_of(r)), "epsilon")[0].value for r in range(1, 5)]
     (total,) = auditor.report()
     assert total.value < max(single)
-    assert "share the confidence" in total.rule
 
 
 def test_a_round_without_the_target_or_without_others_is_not_audited(gaussian_sampler) -> None:
@@ -112,10 +184,12 @@ def test_canary_seats_do_not_count_as_clients(gaussian_sampler) -> None:
     auditor.begin(DIM, 1)
     view = replace(view_of(), instructed={1: Canary(0, 0), 4: Canary(1, 0)})
     (bound,) = by_name(auditor.observe(view), "epsilon", "lower_bound")
-    assert bound.details["others"] == CLIENTS - 3
+    assert (bound.facts["others"], bound.facts["honest clients"]) == (CLIENTS - 3, CLIENTS - 2)
+    (total,) = auditor.report()
+    assert total.facts["honest clients"] == CLIENTS - 2
 
 
-def test_the_verdict_on_the_released_sum_is_mostly_right(gaussian_sampler) -> None:
+def test_the_guess_about_the_released_sum_is_mostly_right(gaussian_sampler) -> None:
     # Separations are above 3 standard deviations: errors are rarer than 7 %.
     right = []
     for key in range(30):
@@ -123,14 +197,14 @@ def test_the_verdict_on_the_released_sum_is_mostly_right(gaussian_sampler) -> No
         auditor.begin(DIM, 1)
         update = stream(key, "sent").standard_normal(DIM)
         view = view_of(1, update_of=update)
-        (verdict,) = by_name(auditor.observe(view), "verdict")
-        assert verdict.kind == "diagnostic"
-        right.append(verdict.details["right"])
+        (guess,) = by_name(auditor.observe(view), "guess")
+        assert guess.kind == "diagnostic"
+        right.append(guess.facts["right"])
     assert sum(right) >= 24
 
 
-def test_the_verdict_sees_the_sum_and_not_who_sent_what(gaussian_sampler) -> None:
-    """Exchange what two others have sent: the sum is the same, and so must be the verdict."""
+def test_the_guess_sees_the_sum_and_not_who_sent_what(gaussian_sampler) -> None:
+    """Exchange what two others have sent: the sum is the same, and so must be the guess."""
     auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, effort=QUICK)
     auditor.begin(DIM, 1)
     view = view_of()
@@ -141,10 +215,10 @@ def test_the_verdict_sees_the_sum_and_not_who_sent_what(gaussian_sampler) -> Non
     assert first == second
 
 
-def test_without_the_truth_there_is_no_verdict(gaussian_sampler) -> None:
+def test_without_the_truth_there_is_no_guess(gaussian_sampler) -> None:
     auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), effort=QUICK)
     auditor.begin(DIM, 1)
-    assert not by_name(auditor.observe(replace(view_of(), truth={})), "verdict")
+    assert not by_name(auditor.observe(replace(view_of(), truth={})), "guess")
 
 
 def test_server_noise_hides_from_outsiders_only(gaussian_sampler) -> None:
@@ -157,7 +231,11 @@ def test_server_noise_hides_from_outsiders_only(gaussian_sampler) -> None:
         auditor.begin(DIM, 1)
         (bound,) = by_name(auditor.observe(view_of(**facts, **noised)), "epsilon", "lower_bound")
         bounds[observer] = bound.value
-        assert bound.observer == observer
+        assert (bound.observer, bound.threat_model.sees, bound.threat_model.knows_cohort) == (
+            observer,
+            "round sum" if observer == "server" else "noised sum",
+            True,
+        )
     assert bounds["server"] > 3
     assert bounds["outsider"] < 0.5
 
@@ -188,17 +266,42 @@ def test_others_that_never_change_give_a_finding_and_no_bound(gaussian_sampler) 
     auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM), frozen=True), effort=QUICK)
     auditor.begin(DIM, 1)
     (finding,) = auditor.observe(view_of())
-    assert finding.quantity == "separation by support"
-    assert finding.kind == "diagnostic"
-    # The page's verdicts are made of what is said of the run: the strongest leak must be there.
+    assert (finding.quantity, finding.kind) == ("certain separation", "diagnostic")
+    # Verdicts are made of what is said about the run: the strongest leak must be there.
     again = LikelihoodRatio(gaussian_sampler(np.eye(DIM), frozen=True), effort=QUICK)
     again.begin(DIM, 1)
     again.restore(auditor.state())
-    for reporting in (auditor, again):
-        (said,) = reporting.report()
-        assert (said.quantity, said.server_round) == ("separation by support", None)
-        assert said.rule.startswith("round 1: ")
-        assert said.rule.endswith("told apart for sure")
+    for said in (finding, *auditor.report(), *again.report()):
+        assert (said.quantity, said.value) == ("certain separation", 1.0)
+        shown = {name: said.facts[name] for name in ("draws", "confidence", "largest chance")}
+        assert shown == {"draws": 300, "confidence": 0.95, "largest chance": 0.01}
+    for (said,) in (auditor.report(), again.report()):
+        assert (said.server_round, said.facts["audited round"]) == (None, 1)
+
+
+def test_certainty_takes_at_least_sixty_draws(gaussian_sampler) -> None:
+    """The fit has three draws of each client, and the effort 20 trials: 60 are drawn."""
+    effort = Effort(fit=10, candidates=5, pilot=10, trials=20)
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM), frozen=True), effort=effort)
+    auditor.begin(DIM, 1)
+    (finding,) = auditor.observe(view_of())
+    assert finding.facts["draws"] == 60
+    assert finding.facts["largest chance"] == 0.05
+
+
+def test_others_that_change_rarely_are_not_taken_for_constant(gaussian_sampler) -> None:
+    """The fit sees three equal draws of each client; one of twenty draws is another one."""
+
+    class Rare(gaussian_sampler):
+        def _draw(self, clients, t, path):
+            usual = super()._draw(clients, t, path)
+            return usual + 1.0 if t % 20 == 7 else usual
+
+    effort = Effort(fit=10, candidates=5, pilot=10, trials=20)
+    auditor = LikelihoodRatio(Rare(np.eye(DIM), frozen=True), effort=effort)
+    auditor.begin(DIM, 1)
+    assert auditor.observe(view_of()) == ()
+    assert auditor.report() == ()
 
 
 def test_wrong_arguments_are_named(gaussian_sampler) -> None:
@@ -220,12 +323,38 @@ def test_a_function_in_place_of_a_sampler_is_refused_at_once() -> None:
         LikelihoodRatio(lambda _: None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("fit", "is_said"), [(600, True), (120, False)])
-def test_separation_by_support_is_said_only_after_enough_samples(
-    gaussian_sampler, fit: int, is_said: bool
+@pytest.mark.parametrize(
+    ("trials", "exception", "is_said"), [(60, None, True), (59, None, False), (60, 41, False)]
+)
+def test_certain_separation_is_said_only_after_enough_trials_without_exception(
+    gaussian_sampler, trials: int, exception: int | None, is_said: bool
 ) -> None:
-    """Of few updates that leave a coordinate alone nothing follows for a sum of five."""
+    """The fit sees that the others leave one coordinate alone; the trials decide."""
 
+    class Lopsided(gaussian_sampler):
+        def sample(self, model, clients, draws, path, *, project=None):
+            done = 0
+            for chunk in super().sample(model, clients, draws, path):
+                chunk = chunk.copy()
+                others = [c != 0 for c in clients]
+                moved = np.arange(done, done + len(chunk)) == exception
+                moved &= path[-1] == "test"
+                chunk[:, others, -1] *= moved[:, None]
+                done += len(chunk)
+                yield chunk if project is None else chunk @ project
+
+    effort = Effort(fit=120, candidates=20, pilot=30, trials=trials)
+    auditor = LikelihoodRatio(Lopsided(np.eye(DIM)), target=0, effort=effort)
+    auditor.begin(DIM, 1)
+    said = by_name(auditor.observe(view_of()), "certain separation")
+    assert bool(said) == is_said
+    for finding in said:
+        assert finding.facts["draws"] == 60
+        assert finding.facts["confidence"] == 0.95
+        assert finding.facts["largest chance"] == 0.05
+
+
+def test_coarse_rounding_may_hide_what_the_others_never_reach(gaussian_sampler) -> None:
     class Lopsided(gaussian_sampler):
         def sample(self, model, clients, draws, path, *, project=None):
             for chunk in super().sample(model, clients, draws, path):
@@ -233,8 +362,34 @@ def test_separation_by_support_is_said_only_after_enough_samples(
                 chunk[:, [c != 0 for c in clients], -1] = 0.0
                 yield chunk if project is None else chunk @ project
 
-    effort = Effort(fit=fit, candidates=20, pilot=30, trials=60)
-    auditor = LikelihoodRatio(Lopsided(np.eye(DIM)), target=0, effort=effort)
+    said = []
+    for quantum in (1e-6, 1.0):
+        auditor = LikelihoodRatio(Lopsided(np.eye(DIM)), target=0, effort=QUICK)
+        auditor.begin(DIM, 1)
+        found = auditor.observe(view_of(quantum=quantum))
+        said.append(len(by_name(found, "certain separation")))
+    assert said == [1, 0]
+
+
+@pytest.mark.parametrize("is_gaussian", [True, False])
+def test_the_gaussian_approximation_is_left_out_where_the_scores_are_not_gaussian(
+    gaussian_sampler, is_gaussian: bool
+) -> None:
+    class Heavy(gaussian_sampler):
+        """One draw in ten is ten times as loud: a mixture, far from Gaussian."""
+
+        def _draw(self, clients, t, path):
+            return super()._draw(clients, t, path) * (10.0 if t % 10 == 0 else 1.0)
+
+    kind = gaussian_sampler if is_gaussian else Heavy
+    auditor = LikelihoodRatio(kind(np.eye(DIM)), target=0, effort=QUICK)
     auditor.begin(DIM, 1)
     found = auditor.observe(view_of())
-    assert bool(by_name(found, "separation by support")) == is_said
+    (normality,) = by_name(found, "normality")
+    assert (normality.facts["p_value"] >= 0.001) == is_gaussian
+    assert normality.facts["level"] == 0.001
+    assert normality.facts["approximation left out"] == (not is_gaussian)
+    assert len(by_name(found, "epsilon", "approximation")) == is_gaussian
+    (guess,) = by_name(found, "guess")
+    assert (guess.facts["expected_error"] is not None) == is_gaussian
+    assert len(by_name(found, "epsilon", "lower_bound")) == 1  # which does not depend on it

@@ -136,7 +136,11 @@ def test_a_coordinate_that_only_the_target_moves_is_separation_by_support(
     assert played.facts["dimension"] == DIM - 1
     assert played.span.separated
     assert 0.01 < played.span.share < 1
-    assert not play(gaussian_sampler(np.eye(DIM))).span.separated
+    assert played.beyond.reached == 0
+    assert played.beyond.share == pytest.approx(played.span.share)
+    plain = play(gaussian_sampler(np.eye(DIM)))
+    assert not plain.span.separated
+    assert plain.beyond is None
 
 
 @pytest.mark.parametrize(("rank", "separated"), [(4, True), (9, True), (30, False)])
@@ -159,13 +163,17 @@ def test_a_pair_beyond_what_the_others_span_is_separated_by_support(
         effort = Effort(fit=fit, candidates=20, pilot=20, trials=40)
         span = play(Narrow(np.eye(30)), effort=effort).span
         assert span.separated == separated
+        beyond = play(Narrow(np.eye(30)), effort=effort).beyond
+        assert (beyond is not None) == separated
+        assert beyond is None or beyond.reached == 0
         noisy = play(Narrow(np.eye(30)), effort=effort, noise_std=0.1)
         assert noisy.span is None
 
 
 def test_others_that_never_change_are_said_to_hide_nothing(gaussian_sampler) -> None:
-    with pytest.raises(ConstantSumError, match="the same in every draw"):
+    with pytest.raises(ConstantSumError, match="0 of 400 further draws") as caught:
         play(gaussian_sampler(np.eye(DIM), frozen=True))
+    assert (caught.value.draws, caught.value.moved) == (SMALL.trials, 0)
     # Noise hides where the others do not.
     assert play(gaussian_sampler(np.eye(DIM), frozen=True), noise_std=1.0).separation >= 0
 

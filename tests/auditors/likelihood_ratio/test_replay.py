@@ -46,10 +46,10 @@ def test_a_foreign_app_is_audited_by_replay(foreign: Any) -> None:
     assert audited.failures == []
     kinds = {(f.quantity, f.kind) for f in audited.findings()}
     assert ("epsilon", "lower_bound") in kinds
-    assert ("verdict", "diagnostic") in kinds
+    assert ("guess", "diagnostic") in kinds
     (bound, *_) = [f for f in audited.findings() if f.kind == "lower_bound"]
-    assert "game rerun" in bound.threat_model
-    assert bound.details["others"] == 4
+    assert bound.threat_model.game == "rerun"
+    assert bound.facts["others"] == 4
     assert bound.server_round == 1
 
 

@@ -88,8 +88,8 @@ def test_the_likelihood_ratio_audit_finds_it_by_support_where_its_scores_miss_it
     known = RoundFacts(aggregate=np.zeros(dim), num_clients=4, total_weight=4.0)
     found = auditor.observe(RoundView(1, np.zeros(dim), replies, np.zeros(dim), known))
     [bound] = [f for f in found if f.quantity == "epsilon" and f.kind == "lower_bound"]
-    [support] = [f for f in found if f.quantity == "separation by support"]
-    assert "separated by support" in support.rule
+    [support] = [f for f in found if f.quantity == "certain separation"]
+    assert support.facts["draws"] == 200
     # The fitted covariance is shrunk towards the loud directions, so the silent ones look noisy.
     assert bound.value < 1.0
 
@@ -133,17 +133,25 @@ def test_the_client_that_sticks_out_most_is_named() -> None:
     truth = dict(enumerate(rows))
     [found] = SpanCondition().observe(view(7, truth))
     assert (found.auditor, found.kind, found.server_round) == ("span", "diagnostic", 7)
-    assert found.details["client"] == 3
+    assert found.facts["client"] == 3
     assert found.value == pytest.approx(spans(truth)[3].share)
-    assert found.value == max(found.details["each"].values())
-    assert "client 3's update" in found.rule
+    (each,) = found.details
+    assert each.clients == (0, 1, 2, 3)
+    assert found.value == max(each.values)
+
+
+def test_one_round_is_no_certain_separation() -> None:
+    """Each of the others was seen once: that shows nothing about what they never send."""
+    [found] = SpanCondition().observe(view(7, updates(0)))
+    assert found.facts["draws"] == 1
+    assert "separated" not in found.facts
 
 
 def test_canary_seats_and_rounds_without_kept_updates_are_passed_over() -> None:
     auditor = SpanCondition(every=2)
     canary = {3: Canary(id=0, seed=0)}
     [found] = auditor.observe(view(1, updates(0), instructed=canary))
-    assert set(found.details["each"]) == {0, 1, 2}
+    assert found.details[0].clients == (0, 1, 2)
     assert auditor.observe(view(2, updates(0))) == ()
     assert auditor.observe(view(3, {})) == ()
     assert auditor.observe(view(3, {0: np.ones(12)})) == ()

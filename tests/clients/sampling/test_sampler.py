@@ -56,6 +56,7 @@ def sampler(game: str = "rerun", rule: UpdateRule = RULE, **options: Any) -> Coh
         "rerun": Kept(UNEQUAL),
         "partition": Dealt(pool=pool, num_clients=CLIENTS, deal=shuffled),
         "independent": Fresh(pool=pool, num_clients=CLIENTS, draw=chosen),
+        "independent-held-out": Fresh(pool=pool, num_clients=CLIENTS, draw=chosen, holds_out=True),
     }[game]
     return CohortSampler(Cohort(module(), rule), data(), source, seed=3, **options)
 
@@ -201,7 +202,7 @@ def test_deals_are_negatively_dependent_and_fresh_draws_are_not() -> None:
 # Setting records apart.
 
 
-@pytest.mark.parametrize("game", ["partition", "independent"])
+@pytest.mark.parametrize("game", ["partition", "independent-held-out"])
 def test_others_never_see_what_the_target_held(game: str) -> None:
     x, y = data()
     of = sampler(game)
@@ -215,6 +216,48 @@ def test_others_never_see_what_the_target_held(game: str) -> None:
     assert not np.isfinite(rows(of.on(spoilt, y), draws=20)).all()
     with pytest.raises(ValueError, match=r"clients must be others than \[2\], got \[2\]"):
         rest.moments(MODEL, [0, 1, 2], 10, ("fit",))
+
+
+def test_independent_clients_may_hold_what_the_target_held() -> None:
+    """The data of the others do not depend on the pair, so its records are not held out."""
+    x, y = data()
+    of = sampler("independent", holdings=UNEQUAL)
+    held = of.held(2, ("candidates",), [3, 8])
+    spoilt = x.clone()
+    spoilt[held] = float("nan")
+    rest = of.on(spoilt, y).apart(2, ("candidates",), [3, 8])
+    assert not np.isfinite(rows(rest, [0, 1, 3, 4, 5], draws=20)).all()
+    others = [0, 1, 3, 4, 5]
+    for same in (of.apart(2, ("candidates",), [3, 8]), of.beside(2), sampler("independent")):
+        assert same is not None
+        np.testing.assert_array_equal(rows(same, others), rows(of, others))
+
+
+def test_records_that_are_not_known_are_missed_only_where_they_are_held_out() -> None:
+    assert sampler("independent").beside(2) is not None
+    assert sampler("independent-held-out").beside(2) is None
+    assert sampler("independent-held-out", holdings=UNEQUAL).beside(2) is not None
+
+
+def test_held_out_records_move_the_sum_of_the_others_away_from_the_target() -> None:
+    """Without the records of the target the sum lacks what the target sends.
+
+    The shift is 13 standard errors of 400 draws with held-out records, and 0 without. The test
+    asks for 6, so it fails by chance with less than 1e-8.
+    """
+    apart = (2, ("candidates",), [3])
+    shifts = {}
+    for game in ("independent", "independent-held-out"):
+        of = sampler(game)
+        own = np.concatenate(list(of.sample(MODEL, [2], 1, ("candidates",), first=3)))[0, 0]
+        usual = np.concatenate(list(of.sums(MODEL, [0, 1, 3, 4, 5], 400, ("a",))))
+        rest = np.concatenate(list(of.apart(*apart).sums(MODEL, [0, 1, 3, 4, 5], 400, ("b",))))
+        direction = own - usual.mean(axis=0) / 5
+        scores = rest @ direction, usual @ direction
+        error = np.hypot(*(score.std() / 20 for score in scores))
+        shifts[game] = (scores[0].mean() - scores[1].mean()) / error
+    assert abs(shifts["independent"]) < 6
+    assert shifts["independent-held-out"] < -6
 
 
 def test_a_candidate_held_just_the_records_that_are_set_apart() -> None:

@@ -72,7 +72,7 @@ def test_fresh_records_are_drawn_by_each_client_for_itself() -> None:
 def test_others_never_hold_what_was_taken_out_and_share_the_rest(kind: str) -> None:
     sources = {
         "dealt": Dealt(pool=POOL, num_clients=6, deal=shuffled),
-        "fresh": Fresh(pool=POOL, num_clients=6, draw=chosen),
+        "fresh": Fresh(pool=POOL, num_clients=6, draw=chosen, holds_out=True),
     }
     held = POOL[::6]
     rest = sources[kind].without(2, held)
@@ -84,11 +84,21 @@ def test_others_never_hold_what_was_taken_out_and_share_the_rest(kind: str) -> N
         rest.check([1, 2])
 
 
+def test_independent_clients_draw_from_all_records_unless_they_are_held_out() -> None:
+    source = Fresh(pool=POOL, num_clients=6, draw=chosen)
+    assert source.game == "independent"
+    assert source.without(2, POOL[::6]) is source
+    assert Fresh(pool=POOL, num_clients=6, draw=chosen, holds_out=True).game == (
+        "independent-held-out"
+    )
+
+
 @pytest.mark.parametrize("taken", [12, 24])
 def test_those_who_are_present_keep_their_usual_share(taken: int) -> None:
     """60 records for five clients: what is taken out makes fewer shares, not smaller ones."""
     dealt = Dealt(pool=POOL, num_clients=5, deal=shuffled).without(1, POOL[:taken])
-    fresh = Fresh(pool=POOL, num_clients=5, draw=chosen).without(1, POOL[:taken])
+    held_out = Fresh(pool=POOL, num_clients=5, draw=chosen, holds_out=True)
+    fresh = held_out.without(1, POOL[:taken])
     for source in (dealt, fresh):
         parts = hand(source, [0, 2, 4])
         assert [len(part) for part in parts] == [12, 12, 12]

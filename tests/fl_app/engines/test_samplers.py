@@ -26,7 +26,7 @@ from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import load_task
 
 DIM = 210
-GAMES = ["rerun", "partition", "independent"]
+GAMES = ["rerun", "partition", "independent", "independent-held-out"]
 
 
 def made(config: Config, game: str, **options: Any) -> CohortSampler:
@@ -59,7 +59,7 @@ def test_persons_cannot_be_dealt_anew(tiny_config: Config) -> None:
     config = replace(tiny_config, partition="natural")
     task = load_task(tiny_config)
     rule = update_rule(config)
-    with pytest.raises(ConfigError, match="partition must be iid or dirichlet where data are dra"):
+    with pytest.raises(ConfigError, match="must be iid or dirichlet for --lrt-game partition"):
         sampler_for(task, config.task, rule, "partition")
     assert sampler_for(task, config.task, rule, "rerun").game == "rerun"
 

@@ -42,4 +42,6 @@ def test_another_processor_gives_the_same_findings_to_one_per_cent(tmp_path: Pat
         assert one["sample_sizes"] == other["sample_sizes"]
         assert one["threat_model"] == other["threat_model"]
         claim = (one["auditor"], one["quantity"], one["kind"], one["server_round"])
-        assert float(one["value"]) == pytest.approx(float(other["value"]), rel=0.01, abs=1e-3), claim
+        assert float(one["value"]) == pytest.approx(float(other["value"]), rel=0.01, abs=1e-3), (
+            claim
+        )
