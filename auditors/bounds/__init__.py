@@ -1,8 +1,8 @@
 """Scores in, bounds out: which epsilon do the scores of an attack refute, with what confidence?
 
 Needs numpy and scipy only. An attack scores what it saw in two worlds; `epsilon_lower_bound` turns
-the scores into a lower bound, `ErrorCurve` into one for every delta, and `one_run_epsilon` the
-guesses of a single run with many canaries.
+the scores into a lower bound, `ErrorCurve` into one for every delta. For a single run with many
+canaries, `one_run_epsilon` takes guesses, `coin_bound` and `share_bound` take p-values.
 """
 
 from __future__ import annotations
@@ -16,9 +16,16 @@ from leakmeter.auditors.bounds.one_run import (
     one_run_epsilon,
     one_run_gaussian_epsilon,
 )
-from leakmeter.auditors.bounds.rules import Bonferroni, Fixed, PilotSplit, SimultaneousBand
+from leakmeter.auditors.bounds.rules import (
+    BandAndFixed,
+    Bonferroni,
+    Fixed,
+    PilotSplit,
+    SimultaneousBand,
+)
 
 __all__ = [
+    "BandAndFixed",
     "Bonferroni",
     "ErrorCurve",
     "Fixed",

@@ -3,7 +3,8 @@
 A curve of upper limits for (FPR, FNR) is an upper bound on the trade-off function of the
 mechanism, and at each delta a lower bound on its epsilon: Ngo, Östman, Durisi, Graell i Amat
 (2024), Secure Aggregation is Not Private Against Membership Inference Attacks, arXiv:2403.17775,
-eq. 8. Ours differs: the limits hold for all thresholds together, so the best may be taken.
+eq. 8. Ours differs: the limits hold for all thresholds together, so the best may be taken. Every
+score must come from a trial of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from leakmeter.auditors import details
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.bounds.lower_bound import proven_epsilons
-from leakmeter.auditors.bounds.rules import Bonferroni, Limits, Scores, SimultaneousBand
+from leakmeter.auditors.bounds.rules import (
+    BandAndFixed,
+    Bonferroni,
+    Limits,
+    Scores,
+    SimultaneousBand,
+)
+
+CurveRule = SimultaneousBand | Bonferroni | BandAndFixed
 
 # Where a report gives the curve of lower bounds.
 DELTAS = tuple(float(d) for d in np.logspace(-6, math.log10(0.5), 20))
@@ -30,17 +39,18 @@ class ErrorCurve:
     """Upper limits of both error rates at each threshold, which hold together.
 
     Attributes:
-        thresholds: Distinct scores, ascending; a score at the threshold counts as "in".
+        thresholds: Distinct scores, ascending, and one fixed beforehand if the rule has one; a
+            score at the threshold counts as "in".
         fpr: Upper limits of the false positive rate.
         fnr: Upper limits of the false negative rate.
-        least: The smallest limits of both, which no error at all would have given.
+        least: The limits of both that no error at all would have given, for each part of the rule.
         confidence: Chance that all limits hold.
     """
 
     thresholds: Floats
     fpr: Floats
     fnr: Floats
-    least: tuple[float, float]
+    least: tuple[tuple[float, float], ...]
     confidence: float
 
     @classmethod
@@ -50,7 +60,7 @@ class ErrorCurve:
         scores_out: ArrayLike,
         *,
         confidence: float = 0.95,
-        rule: SimultaneousBand | Bonferroni = SimultaneousBand(),  # noqa: B008 - a frozen value
+        rule: CurveRule = SimultaneousBand(),  # noqa: B008 - a frozen value
     ) -> ErrorCurve:
         """Return the curve of a test that says "in" where a score reaches the threshold.
 
@@ -62,12 +72,16 @@ class ErrorCurve:
         """
         within("confidence", confidence, above=0.0, below=1.0)
         scores = Scores.of(scores_in, scores_out, None)
-        limits = Limits(rule, (1 - confidence) / 2, "clopper-pearson")
-        thresholds = scores.distinct()
-        log_fpr, fnr = scores.rates(thresholds, limits)
-        least_fpr, least_fnr = scores.errorless(limits)
-        least = (float(np.exp(least_fpr[0])), float(least_fnr[0]))
-        return cls(thresholds, np.exp(log_fpr), fnr, least, confidence)
+        points, least = [], []  # (3, thresholds) of each part of the rule, and a pair
+        for limits in Limits.of(rule, (1 - confidence) / 2, "clopper-pearson"):
+            thresholds = scores.thresholds(limits)
+            log_fpr, fnr = scores.rates(thresholds, limits)
+            points.append(np.stack([thresholds, np.exp(log_fpr), fnr]))
+            least_fpr, least_fnr = scores.errorless(limits)
+            least.append((float(np.exp(least_fpr[0])), float(least_fnr[0])))
+        together = np.concatenate(points, axis=1)
+        thresholds, fpr, fnr = together[:, np.argsort(together[0], kind="stable")]
+        return cls(thresholds, fpr, fnr, tuple(least), confidence)
 
     def epsilons(self, deltas: ArrayLike) -> Floats:
         """Return the largest epsilon that the curve refutes at each delta.
@@ -80,8 +94,8 @@ class ErrorCurve:
 
     def caps(self, deltas: ArrayLike) -> Floats:
         """Return what a test without any error would have shown at each delta."""
-        fpr, fnr = self.least
-        return self._proven(np.array([fpr]), np.array([fnr]), deltas)
+        fpr, fnr = np.array(self.least).T
+        return self._proven(fpr, fnr, deltas)
 
     @staticmethod
     def _proven(fpr: Floats, fnr: Floats, deltas: ArrayLike) -> Floats:
@@ -102,10 +116,18 @@ class ErrorCurve:
 
 
 def drawn(
-    scores_in: Floats, scores_out: Floats, *, confidence: float, server_round: int | None = None
+    scores_in: Floats,
+    scores_out: Floats,
+    *,
+    confidence: float,
+    server_round: int | None = None,
+    rule: CurveRule = SimultaneousBand(),  # noqa: B008 - a frozen value
 ) -> details.ErrorCurve:
-    """Return what a report needs for its figures: proven epsilons, caps, limits, observed rates."""
-    curve = ErrorCurve.of(scores_in, scores_out, confidence=confidence)
+    """Return what a report needs for its figures: proven epsilons, caps, limits, observed rates.
+
+    With the rule of a finding, the curve agrees with the finding at its δ.
+    """
+    curve = ErrorCurve.of(scores_in, scores_out, confidence=confidence, rule=rule)
     limits, observed = curve.thinned(), _observed(scores_in, scores_out)
     return details.ErrorCurve(
         deltas=DELTAS,

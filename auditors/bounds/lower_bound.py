@@ -30,6 +30,7 @@ from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.band import MAX_EXACT, Limit
 from leakmeter.auditors.bounds.rules import (
+    BandAndFixed,
     Bonferroni,
     Fixed,
     Limits,
@@ -84,20 +85,18 @@ def epsilon_lower_bound(
     """
     _check(delta=delta, confidence=confidence, limit=limit, family=family)
     scores = Scores.of(scores_in, scores_out, null_logsf)
-    limits = Limits(rule, (1 - confidence) / (1 if null_logsf else 2), limit)
     proof = _separations if family == "gaussian" else partial(proven_epsilons, delta=delta)
-    sizes: dict[str, int] = {}
-    match rule:
-        case Fixed(threshold):
-            thresholds = np.array([threshold])
-        case PilotSplit():
-            pilot, scores = scores.split(rule)
-            sizes = {f"pilot {name}": size for name, size in pilot.sizes().items()}
-            thresholds = _best_threshold(pilot, limits, proof)
-        case _:
-            thresholds = scores.distinct()
-    value = _as_epsilon(proof(*scores.rates(thresholds, limits)), family, delta)
-    cap = None if null_logsf else _as_epsilon(proof(*scores.errorless(limits)), family, delta)
+    pilot, sizes = None, {}
+    if isinstance(rule, PilotSplit):
+        pilot, scores = scores.split(rule)
+        sizes = {f"pilot {name}": size for name, size in pilot.sizes().items()}
+    value, cap = 0.0, None
+    parts = Limits.of(rule, (1 - confidence) / (1 if null_logsf else 2), limit)
+    for part in parts:
+        at = scores.thresholds(part) if pilot is None else _best_threshold(pilot, part, proof)
+        value = max(value, _as_epsilon(proof(*scores.rates(at, part)), family, delta))
+    if null_logsf is None:
+        cap = max(_as_epsilon(proof(*scores.errorless(part)), family, delta) for part in parts)
     return Bound(
         value=value,
         kind="estimate" if limit == "jeffreys" else "lower_bound",
@@ -148,13 +147,17 @@ def _best_threshold(pilot: Scores, limits: Limits, proof: Proof) -> Floats:
 
 def _words(rule: Rule, limit: Limit, confidence: float, null_is_known: bool) -> str:
     """Return how the bound was computed."""
+    band = f"best threshold under a simultaneous band (exact up to {MAX_EXACT} samples)"
     match rule:
         case Fixed(threshold):
             words = f"threshold {threshold:g} fixed beforehand"
         case PilotSplit(fraction, seed):
             words = f"threshold chosen on a pilot share of {fraction:g} (seed {seed})"
         case SimultaneousBand():
-            words = f"best threshold under a simultaneous band (exact up to {MAX_EXACT} samples)"
+            words = band
+        case BandAndFixed(threshold, share):
+            words = f"larger of two: threshold {threshold:g} fixed beforehand, which gets "
+            words += f"{100 * share:g} % of the failures, and {band}"
         case Bonferroni(num_counts):
             words = f"best threshold, Bonferroni over up to {num_counts} counts"
     kind = "Clopper-Pearson limits"
@@ -169,7 +172,7 @@ def _assumptions(
     """Return what must hold for the bound to deserve its kind."""
     return (
         Assumption.INDEPENDENT_SCORES if same_run else Assumption.SEPARATE_TRIALS,
-        *([Assumption.FIXED_THRESHOLD] * isinstance(rule, Fixed)),
+        *([Assumption.FIXED_THRESHOLD] * isinstance(rule, Fixed | BandAndFixed)),
         *([Assumption.KNOWN_NULL] * null_is_known),
         *([Assumption.GAUSSIAN_MECHANISM] * (family == "gaussian")),
     )

@@ -78,7 +78,29 @@ class Bonferroni:
         within("num_counts", self.num_counts, lowest=2)
 
 
-Rule = Fixed | PilotSplit | SimultaneousBand | Bonferroni
+@dataclass(frozen=True)
+class BandAndFixed:
+    """The larger of two bounds: one threshold fixed beforehand, and all thresholds at once.
+
+    The band pays for looking everywhere. A threshold that is good for a known reason, such as 0 for
+    a log-likelihood ratio, shows more where it makes hardly any error.
+
+    Attributes:
+        threshold: Chosen before the scores were seen.
+        share: Of the failures, for this threshold; `SimultaneousBand()` gets the rest.
+    """
+
+    threshold: float = 0.0
+    share: float = 0.8
+
+    def __post_init__(self) -> None:
+        Fixed(self.threshold)
+        within("share", self.share, above=0.0, below=1.0)
+
+
+# Rules that give all failures to one kind of limit, and all rules.
+Single = Fixed | PilotSplit | SimultaneousBand | Bonferroni
+Rule = Single | BandAndFixed
 
 
 @dataclass(frozen=True)
@@ -103,6 +125,12 @@ class Scores:
     def distinct(self) -> Floats:
         """Return every value that a score has."""
         return np.unique(np.concatenate([self.ins, self.outs]))
+
+    def thresholds(self, limits: Limits) -> Floats:
+        """Return the threshold that was fixed beforehand, or all at which the rates change."""
+        if isinstance(limits.rule, Fixed):
+            return np.array([limits.rule.threshold])
+        return self.distinct()
 
     def sizes(self) -> dict[str, int]:
         """Return how many scores of each kind there are."""
@@ -147,9 +175,20 @@ class Limits:
         limit: Which kind of limit.
     """
 
-    rule: Rule
+    rule: Single
     level: float
     limit: Limit
+
+    @classmethod
+    def of(cls, rule: Rule, level: float, limit: Limit) -> list[Limits]:
+        """Return the limits of each part of a rule; all of them hold together at `level`."""
+        if not isinstance(rule, BandAndFixed):
+            return [cls(rule, level, limit)]
+        # A union bound: either part fails at most as often as its share of the failures.
+        return [
+            cls(Fixed(rule.threshold), rule.share * level, limit),
+            cls(SimultaneousBand(), (1 - rule.share) * level, limit),
+        ]
 
     def __call__(self, counts: Counts, num_samples: int) -> Floats:
         match self.rule:
@@ -160,7 +199,7 @@ class Limits:
                 return self._at_some_counts(counts, num_samples, Bonferroni().num_counts)
             case Bonferroni(num_counts):
                 return self._at_some_counts(counts, num_samples, num_counts)
-            case _:
+            case Fixed() | PilotSplit():
                 return upper_limit(counts, num_samples, self.level, self.limit)
 
     def _at_some_counts(self, counts: Counts, num_samples: int, num_counts: int) -> Floats:

@@ -10,14 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import laplace, norm
 
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.band import MAX_EXACT, band_level, upper_limit
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import Bonferroni, Fixed, PilotSplit, Scores, SimultaneousBand
+from leakmeter.auditors.bounds.rules import (
+    BandAndFixed,
+    Bonferroni,
+    Fixed,
+    PilotSplit,
+    Scores,
+    SimultaneousBand,
+)
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 
 steady = settings(derandomize=True, deadline=None)
-RULES = [Fixed(0.8), PilotSplit(), SimultaneousBand(), Bonferroni()]
+RULES = [Fixed(0.8), PilotSplit(), SimultaneousBand(), Bonferroni(), BandAndFixed(0.8)]
 
 
 def quantiles(law, num_samples):
@@ -47,6 +55,9 @@ def test_a_pilot_takes_other_ranks_from_other_scores_and_the_same_from_the_same(
         (SimultaneousBand(), 5000, 0.0, 6.452),
         (SimultaneousBand(), 1000, 0.0, 4.884),
         (PilotSplit(), 10_000, 0.0, 7.21150153982787),
+        # ln(1/b − 1), b = 1 − (0.02)^(1/5000) for four fifths of the failures, 0.0125 for half.
+        (BandAndFixed(0.5, 0.8), 5000, 0.0, 7.152747330720709),
+        (BandAndFixed(0.5, 0.5), 5000, 0.0, 7.039243637394034),
     ],
 )
 def test_perfect_separation_reaches_the_cap(rule, num_samples, delta, cap):
@@ -72,7 +83,7 @@ def test_a_known_null_shows_a_large_epsilon():
     )
     assert 250 < bound.value < epsilon_gaussian(1e-6, 20.0)
     assert (bound.cap, bound.saturated) == (None, False)
-    assert "null_logsf is the exact law of scores of samples that were out" in bound.assumptions
+    assert Assumption.KNOWN_NULL in bound.assumptions
 
 
 def test_a_score_that_the_null_cannot_have_shows_an_infinite_epsilon():
@@ -89,7 +100,13 @@ def test_a_score_that_the_null_cannot_have_shows_an_infinite_epsilon():
 
 @pytest.mark.parametrize(
     ("rule", "share"),
-    [(Fixed(1.0), 0.9), (PilotSplit(), 0.8), (SimultaneousBand(), 0.8), (Bonferroni(), 0.75)],
+    [
+        (Fixed(1.0), 0.9),
+        (PilotSplit(), 0.8),
+        (SimultaneousBand(), 0.8),
+        (Bonferroni(), 0.75),
+        (BandAndFixed(1.0), 0.9),
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_bounds_come_near_the_truth(rule, share):
@@ -105,7 +122,54 @@ def test_the_gaussian_family_is_far_tighter_and_says_what_it_assumes():
     bound = epsilon_lower_bound(ins, outs, delta=1e-6, family="gaussian")
     assert 0.8 * truth < bound.value < truth
     assert epsilon_lower_bound(ins, outs, delta=1e-6).value < 0.3 * truth
-    assert "the mechanism is mu-GDP for some mu" in bound.assumptions
+    assert bound.is_conditional
+    assert Assumption.GAUSSIAN_MECHANISM in bound.assumptions
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_scores_of_one_run_make_a_bound_conditional_and_trials_do_not(rule):
+    sampled, known = {"scores_out": [0.0, 1.0]}, {"null_logsf": np.zeros_like}
+    for null in (sampled, known):
+        trials = epsilon_lower_bound([1.0, 2.0], delta=0.1, rule=rule, **null)
+        assert not trials.is_conditional
+        assert Assumption.SEPARATE_TRIALS in trials.assumptions
+        one_run = epsilon_lower_bound([1.0, 2.0], delta=0.1, rule=rule, same_run=True, **null)
+        assert one_run.is_conditional
+        assert Assumption.INDEPENDENT_SCORES in one_run.assumptions
+
+
+def test_a_threshold_fixed_beforehand_and_the_band_give_the_larger_of_both():
+    # Whatever the confidence is split into, either part is the plain rule at its own confidence.
+    rng = stream(7, "two rules")
+    winners = set()
+    for shift, threshold in ((1.0, 0.5), (8.0, 4.0), (4.0, -3.0)):
+        ins, outs = rng.normal(shift, 1, 300), rng.normal(0, 1, 300)
+        for null in ({"scores_out": outs}, {"null_logsf": norm.logsf}):
+            both, fixed, band = (
+                epsilon_lower_bound(ins, delta=1e-3, rule=rule, confidence=confidence, **null)
+                for rule, confidence in (
+                    (BandAndFixed(threshold, 0.8), 0.95),
+                    (Fixed(threshold), 0.96),
+                    (SimultaneousBand(), 0.99),
+                )
+            )
+            assert both.value == pytest.approx(max(fixed.value, band.value), rel=1e-6)
+            winners.add(fixed.value > band.value)
+            if both.cap is not None:
+                assert both.cap == pytest.approx(max(fixed.cap, band.cap), rel=1e-6)
+    assert winners == {True, False}
+    assert Assumption.FIXED_THRESHOLD in both.assumptions
+
+
+def test_the_cap_of_two_rules_is_that_of_the_better_one_even_if_it_is_the_band():
+    # Nearly all failures go to the band, which a test without errors then reaches.
+    bound = epsilon_lower_bound(np.ones(500), np.zeros(500), delta=0, rule=BandAndFixed(0.5, 1e-6))
+    assert bound.saturated
+    assert (
+        bound.value
+        == bound.cap
+        == pytest.approx(epsilon_lower_bound(np.ones(500), np.zeros(500), delta=0).cap, rel=1e-4)
+    )
 
 
 def test_jeffreys_is_an_estimate_that_says_credible():
@@ -123,12 +187,20 @@ def test_a_bound_carries_how_it_was_obtained():
     assert bound.rule == (
         "threshold chosen on a pilot share of 0.4 (seed 3); Clopper-Pearson limits; sampled null"
     )
-    assert bound.assumptions == ("scores are independent, each from its own run or trial",)
+    assert bound.assumptions == (Assumption.SEPARATE_TRIALS,)
+    both = epsilon_lower_bound([1.0], [0.0], delta=1e-5, rule=BandAndFixed(0.25, 0.75))
+    assert both.rule == (
+        "larger of two: threshold 0.25 fixed beforehand, which gets 75 % of the failures, and best "
+        "threshold under a simultaneous band (exact up to 5000 samples); Clopper-Pearson limits; "
+        "sampled null"
+    )
 
 
 @pytest.mark.parametrize("family", ["any", "gaussian"])
 @pytest.mark.parametrize("limit", ["clopper-pearson", "jeffreys"])
-@pytest.mark.parametrize("rule", [*RULES, Fixed(math.inf), Fixed(-math.inf)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [*RULES, Fixed(math.inf), Fixed(-math.inf), BandAndFixed(math.inf)], ids=str
+)
 @pytest.mark.parametrize(
     ("ins", "outs"),
     [([1.0], [0.0]), ([1.0] * 50, [1.0] * 50), ([0.0, math.inf], [-math.inf]), ([0.0], [1.0])],
@@ -220,6 +292,9 @@ def test_bad_input_names_field_range_and_value(kwargs, message):
     [
         (lambda: Fixed(math.nan), "threshold must be in .*, got nan"),
         (lambda: PilotSplit(1.0), r"fraction must be in \(0, 1\), got 1"),
+        (lambda: BandAndFixed(math.nan), "threshold must be in .*, got nan"),
+        (lambda: BandAndFixed(share=0.0), r"share must be in \(0, 1\), got 0"),
+        (lambda: BandAndFixed(share=1.0), r"share must be in \(0, 1\), got 1"),
         (lambda: Bonferroni(1), r"num_counts must be in \[2, inf\), got 1"),
     ],
 )

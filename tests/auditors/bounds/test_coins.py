@@ -1,0 +1,270 @@
+"""Bounds from p-values of canaries: closed forms, edges, properties and coverage."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import log_ndtr
+
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds import (
+    coin_bound,
+    epsilon_lower_bound,
+    guess_by_rank,
+    one_run_epsilon,
+    share_bound,
+)
+from leakmeter.auditors.bounds.band import band_level
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
+from leakmeter.auditors.rng import stream
+from tests.helpers.numbers import most_allowed
+
+steady = settings(derandomize=True, deadline=None, max_examples=60)
+log_ps = st.one_of(st.floats(-60, 0), st.just(-math.inf), st.integers(-5, 0).map(float))
+canaries = st.lists(st.tuples(log_ps, st.booleans()), min_size=1, max_size=40)
+scores = st.lists(log_ps.map(abs), min_size=1, max_size=80)
+
+
+def test_equal_scores_of_all_canaries_have_a_closed_form():
+    # All k in at score c: the limit of k hits in k, 1 − q_lo = 1 − a^(1/k), a the band's level.
+    for k, delta in ((1, 0.0), (20, 0.0), (100, 1e-4)):
+        level = 0.05 - k * delta / 2
+        hits = band_level(k, level) ** (1 / k)
+        bound = coin_bound([-30.0] * k, [True] * k, delta=delta)
+        assert bound.value == pytest.approx(30 + math.log(hits / (1 - hits)), rel=1e-9)
+
+
+def test_one_canary_proves_what_its_coin_allows():
+    # The band of one count is Clopper-Pearson's: q_lo = 0.05.
+    assert coin_bound([-10.0], [True], delta=0).value == pytest.approx(10 + math.log(0.05 / 0.95))
+    assert coin_bound([-10.0], [False], delta=0).value == 0
+
+
+def test_the_share_bound_is_the_best_of_five_closed_forms():
+    # j = 32, 16, 8, 4, 2 of 64 with a hundredth of the failures each.
+    values = np.arange(64.0)
+    expected = [64 - j + math.log(0.01 * j / 64 - 1e-5) for j in (32, 16, 8, 4, 2)]
+    assert share_bound(values, delta=1e-5).value == pytest.approx(max(expected), rel=1e-12)
+    assert share_bound([50.0], delta=1e-5).value == pytest.approx(50 + math.log(0.01 - 1e-5))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "shown"), [(1.0, 0.08), (3.0, 0.65), (10.0, 4.2), (50.0, 35.0)]
+)
+def test_with_half_of_the_failures_and_the_one_run_bound_gaussian_scores_show(epsilon, shown):
+    # 278 coins, 139 in, a quarter guessed; 100 runs. The spread of their mean is below 0.05, 0.05,
+    # 0.1 and 0.5.
+    rng, included = stream(7, "headline"), np.arange(278) < 139
+    values = []
+    for _ in range(100):
+        z = rng.normal(size=278) + included / gaussian_sigma(epsilon, 1e-5)
+        coins = coin_bound(log_ndtr(-z), included, delta=1e-5, confidence=0.975)
+        right = guess_by_rank(z[included], z[~included], 69)
+        values.append(max(coins.value, one_run_epsilon(278, 69, right, 1e-5, 0.975).value))
+    assert np.mean(values) == pytest.approx(shown, rel=0.06, abs=0.1)
+    assert sum(value > epsilon for value in values) <= most_allowed(100)
+
+
+def test_nothing_is_shown_where_delta_uses_up_the_failures():
+    for k, delta in ((100, 1e-3), (100, 0.5), (1000, 1e-4), (10**4, 1e-5)):  # k·δ/2 ≥ 0.05
+        assert coin_bound([-math.inf] * k, [True] * k, delta=delta).value == 0
+    assert coin_bound([-math.inf] * 100, [True] * 100, delta=9e-4).value == math.inf
+    # 0.05/5 · j/n is at most a two-hundredth, and a bit more for odd n.
+    assert share_bound([math.inf] * 64, delta=0.005).value == 0
+    assert share_bound([math.inf] * 64, delta=0.004).value == math.inf
+
+
+def test_infinite_scores_count_and_never_give_nan():
+    half = np.arange(40) < 20
+    assert coin_bound(np.where(half, -math.inf, 0.0), half, delta=1e-6).value == math.inf
+    assert coin_bound(np.where(half, 0.0, -math.inf), half, delta=1e-6).value == 0
+    assert coin_bound([-math.inf], [True], delta=0, confidence=1 - 1e-9).value == math.inf
+    assert share_bound([0.0] * 40, delta=1e-6).value == 0
+    # One of forty is at infinity: its share, 1/40, is below the smallest that is looked at.
+    assert share_bound([math.inf] + [0.0] * 39, delta=1e-6).value == 0
+
+
+def test_ties_are_never_split():
+    # 20 equal scores reach the threshold together; a hair below, they still do.
+    included = np.arange(40) < 20
+    tied = coin_bound(np.full(40, -8.0), included, delta=1e-6).value
+    apart = coin_bound(-8.0 - 1e-9 * np.arange(40), included, delta=1e-6).value
+    assert tied == pytest.approx(apart, abs=1e-7)
+    one_less = coin_bound(np.full(40, -8.0), np.arange(40) < 19, delta=1e-6).value
+    assert one_less < tied
+
+
+@steady
+@given(canaries, st.floats(0, 0.05), st.randoms(use_true_random=False))
+def test_the_order_of_canaries_and_the_p_values_of_those_out_do_not_matter(found, delta, random):
+    shuffled = random.sample(found, len(found))
+    log_p, included = zip(*found, strict=True)
+    bound = coin_bound(log_p, included, delta=delta)
+    assert coin_bound(*zip(*shuffled, strict=True), delta=delta) == bound
+    other = [p if is_in else -1.0 for p, is_in in found]
+    assert coin_bound(other, included, delta=delta) == bound
+
+
+@steady
+@given(canaries, st.integers(0, 39), st.floats(0, 30), st.floats(0, 0.02))
+def test_the_coin_bound_rises_with_scores_and_falls_with_delta_and_confidence(
+    found, which, more, delta
+):
+    log_p, included = map(list, zip(*found, strict=True))
+    value = coin_bound(log_p, included, delta=delta).value
+    assert 0 <= value <= max([0.0, *(-p + math.log(len(found) * 20) for p in log_p)])
+    assert coin_bound(log_p, included, delta=delta + 0.01).value <= value
+    assert coin_bound(log_p, included, delta=delta, confidence=0.99).value <= value
+    which %= len(found)
+    higher = [p - more * (i == which) for i, p in enumerate(log_p)]
+    assert coin_bound(higher, included, delta=delta).value >= value
+    joined = [is_in or i == which for i, is_in in enumerate(included)]
+    assert coin_bound(log_p, joined, delta=delta).value >= value
+
+
+@steady
+@given(scores, st.integers(0, 79), st.floats(0, 30), st.floats(0, 0.01), st.randoms())
+def test_the_share_bound_rises_with_scores_and_falls_with_delta(values, which, more, delta, random):
+    bound = share_bound(values, delta=delta)
+    assert 0 <= bound.value <= max(values)
+    assert share_bound(random.sample(values, len(values)), delta=delta) == bound
+    assert share_bound(values, delta=delta + 0.001).value <= bound.value
+    assert share_bound(values, delta=delta, confidence=0.99).value <= bound.value
+    higher = [s + more * (i == which % len(values)) for i, s in enumerate(values)]
+    assert share_bound(higher, delta=delta).value >= bound.value
+
+
+def test_neither_needs_a_condition_and_both_say_what_went_in():
+    coins = coin_bound([-3.0, -1.0, 0.0], [True, False, True], delta=1e-5, confidence=0.9)
+    assert (coins.kind, coins.delta, coins.confidence) == ("lower_bound", 1e-5, 0.9)
+    assert coins.sample_sizes == {"canaries": 3, "in": 2}
+    assert (coins.cap, coins.saturated, coins.is_conditional) == (None, False, False)
+    assert Assumption.FAIR_COINS in coins.assumptions
+    share = share_bound([3.0, 0.0], delta=1e-5)
+    assert (share.kind, share.sample_sizes, share.is_conditional) == (
+        "lower_bound",
+        {"in": 2},
+        False,
+    )
+    assert Assumption.FAIR_COINS not in share.assumptions
+
+
+def test_coins_may_come_as_truth_values_or_as_zeros_and_ones():
+    assert coin_bound([-9.0] * 4, [1, 0, 1, 1], delta=0) == coin_bound(
+        [-9.0] * 4, [True, False, True, True], delta=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: coin_bound([], [], delta=0),
+            r"log_p must be one row .* 1 number, got shape \(0,\)",
+        ),
+        (lambda: coin_bound([[0.0]], [[True]], delta=0), r"log_p must .* got shape \(1, 1\)"),
+        (lambda: coin_bound([math.nan], [True], delta=0), r"log_p must be in .*, got nan"),
+        (lambda: coin_bound([0.5], [True], delta=0), r"log_p must be in \[-inf, 0\], got 0.5"),
+        (lambda: coin_bound([0.0], [True] * 2, delta=0), r"included must be 1 truth .* \(2,\)"),
+        (lambda: coin_bound([0.0], [0.5], delta=0), r"included must be 1 truth .* got float64"),
+        (lambda: coin_bound([0.0], [2], delta=0), r"included must be 1 truth .* got int64"),
+        (lambda: coin_bound([0.0], [True], delta=1.0), r"delta must be in \[0, 1\), got 1"),
+        (
+            lambda: coin_bound([0.0], [True], delta=0, confidence=1),
+            r"confidence .* \(0, 1\), got 1",
+        ),
+        (lambda: share_bound([], delta=0), r"scores must be one row .* 1 number, got shape \(0,\)"),
+        (lambda: share_bound([math.nan], delta=0), r"scores must be in .*, got nan"),
+        (lambda: share_bound([-2.0], delta=0), r"scores must be -ln p, in \[0, inf\], got -2.0"),
+        (lambda: share_bound([1.0], delta=-1), r"delta must be in \[0, 1\), got -1"),
+        (lambda: share_bound([1.0], delta=0, confidence=0), r"confidence .* \(0, 1\), got 0"),
+    ],
+)
+def test_bad_input_names_field_range_and_value(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def hardest(rng, k, epsilon):
+    """Return ln p and coins of a mechanism that uses up the chance of `coin_bound`.
+
+    Independent scores with the tail q(c), as far as a p-value can have it: a canary that is in has
+    P(in and score ≥ c) = min(1/2, e^ε / (e^ε + e^c)).
+    """
+    included = rng.random(k) < 0.5
+    q = rng.random(k) / 2  # P(in and score ≥ c) below 1/2, uniform for those in
+    return np.minimum(-epsilon + np.log(q / (1 - q)), 0.0), included
+
+
+@pytest.mark.parametrize(("k", "epsilon"), [(20, 1.0), (100, 3.0)])
+def test_the_coin_bound_keeps_its_confidence_and_nearly_uses_it_up(k, epsilon):
+    rng = stream(7, "hardest", k)
+    above = sum(coin_bound(*hardest(rng, k, epsilon), delta=0).value > epsilon for _ in range(2000))
+    assert 0.01 * 2000 < above <= most_allowed(2000)
+
+
+def test_the_delta_term_covers_canaries_that_are_revealed_one_by_one():
+    # (1, δ)-DP: each canary is shown by itself with chance δ. Without the term ∞ is claimed
+    # whenever one of those in is, in 1 − (1 − δ/2)^100 = 4 % of the runs, on top of the others.
+    rng, delta = stream(7, "named"), 8e-4
+    with_term = without = 0
+    for _ in range(2000):
+        log_p, included = hardest(rng, 100, 1.0)
+        log_p = np.where(rng.random(100) < delta, -math.inf, log_p)
+        with_term += coin_bound(log_p, included, delta=delta).value > 1
+        without += coin_bound(log_p, included, delta=0).value > 1
+    assert with_term <= most_allowed(2000) < without
+
+
+def shared_coin(rng, p, score, k=100):
+    """Return ln p and coins if one coin of chance `p` shows all canaries at `score`."""
+    included = rng.random(k) < 0.5
+    shown = included & (rng.random() < p)
+    return np.where(shown, -score, np.log(rng.random(k))), included
+
+
+@pytest.mark.parametrize(("p", "delta"), [(0.06, 1e-4), (0.8, 1e-4), (0.06, 0.045), (0.8, 0.6)])
+def test_scores_that_hang_on_one_coin_break_independence_only(p, delta):
+    # Truth: the others' scores show the coin, so ε = t + ln(1 − δ/p). 500 runs.
+    rng, truth = stream(7, "shared", round(100 * p)), 20 + math.log1p(-delta / p)
+    above = np.zeros(3)
+    for _ in range(500):
+        log_p, included = shared_coin(rng, p, 20.0)
+        inside = -log_p[included]
+        values = (
+            coin_bound(log_p, included, delta=delta).value,
+            share_bound(inside, delta=delta).value,
+            epsilon_lower_bound(inside, null_logsf=np.negative, delta=delta, same_run=True).value,
+        )
+        above += np.array(values) > truth
+    assert above[0] <= most_allowed(500)
+    assert above[1] <= most_allowed(500)
+    if delta == 0.6:
+        assert above[2] > 300, "the conditional bound claims too much whenever the coin shows all"
+
+
+def test_the_share_bound_uses_up_its_failures_on_a_coin_of_its_own_chance():
+    # All canaries are shown with chance 0.009 at score 30; one of five parts may fail in 1 %.
+    rng, delta = stream(7, "share"), 1e-3
+    truth = 30 + math.log1p(-delta / 0.009)
+    above = 0
+    for _ in range(2000):
+        log_p, included = shared_coin(rng, 0.009, 30.0)
+        above += share_bound(-log_p[included], delta=delta).value > truth
+    assert above <= most_allowed(2000)
+
+
+def test_gaussian_scores_keep_the_confidence_and_come_near_the_truth():
+    rng, mu = stream(7, "gaussian coins"), 3.0
+    truth, shown = epsilon_gaussian(1e-5, mu), []
+    for _ in range(300):
+        included = rng.random(200) < 0.5
+        shown.append(
+            coin_bound(log_ndtr(-rng.normal(size=200) - mu * included), included, delta=1e-5).value
+        )
+    assert sum(value > truth for value in shown) <= most_allowed(300)
+    assert 0.3 * truth < np.median(shown) < truth
