@@ -121,9 +121,9 @@ EXPERIMENTS: Final = {
     ),
     "one-shot-coverage": Entry(
         "andrew2024.coverage",
-        "Andrew et al. 2024, section 5: how often the published bound is above the truth",
-        small=5,
-        paper=40,
+        "Andrew et al. 2024, section 5: how often published bounds and ours are above the truth",
+        small=8,
+        paper=250,
     ),
     "secagg-lrt-adult": Entry(
         "ngo2024.secure_sum",
