@@ -251,7 +251,7 @@ def _our_comparison(ours: Sequence[Cell]) -> Comparison:
         source="Andrew et al. 2024, section 5",
         what=f"our bounds: largest share of runs above the true ε, {len(ours)} mechanisms",
         paper="Gaussian mechanisms only",
-        ours=f"without a condition: {', '.join(always)}; conditional: {', '.join(others)}",
+        ours=f"Without a condition: {'; '.join(always)}. Conditional: {'; '.join(others)}",
         why=f"Of {runs:,} runs, 5 % and three standard errors are {_too_often(runs):.1%}. "
         "Conditional bounds exceed it where their condition is broken.",
     )
