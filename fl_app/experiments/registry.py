@@ -121,9 +121,9 @@ EXPERIMENTS: Final = {
     ),
     "one-shot-coverage": Entry(
         "andrew2024.coverage",
-        "Andrew et al. 2024, section 5: how often the published bound is above the truth",
-        small=5,
-        paper=40,
+        "Andrew et al. 2024, section 5: how often published bounds and ours are above the truth",
+        small=8,
+        paper=185,
     ),
     "secagg-lrt-adult": Entry(
         "ngo2024.secure_sum",
@@ -250,7 +250,7 @@ EXPERIMENTS: Final = {
         "andrew2024.best_threshold",
         "Ngo et al. 2024, (8): how often bounds exceed the truth if the best threshold is taken",
         small=4,
-        paper=65,
+        paper=90,
     ),
     "textbook-examples": Entry(
         "textbook",

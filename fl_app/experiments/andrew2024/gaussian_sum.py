@@ -38,10 +38,47 @@ def simulate_cosines(dim: int, canaries: int, sigma: float, rng: np.random.Gener
     return np.asarray(factor @ inside / length)
 
 
+def simulate_rounds(
+    dim: int,
+    plays: NDArray[np.float64],
+    drift: NDArray[np.float64],
+    sigma: float,
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the products of canaries with the noised sum of each round, and these sums' products.
+
+    Args:
+        dim: Length of the vectors.
+        plays: Weight of each canary in each round, 0 where it is out (rounds, canaries).
+        drift: The honest clients' sum of each round, as weights of unit directions
+            (rounds, directions). Canaries do not know them, so they may be drawn like canaries.
+        sigma: Noise per coordinate and round.
+        rng: Source of randomness.
+
+    Returns:
+        Products (rounds, canaries) and the Gram matrix of the sums (rounds, rounds).
+    """
+    rounds, directions = drift.shape
+    rows = directions + plays.shape[1]
+    factor = _unit_rows(dim, rows, rng)  # (rows, min(rows, dim))
+    seen = factor.shape[1]
+    inside = np.hstack([drift, plays]) @ factor + sigma * rng.standard_normal((rounds, seen))
+    outside = sigma * _gaussian_rows(dim - seen, rounds, rng)
+    return inside @ factor[directions:].T, inside @ inside.T + outside @ outside.T
+
+
 def _unit_rows(dim: int, rows: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return L of C = LQ for `rows` independent uniform directions in `dim` dimensions."""
+    factor = _gaussian_rows(dim, rows, rng)
+    unit: NDArray[np.float64] = factor / np.linalg.norm(factor, axis=1, keepdims=True)
+    return unit
+
+
+def _gaussian_rows(dim: int, rows: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return L of G = LQ for a Gaussian matrix of `rows` rows in `dim` dimensions."""
+    if rows > dim:
+        return rng.standard_normal((rows, dim))
     # Row i of a Gaussian matrix: i coordinates along the rows before it, χ with dim − i beyond.
     factor = np.tril(rng.standard_normal((rows, rows)), -1)
     np.fill_diagonal(factor, np.sqrt(rng.chisquare(dim - np.arange(rows))))
-    unit: NDArray[np.float64] = factor / np.linalg.norm(factor, axis=1, keepdims=True)
-    return unit
+    return factor

@@ -36,6 +36,12 @@ def test_the_kept_audits_show_it_for_both_published_rules() -> None:
         assert (worst > most) == (whose != "ours"), (rule, worst)
 
 
+def test_where_errors_are_rare_the_two_rules_regain_most_of_what_the_band_pays() -> None:
+    found = read_cells(RESULTS / "best-threshold")["Gaussian-8-apart-small-delta-5000x1000"]
+    shown = [found[rule]["median"] for rule in ("band", "band and fixed", "fixed")]
+    assert shown == pytest.approx([6.45, 7.15, 7.21], abs=0.01)
+
+
 def test_the_best_threshold_is_the_largest_of_all_fixed_ones() -> None:
     rng = stream(1, "scores")
     inside, outside = rng.normal(1.0, 1.0, 60), rng.normal(0.0, 1.0, 60)

@@ -1,0 +1,319 @@
+"""Mechanisms whose ε is known, and every bound that an audit of one run of them gives.
+
+Each mechanism is simulated exactly, through matrices as small as the number of canaries. Some break
+what a conditional bound assumes: scores that depend on one coin, releases of low rank, mechanisms
+that are not Gaussian. Bounds without a condition must keep their confidence for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.stats import beta, hypergeom
+
+from leakmeter.auditors._types import Floats
+from leakmeter.auditors.bounds import (
+    BandAndFixed,
+    coin_bound,
+    epsilon_lower_bound,
+    guess_by_rank,
+    one_run_epsilon,
+    one_run_gaussian_epsilon,
+    share_bound,
+)
+from leakmeter.auditors.canaries.proofs import cosine_logsf, largest_cosine_log_p
+from leakmeter.auditors.canaries.transcript import null_maxima
+from leakmeter.auditors.finding import Bound
+from leakmeter.auditors.gaussian.pair import delta_gaussian, gaussian_sigma
+from leakmeter.fl_app.experiments.andrew2024.audit import CONFIDENCE
+from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_rounds
+
+Rng = np.random.Generator
+
+CANARIES, GUESSES = 200, 40  # coins of a run, and how many of them the one-run bounds guess
+TRIALS = 1000  # in each world of the game without canaries
+_DELTA = 1e-5
+_ROUNDS, _REPETITIONS = 8, 2
+_POOL = 5000  # draws of the null of the largest cosine
+_SPENT = 0.1 * (1 - CONFIDENCE)  # of the failures, for limits from these draws
+_SHOWN = 20.0  # −ln p of a canary that is shown
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mechanism with its ε.
+
+    Attributes:
+        name: For the table.
+        delta: The δ that ε belongs to.
+        epsilon: The truth.
+        audit: Runs it once and returns every bound by name.
+    """
+
+    name: str
+    delta: float
+    epsilon: float
+    audit: Callable[[Rng], Mapping[str, Bound]]
+
+    @property
+    def key(self) -> str:
+        """A name for files."""
+        words = f"{self.name} delta{self.delta:g}".replace("ε = ", "eps").replace(", ", " ")
+        return words.replace(" = ", "").replace(" ", "-")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run shows of all canaries.
+
+    Attributes:
+        log_p: ln of p-values under "out", or upper limits on them.
+        is_in: Their coins.
+        scores: What guesses rank.
+        spent: Chance that any of `log_p` is too small.
+    """
+
+    log_p: Floats
+    is_in: NDArray[np.bool_]
+    scores: Floats
+    spent: float = 0.0
+
+
+def cases() -> tuple[Case, ...]:
+    """Return every mechanism."""
+    low_rank = ((5, "rank-5 updates"), (1, "one-coordinate updates"))
+    coins = (0.06, 0.2, 0.5, 0.8)
+    return (
+        _case("no leak", 0.0, _noise),
+        *(_gaussian(f"Gaussian sum, ε = {e:g}", 10**6, e) for e in (1.0, 3.0, 10.0, 50.0)),
+        *(_gaussian(f"Gaussian sum, d = 100, ε = {e:g}", 100, e) for e in (0.0, 3.0, 10.0)),
+        *(_all_rounds(e) for e in (0.0, 3.0, 10.0)),
+        *(_low_rank(f"{name}, ε = {e:g}", rank, e) for rank, name in low_rank for e in (0.0, 10.0)),
+        _case("Laplace noise", 1.0, partial(_laplace, 1.0)),
+        _case("randomised response", 1.0, partial(_response, 1.0)),
+        *(_shared_coin(p, _DELTA) for p in coins),
+        *(_shared_coin(p, 0.75 * p) for p in coins),
+        *(
+            _case("all revealed at once", 0.0, partial(_reveal_all, chance), chance)
+            for chance in (2e-4, 0.05, 0.1, 0.2)
+        ),
+        _case("each revealed by itself", 0.0, partial(_reveal_each, 2e-4), 2e-4),
+        *(_independent(others, d) for others, d in ((20, 0.05), (5, 1e-5))),
+    )
+
+
+def _case(name: str, epsilon: float, play: Callable[[Rng], Run], delta: float = _DELTA) -> Case:
+    """Return a mechanism whose run, `play`, shows something of each canary."""
+    return Case(name, delta, epsilon, lambda rng: bounds_of(play(rng), delta))
+
+
+def bounds_of(run: Run, delta: float) -> dict[str, Bound]:
+    """Return every bound from one run with coins, those without a condition first."""
+    half, inside = (1 + CONFIDENCE) / 2, -run.log_p[run.is_in]
+    correct = guess_by_rank(run.scores[run.is_in], run.scores[~run.is_in], GUESSES)
+    counts = (run.is_in.size, GUESSES, correct, delta)
+    coins = partial(coin_bound, run.log_p, run.is_in, delta=delta)
+    # Half of the failures for each of two bounds; the larger is printed first in a report.
+    both = (coins(confidence=half + run.spent), _guessed(*counts, half))
+    one_run = partial(epsilon_lower_bound, inside, delta=delta, same_run=True)
+    return {
+        "headline": max(both, key=lambda bound: bound.value),
+        "coins": coins(confidence=CONFIDENCE + run.spent),
+        "one run": _guessed(*counts, CONFIDENCE),
+        "shares": share_bound(inside, delta=delta, confidence=CONFIDENCE + run.spent),
+        "known null": one_run(null_logsf=np.negative, confidence=CONFIDENCE + run.spent),
+        "sampled null": epsilon_lower_bound(
+            run.scores[run.is_in],
+            run.scores[~run.is_in],
+            delta=delta,
+            confidence=CONFIDENCE,
+            same_run=True,
+        ),
+        "one run, Gaussian": _guessed_gaussian(*counts, CONFIDENCE),
+    }
+
+
+# Few counts of right guesses occur, and each takes milliseconds.
+_guessed = lru_cache(maxsize=4096)(one_run_epsilon)
+_guessed_gaussian = lru_cache(maxsize=4096)(one_run_gaussian_epsilon)
+
+
+def _coins(rng: Rng) -> NDArray[np.bool_]:
+    return rng.random(CANARIES) < 0.5
+
+
+def _scored(log_p: Floats, is_in: NDArray[np.bool_]) -> Run:
+    return Run(log_p, is_in, -log_p)
+
+
+def _uniform(rng: Rng) -> Floats:
+    """Return ln p of canaries that nothing shows anything of."""
+    return -rng.standard_exponential(CANARIES)
+
+
+def _noise(rng: Rng) -> Run:
+    return _scored(_uniform(rng), _coins(rng))
+
+
+def _laplace(epsilon: float, rng: Rng) -> Run:
+    """Release each coin times ε with Laplace noise of scale 1."""
+    is_in = _coins(rng)
+    t = rng.laplace(size=CANARIES) + epsilon * is_in
+    tail = np.exp(-np.abs(t)) / 2
+    return _scored(np.where(t > 0, np.log(tail), np.log1p(-tail)), is_in)
+
+
+def _response(epsilon: float, rng: Rng) -> Run:
+    """Release each coin, or with chance 1/(1 + e^ε) its opposite; a uniform breaks ties."""
+    is_in = _coins(rng)
+    lie = 1 / (1 + math.exp(epsilon))
+    says_in = is_in ^ (rng.random(CANARIES) < lie)
+    u = rng.random(CANARIES)
+    return _scored(np.log(np.where(says_in, lie * u, lie + (1 - lie) * u)), is_in)
+
+
+def _reveal_all(chance: float, rng: Rng) -> Run:
+    """Show every canary that is in with some chance, else nothing of any: (0, chance)-DP."""
+    is_in = _coins(rng)
+    return _scored(np.where(is_in & (rng.random() < chance), -_SHOWN, _uniform(rng)), is_in)
+
+
+def _reveal_each(chance: float, rng: Rng) -> Run:
+    """Show each canary that is in with some chance, independently: (0, chance)-DP."""
+    is_in = _coins(rng)
+    shown = is_in & (rng.random(CANARIES) < chance)
+    return _scored(np.where(shown, -_SHOWN, _uniform(rng)), is_in)
+
+
+def _shared_coin(p: float, delta: float) -> Case:
+    """Return a mechanism whose one coin, of chance p, shows all canaries that are in.
+
+    Other canaries' scores show the coin. Given it, a canary that is in is always where one that is
+    out is with chance e^−t: p·(1 − e^(ε−t)) = δ.
+    """
+    name, epsilon = f"one coin shows all, p = {p:g}", _SHOWN + math.log1p(-delta / p)
+    return _case(name, epsilon, partial(_reveal_all, p), delta)
+
+
+def _gaussian(name: str, dim: int, epsilon: float) -> Case:
+    """Return the sum of all canaries that are in, with Gaussian noise (Algorithm 1)."""
+    sigma = _sigma(epsilon, 1.0)
+
+    def play(rng: Rng) -> Run:
+        is_in = _coins(rng)
+        plays = (is_in[None] * _sent(epsilon)).astype(np.float64)
+        products, gram = simulate_rounds(dim, plays, np.zeros((1, 0)), sigma, rng)
+        cosines = products[0] / math.sqrt(gram[0, 0])
+        return Run(cosine_logsf(cosines, dim), is_in, cosines)
+
+    return _case(name, epsilon, play)
+
+
+def _sigma(epsilon: float, sensitivity: float) -> float:
+    return gaussian_sigma(epsilon, _DELTA, sensitivity) if epsilon else 1.0
+
+
+def _sent(epsilon: float) -> float:
+    """Return what a canary is weighted with: nothing leaks of those that are never sent."""
+    return 1.0 if epsilon else 0.0
+
+
+def _all_rounds(epsilon: float, dim: int = 2000) -> Case:
+    """Return all models of a run in which the honest clients keep moving the same way.
+
+    Every canary that is in plays two of eight rounds: μ = √2/σ.
+    """
+    sigma = _sigma(epsilon, math.sqrt(_REPETITIONS))
+    drift = np.full((_ROUNDS, 1), 0.5 * sigma * math.sqrt(dim))  # half as long as the noise
+
+    def play(rng: Rng) -> Run:
+        is_in = _coins(rng)
+        products, gram = simulate_rounds(dim, _plays(is_in, epsilon, rng), drift, sigma, rng)
+        return _largest(products, gram, dim, is_in, rng)
+
+    return _case(f"all rounds, ε = {epsilon:g}", epsilon, play)
+
+
+def _low_rank(name: str, rank: int, epsilon: float, dim: int = 100) -> Case:
+    """Return all models of a run that releases a few coordinates only; the others never change.
+
+    With one coordinate, the cosines of a canary differ in their sign only.
+    """
+    sigma = low_rank_sigma(rank, epsilon, dim)
+
+    def play(rng: Rng) -> Run:
+        is_in = _coins(rng)
+        seen = rng.standard_normal((CANARIES, rank))
+        rest = rng.chisquare(dim - rank, (CANARIES, 1))
+        seen /= np.sqrt((seen**2).sum(axis=1, keepdims=True) + rest)
+        noise = sigma * rng.standard_normal((_ROUNDS, rank))
+        released = _plays(is_in, epsilon, rng) @ seen + noise  # (rounds, rank)
+        return _largest(released @ seen.T, released @ released.T, dim, is_in, rng)
+
+    return _case(name, epsilon, play)
+
+
+def low_rank_sigma(rank: int, epsilon: float, dim: int) -> float:
+    """Return the noise for which low-rank updates have this ε; 1 where nothing is sent.
+
+    A canary has a random length a, a² ~ Beta(rank/2, (dim − rank)/2), so δ(ε) is the mean of that
+    of a Gaussian pair √2·a/σ apart.
+    """
+    if not epsilon:
+        return 1.0
+    lengths = (np.arange(4000) + 0.5) / 4000
+    density = 2 * lengths * beta.pdf(lengths**2, rank / 2, (dim - rank) / 2) / lengths.size
+
+    def gap(log_sigma: float) -> float:
+        apart = math.sqrt(_REPETITIONS) * lengths / math.exp(log_sigma)
+        leaks = np.asarray(delta_gaussian(np.full(lengths.size, epsilon), apart))
+        return float(density @ leaks) - _DELTA
+
+    return math.exp(float(brentq(gap, math.log(1e-3), math.log(10.0))))
+
+
+def _plays(is_in: NDArray[np.bool_], epsilon: float, rng: Rng) -> Floats:
+    """Return who plays when (rounds, canaries): two rounds each."""
+    order = rng.random((_ROUNDS, CANARIES)).argsort(axis=0)
+    return np.asarray((order < _REPETITIONS) * is_in * _sent(epsilon))
+
+
+def _largest(products: Floats, gram: Floats, dim: int, is_in: NDArray[np.bool_], rng: Rng) -> Run:
+    """Return the run whose scores are largest cosines over rounds."""
+    largest = (products / np.sqrt(np.diag(gram))[:, None]).max(axis=0)
+    pool = null_maxima(gram, dim, _POOL, rng)
+    log_p = largest_cosine_log_p(largest, pool, dim, _ROUNDS, _SPENT)
+    return Run(log_p, is_in, largest, _SPENT)
+
+
+def _independent(others: int, delta: float) -> Case:
+    """Return the independent game of a secure sum: which of two updates is in it?
+
+    Of 2,000 records half are ones. A client holds 20 of them, drawn again in every trial from all
+    records, and sends its number of ones. The candidates have none and 20.
+    """
+    one = hypergeom(2000, 1000, 20).pmf(np.arange(21))
+    chances = np.ones(1)
+    for _ in range(others):
+        chances = np.convolve(chances, one)
+    low, high = np.append(chances, np.zeros(20)), np.append(np.zeros(20), chances)
+    sums, middle = np.arange(chances.size), 10 * others + 10.0
+
+    def gap(epsilon: float) -> float:
+        ways = ((low, high), (high, low))
+        return max(float(np.maximum(p - math.exp(epsilon) * q, 0).sum()) for p, q in ways) - delta
+
+    def audit(rng: Rng) -> Mapping[str, Bound]:
+        outside, inside = (rng.choice(sums, TRIALS, p=chances) + shift for shift in (0, 20))
+        prove = partial(epsilon_lower_bound, inside, outside, delta=delta, confidence=CONFIDENCE)
+        return {"trials, band": prove(), "trials, two rules": prove(rule=BandAndFixed(middle))}
+
+    name = f"independent game, {others} others"
+    # Beyond ε = 60 only sums count that one of the two candidates cannot give.
+    return Case(name, delta, float(brentq(gap, 0.0, 60.0)), audit)
