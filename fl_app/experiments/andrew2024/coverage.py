@@ -276,8 +276,8 @@ def _our_panel(ours: Sequence[Cell]) -> Panel:
         at = [n for n, cell in enumerate(ours, start=1) if name in cell["bounds"]]
         shares = [ours[n - 1]["bounds"][name]["above"] for n in at]
         is_conditional = any(ours[n - 1]["bounds"][name]["conditions"] for n in at)
-        lines.append(Line(name, at, shares, i, "x" if is_conditional else "o"))
+        lines.append(Line(name, at, shares, i, "--" if is_conditional else "-"))
     places = [1, len(ours)]
-    lines.append(Line("promised", places, [_ALLOWED] * 2, 7, ":"))
-    title = "Ours: circles without a condition, crosses conditional"
+    lines.append(Line("promised", places, [_ALLOWED] * 2, len(lines), ":"))
+    title = "Ours: solid without a condition, dashed conditional"
     return Panel(title, "mechanism, as in the table", "share of runs", tuple(lines))
