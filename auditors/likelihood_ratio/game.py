@@ -235,9 +235,18 @@ class _Sums:
         chunks = self.sampler.sample(self._model, self._others, draws, stream)
         for chunk in self._watched(str(stream[-1]), chunks, draws):
             first = chunk[0] if first is None else first
-            far = np.abs(chunk - first) > ROUNDING * np.abs(first)  # (draws, clients, dim)
+            far = np.abs(chunk - first) > self._rounding(first)  # (draws, clients, dim)
             moved += int(far.any(axis=(1, 2)).sum())
         return moved
+
+    def _rounding(self, updates: AnyFloats) -> AnyFloats:
+        """Return how much equal updates, (..., dim), may seem to differ.
+
+        An update is a difference of models, so its error is relative to the model. A small
+        coordinate is a sum of larger terms, so it is also relative to the whole update.
+        """
+        size = np.sqrt(np.mean(np.square(updates), axis=-1, keepdims=True))
+        return ROUNDING * np.maximum(np.maximum(np.abs(updates), size), np.abs(self._model))
 
     def _spread(self, draws: int, stream: Stream) -> NDArray[np.float32]:
         """Return rows whose covariance is that of the sum, from single updates.
@@ -251,7 +260,7 @@ class _Sums:
         mean = drawn.mean(axis=0, dtype=np.float64)
         drawn -= mean.astype(np.float32)
         for client, centre in enumerate(mean):  # what rounding has left of a constant is none
-            still = np.abs(drawn[:, client]).max(axis=0) <= ROUNDING * np.abs(centre)
+            still = np.abs(drawn[:, client]).max(axis=0) <= self._rounding(centre)
             drawn[:, client, still] = 0.0
         factor = 1.0
         if self.sampler.game == "partition":

@@ -178,6 +178,22 @@ def test_others_that_never_change_are_said_to_hide_nothing(gaussian_sampler) -> 
     assert play(gaussian_sampler(np.eye(DIM), frozen=True), noise_std=1.0).separation >= 0
 
 
+def test_last_bits_of_equal_updates_hide_nothing(gaussian_sampler) -> None:
+    """Single precision leaves 5e-8 of an update; a coordinate near 0 must not count as varying."""
+
+    class Rounded(gaussian_sampler):
+        def _draw(self, clients, t, path):
+            usual = super()._draw(clients, t, path)
+            usual[..., 0] = 0.0
+            return usual + 5e-8 * stream(t, *path).standard_normal(usual.shape)
+
+    with pytest.raises(ConstantSumError, match="0 of 60 further draws"):
+        play(
+            Rounded(np.eye(DIM), frozen=True),
+            effort=Effort(fit=15, candidates=5, pilot=10, trials=20),
+        )
+
+
 def test_chunks_change_the_shrinkage_a_little_and_nothing_else(gaussian_sampler) -> None:
     first = play(gaussian_sampler(np.eye(DIM), chunk=50))
     second = play(gaussian_sampler(np.eye(DIM), chunk=400))
