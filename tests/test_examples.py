@@ -107,11 +107,12 @@ def check_canaries_were_seen(report: dict[str, Any]) -> None:
     seen = [
         f
         for f in of(report, "one-shot", kind="lower_bound", server_round=None)
-        if "every round" in f["threat_model"]
+        if f["threat_model"]["sees"] == "all models"
     ]
     assert max(f["value"] for f in seen) > 1
     for f in seen:
-        assert (f["observer"], f["unit"], f["adjacency"]) == ("outsider", "client", "zero-out")
+        assert f["threat_model"]["observer"] == "outsider"
+        assert (f["unit"], f["adjacency"]) == ("client", "zero-out")
         assert (f["delta"], f["confidence"]) == (1e-5, 0.95)
     estimates = of(report, "one-shot", kind="estimate", server_round=None)
     assert all(low <= high for low, high in (f["null_band"] for f in estimates))
@@ -120,10 +121,10 @@ def check_canaries_were_seen(report: dict[str, Any]) -> None:
 def check_replays_were_judged(report: dict[str, Any]) -> None:
     """The sum of a few clients tells two updates apart, as far as 60 trials can show it."""
     [bound] = of(report, "likelihood-ratio", kind="lower_bound", server_round=None)
-    assert 0 < bound["value"] <= bound["cap"] == pytest.approx(2.15, abs=0.01)
+    assert 0 < bound["value"] <= bound["cap"] == pytest.approx(2.70, abs=0.01)
     [first] = of(report, "likelihood-ratio", kind="lower_bound", server_round=1)
-    assert "game rerun" in first["threat_model"]
-    assert of(report, "likelihood-ratio", quantity="verdict", server_round=1)
+    assert first["threat_model"]["game"] == "rerun"
+    assert of(report, "likelihood-ratio", quantity="guess", server_round=1)
     bits = of(report, "mutual-information", quantity="mutual information", server_round=1)
     assert [f["kind"] for f in bits] == ["approximation"]
     assert 0 < bits[0]["value"] < 50
@@ -135,7 +136,8 @@ def test_after_leaves_a_report_with_sense(
 ) -> None:
     report = audit(example, tmp_path, monkeypatch)
     assert report["failures"] == []
-    assert report["limitations"] == []  # all can be done
+    # All can be done; canaries are as few as the clients.
+    assert {one["auditor"] for one in report["limitations"]} <= {"one-shot"}
     planned = settings(example / "after")["config"]["num-server-rounds"]
     assert 6 <= len(report["rounds"]) <= planned
     check_canaries_were_seen(report)

@@ -145,7 +145,7 @@ class OneShotCanaries(Auditor):
         return canary_limitations(project, canaries=self._k, included=included, seats=self.seats)
 
     @property
-    def played(self) -> tuple[int, int]:
+    def canaries_played(self) -> tuple[int, int]:
         """Canaries that have taken part so far, and those that the plan includes."""
         return int((self._played > 0).sum()), int(self._included.sum())
 

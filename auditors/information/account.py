@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from typing import Any
@@ -98,12 +99,13 @@ class Account:
         if not seen:
             return None
         most = max(entry.audited for entry in seen)
+        # Exact sums: a resumed run has its clients in another order.
         share = most / sum(entry.audited for entry in seen)
         return Entry(
             audited=most,
-            nats=share * sum(entry.nats for entry in seen),
+            nats=share * math.fsum(entry.nats for entry in seen),
             variance=share**2 * self.variance,
-            alike=share * sum(entry.alike for entry in seen),
+            alike=share * math.fsum(entry.alike for entry in seen),
         )
 
     def most_bound(self, target: int | None) -> int | None:

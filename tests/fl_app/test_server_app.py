@@ -63,7 +63,7 @@ def test_the_apps_leave_the_report_that_the_inline_engine_leaves(
     run(tiny_config, out=str(tmp_path / "apps"))
     said = capsys.readouterr().out
     assert said.startswith(f"run folder: {tmp_path / 'apps'}\n")
-    assert "What the whole run leaks" in said
+    assert "What the run leaks" in said
     assert said.endswith(f"page: {tmp_path / 'apps/report.html'}\n")
     assert (tmp_path / "apps/report.html").exists()
     launch(RunFolder.create(tmp_path / "inline", tiny_config), Progress())

@@ -321,10 +321,10 @@ def test_a_seat_that_failed_does_not_count_as_played() -> None:
         return replace(view, instructed=answered)
 
     auditor = OneShotCanaries(seats=20, include="all")
-    assert auditor.played == (0, 0)  # before it has a plan
+    assert auditor.canaries_played == (0, 0)  # before it has a plan
     findings = play(auditor, dim=200, rounds=4, change=drop_half)
     assert checked(findings, "all models").sample_sizes == {"included": 40, "unobserved": 120}
-    assert auditor.played == (40, 80)
+    assert auditor.canaries_played == (40, 80)
 
 
 def test_canaries_of_an_abandoned_round_count_as_unobserved() -> None:
@@ -335,7 +335,7 @@ def test_canaries_of_an_abandoned_round_count_as_unobserved() -> None:
     findings = play(auditor, dim=200, rounds=4, sigma=0.2, change=abandon)
     assert [f.kind for f in findings[:4]] == ["estimate", "diagnostic", "estimate", "estimate"]
     assert checked(findings, "all models").sample_sizes == {"included": 30, "unobserved": 50}
-    assert auditor.played == (30, 40)
+    assert auditor.canaries_played == (30, 40)
     known = of_the_run(findings)[KNOWN]
     assert known.value > (known.null_band or (0, np.inf))[1]  # the others are still found
 
@@ -353,7 +353,7 @@ def test_a_run_whose_coins_all_say_out_says_nothing_of_epsilon() -> None:
     seed = next(s for s in range(100) if not any(coins(s, canaries=3)))
     auditor = OneShotCanaries(seats=3, seed=seed)
     findings = play(auditor, dim=200)
-    assert auditor.played == (0, 0)
+    assert auditor.canaries_played == (0, 0)
     assert findings
     for finding in findings:
         assert (finding.kind, finding.quantity) == ("diagnostic", "canaries")
@@ -443,7 +443,7 @@ def test_canaries_of_another_auditor_are_not_counted() -> None:
 
     auditor = OneShotCanaries(seats=10)
     play(auditor, dim=200, rounds=2, change=foreign)
-    assert auditor.played[0] == 0
+    assert auditor.canaries_played[0] == 0
 
 
 @pytest.mark.parametrize(

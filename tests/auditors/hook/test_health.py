@@ -10,9 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
-from leakmeter.auditors.not_covered import NotCovered
 
-from leakmeter.auditors import Audited, Auditor, Canary, RoundFacts, RoundView, canary_mod, tap_mod
+from leakmeter.auditors import (
+    Audited,
+    Auditor,
+    Canary,
+    OneShotCanaries,
+    RoundFacts,
+    RoundView,
+    canary_mod,
+    tap_mod,
+)
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.health import Health
 from leakmeter.clients import MaskMod, NoiseMod
@@ -219,7 +227,7 @@ def test_clipped_updates_are_counted_with_and_without_a_tap(federation: Any, mod
 
 def test_auditors_without_canaries_have_none_to_count() -> None:
     assert Auditor().canaries_played is None
-    assert NotCovered(Watch()).canaries_played == (0, 12)
+    assert OneShotCanaries(seats=2).canaries_played == (0, 0)  # before it has a plan
 
 
 def test_our_error_code_is_none_of_flowers() -> None:

@@ -91,7 +91,7 @@ def test_few_honest_clients_are_said() -> None:
             5,
             [
                 "round 1 has 3 honest clients beside 2 canary seats: its Gaussian approximation is "
-                "poor for so few; the lower bound holds all the same"
+                "poor for so few; the lower bound holds"
             ],
         ),
         (6, []),

@@ -390,7 +390,7 @@ def test_a_whole_run_leaves_its_folder(finished: Path) -> None:
 
 def test_the_report_says_what_ran_and_what_was_found(finished: Path, tiny_config: Config) -> None:
     report = json.loads((finished / "report.json").read_text())
-    assert report["schema"] == "leakmeter-report/1"
+    assert report["schema"] == "leakmeter-report/2"
     assert Config.from_mapping(report["config"]) == tiny_config
     assert [line["server_round"] for line in report["rounds"]] == [1, 2, 3, 4]
     assert all(0 <= line["accuracy"] <= 1 for line in report["rounds"])
@@ -443,7 +443,7 @@ def test_every_round_and_every_finding_is_shown_in_plain_lines(
     rounds = [line for line in lines if line.startswith("round ")]
     assert [line.split()[1] for line in rounds] == ["1/4", "2/4", "3/4", "4/4"]
     assert all(" accuracy 0." in line and " one-shot " in line for line in rounds)
-    assert "What the whole run leaks" in printed.out
+    assert "What the run leaks" in printed.out
     assert "ε ≈ " in printed.out
     report = Path(lines[-1].removeprefix("report: "))
     assert report.name == "report.json"
@@ -471,7 +471,7 @@ def test_an_unaudited_run_has_rounds_and_no_findings(
     assert main([*tiny, "--auditors", "none", "--secagg", "off", "--out", "run"]) == 0
     report = json.loads((tmp_path / "run/report.json").read_text())
     assert (len(report["rounds"]), report["findings"]) == (4, [])
-    assert "What the whole run leaks" not in capsys.readouterr().out
+    assert "What the run leaks" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -561,7 +561,9 @@ def test_a_round_with_too_few_for_a_secure_sum_is_abandoned_and_the_next_goes_on
     assert [line["num_clients"] for line in report["rounds"]] == [5, 0, 5, 5]
     assert report["rounds"][1]["accuracy"] == report["rounds"][0]["accuracy"]
     [finding] = [f for f in report["findings"] if f["auditor"] == "secure-sum"]
-    assert finding["details"] == {"rounds": 3, "abandoned": 1}
+    assert finding["facts"]["abandoned"] == 1
+    [warning] = [w for w in report["warnings"] if w["kind"] == "abandoned-rounds"]
+    assert (warning["count"], warning["total"]) == (1, 4)
 
 
 def test_a_round_without_any_client_ends_the_run(
