@@ -83,8 +83,8 @@ def test_few_honest_clients_are_said() -> None:
         (
             3,
             [
-                "round 1 has 1 honest client beside 2 canary seats: a sum hides a client among "
-                "others only; not audited"
+                "round 1 has 1 honest client beside 2 canary seats: a sum hides a client only "
+                "among others; not audited"
             ],
         ),
         (
