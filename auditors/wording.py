@@ -219,7 +219,7 @@ def remark(finding: Finding) -> str:
         case "guarantee":
             return "promises practically nothing"
         case _:
-            return f"above {CERTAIN:g} an attacker would be practically certain"
+            return "practically certain if right"
 
 
 def condition(finding: Finding) -> str:
