@@ -45,7 +45,7 @@ def test_rounding_never_makes_a_bound_stronger(exact: float, digits: int) -> Non
         ({"kind": "guarantee", "value": 344.5}, "ε ≤ 350 (promises practically nothing)"),
         (
             {"value": 7713.6},
-            "ε ≈ 7,700 (above 20 an attacker would be practically certain)",
+            "ε ≈ 7,700 (practically certain if right)",
         ),
         (
             {"kind": "lower_bound", "confidence": 0.9, "assumptions": ("a holds", "b holds.")},

@@ -65,7 +65,7 @@ def test_above_20_an_attacker_is_practically_certain() -> None:
     assert "586" not in said
     assert "some outcomes make the attacker practically certain" in said
     _, said = one(finding(value=362.4, null_band=(0.1, 0.5)))
-    assert "ε ≈ 360 (above 20 an attacker would be practically certain)" in said
+    assert "ε ≈ 360 (practically certain if right)" in said
     verdict, said = one(guarantee(344.5))
     assert "ε ≤ 350 (promises practically nothing)" in said
     assert verdict.level == "open"  # no green badge
