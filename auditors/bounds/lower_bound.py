@@ -155,9 +155,9 @@ def _words(rule: Rule, limit: Limit, confidence: float, null_is_known: bool) -> 
             words = f"threshold chosen on a pilot share of {fraction:g} (seed {seed})"
         case SimultaneousBand():
             words = band
-        case BandAndFixed(threshold, share):
-            words = f"larger of two: threshold {threshold:g} fixed beforehand, which gets "
-            words += f"{100 * share:g} % of the failures, and {band}"
+        case BandAndFixed(_, share):
+            words = f"larger of two: a threshold fixed beforehand ({100 * share:g} % of the "
+            words += f"failures) and the {band}"
         case Bonferroni(num_counts):
             words = f"best threshold, Bonferroni over up to {num_counts} counts"
     kind = "Clopper-Pearson limits"

@@ -15,7 +15,6 @@ from leakmeter.auditors.run_log import RoundLine
 from leakmeter.auditors.wording import (
     both_ends,
     claim,
-    counted,
     evidence,
     null_band,
     quantity,
@@ -151,7 +150,7 @@ def _block(group: Group) -> list[str]:
         lines += [_line(one) for one in (f, upper) if one is not None]
     lines += surprises(group)
     if more := unsaid_bounds(group.findings):
-        lines.append(f"and {counted(more, 'more lower bound')}, by other methods")
+        lines.append(f"and {more}: see report.json")
     # Where there is no number, say why.
     return lines or list(dict.fromkeys(f"{f.auditor}: {f.rule}" for f in group.findings))
 

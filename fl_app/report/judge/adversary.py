@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from leakmeter.auditors.finding import Finding, ThreatModel
-from leakmeter.auditors.wording import attacker, is_epsilon, sentence
+from leakmeter.auditors.wording import attacker, counted, is_epsilon, sentence
 
 # What leads: a bound before what is merely estimated, and that before what is promised.
 _ORDER = ("lower_bound", "estimate", "approximation", "guarantee", "diagnostic")
@@ -123,12 +123,14 @@ def leading(findings: Iterable[Finding]) -> list[Finding]:
     return kept
 
 
-def unsaid_bounds(findings: Sequence[Finding]) -> int:
-    """Return how many lower bounds `leading` leaves to the table."""
-    every, first = (
-        sum(f.kind == "lower_bound" for f in some) for some in (findings, leading(findings))
-    )
-    return every - first
+def unsaid_bounds(findings: Sequence[Finding]) -> str:
+    """Return how many lower bounds `leading` leaves to the table, in words; empty if none."""
+    said = leading(findings)
+    left = [f for f in findings if f.kind == "lower_bound" and f not in said]
+    conditional = sum(f.is_conditional for f in left)
+    counts = ((len(left) - conditional, "by other methods"), (conditional, "under conditions"))
+    words = [f"{counted(count, 'more lower bound')} {how}" for count, how in counts if count]
+    return " and ".join(words)
 
 
 def covers(guarantee: Finding, bound: Finding) -> bool:

@@ -11,7 +11,6 @@ from leakmeter.auditors.wording import (
     INFORMATION,
     capital,
     claim,
-    counted,
     evidence,
     is_certain,
     is_epsilon,
@@ -58,8 +57,8 @@ def found(group: Group) -> tuple[str, ...]:
     sentences += surprises(group)
     if extra := unsaid_bounds(group.findings):
         sentences.append(
-            f"{counted(extra, 'more lower bound')} by other methods: see the table. The largest of "
-            "several has less confidence than each by itself."
+            f"{extra}: see the table. The largest of several has less confidence than each by "
+            "itself."
         )
     return tuple(sentences)
 

@@ -201,7 +201,9 @@ def test_of_several_bounds_the_first_is_shown_and_not_the_largest() -> None:
     text = summary(bound(value=1.0, rule="first (in few words)"), bound(value=9.0), bound())
     assert "ε ≥ 1 at δ = 1e-05, 95 % confidence (one-shot: first (in few words))" in text
     assert "≥ 9" not in text
-    assert "and 2 more lower bounds, by other methods" in text
+    assert "and 2 more lower bounds by other methods: see report.json" in text
+    weak = bound(value=9.0, assumptions=(Assumption.INDEPENDENT_SCORES,))
+    assert "and 1 more lower bound under conditions: see" in summary(bound(value=1.0), weak)
     others = summary(bound(value=1.0), bound(value=9.0, auditor="other"))
     assert "≥ 9" in others  # another auditor has its own
     assert "more lower bound" not in others
