@@ -131,6 +131,15 @@ class RoundMessages:
     weight_key: str
 
 
+class DivergedError(ValueError):
+    """Models or updates of a round are not finite, so an auditor cannot judge it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "training diverged: rounds whose models or updates are not finite are not audited"
+        )
+
+
 class UnableError(ValueError):
     """An auditor can do nothing in this project. The text says why, and what to do."""
 

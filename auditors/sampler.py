@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import Project, RoundMessages, RoundView
+from leakmeter.auditors._types import AnyFloats, Vector
+from leakmeter.auditors.auditor import DivergedError, Project, RoundMessages, RoundView
 from leakmeter.auditors.finding import Game
 
 
@@ -48,6 +48,18 @@ ROUNDING: Final = 4 * float(np.finfo(np.float32).eps)
 # Games in which the other clients never hold the records of the client under attack although data
 # are drawn again. In "rerun" everyone keeps their own; in "independent" nothing is held out.
 HOLDING_OUT: Final = frozenset[Game]({"partition", "independent-held-out"})
+
+
+def finite(chunks: Iterable[AnyFloats]) -> Iterator[AnyFloats]:
+    """Yield sampled updates; raise where one is not finite, since NaN compares as "no change".
+
+    Raises:
+        DivergedError: An update is not finite.
+    """
+    for chunk in chunks:
+        if not np.isfinite(chunk).all():
+            raise DivergedError
+        yield chunk
 
 
 class UpdateSampler(ABC):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.canaries.proofs import cosine_logsf, largest_cosine_log_p
 from leakmeter.auditors.canary import canary_products
 
@@ -36,8 +37,7 @@ class Transcript:
         with np.errstate(over="ignore"):
             kept = change.astype(np.float32)
         if not np.isfinite(kept).all():  # else a diverged model would seem to hide everyone
-            worst = change[~np.isfinite(kept)][0]
-            raise ValueError(f"the model must change by finite numbers, got {worst}")
+            raise DivergedError
         # Products are those of what is kept, so that their null is exact to the last digit.
         exact = kept.astype(np.float64)
         products = canary_products(self._seed, self._canaries, exact)

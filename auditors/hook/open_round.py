@@ -143,7 +143,8 @@ class OpenRound:
         # One canary that was seen shows the mod; noise of the clients' own may cover an empty seat.
         if any(answered[c].included for c in done):
             done |= {c for c, o in answered.items() if not o.included}
-        refused = [c for c in answered if c not in done]
+        # A seat whose update is not finite has trained a diverged model; that is another warning.
+        refused = [c for c in answered if c not in done and np.isfinite(updates[c]).all()]
         if refused:
             _log.warning("%d of %d %s", len(refused), len(answered), NO_CANARIES)
         return {c: o for c, o in answered.items() if c in done}, refused

@@ -9,6 +9,7 @@ from typing import Any
 from leakmeter.auditors.auditor import (
     Auditor,
     Canary,
+    DivergedError,
     Project,
     RoundMessages,
     RoundView,
@@ -123,6 +124,8 @@ class Panel:
                 found = auditor.observe(view)
                 findings += found
                 self._spoke |= {auditor.name} if found else set()
+            except DivergedError as error:  # the next round may be better
+                self._note(auditor, str(error))
             except Exception as error:
                 self._drop(auditor, f"round {view.server_round}", error)
         return findings

@@ -26,7 +26,7 @@ from leakmeter.auditors.information.logdet import (
 )
 from leakmeter.auditors.information.per_client import each_information, most_directions
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import ROUNDING, Stream, UpdateSampler
+from leakmeter.auditors.sampler import ROUNDING, Stream, UpdateSampler, finite
 
 if TYPE_CHECKING:
     from leakmeter.auditors.information.mine.estimator import NeuralEstimate
@@ -273,9 +273,8 @@ class _Draws:
     ) -> Iterator[NDArray[np.floating[Any]]]:
         done = 0
         self._watch(stage, 0.0)
-        for chunk in self._sampler.sample(
-            self._model, self._clients, draws, stream, project=project
-        ):
+        drawn = self._sampler.sample(self._model, self._clients, draws, stream, project=project)
+        for chunk in finite(drawn):
             yield chunk
             done += len(chunk)
             self._watch(stage, done / draws)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import AnyFloats, Vector, Watch
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.likelihood_ratio.challenge import Challenge, between, challenge
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
 from leakmeter.auditors.likelihood_ratio.sum_law import (
@@ -25,7 +26,7 @@ from leakmeter.auditors.likelihood_ratio.sum_law import (
     SumLaw,
 )
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import ROUNDING, Stream, UpdateSampler
+from leakmeter.auditors.sampler import ROUNDING, Stream, UpdateSampler, finite
 
 # Up to this dimension the span of the others' updates is sampled, if the fit had so many updates
 # of each client: fewer do not show what a sum never reaches.
@@ -168,7 +169,9 @@ def duel(
         raise ConstantSumError(draws, sums.moved(draws, (*stream, "test"))) from None
     watch("candidates", 0.0)
     drawn = (*stream, "candidates")
-    rows = np.concatenate(list(sampler.sample(model, [target], effort.candidates, drawn)))[:, 0]
+    rows = np.concatenate(list(finite(sampler.sample(model, [target], effort.candidates, drawn))))[
+        :, 0
+    ]
     tests = [challenge(rows, law) for law in laws]
     sums.sampler = sampler.apart(target, drawn, sorted({i for t in tests for i in t.pair}))
     pilot = sums.along(tests, effort.pilot, (*stream, "pilot"), added)
@@ -222,6 +225,8 @@ class _Sums:
         if updates >= 2 * dim:
             draws = each if self.sampler.game == "rerun" else max(updates, 3 * len(self._others))
             moments = self.sampler.moments(self._model, self._others, draws, stream)
+            if not np.isfinite(moments.mean).all():
+                raise DivergedError
             return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
         rows = self._spread(each, stream)
         freedom = len(rows) - len(self._others)
@@ -335,7 +340,7 @@ class _Sums:
 
     def _watched(self, stage: str, chunks: Iterator[AnyFloats], draws: int) -> Iterator[AnyFloats]:
         done = 0
-        for chunk in chunks:
+        for chunk in finite(chunks):
             yield chunk
             done += len(chunk)
             self._watch(stage, done / draws)

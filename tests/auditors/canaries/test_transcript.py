@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
+from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.rng import stream
@@ -88,5 +89,5 @@ def test_it_goes_on_from_its_state() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
 def test_numbers_that_are_none_or_too_large_are_refused(bad: float) -> None:
-    with pytest.raises(ValueError, match="the model must change by finite numbers, got"):
+    with pytest.raises(DivergedError):
         transcript(1).add(np.full(DIM, bad))
