@@ -98,16 +98,14 @@ _SENTENCES: Final[dict[Assumption, str]] = {
     _A.FIXED_THRESHOLD: "the threshold was fixed before the scores were seen",
     _A.KNOWN_NULL: "the distribution of the scores of excluded samples is known exactly",
     _A.GAUSSIAN_MECHANISM: "the mechanism is Gaussian (μ-GDP for some μ)",
-    _A.FAIR_COINS: "a fair coin, independent of everything else, decided about each canary",
+    _A.FAIR_COINS: "a fair and independent coin decided whether each canary takes part",
     _A.FIXED_GUESSES: "the number of guesses was fixed before their success was seen",
     _A.UNIFORM_CANARIES: "canaries are uniform on the sphere and used nowhere else",
     _A.GAUSSIAN_COSINES_NULL_STD: (
         "cosines of included canaries are Gaussian with the standard deviation of excluded ones"
     ),
     _A.GAUSSIAN_COSINES: "cosines of included canaries are Gaussian",
-    _A.GAUSSIAN_MAXIMA: (
-        "the largest cosines are Gaussian; they are skewed, so large values are extrapolated"
-    ),
+    _A.GAUSSIAN_MAXIMA: ("the largest cosines are Gaussian, although largest values are skewed"),
     _A.SEAT_SENDS_ZERO: "the seat of an excluded canary sends a zero update of the same weight",
     _A.SEAT_STAYS_HONEST: "the seat of an excluded canary trains as usual, a weaker test than zero",
     _A.ALL_CANARIES_PLAY: "all canaries take part; the null comes from canaries that nobody sent",
@@ -118,7 +116,7 @@ _SENTENCES: Final[dict[Assumption, str]] = {
     _A.KNOWN_SEATS: "the attacker knows what canary seats send",
     _A.GAUSSIAN_ROUNDING: "the trials model the rounding of the sum as Gaussian",
     _A.GAUSSIAN_SUM: "the aggregate of the other clients is Gaussian along the test",
-    _A.THIS_ROUND_ONLY: "the result says nothing about other rounds",
+    _A.THIS_ROUND_ONLY: "only this round is attacked",
     _A.ANY_WEIGHTS: "the other clients' updates may enter the sum with any weights",
     _A.TRIALS_BY_FORMULA: "trials follow the stated Gaussian distribution, not the code",
     _A.TRIALS_BY_CODE: "trials run the code of the mechanism",
@@ -128,9 +126,9 @@ _SENTENCES: Final[dict[Assumption, str]] = {
     _A.OTHERS_ADD_OWN_NOISE: "the other clients hold the data and add the noise of this run",
     _A.MEASURED_EIGENVALUES: "eigenvalues are those of these data and this model only",
     _A.RECORDS_ALIKE: "members and held-out records come from the same distribution",
-    _A.GAUSSIAN_UPDATES: "updates are Gaussian; otherwise the figure may err in either direction",
+    _A.GAUSSIAN_UPDATES: "updates are Gaussian",
     _A.ALIKE_GAUSSIAN_UPDATES: "updates are independent, identically distributed and Gaussian",
-    _A.GOOD_CRITIC: "the critic approximates the density ratio; what it misses is not counted",
+    _A.GOOD_CRITIC: "the critic approximates the density ratio",
     _A.FRESH_EVERY_ROUND: "what a round reveals was not revealed by earlier rounds",
     _A.ALIKE_GRADIENTS: "gradients of the clients are independent and identically distributed",
     _A.WHITENED_INDEPENDENT: "whitened gradients have independent entries and the stated C₀",
@@ -147,8 +145,8 @@ _SENTENCES: Final[dict[Assumption, str]] = {
         "number"
     ),
     _A.REAL_GAUSSIAN: (
-        "noise is Gaussian over the real numbers; float64 samples are open to attacks on their "
-        "lowest bits"
+        "noise is Gaussian over the real numbers: nobody attacks the lowest bits of its float64 "
+        "samples"
     ),
     _A.HONEST_NOISE: "contributors other than the colluders add their noise and keep it secret",
     _A.COARSE_ROUNDING: (
@@ -171,7 +169,7 @@ _SENTENCES: Final[dict[Assumption, str]] = {
     _A.GAUSSIAN_WEIGHTS: "every client weights its examples with Gaussians, drawn in every round",
     _A.LASTING_FLOOR: (
         "the smallest eigenvalue of every client's sampling covariance stays, whichever record is "
-        "replaced; a measurement does not show this"
+        "replaced"
     ),
     _A.ISOTROPIC_FLOOR: "every client adds at least its noise floor to each coordinate",
     _A.FILLED_FLOOR: (
@@ -183,7 +181,7 @@ _SENTENCES: Final[dict[Assumption, str]] = {
         "lists are not signed"
     ),
     _A.COMPUTATIONAL: "X25519, HKDF-SHA256 and AES are secure",
-    _A.SUM_NOT_JUDGED: "the validity of inputs, and what the sum itself reveals, are not covered",
+    _A.SUM_NOT_JUDGED: "only single updates are to be hidden, not what their sum reveals",
     _A.RATES_FIXED_BEFOREHAND: (
         "at most the stated shares of clients drop out and collude, fixed before the graphs are "
         "drawn"

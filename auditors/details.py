@@ -1,7 +1,7 @@
-"""What a report draws of a finding: a few small types, told apart by their `type`.
+"""What a report draws of a finding: a few small types with a `type` tag.
 
-Every list is checked when it is made, so a figure needs no checks of its own. Numbers that stand
-alone are `Finding.facts`.
+Every list is checked when it is made, so a figure needs no checks of its own. Single numbers are
+`Finding.facts`.
 """
 
 from __future__ import annotations

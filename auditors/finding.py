@@ -32,7 +32,8 @@ Sees = Literal["updates", "round sum", "noised sum", "all models", "round model"
 Holds = Literal["canary", "two updates", "two data sets", "record"]
 # Which randomness each trial draws again. "independent-held-out" keeps the candidates' records
 # away from the other clients, which "independent" does not.
-Game = Literal["rerun", "partition", "independent", "independent-held-out"]
+# "worst-data" draws noise only, with the other clients' data at their worst.
+Game = Literal["rerun", "partition", "independent", "independent-held-out", "worst-data"]
 # What a number is. An auditor of your own may use other words, which are printed as they are.
 Quantity = Literal[
     "epsilon",

@@ -40,13 +40,14 @@ CERTAIN: Final = 20.0  # an ε above which an attacker is practically certain
 _DIGITS: Final = 3  # that count, in every number for people
 # What each game draws again.
 GAMES: Final[Mapping[Game, str]] = {
-    "rerun": "each trial keeps the clients' data and draws new batches",
+    "rerun": "each trial keeps the clients' data and draws batches or weights again",
     "partition": "each trial partitions one known data set among all clients",
     "independent": "each trial draws the data of every other client independently",
     "independent-held-out": (
         "each trial draws the data of every other client independently, never the records of the "
         "client under attack"
     ),
+    "worst-data": "the other clients hold the worst data, which add nothing but their noise floor",
 }
 _OBSERVERS: Final[Mapping[Observer, str]] = {
     "server": "server",

@@ -80,7 +80,8 @@ class Words:
             found.append(self.finding(figure, known, drawn=(self.spread(sums),)))
         if measured.neural is not None:
             found.append(self._neural(measured.neural, known, limit))
-        if whole is not None:
+        # Where an entropy is asked for and not known, the formula may exceed what is random.
+        if whole is not None and (limit is not None or self.limit is None):
             found.append(self.finding(whole.limited(limit), {}, WHOLE))
         return found
 

@@ -40,9 +40,10 @@ from leakmeter.auditors.rng import stream
 # randomness.
 Draw = Callable[[Indices, np.random.Generator], Floats]
 
-# Only noise is random where the others are at their floor, whatever their data.
-WORST_CASE = ThreatModel(observer="server", sees="round sum", holds="record", knows_cohort=True)
-THIS_RUN = replace(WORST_CASE, game="rerun")
+THIS_RUN = ThreatModel(
+    observer="server", sees="round sum", holds="record", knows_cohort=True, game="rerun"
+)
+WORST_CASE = replace(THIS_RUN, game="worst-data")
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,7 +54,8 @@ def test_a_run_guarantees_and_audits_a_record(tmp_path: Path) -> None:
     bounds = [f for f in found if f["auditor"] == "record-likelihood-ratio"]
     # Of the first round and of the run: at the worst data of the others, and with their own.
     games = [(f["server_round"], f["threat_model"]["game"]) for f in bounds]
-    assert games == [(1, None), (1, "rerun"), (None, None), (None, "rerun")]
+    worst = "worst-data"
+    assert games == [(1, worst), (1, "rerun"), (None, worst), (None, "rerun")]
     for bound in bounds:
         assert (bound["unit"], bound["adjacency"], bound["delta"]) == ("record", "replace", 1e-3)
         assert bound["value"] <= priced["value"]

@@ -169,7 +169,7 @@ def test_the_noise_of_the_others_own_data_hides_more_than_their_floor(by_code: b
     assert run.bound.value < epsilon_gaussian(DELTA, (2 / 3) / math.sqrt(6.0)) < worst.bound.value
     assert Assumption.OTHERS_ADD_FLOOR_ONLY in worst.bound.assumptions
     assert Assumption.OTHERS_ADD_OWN_NOISE in run.bound.assumptions
-    assert (worst.threat_model.game, run.threat_model.game) == (None, "rerun")
+    assert (worst.threat_model.game, run.threat_model.game) == ("worst-data", "rerun")
 
 
 def test_the_worst_of_the_pairs_is_chosen() -> None:
@@ -270,7 +270,7 @@ def test_worst_case_and_this_run_are_two_findings_that_one_guarantee_covers() ->
     guarantee = guarantee_of([Round((Contribution(0.05, 1.0, 2, 5),) * 3)], DELTA)
     priced = guarantee.finding("accountant").threat_model
     for found in (of_round, of_run):
-        assert [f.threat_model.game for f in found] == [None, "rerun"]
+        assert [f.threat_model.game for f in found] == ["worst-data", "rerun"]
         assert all(f.threat_model.is_within(priced) for f in found)
         assert len({f.threat_model for f in found}) == 2  # so no table puts them into one row
     assert [len(f.details) for f in of_run] == [2, 2]
