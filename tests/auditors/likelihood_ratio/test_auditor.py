@@ -9,7 +9,7 @@ import pytest
 
 from leakmeter.auditors import LikelihoodRatio, check_auditor
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
+from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts, RoundView
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed
 from leakmeter.auditors.details import ErrorCurve
@@ -393,3 +393,13 @@ def test_the_gaussian_approximation_is_left_out_where_the_scores_are_not_gaussia
     (guess,) = by_name(found, "guess")
     assert (guess.facts["expected_error"] is not None) == is_gaussian
     assert len(by_name(found, "epsilon", "lower_bound")) == 1  # which does not depend on it
+
+
+@pytest.mark.parametrize("fit", [10, 500])
+def test_updates_that_are_not_finite_are_not_called_equal(gaussian_sampler, fit: int) -> None:
+    # Once: "the other clients sent the same in all 60 draws". Comparisons with NaN are false.
+    sampler = gaussian_sampler(np.full((DIM, DIM), np.inf))
+    auditor = LikelihoodRatio(sampler, effort=replace(QUICK, fit=fit))
+    auditor.begin(DIM, 1)
+    with np.errstate(invalid="ignore"), pytest.raises(DivergedError):
+        auditor.observe(view_of())
