@@ -90,6 +90,8 @@ class Assurance:
 
     def _amplified(self, delta: float) -> Iterator[Finding]:
         """Yield what holds against those who see models but not who took part."""
+        if self.colluders:
+            return  # a colluder that is drawn gets its peers' keys, and so learns the cohort
         left = delta
         if all(r.sampling == "poisson" for r in self.releases):
             if not isinstance(self.noise, Central):

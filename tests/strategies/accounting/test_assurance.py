@@ -99,6 +99,12 @@ def test_clients_that_take_their_noise_away_are_not_amplified() -> None:
         assert amplified(found) == []
 
 
+def test_colluders_learn_cohorts_so_nothing_is_amplified_beside_them() -> None:
+    alone = Assurance(Distributed(2.0, 3), (fixed(),) * 4, 3)
+    assert len(amplified(alone.findings(DELTA))) == 1
+    assert amplified(replace(alone, colluders=1).findings(DELTA)) == []
+
+
 def test_rounds_too_thin_for_a_secure_sum_cost_delta() -> None:
     def sampled(assurance: Assurance) -> list[Finding]:
         found = assurance.findings(DELTA)
