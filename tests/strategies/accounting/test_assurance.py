@@ -265,8 +265,23 @@ def test_noise_below_two_rounding_steps_is_an_approximation() -> None:
 def test_local_noise_counts_the_others_only_if_rounding_is_fine() -> None:
     spending = Spending(Local(1.0))
     spending.add(Release(0.0, 1.0), range(4), share_std=0.5, step=0.3)
-    assert (spending.releases[0].noise_std, spending.single[0].noise_std) == (0.5, 0.5)
-    assert {f.kind for f in spending.assurance().findings(DELTA)} == {"guarantee"}
+    found = spending.assurance()
+    assert (found.releases[0].noise_std, found.single[0].noise_std) == (0.5, 0.5)
+    assert {f.kind for f in found.findings(DELTA)} == {"guarantee"}
+
+
+def test_local_noise_of_colluders_in_a_secure_sum_does_not_count() -> None:
+    # Once all nine shares were counted beside a secure sum that bears five colluders.
+    spending = Spending(Local(2.0))
+    for bearable in (6, 5):
+        spending.add(Release(0.0, 1.0), range(9), share_std=2.0, step=0.1, bearable=bearable)
+    found = spending.assurance()
+    assert [r.noise_std for r in found.releases] == pytest.approx([2.0 * math.sqrt(9 - 5)] * 2)
+    assert [r.noise_std for r in found.single] == [2.0, 2.0]
+    assert {f.threat_model.colluders for f in found.findings(DELTA)} == {5}
+    # The client's own noise is left in any case.
+    spending.add(Release(0.0, 1.0), range(3), share_std=2.0, step=0.1, bearable=5)
+    assert spending.assurance().releases[-1].noise_std == 2.0
 
 
 def test_spending_comes_back_from_its_state() -> None:
