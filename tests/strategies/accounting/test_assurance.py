@@ -225,22 +225,29 @@ def test_what_distinguishes_two_updates_of_a_client_has_a_guarantee_to_stand_aga
     assert shown.is_within(guarantee.threat_model)
 
 
-def test_guarantees_are_priced_for_the_rounds_of_a_canary_where_these_are_more() -> None:
-    # z = 0.1, δ = 1e-5, one participation: 91.8. Canaries of five rounds showed 206.8 beside it.
+def test_guarantees_are_priced_for_clients_and_for_canaries_that_play_more_often() -> None:
+    # z = 0.1, δ = 1e-5, one participation: 91.8. Canaries of five rounds showed 206.8 beside it;
+    # then only their price was printed, and the clients' own was not.
     spending = Spending(Central(0.1))
     for number in range(5):
         clients = [2 * number, 2 * number + 1]
         spending.add(Release(0.1, 1.0), clients, share_std=0.0, step=0.0, canaries=["7/0"])
     assert (spending.participations, dict(spending.canary_times)) == (1, {"7/0": 5})
     found = spending.assurance()
-    [outsider] = by_observer(found.findings(DELTA))["outsider"]
-    assert outsider.value == pytest.approx(344.5, abs=0.05)
-    assert outsider.threat_model.participations == 5
-    assert outsider.facts["most rounds of a client"] == 1
-    assert outsider.facts["most rounds of a canary"] == 5
-    [alone] = by_observer(replace(found, canary_rounds=0).findings(DELTA))["outsider"]
-    assert alone.value == pytest.approx(91.8, abs=0.05)
-    assert alone.threat_model.participations == 1
+    by = by_observer(found.findings(DELTA))
+    own, often = by["outsider"]
+    assert own.value == pytest.approx(91.8, abs=0.05)
+    assert often.value == pytest.approx(344.5, abs=0.05)
+    assert [f.threat_model.participations for f in (own, often)] == [1, 5]
+    same = {"value": 0.0, "rule": "", "sample_sizes": {}, "threat_model": own.threat_model}
+    assert replace(own, **same) == replace(often, **same)
+    assert own.facts["most rounds of a client"] == 1
+    assert own.facts["most rounds of a canary"] == 5
+    [server] = by["server"]  # no noise against it: one price for both
+    assert (server.value, server.threat_model.participations) == (math.inf, 5)
+    for less in (0, 1):
+        [alone] = by_observer(replace(found, canary_rounds=less).findings(DELTA))["outsider"]
+        assert alone == replace(own, facts={**own.facts, "most rounds of a canary": less})
 
 
 def test_more_clients_do_not_change_the_price_of_central_noise() -> None:
