@@ -25,8 +25,8 @@ class Assurance:
         single: The single updates under local noise, round by round.
         is_masked: Whether a secure sum hid single updates from the server.
         is_rough: Whether rounding was too coarse against the clients' noise for a proof.
-        canary_rounds: Most rounds that any canary was played in. Guarantees are priced for it where
-            it is larger, so that a bound from canaries has a guarantee to stand against.
+        canary_rounds: Most rounds that any canary was played in. Where it is larger, there is a
+            second guarantee for so many, so that a bound from canaries has one to compare with.
         colluders: Clients whose noise was not counted, since they may tell it.
     """
 
@@ -50,46 +50,58 @@ class Assurance:
         """All that guarantees are given for."""
         return ("zero-out", "replace") if self.adjacency == "zero-out" else (self.adjacency,)
 
-    @property
-    def rounds(self) -> int:
-        """Participations that are priced: those of the client or canary that had the most."""
-        return max(self.participations, self.canary_rounds)
-
     def findings(self, delta: float) -> Sequence[Finding]:
         """Return what holds against each observer, for each adjacency."""
         known = [f for adjacency in self.adjacencies for f in self._known(adjacency, delta)]
         return [*known, *self._amplified(delta)]
 
-    def _known(self, adjacency: Adjacency, delta: float) -> Iterator[Finding]:
-        """Yield what holds against those who know the cohorts: server, wire, outsiders."""
-        plain = self._plain(self.releases, adjacency, delta)
-        yield from self._inside(plain, adjacency, delta)
-        yield self._finding(plain, "outsider", adjacency, "noised sum", (Assumption.MODELS_ONLY,))
+    def _known(self, adjacency: Adjacency, delta: float) -> Sequence[Finding]:
+        """Return what holds against those who know the cohorts, first for the clients' rounds."""
+        of_clients = list(self._priced(self.participations, adjacency, delta))
+        if self.canary_rounds <= self.participations:
+            return of_clients
+        of_canaries = list(self._priced(self.canary_rounds, adjacency, delta))
+        pairs = zip(of_clients, of_canaries, strict=True)
+        # At an equal price, such as ∞, the one for more rounds says it all.
+        return [*(own for own, often in pairs if own.value != often.value), *of_canaries]
 
-    def _plain(self, releases: Sequence[Release], adjacency: Adjacency, delta: float) -> Bound:
-        bound = unamplified(releases, delta, participations=self.rounds, adjacency=adjacency)
-        if self.rounds == self.participations:
+    def _priced(self, rounds: int, adjacency: Adjacency, delta: float) -> Iterator[Finding]:
+        """Yield what holds for so many participations: against server, wire, outsiders."""
+        plain = self._plain(self.releases, rounds, adjacency, delta)
+        yield from self._inside(plain, rounds, adjacency, delta)
+        models = (Assumption.MODELS_ONLY,)
+        yield self._finding(plain, rounds, "outsider", adjacency, "noised sum", models)
+
+    def _plain(
+        self, releases: Sequence[Release], rounds: int, adjacency: Adjacency, delta: float
+    ) -> Bound:
+        bound = unamplified(releases, delta, participations=rounds, adjacency=adjacency)
+        if rounds == self.participations:
             return bound
         rule = f"{bound.rule}; canaries play that often, clients at most {self.participations}"
         return replace(bound, rule=rule)
 
-    def _inside(self, plain: Bound, adjacency: Adjacency, delta: float) -> Iterator[Finding]:
+    def _inside(
+        self, plain: Bound, rounds: int, adjacency: Adjacency, delta: float
+    ) -> Iterator[Finding]:
         """Yield what holds against the server and on the wire."""
         match self.noise:
             case Central():
                 # The noise comes after the server has seen the mean.
                 rule = "the server sees the mean before noise"
                 none = Bound(math.inf, "guarantee", rule, delta)
-                yield self._finding(none, "server", adjacency, "round sum")
+                yield self._finding(none, rounds, "server", adjacency, "round sum")
             case Distributed():
-                yield self._finding(plain, "server", adjacency, "round sum")
+                yield self._finding(plain, rounds, "server", adjacency, "round sum")
             case Local():
-                own = self._plain(self.single, adjacency, delta)
+                own = self._plain(self.single, rounds, adjacency, delta)
                 for observer in ("server", "wire"):
-                    yield self._finding(own, observer, adjacency, "updates")
+                    yield self._finding(own, rounds, observer, adjacency, "updates")
 
     def _amplified(self, delta: float) -> Iterator[Finding]:
         """Yield what holds against those who see models but not who took part."""
+        if self.colluders:
+            return  # a colluder that is drawn gets its peers' keys, and so learns the cohort
         left = delta
         if all(r.sampling == "poisson" for r in self.releases):
             if not isinstance(self.noise, Central):
@@ -103,11 +115,12 @@ class Assurance:
             except ValueError:
                 continue  # no accountant covers this combination
             # The accountant of sampling may be looser than exact composition, which holds as well.
-            if better.value < self._plain(self.releases, kind, delta).value:
-                better = replace(better, delta=delta)
+            plain = self._plain(self.releases, self.participations, kind, delta)
+            if better.value < plain.value:
+                better, rounds = replace(better, delta=delta), len(self.releases)
                 hidden = (Assumption.MODELS_ONLY, Assumption.INDEPENDENT_DROPOUTS)
                 yield self._finding(
-                    better, "outsider", kind, "noised sum", hidden, knows_cohort=False
+                    better, rounds, "outsider", kind, "noised sum", hidden, knows_cohort=False
                 )
 
     def thin_rounds(self) -> float:
@@ -123,6 +136,7 @@ class Assurance:
     def _finding(
         self,
         bound: Bound,
+        rounds: int,
         observer: Observer,
         adjacency: Adjacency,
         sees: Sees,
@@ -143,7 +157,7 @@ class Assurance:
                 observer=observer,
                 sees=sees,
                 knows_cohort=knows_cohort,
-                participations=self.rounds if knows_cohort else len(priced),
+                participations=rounds,
                 colluders=self.colluders,
             ),
             adjacency=adjacency,

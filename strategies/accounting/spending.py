@@ -19,10 +19,9 @@ class Spending:
 
     Attributes:
         noise: Who adds it.
-        releases: The sums behind the released models; under distributed noise with the noise of
-            one contributor, since how many of them count is known at the end only.
-        contributors: Clients in each sum.
-        single: The single updates under local noise.
+        releases: The sums behind the released models; where clients add noise, with that of one
+            contributor, since how many of them count is known at the end only.
+        contributors: Clients in each sum whose noise counts unless they collude.
         times: Client, or node where clients are not known, to rounds that it took part in.
         canary_times: Canary to rounds that it was played in, whichever client had its seat.
         bearable: Fewest colluders that the secure sum of a round could bear; None without one.
@@ -33,7 +32,6 @@ class Spending:
     noise: Noise
     releases: list[Release] = field(default_factory=list)
     contributors: list[int] = field(default_factory=list)
-    single: list[Release] = field(default_factory=list)
     times: Counter[int] = field(default_factory=Counter)
     canary_times: Counter[str] = field(default_factory=Counter)
     bearable: int | None = None
@@ -63,24 +61,22 @@ class Spending:
         who = list(clients)
         self.times.update(who)
         self.canary_times.update(canaries)
-        self.contributors.append(len(who))
         if bearable is not None:
             self.bearable = bearable if self.bearable is None else min(bearable, self.bearable)
         self.is_masked |= step > 0
-        is_coarse = share_std < 2 * step
+        # Rounding after noise is no post-processing of the sum unless it is fine.
+        is_coarse, count = share_std < 2 * step, len(who)
         match self.noise:
             case Central():
                 pass
             case Distributed():
                 release = replace(release, noise_std=share_std)
-                # Rounding after noise is no post-processing of the sum unless it is fine.
                 self.is_rough |= is_coarse
             case Local():
-                self.single.append(replace(release, noise_std=share_std))
-                # The client's own noise counts in any case: rounding comes after it.
-                counted = 1 if is_coarse else max(len(who), 1)
-                release = replace(release, noise_std=share_std * math.sqrt(counted))
+                release = replace(release, noise_std=share_std)
+                count = 1 if is_coarse else count  # the client's own, which is rounded after it
         self.releases.append(release)
+        self.contributors.append(count)
 
     @property
     def participations(self) -> int:
@@ -90,17 +86,18 @@ class Spending:
     @property
     def colluders(self) -> int:
         """Clients whose noise does not count, in no round more than its secure sum can bear."""
-        if not isinstance(self.noise, Distributed):
+        if isinstance(self.noise, Central):
             return 0
-        known = [n for n in (self.noise.colluders, self.bearable) if n is not None]
-        return min(known, default=0)
+        declared = self.noise.colluders if isinstance(self.noise, Distributed) else None
+        return min((n for n in (declared, self.bearable) if n is not None), default=0)
 
     def _sums(self) -> tuple[Release, ...]:
         """Return the sums with all the noise that counts."""
-        if not isinstance(self.noise, Distributed):
+        if isinstance(self.noise, Central):
             return tuple(self.releases)
+        least = 1 if isinstance(self.noise, Local) else 0  # a client counts on its own local noise
         return tuple(
-            replace(r, noise_std=r.noise_std * math.sqrt(max(count - self.colluders, 0)))
+            replace(r, noise_std=r.noise_std * math.sqrt(max(count - self.colluders, least)))
             for r, count in zip(self.releases, self.contributors, strict=True)
         )
 
@@ -114,7 +111,7 @@ class Spending:
             participations=self.participations,
             canary_rounds=max(self.canary_times.values(), default=0),
             colluders=self.colluders,
-            single=tuple(self.single),
+            single=tuple(self.releases) if isinstance(self.noise, Local) else (),
             is_masked=self.is_masked,
             is_rough=self.is_rough,
         )
@@ -123,7 +120,6 @@ class Spending:
         """Return all but the noise, which is a setting."""
         return {
             "releases": [asdict(r) for r in self.releases],
-            "single": [asdict(r) for r in self.single],
             "contributors": list(self.contributors),
             "times": {str(k): v for k, v in self.times.items()},
             "canary_times": dict(self.canary_times),
@@ -135,7 +131,6 @@ class Spending:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
         self.releases = [Release(**r) for r in state["releases"]]
-        self.single = [Release(**r) for r in state["single"]]
         self.contributors = list(state["contributors"])
         self.times = Counter({int(k): v for k, v in state["times"].items()})
         self.canary_times, self.bearable = Counter(state["canary_times"]), state["bearable"]

@@ -42,13 +42,15 @@ class _Sum:
         step: Grid that each update was rounded to, by the secure sum or as a model's parameter, in
             units of an update.
         saturated: Coordinates that did not fit.
+        bearable: Colluders that the secure sum can bear.
         seats: Those among the clients that were told to play a canary, which carries no noise.
     """
 
     clients: tuple[int, ...]
     step: float
     saturated: int
-    seats: int = 0
+    bearable: int
+    seats: int
 
 
 class Filled(Wrapper):
@@ -66,8 +68,9 @@ class Filled(Wrapper):
         examples: Fewest examples that any client has; public.
         lr: The clients' step length; public. An update is -lr times the gradient estimate.
         steps: Local steps; there is no guarantee for more than one.
-        colluders: Contributors whose noise does not count, since they tell it. Canary seats are
-            left out as well: they send none.
+        colluders: Contributors whose noise does not count, since they tell it; None takes as many
+            as the secure sum can bear, and never more are counted. Canary seats are left out as
+            well: they send none.
         delta: The delta of the guarantee.
 
     Example:
@@ -85,14 +88,14 @@ class Filled(Wrapper):
         examples: int,
         lr: float,
         steps: int = 1,
-        colluders: int = 0,
+        colluders: int | None = None,
         delta: float = 1e-5,
     ) -> None:
         super().__init__(strategy)
         self._member = Contribution(sigma2, clip_norm, batch_size, examples)
         if not 0 < lr < math.inf:
             raise ValueError(f"lr must be in (0, inf), got {lr}")
-        for name, value, least in (("steps", steps, 1), ("colluders", colluders, 0)):
+        for name, value, least in (("steps", steps, 1), ("colluders", colluders or 0, 0)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if not 0 < delta < 1:
@@ -214,6 +217,7 @@ class Filled(Wrapper):
             tuple(known.get(node, node) for node in nodes),
             max(self._grain, *(outcome.step for outcome in outcomes)),
             max(outcome.saturated for outcome in outcomes),
+            min(outcome.colluders for outcome in outcomes),
             sum(node in orders for node in nodes),
         )
         if noted.saturated:
@@ -228,14 +232,19 @@ class Filled(Wrapper):
                 taken.setdefault(client, []).append(one)
         return taken
 
+    def _counted(self) -> int:
+        """Return how many colluders count, in no round more than its secure sum can bear."""
+        bearable = min(one.bearable for one in self._sums)
+        return bearable if self._colluders is None else min(self._colluders, bearable)
+
     def _honest(self, one: _Sum) -> int:
         """Return how many contributors' noise counts."""
-        return max(len(one.clients) - one.seats - self._colluders, 0)
+        return max(len(one.clients) - one.seats - self._counted(), 0)
 
     def _guarantee(self) -> RecordGuarantee:
         """Return the weakest guarantee over the clients."""
         most = max(len(sums) for sums in self._taken().values())
-        return RecordGuarantee(self._bound(), participations=most, colluders=self._colluders)
+        return RecordGuarantee(self._bound(), participations=most, colluders=self._counted())
 
     def _bound(self) -> Bound:
         """Return the largest ε over the clients."""

@@ -19,6 +19,7 @@ from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines.inline import InlineGrid
+from leakmeter.fl_app.report.judge.adversary import by_adversary, covers
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Chosen, Distributed, Filled, Masked, Noised
 
@@ -175,7 +176,7 @@ def test_canaries_that_play_more_often_than_any_client_have_their_price(
     tiny_config: Config,
 ) -> None:
     # Once printed ε ≥ 206.8 beside ε ≤ 91.8: the price of one participation, against canaries of
-    # five. Their price is 344.5, and each client still takes part once.
+    # five. Their price is 344.5; 91.8 is still that of a client, and covers no canary.
     config = replace(
         tiny_config,
         synthetic_examples=240,
@@ -195,18 +196,25 @@ def test_canaries_that_play_more_often_than_any_client_have_their_price(
     audited.start(InlineGrid(client_app_of(config), config.clients), start, num_rounds=10)
     assert audited.failures == []
     found = [f for f in audited.findings() if f.server_round is None and f.quantity == "epsilon"]
-    [guarantee] = [
+    own, guarantee = [
         f
         for f in found
         if (f.kind, f.adjacency, f.observer) == ("guarantee", "zero-out", "outsider")
     ]
     assert guarantee.value == pytest.approx(344.5, abs=0.05)
     assert guarantee.threat_model.participations == 5
-    assert guarantee.facts["most rounds of a client"] == 1
+    assert own.value == pytest.approx(91.8, abs=0.05)
+    assert own.threat_model.participations == 1
     shown = [f for f in found if f.auditor == "one-shot" and f.kind == "lower_bound"]
     assert shown
     assert all(f.threat_model.is_within(guarantee.threat_model) for f in shown)
     assert all(f.value <= guarantee.value for f in shown)
+    proven = [f for f in shown if not f.is_conditional]
+    assert proven
+    assert all(covers(guarantee, f) and not covers(own, f) for f in proven)
+    groups = by_adversary(found)
+    assert all(g.above(f) == guarantee for g in groups for f in g.leads if f in proven)
+    assert any(own in g.findings for g in groups)
 
 
 def test_distributed_noise_reaches_its_target_without_dropouts_and_colluders(

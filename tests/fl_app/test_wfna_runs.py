@@ -50,7 +50,9 @@ def test_a_run_guarantees_and_audits_a_record(tmp_path: Path) -> None:
     assert (priced["unit"], priced["adjacency"]) == ("record", "replace")
     assert priced["threat_model"]["observer"] == "server"
     assert priced["threat_model"]["participations"] == 2
-    assert priced["facts"]["fewest honest"] == 6  # canary seats carry no noise
+    # Eight clients, two of them seats, which carry no noise; 2·6 − 8 − 1 = 3 may collude.
+    assert priced["facts"]["fewest honest"] == 3
+    assert priced["threat_model"]["colluders"] == 3
     bounds = [f for f in found if f["auditor"] == "record-likelihood-ratio"]
     # Of the first round and of the run: at the worst data of the others, and with their own.
     games = [(f["server_round"], f["threat_model"]["game"]) for f in bounds]

@@ -99,6 +99,12 @@ def test_clients_that_take_their_noise_away_are_not_amplified() -> None:
         assert amplified(found) == []
 
 
+def test_colluders_learn_cohorts_so_nothing_is_amplified_beside_them() -> None:
+    alone = Assurance(Distributed(2.0, 3), (fixed(),) * 4, 3)
+    assert len(amplified(alone.findings(DELTA))) == 1
+    assert amplified(replace(alone, colluders=1).findings(DELTA)) == []
+
+
 def test_rounds_too_thin_for_a_secure_sum_cost_delta() -> None:
     def sampled(assurance: Assurance) -> list[Finding]:
         found = assurance.findings(DELTA)
@@ -219,22 +225,29 @@ def test_what_distinguishes_two_updates_of_a_client_has_a_guarantee_to_stand_aga
     assert shown.is_within(guarantee.threat_model)
 
 
-def test_guarantees_are_priced_for_the_rounds_of_a_canary_where_these_are_more() -> None:
-    # z = 0.1, δ = 1e-5, one participation: 91.8. Canaries of five rounds showed 206.8 beside it.
+def test_guarantees_are_priced_for_clients_and_for_canaries_that_play_more_often() -> None:
+    # z = 0.1, δ = 1e-5, one participation: 91.8. Canaries of five rounds showed 206.8 beside it;
+    # then only their price was printed, and the clients' own was not.
     spending = Spending(Central(0.1))
     for number in range(5):
         clients = [2 * number, 2 * number + 1]
         spending.add(Release(0.1, 1.0), clients, share_std=0.0, step=0.0, canaries=["7/0"])
     assert (spending.participations, dict(spending.canary_times)) == (1, {"7/0": 5})
     found = spending.assurance()
-    [outsider] = by_observer(found.findings(DELTA))["outsider"]
-    assert outsider.value == pytest.approx(344.5, abs=0.05)
-    assert outsider.threat_model.participations == 5
-    assert outsider.facts["most rounds of a client"] == 1
-    assert outsider.facts["most rounds of a canary"] == 5
-    [alone] = by_observer(replace(found, canary_rounds=0).findings(DELTA))["outsider"]
-    assert alone.value == pytest.approx(91.8, abs=0.05)
-    assert alone.threat_model.participations == 1
+    by = by_observer(found.findings(DELTA))
+    own, often = by["outsider"]
+    assert own.value == pytest.approx(91.8, abs=0.05)
+    assert often.value == pytest.approx(344.5, abs=0.05)
+    assert [f.threat_model.participations for f in (own, often)] == [1, 5]
+    same = {"value": 0.0, "rule": "", "sample_sizes": {}, "threat_model": own.threat_model}
+    assert replace(own, **same) == replace(often, **same)
+    assert own.facts["most rounds of a client"] == 1
+    assert own.facts["most rounds of a canary"] == 5
+    [server] = by["server"]  # no noise against it: one price for both
+    assert (server.value, server.threat_model.participations) == (math.inf, 5)
+    for less in (0, 1):
+        [alone] = by_observer(replace(found, canary_rounds=less).findings(DELTA))["outsider"]
+        assert alone == replace(own, facts={**own.facts, "most rounds of a canary": less})
 
 
 def test_more_clients_do_not_change_the_price_of_central_noise() -> None:
@@ -259,8 +272,23 @@ def test_noise_below_two_rounding_steps_is_an_approximation() -> None:
 def test_local_noise_counts_the_others_only_if_rounding_is_fine() -> None:
     spending = Spending(Local(1.0))
     spending.add(Release(0.0, 1.0), range(4), share_std=0.5, step=0.3)
-    assert (spending.releases[0].noise_std, spending.single[0].noise_std) == (0.5, 0.5)
-    assert {f.kind for f in spending.assurance().findings(DELTA)} == {"guarantee"}
+    found = spending.assurance()
+    assert (found.releases[0].noise_std, found.single[0].noise_std) == (0.5, 0.5)
+    assert {f.kind for f in found.findings(DELTA)} == {"guarantee"}
+
+
+def test_local_noise_of_colluders_in_a_secure_sum_does_not_count() -> None:
+    # Once all nine shares were counted beside a secure sum that bears five colluders.
+    spending = Spending(Local(2.0))
+    for bearable in (6, 5):
+        spending.add(Release(0.0, 1.0), range(9), share_std=2.0, step=0.1, bearable=bearable)
+    found = spending.assurance()
+    assert [r.noise_std for r in found.releases] == pytest.approx([2.0 * math.sqrt(9 - 5)] * 2)
+    assert [r.noise_std for r in found.single] == [2.0, 2.0]
+    assert {f.threat_model.colluders for f in found.findings(DELTA)} == {5}
+    # The client's own noise is left in any case.
+    spending.add(Release(0.0, 1.0), range(3), share_std=2.0, step=0.1, bearable=5)
+    assert spending.assurance().releases[-1].noise_std == 2.0
 
 
 def test_spending_comes_back_from_its_state() -> None:

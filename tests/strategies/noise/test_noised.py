@@ -466,10 +466,10 @@ def test_a_canary_that_plays_every_round_is_priced_for_all_of_them(is_masked: bo
         for f in strategy.findings()
         if f.threat_model.knows_cohort and f.observer == "outsider"
     ]
-    assert [t.participations for t in known] == [4, 4]
-    shown = replace(known[0], holds="canary", sees="final model")
-    assert shown.is_within(known[0])
-    assert not replace(shown, participations=5).is_within(known[0])
+    assert [t.participations for t in known] == [1, 4, 1, 4]  # zero-out, then replace
+    shown = replace(known[1], holds="canary", sees="final model")
+    assert [shown.is_within(t) for t in known[:2]] == [False, True]
+    assert not replace(shown, participations=5).is_within(known[1])
 
 
 def test_distributed_noise_and_the_secure_sum_name_the_same_colluders() -> None:

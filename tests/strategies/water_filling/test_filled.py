@@ -96,6 +96,7 @@ def make(num: int = CLIENTS, evaluates: float = 0.0, **options: Any) -> Filled:
 
 
 def masked(strategy: Filled, **options: Any) -> Masked:
+    # Threshold 4 of 6: 2·4 − 6 − 1 = 1 may collude.
     given = {"max_weight": 1.0, "clip_range": strategy.clip_range, **options}
     return Masked(strategy, **{"threshold": 4, **given})
 
@@ -109,6 +110,19 @@ def run(strategy: Strategy, rounds: int = 1, clients: InlineGrid | None = None) 
 def epsilon(strategy: Filled) -> float:
     [finding] = strategy.findings()
     return finding.value
+
+
+class Seats(Auditor):
+    """Plays canaries in so many seats, every second of them left out."""
+
+    def __init__(self, seats: int = 2) -> None:
+        self._seats = seats
+
+    def instruct(self, server_round: int, chosen: Sequence[int]) -> dict[int, Canary]:
+        return {
+            client: Canary(5 + i, 9, norm=1.0, included=i % 2 == 0)
+            for i, client in enumerate(chosen[: self._seats])
+        }
 
 
 # What is released.
@@ -151,31 +165,42 @@ def test_the_guarantee_is_the_corrected_bound_for_a_record_against_the_server() 
     strategy = make(delta=1e-4)
     run(masked(strategy), rounds=3)
     [found] = strategy.findings()
-    expected = water_filling_epsilon(users=CLIENTS, delta=1e-4, rounds=3, **PRICE)
+    expected = water_filling_epsilon(users=CLIENTS - 1, delta=1e-4, rounds=3, **PRICE)
     assert found.value == pytest.approx(expected, rel=1e-9)
     assert (found.kind, found.observer, found.unit) == ("guarantee", "server", "record")
     assert (found.adjacency, found.delta, found.auditor) == ("replace", 1e-4, "accountant")
     # The price of isotropic noise would be a smaller number that this mechanism does not keep.
-    assert found.value > gaussian_sampling_epsilon(users=CLIENTS, delta=1e-4, rounds=3, **PRICE)
+    isotropic = gaussian_sampling_epsilon(users=CLIENTS - 1, delta=1e-4, rounds=3, **PRICE)
+    assert found.value > isotropic
 
 
 def test_before_the_first_round_nothing_is_claimed() -> None:
     assert make().findings() == ()
 
 
-@pytest.mark.parametrize(("colluders", "fails"), [(0, -1), (2, -1), (0, 4), (2, 4)])
-def test_only_honest_survivors_count(colluders: int, fails: int) -> None:
-    strategy = make(colluders=colluders)
-    run(masked(strategy), clients=grid(fails=fails))
-    honest = CLIENTS - colluders - (fails >= 0)
+@pytest.mark.parametrize("fails", [-1, 4])
+@pytest.mark.parametrize(("declared", "counted"), [(None, 3), (0, 0), (2, 2), (9, 3)])
+def test_only_honest_survivors_count(declared: int | None, counted: int, fails: int) -> None:
+    # Threshold 5 of 6: 2·5 − 6 − 1 = 3 may collude, with five survivors too.
+    strategy = make(colluders=declared)
+    run(masked(strategy, threshold=5), clients=grid(fails=fails))
+    honest = CLIENTS - counted - (fails >= 0)
     expected = water_filling_epsilon(users=honest, delta=1e-5, **PRICE)
-    assert epsilon(strategy) == pytest.approx(expected, rel=1e-9)
+    [found] = strategy.findings()
+    assert found.value == pytest.approx(expected, rel=1e-9)
+    assert found.threat_model.colluders == counted
+    assert found.facts["fewest honest"] == honest
 
 
-def test_a_sum_of_colluders_alone_guarantees_nothing() -> None:
-    strategy = make(colluders=CLIENTS)
-    run(masked(strategy))
-    assert epsilon(strategy) == np.inf
+def test_water_filling_and_the_secure_sum_name_the_same_colluders() -> None:
+    # Once 0 colluders were counted here, beside a secure sum that named three.
+    audited = Audited(masked(make(), threshold=5), [Seats(seats=1)])
+    run(audited, clients=grid(mods=[*MODS, canary_mod]))
+    found = audited.findings()
+    [hidden] = [f for f in found if f.quantity == "honest clients in the smallest sum"]
+    [filled] = [f for f in found if f.auditor == "accountant"]
+    assert hidden.threat_model.colluders == filled.threat_model.colluders == 3
+    assert hidden.value == filled.facts["fewest honest"] == CLIENTS - 1 - 3
 
 
 def test_rounds_without_a_client_cost_it_nothing() -> None:
@@ -183,19 +208,13 @@ def test_rounds_without_a_client_cost_it_nothing() -> None:
     run(masked(strategy, threshold=2), rounds=5)
     most = strategy.findings()[0].threat_model.participations
     assert 2 <= most < 5
+    # Threshold 2 of 3 bears no colluder.
     expected = water_filling_epsilon(users=3, delta=1e-5, rounds=most, **PRICE)
     assert epsilon(strategy) == pytest.approx(expected, rel=1e-9)
 
 
-class Seats(Auditor):
-    """Plays a canary in two seats."""
-
-    def instruct(self, server_round: int, chosen: Sequence[int]) -> dict[int, Canary]:
-        return {chosen[0]: Canary(5, 9, norm=1.0), chosen[1]: Canary(6, 9, included=False)}
-
-
 def test_canary_seats_add_no_noise_and_are_not_counted() -> None:
-    strategy = make()
+    strategy = make(colluders=0)
     audited = Audited(masked(strategy), [Seats()])
     run(audited, clients=grid(mods=[*MODS, canary_mod]))
     assert audited.failures == []
@@ -204,12 +223,14 @@ def test_canary_seats_add_no_noise_and_are_not_counted() -> None:
     assert strategy.findings()[0].facts["fewest honest"] == CLIENTS - 2
 
 
-def test_also_where_nothing_is_guaranteed_the_rounds_of_the_client_are_stated() -> None:
-    for options in ({"steps": 2}, {"colluders": CLIENTS}):
-        strategy = make(**options)
-        run(masked(strategy), rounds=2, clients=grid(own=rule(steps=options.get("steps", 1))))
-        [found] = strategy.findings()
-        assert (found.value, found.threat_model.participations) == (np.inf, 2)
+def test_a_sum_without_honest_contributors_guarantees_nothing() -> None:
+    strategy = make()
+    audited = Audited(masked(strategy), [Seats(seats=CLIENTS)])
+    run(audited, rounds=2, clients=grid(mods=[*MODS, canary_mod]))
+    assert audited.failures == []
+    [found] = strategy.findings()
+    assert (found.value, found.threat_model.participations) == (np.inf, 2)
+    assert found.rule == "a sum without any honest contributor"
 
 
 def test_one_saturated_coordinate_voids_the_guarantee() -> None:
@@ -234,8 +255,9 @@ def test_parameters_too_coarse_for_the_floor_are_no_guarantee_either() -> None:
 
 def test_several_local_steps_have_no_guarantee() -> None:
     strategy = make(steps=2)
-    run(masked(strategy), clients=grid(own=rule(steps=2)))
-    assert epsilon(strategy) == np.inf
+    run(masked(strategy), rounds=2, clients=grid(own=rule(steps=2)))
+    [found] = strategy.findings()
+    assert (found.value, found.threat_model.participations) == (np.inf, 2)
 
 
 def test_state_goes_on_where_it_stopped() -> None:

@@ -166,6 +166,21 @@ def test_an_attacker_is_one_group_with_both_ends() -> None:
     assert [len(g.guarantees) for g in untyped] == [0, 0]
 
 
+def test_of_several_guarantees_that_cover_a_bound_the_smallest_is_beside_it() -> None:
+    # Clients take part in one round, canaries in five: each price is printed once.
+    own, often = (
+        guarantee(value, threat_model=replace(ANYONE, participations=rounds))
+        for value, rounds in ((3.0, 1), (8.0, 5))
+    )
+    single = bound(2.0, threat_model=replace(CANARY, participations=None))
+    for listed in ([own, often], [often, own]):
+        [group] = by_adversary([single, *listed])
+        assert group.rows == [(single, own), (often, None)]
+    five = bound(4.0, threat_model=replace(CANARY, participations=5))
+    first, second = by_adversary([five, own, often])
+    assert (first.rows, second.rows) == ([(five, often)], [(own, None)])
+
+
 def test_runs_of_different_size_have_the_same_attackers() -> None:
     small, large = (
         by_adversary([bound(1.0, threat_model=replace(CANARY, participations=n, colluders=n))])
