@@ -201,9 +201,7 @@ class Masked(Wrapper):
             _log.warning("%d coordinates were clipped to fit the secure sum", mean.saturated)
         # The audit, which is outermost, has put its orders into our messages by now.
         seats = len(wire.canaries(current.exchange.messages[n] for n in survivors))
-        self._tally = self._tally.with_round(
-            len(survivors), current.plan, announced=len(current.cohort.keys), seats=seats
-        )
+        self._tally = self._tally.with_round(len(survivors), current.plan, seats=seats)
         bearable = current.plan.bearable(len(survivors) - seats)
         replies = self._synthetic(current, survivors, mean, bearable)
         return self._inner_aggregate_train(server_round, replies)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -21,7 +20,6 @@ class Tally:
     Attributes:
         rounds: Rounds that gave a sum.
         abandoned: Rounds that gave none.
-        announced: Most clients that began a round.
         survivors: Clients in the smallest sum, canary seats among them.
         uninstructed: Fewest clients in a sum that play no canary. What a canary seat sends is known
             to whoever ordered it, so it hides nobody.
@@ -32,19 +30,17 @@ class Tally:
 
     rounds: int = 0
     abandoned: int = 0
-    announced: int = 0
     survivors: int = 0
     uninstructed: int = 0
     colluders: int = 0
     exposure: float | None = None
 
-    def with_round(self, survivors: int, plan: Plan, *, announced: int, seats: int) -> Self:
+    def with_round(self, survivors: int, plan: Plan, *, seats: int) -> Self:
         """Return the tally with one more sum.
 
         Args:
             survivors: Clients in it.
             plan: Graph and threshold of the round.
-            announced: Clients that began the round.
             seats: Survivors that were told to play a canary.
         """
         others = survivors - seats
@@ -55,7 +51,6 @@ class Tally:
         return replace(
             self,
             rounds=self.rounds + 1,
-            announced=max(announced, self.announced),
             survivors=survivors,
             uninstructed=others,
             colluders=bearable,
@@ -76,17 +71,14 @@ class Tally:
             "abandoned": self.abandoned,
             "clients in the smallest sum": self.survivors,
         }
-        colluding = self.colluders
         if self.exposure is not None:
             chance = (Assumption.RATES_FIXED_BEFOREHAND,)
             facts["largest dropout rate"] = risks.dropout_rate
             facts["largest collusion rate"] = risks.collusion_rate
             facts["chance that a client was exposed"] = self.exposure
-            # The chance is for so many, who need not be neighbours.
-            colluding = max(colluding, math.ceil(risks.collusion_rate * self.announced - 1e-9))
         return [
             Finding(
-                value=float(max(self.uninstructed - colluding, 0)),
+                value=float(max(self.uninstructed - self.colluders, 0)),
                 kind="guarantee",
                 quantity="honest clients in the smallest sum",
                 rule="secure sum: pairwise and self masks, shared secrets",
