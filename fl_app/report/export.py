@@ -60,7 +60,7 @@ def _findings(runs: Sequence[Run]) -> list[list[Any]]:
             band = f.null_band or (None, None)
             own = (getattr(f, name) for name in _FIELDS)
             attacker = (getattr(f.threat_model, name) for name in _ATTACKER)
-            words = claim(f) + terms(f)
+            words = (claim(f) + terms(f)).replace("\N{NO-BREAK SPACE}", " ")  # people search in it
             rows.append([run.name, words, *own, f.is_conditional, *attacker, *band])
     return rows
 
