@@ -348,6 +348,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def plain_spaces(text: str) -> str:
+    """Return text without hard spaces, for terminals and tables in which people search."""
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
 def slug(name: str) -> str:
     """Return a name that may be an identifier in a page.
 

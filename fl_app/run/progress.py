@@ -18,6 +18,7 @@ from leakmeter.auditors.wording import (
     evidence,
     null_band,
     number,
+    plain_spaces,
     quantity,
     size,
     terms,
@@ -39,8 +40,8 @@ class Progress:
         self._bar: Bar | None = None
 
     def say(self, text: str) -> None:
-        """Print one line, with plain spaces: people search in what a terminal shows."""
-        self._console.print(text.replace("\N{NO-BREAK SPACE}", " "), markup=False)
+        """Print one line."""
+        self._console.print(plain_spaces(text), markup=False)
 
     def begin(self, config: Config, dim: int, sizes: Sizes, rounds_done: int) -> None:
         """Say what is about to run."""

@@ -249,7 +249,7 @@ def test_runs_of_different_size_line_up(runs: list[Run]) -> None:
 
 
 # Of the functions that return words, those that print numbers or make identifiers.
-_NUMBERS = {"number", "value", "percent", "counted", "sureness", "slug"}
+_NUMBERS = {"number", "value", "percent", "counted", "sureness", "slug", "plain_spaces"}
 
 
 def test_no_decision_depends_on_words(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
