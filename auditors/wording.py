@@ -217,8 +217,9 @@ def signed(finding: Finding) -> str:
 def _along(finding: Finding) -> str:
     """Return how little of the sum a figure in bits is about, if it is not about all of it."""
     most = finding.facts.get("directions")
-    is_part = finding.quantity in INFORMATION and isinstance(most, int)
-    return f" along at most {counted(most, 'direction')}" if is_part else ""
+    if finding.quantity not in INFORMATION or not isinstance(most, int):
+        return ""
+    return f" along at most {counted(most, 'direction')}"
 
 
 def remark(finding: Finding) -> str:
