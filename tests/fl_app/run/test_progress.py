@@ -216,6 +216,19 @@ def test_a_bound_above_its_estimate_is_explained() -> None:
     assert "the two methods differ" in summary(finding(), bound(value=2.0)).replace("\n      ", " ")
 
 
+def test_a_certain_separation_is_printed_beside_numbers() -> None:
+    certain = {"kind": "diagnostic", "quantity": "certain separation", "null_band": None}
+    text = summary(bound(value=0.0), finding(rule="the others sent the same", **certain))
+    assert text.startswith("\nVerdict: leak seen (1 attacker).\n")
+    assert "one-shot: the others sent the same" in text
+
+
+def test_the_legend_names_every_kind_of_a_sign() -> None:
+    assert "(≈ estimate or approximation, ≥ lower bound with confidence, ≤ guarantee)" in summary(
+        finding()
+    )
+
+
 def test_weaker_kinds_are_named_where_they_share_a_sign() -> None:
     assert "ε ≈ 1.23 at δ = 1e-05 (one-shot: approximation: some fit" in summary(
         finding(kind="approximation")
