@@ -10,7 +10,7 @@ from leakmeter.auditors.wording import claim, is_certain, is_epsilon, signed, te
 from leakmeter.fl_app.report.judge.verdict import Verdict
 from leakmeter.fl_app.report.read.run import Run
 
-_CLEARLY = 0.5  # a difference of two ε that is no accident of the samples
+_CLEARLY = 0.5  # a difference of two ε that is worth an advice
 _MUCH = 10.0  # an upper bound beyond which little is promised
 _MORE_CLIENTS = "More clients per round{} leave less of each in the sum."
 
@@ -92,7 +92,7 @@ def _fewer_releases(lead: Finding, others: Sequence[Verdict]) -> Iterator[str]:
             getattr(final, name) == getattr(lead, name)
             for name in ("adjacency", "unit", "kind", "quantity", "delta", "is_conditional")
         )
-        # Beyond certainty a smaller number means nothing, and two that are close may be by chance.
+        # Beyond certainty a smaller number means nothing; close ones may differ by chance.
         is_less = not is_certain(final) and lead.value - final.value > _CLEARLY
         if final.threat_model.sees == "final model" and same and is_less:
             yield (
