@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import TYPE_CHECKING, Final
 
-from leakmeter.auditors.assumptions import conditions, sentence_of
+from leakmeter.auditors.assumptions import conditions, is_known, sentence_of
 
 if TYPE_CHECKING:
     from leakmeter.auditors.finding import (
@@ -185,6 +185,11 @@ def is_certain(finding: Finding) -> bool:
     return is_epsilon(finding) and CERTAIN < finding.value < math.inf
 
 
+def is_nothing(finding: Finding) -> bool:
+    """Whether it is a lower bound that holds for everything."""
+    return finding.kind == "lower_bound" and finding.value <= 0
+
+
 def value(finding: Finding) -> str:
     """Return the value as it is printed everywhere."""
     if is_epsilon(finding):
@@ -198,7 +203,7 @@ def value(finding: Finding) -> str:
 
 def signed(finding: Finding) -> str:
     """Return the number with the sign of its kind alone, such as "ε ≥ 1.67"."""
-    name = quantity(finding.quantity)
+    name = quantity(finding.quantity) + _along(finding)
     if finding.kind == "guarantee" and is_epsilon(finding) and math.isinf(finding.value):
         return "no finite ε is guaranteed"
     if finding.kind == "diagnostic":
@@ -208,6 +213,14 @@ def signed(finding: Finding) -> str:
     # Hard spaces: a sign without its number says nothing.
     sign = SIGNS.get(finding.kind, "≈")
     return f"{name}\N{NO-BREAK SPACE}{sign}\N{NO-BREAK SPACE}{value(finding)}"
+
+
+def _along(finding: Finding) -> str:
+    """Return how little of the sum a figure in bits is about, if it is not about all of it."""
+    most = finding.facts.get("directions")
+    if finding.quantity not in INFORMATION or not isinstance(most, int):
+        return ""
+    return f" along at most {counted(most, 'direction')}"
 
 
 def remark(finding: Finding) -> str:
@@ -227,9 +240,11 @@ def condition(finding: Finding) -> str:
     """Return what a conditional bound depends on, such as "if the scores are independent"."""
     if not finding.is_conditional:
         return ""
-    return "if " + " and if ".join(
-        sentence_of(a).rstrip(".") for a in conditions(finding.assumptions)
-    )
+    names = conditions(finding.assumptions)
+    # Sentences of another project, or of an earlier format, would make a claim of many lines.
+    if finding.threat_model.sees is None or sum(not is_known(a) for a in names) > 1:
+        return "if its assumptions hold"
+    return "if " + " and if ".join(sentence_of(a).rstrip(".") for a in names)
 
 
 def read(finding: Finding) -> str:
@@ -246,9 +261,9 @@ def claim(finding: Finding) -> str:
 
 def both_ends(bound: Finding, guarantee: Finding) -> str:
     """Return what was shown and what is guaranteed against one attacker."""
-    upper = claim(guarantee)
+    upper, shown = claim(guarantee), "nothing" if is_nothing(bound) else claim(bound)
     done = " guaranteed" if math.isfinite(guarantee.value) else ""
-    return f"{claim(bound)} shown … {upper}{done}"
+    return f"{shown} shown … {upper}{done}"
 
 
 def terms(finding: Finding) -> str:
@@ -273,10 +288,11 @@ def evidence(finding: Finding) -> str:
     share, threshold, median = (finding.facts.get(name) for name in names)
     if not isinstance(share, float) or not isinstance(threshold, float):
         return ""
-    middle = f"; their median is {number(median)}" if isinstance(median, float) else ""
+    # A score is −ln p; rounded down, so that the p-values are no larger than what is printed.
+    middle = f"; their median is e^−{number(median)}" if isinstance(median, float) else ""
     return (
-        f"{number(100 * share)} % of the canaries that took part score {number(threshold)} or more"
-        f"{middle}"
+        f"{number(100 * share)} % of the included canaries have a p-value of at most "
+        f"e^−{number(threshold, kind='lower_bound')}{middle}"
     )
 
 
@@ -332,6 +348,11 @@ def counted(count: int, noun: str) -> str:
     ('1 round', '3 rounds')
     """
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def plain_spaces(text: str) -> str:
+    """Return text without hard spaces, for terminals and tables in which people search."""
+    return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def slug(name: str) -> str:

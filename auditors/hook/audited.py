@@ -58,6 +58,7 @@ class Audited(Wrapper):
         config: What to note in the report about how the run was made.
         rounds_done: Rounds of an interrupted run that are already there; counted on from.
         on_round: Called with the line of each finished round and the model after it.
+        limitations: What is known beforehand to be outside this audit, for the report.
 
     Example:
         strategy = Audited(FedAvg(), auditors=[OneShotCanaries(seats=2)], out="runs/mine")
@@ -73,11 +74,13 @@ class Audited(Wrapper):
         config: Mapping[str, Any] | None = None,
         rounds_done: int = 0,
         on_round: OnRound | None = None,
+        limitations: Sequence[Limitation] = (),
     ) -> None:
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
         super().__init__(strategy)
         self._panel = Panel(auditors)
+        self._known = tuple(limitations)
         folder = Path(out).expanduser() if out else None
         self._run_log = RunLog(folder, config or {}, rounds_done) if folder else None
         self._lines = RoundLog(self._run_log, on_round)
@@ -104,7 +107,7 @@ class Audited(Wrapper):
     @property
     def limitations(self) -> Sequence[Limitation]:
         """What auditors cannot see or show in this project."""
-        return self._panel.limitations
+        return (*self._known, *self._panel.limitations)
 
     @property
     def warnings(self) -> Sequence[RunWarning]:

@@ -111,6 +111,7 @@ class MutualInformation(Auditor):
             entropy_bits=theory.entropy_bits,
             limit=theory.limit,
             colluders=len(self.colluding),
+            directions=look.rank,
         )
         self._account, self._dim = Account(), 0
 
@@ -178,10 +179,7 @@ class MutualInformation(Auditor):
         if self.target is not None and self.target not in account.entries:
             never = f"client {self.target} took part in no round: the sums reveal nothing about it"
             return [replace(words, participations=0).note(Information(0.0, "diagnostic", never))]
-        rank = self.look.rank
-        found = words.run(
-            account, "all coordinates" if rank is None else f"at most {rank} directions"
-        )
+        found = words.run(account)
         who = account.most_bound(self.target) if self.theory.cases else None
         if who is None or not math.isfinite((entry := account.entries[who]).bound):
             return found

@@ -41,6 +41,7 @@ class Words:
         target: Whose update is at stake; None for the mean over all.
         hidden: Clients in the sum that the observer does not know.
         colluding: Clients in the sum whose updates it takes off.
+        directions: Along how many directions it looks at most; None for all coordinates.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Words:
     target: int | None = None
     hidden: int = 0
     colluding: int = 0
+    directions: int | None = None
 
     def round(
         self, measured: Measured, whole: Information | None, noise_std: float
@@ -85,13 +87,8 @@ class Words:
             found.append(self.finding(whole.limited(limit), {}, WHOLE))
         return found
 
-    def run(self, account: Account, directions: str) -> list[Finding]:
-        """Return what the audited rounds add up to, as far as it can be said.
-
-        Args:
-            account: Of the run.
-            directions: What was looked along, in words.
-        """
+    def run(self, account: Account) -> list[Finding]:
+        """Return what the audited rounds add up to, as far as it can be said."""
         seen = {c: e for c, e in account.entries.items() if e.audited}
         if self.target is None:
             entry, how = account.typical(), "mean over clients per audited round, times the most"
@@ -104,7 +101,9 @@ class Words:
         limit = self.limit_of({c: e.audited for c, e in seen.items()}, entry.audited)
         facts = {"target": self.target, "clients": len(seen)}
         spread = self.spread(account.entries)
-        total = summed(entry, how, directions).limited(limit)
+        looked = self.directions
+        along = "all coordinates" if looked is None else f"at most {looked} directions"
+        total = summed(entry, how, along).limited(limit)
         found = [words.finding(total, facts, drawn=(spread,))]
         # Without a limit, rounds would count again and again what an update can reveal only once.
         if account.has_alike and limit is not None:
@@ -152,6 +151,8 @@ class Words:
         """Return one figure with its error and, if asked for, its share of an entropy."""
         more: dict[str, Any] = {"nats": figure.nats, "bits": figure.bits, "rank": figure.rank}
         more["variance_kept"] = figure.variance_kept
+        if self.directions is not None and quantity != WHOLE:  # else it would look like the total
+            more["directions"] = self.directions
         if figure.std_error is not None:
             more["std_error_bits"] = figure.std_error / NATS_PER_BIT
         if self.entropy_bits is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.finding import Finding, ThreatModel, plain
-from leakmeter.auditors.wording import claim, terms
+from leakmeter.auditors.wording import claim, plain_spaces, terms
 from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.read.run import Run
 
@@ -60,7 +60,7 @@ def _findings(runs: Sequence[Run]) -> list[list[Any]]:
             band = f.null_band or (None, None)
             own = (getattr(f, name) for name in _FIELDS)
             attacker = (getattr(f.threat_model, name) for name in _ATTACKER)
-            words = claim(f) + terms(f)
+            words = plain_spaces(claim(f) + terms(f))
             rows.append([run.name, words, *own, f.is_conditional, *attacker, *band])
     return rows
 

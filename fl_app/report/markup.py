@@ -6,7 +6,7 @@ import math
 from html import escape
 
 from leakmeter.auditors.finding import Finding, Kind
-from leakmeter.auditors.wording import claim, number, value
+from leakmeter.auditors.wording import claim, is_nothing, number, value
 
 _VOID = {"meta", "img", "br"}
 
@@ -54,9 +54,10 @@ def exact_value(finding: Finding) -> Markup:
 
 def exact_claim(bound: Finding, upper: Finding | None = None) -> Markup:
     """Return a claim that carries its exact number; with a guarantee, both ends in one row."""
-    shown = tag("data", claim(bound), value=repr(bound.value))
     if upper is None:
-        return shown
+        return tag("data", claim(bound), value=repr(bound.value))
+    words = "nothing" if is_nothing(bound) else claim(bound)
+    shown = tag("data", words, value=repr(bound.value))
     done = " guaranteed" if math.isfinite(upper.value) else None
     return joined(shown, " shown … ", exact_claim(upper), done)
 

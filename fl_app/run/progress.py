@@ -17,6 +17,8 @@ from leakmeter.auditors.wording import (
     claim,
     evidence,
     null_band,
+    number,
+    plain_spaces,
     quantity,
     size,
     terms,
@@ -24,7 +26,7 @@ from leakmeter.auditors.wording import (
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 from leakmeter.fl_app.report.judge.adversary import Group, unsaid_bounds
-from leakmeter.fl_app.report.judge.meaning import surprises
+from leakmeter.fl_app.report.judge.meaning import certainties, surprises
 from leakmeter.fl_app.report.judge.verdict import judged, overall
 
 _WIDTH = 80  # of an ordinary terminal
@@ -38,8 +40,8 @@ class Progress:
         self._bar: Bar | None = None
 
     def say(self, text: str) -> None:
-        """Print one line, with plain spaces: people search in what a terminal shows."""
-        self._console.print(text.replace("\N{NO-BREAK SPACE}", " "), markup=False)
+        """Print one line."""
+        self._console.print(plain_spaces(text), markup=False)
 
     def begin(self, config: Config, dim: int, sizes: Sizes, rounds_done: int) -> None:
         """Say what is about to run."""
@@ -71,7 +73,7 @@ class Progress:
 
     def round(self, line: RoundLine) -> None:
         """Show a finished round."""
-        accuracy = "" if line.accuracy is None else f"  accuracy {line.accuracy:.3f}"
+        accuracy = "" if line.accuracy is None else f"  accuracy {number(line.accuracy)}"
         first = {f.auditor: f for f in reversed(line.findings)}  # the others are in the report
         findings = "".join(f"  {name} {brief(f)}" for name, f in reversed(first.items()))
         self.say(f"round {line.server_round:>3}/{self._total}{accuracy}{findings}")
@@ -111,7 +113,7 @@ class Progress:
             self._paragraph(f"Warning: {warning.text}")
         if made:
             self.say("\nWhat the run leaks, by attacker")
-            self.say("(≈ estimate, ≥ lower bound with confidence, ≤ guarantee)")
+            self.say("(≈ estimate or approximation, ≥ lower bound with confidence, ≤ guarantee)")
         for verdict in made:
             first = verdict.group.findings[0]
             world = f" [{first.adjacency}, {first.unit}]" if first.adjacency else ""
@@ -149,6 +151,7 @@ def _block(group: Group) -> list[str]:
             lines.append(both_ends(f, upper))
         lines += [_line(one) for one in (f, upper) if one is not None]
     lines += surprises(group)
+    lines += [f"{f.auditor}: {f.rule}" for f in certainties(group)] if lines else []
     if more := unsaid_bounds(group.findings):
         lines.append(f"and {more}: see report.json")
     # Where there is no number, say why.

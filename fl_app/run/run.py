@@ -24,6 +24,11 @@ from leakmeter.strategies import Chosen, Masked
 from leakmeter.strategies.grid import PatientGrid
 from leakmeter.strategies.state import check_resumable, restore_strategy, strategy_state
 
+_OPEN = (
+    "Secure aggregation is off: the server sees every update itself. This audit measures what sums "
+    "and models reveal."
+)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -105,10 +110,18 @@ def _audited(
         config=config.to_mapping(),
         rounds_done=_rounds_done(kept),
         on_round=keep,
+        limitations=_open_updates(strategy),
     )
     if kept is not None:
         audited.restore(kept["audit"])
     return audited
+
+
+def _open_updates(strategy: Strategy) -> tuple[Limitation, ...]:
+    """Return that the server sees more than the sums that are audited, where no sum is secure."""
+    if any(isinstance(s, Masked) for s in chain(strategy)):
+        return ()
+    return (Limitation("server", _OPEN),)
 
 
 def _rounds_done(kept: Mapping[str, Any] | None) -> int:

@@ -49,7 +49,15 @@ def test_rounding_never_makes_a_bound_stronger(exact: float, digits: int) -> Non
         ),
         (
             {"kind": "lower_bound", "confidence": 0.9, "assumptions": ("a holds", "b holds.")},
-            "if a holds and if b holds: ε ≥ 1",
+            "if its assumptions hold: ε ≥ 1",
+        ),
+        (
+            {"kind": "lower_bound", "confidence": 0.9, "assumptions": ("a holds.",)},
+            "if a holds: ε ≥ 1",
+        ),
+        (
+            {"kind": "lower_bound", "confidence": 0.9, "assumptions": ("a",), "sees": None},
+            "if its assumptions hold: ε ≥ 1",
         ),
         (
             {"quantity": "mutual information", "value": 0.5217},

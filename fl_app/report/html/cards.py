@@ -16,9 +16,11 @@ _ICONS: dict[Level, str] = {
     "leak": "M8 1.5L15 14H1zM8 6v4M8 11.8v.4",
     "open": "M8 1.5L15 14H1zM8 6v4M8 11.8v.4",
     "conditional": "M8 1.5L15 14H1zM8 6v4M8 11.8v.4",
+    "seen": "M8 1.5L15 14H1zM8 6v4M8 11.8v.4",
     "hint": "M8 2a4.5 4.5 0 0 1 2 8.5V13H6v-2.500A4.500 4.500 0 0 1 8 2zM6 15h4",
     "model": "M1 13C5 13 5 3 8 3s3 10 7 10",
     "none": "M7 2a5 5 0 1 1 0 10A5 5 0 0 1 7 2zM10.500 10.500L15 15",
+    "unable": "M7 2a5 5 0 1 1 0 10A5 5 0 0 1 7 2zM10.500 10.500L15 15",
     "bounded": "M8 1.500l6 2.500v4c0 3.500-2.500 5.500-6 7c-3.500-1.500-6-3.500-6-7v-4z",
     "count": "M3 5h10M3 8h10M3 11h10",
     "silent": "M3 8h10",
@@ -32,8 +34,9 @@ def cards(run: Run) -> Markup:
         none = "The auditors produced no findings; this is not evidence of privacy."
         return joined(tag("p", none), _limitations(run))
     note = (
-        "Each card is one attacker. “No leak shown” is not “private”. A lower bound says at "
-        "least, a guarantee at most. An estimate comes with what it would be without a leak."
+        "Each card is one attacker and what it tries to find out. “No leak shown” is not "
+        "“private”. A lower bound says at least, a guarantee at most. An estimate comes with what "
+        "it would be without a leak."
     )
     articles = [_card(v, advice(v, run, made)) for v in made]
     levels = [v.level for v in made]

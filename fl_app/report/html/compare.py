@@ -7,7 +7,7 @@ from typing import Any
 
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.wording import KINDS, capital, size, terms
-from leakmeter.fl_app.report.judge.adversary import Adversary, Group
+from leakmeter.fl_app.report.judge.adversary import Adversary, Group, is_promise
 from leakmeter.fl_app.report.judge.meaning import stake
 from leakmeter.fl_app.report.judge.verdict import verdicts
 from leakmeter.fl_app.report.markup import Markup, exact, exact_claim, joined, tag
@@ -74,10 +74,26 @@ def _groups(run: Run) -> dict[Adversary, Group]:
 
 
 def _elsewhere(key: Adversary, groups: dict[Adversary, Group]) -> Group | None:
-    """Return guarantees that are beside a bound in this run, and by themselves in another."""
-    same = [f for group in groups.values() for f in group.guarantees if Adversary.of(f) == key]
-    kept = tuple(f for i, f in enumerate(same) if f not in same[:i])
-    return Group(key, kept) if kept else None
+    """Return guarantees of this run that are about an attacker of another run.
+
+    They may be beside a bound in this run, and by themselves in the other. Without them, the
+    smallest for a stronger attacker covers this one too.
+    """
+    every = [f for group in groups.values() for f in (*group.findings, *group.guarantees)]
+    promised = [f for i, f in enumerate(every) if is_promise(f) and f not in every[:i]]
+    if same := tuple(f for f in promised if Adversary.of(f) == key):
+        return Group(key, same)
+    stronger = [f for f in promised if _covers(f, key)]
+    return Group(key, (min(stronger, key=lambda f: f.value),)) if stronger else None
+
+
+def _covers(guarantee: Finding, key: Adversary) -> bool:
+    """Whether a guarantee of the same question is for an attacker that has at least as much."""
+    return (
+        (guarantee.unit, guarantee.adjacency) == (key.unit, key.adjacency)
+        and key.adjacency is not None
+        and key.model.is_within(guarantee.threat_model)
+    )
 
 
 def _cell(group: Group) -> Markup:
@@ -86,6 +102,8 @@ def _cell(group: Group) -> Markup:
     for f, upper in group.rows:
         # Runs may have been given different δ and confidences: no number is without its own.
         about = [_about(f), *([] if upper is None else [_about(upper)])]
+        if not group.guarantees and is_promise(f) and Adversary.of(f) != group.adversary:
+            about.append("for a stronger attacker, so for this one too")
         entries.append(tag("li", exact_claim(f, upper), *(tag("small", words) for words in about)))
     return tag("ul", *entries, class_="plain") if entries else _NONE
 

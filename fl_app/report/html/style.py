@@ -56,7 +56,8 @@ nav ul { list-style: none; display: flex; flex-wrap: wrap; gap: .3rem 1.3rem; pa
 .leak { --tone: var(--leak); } .open { --tone: var(--leak); } .hint { --tone: var(--hint); }
 .model { --tone: var(--model); } .none-shown { --tone: var(--none); }
 .conditional { --tone: var(--hint); } .count { --tone: var(--none); }
-.silent { --tone: var(--none); } .bounded { --tone: var(--bounded); }
+.silent { --tone: var(--none); } .seen { --tone: var(--leak); } .unable { --tone: var(--hint); }
+.bounded { --tone: var(--bounded); }
 .badge { display: inline-flex; align-items: center; gap: .4em; font-size: .8rem; font-weight: 620;
   color: var(--tone); margin-bottom: .4rem; }
 .badge svg { width: 1.05em; height: 1.05em; fill: none; stroke: currentColor; stroke-width: 2; }

@@ -37,7 +37,7 @@ class Adversary:
         model = finding.threat_model
         rounds = None if model.participations is None else 1  # one round, or any number of them
         unsized = replace(model, participations=rounds, colluders=0)
-        return cls(unsized, finding.adjacency, finding.unit, not _is_promise(finding))
+        return cls(unsized, finding.adjacency, finding.unit, not is_promise(finding))
 
     def sentence(self) -> str:
         """Return who attacks; claims in prose have a sentence of their own."""
@@ -89,7 +89,7 @@ def by_adversary(findings: Sequence[Finding], *, is_typed: bool = True) -> list[
     found: dict[Adversary, list[Finding]] = {}
     for f in sorted(findings, key=lambda f: observers.index(f.observer)):
         found.setdefault(Adversary.of(f), []).append(f)
-    promises = [f for f in findings if _is_promise(f)] if is_typed else []
+    promises = [f for f in findings if is_promise(f)] if is_typed else []
     groups: list[Group] = []
     placed: list[Finding] = []
     for adversary, own in found.items():
@@ -154,6 +154,6 @@ def covers(guarantee: Finding, bound: Finding) -> bool:
     )
 
 
-def _is_promise(finding: Finding) -> bool:
+def is_promise(finding: Finding) -> bool:
     """Whether it is an upper bound on an ε."""
     return finding.kind == "guarantee" and is_epsilon(finding)

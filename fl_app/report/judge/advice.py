@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.wording import claim, is_epsilon, signed, terms
+from leakmeter.auditors.wording import claim, is_certain, is_epsilon, signed, terms
 from leakmeter.fl_app.report.judge.verdict import Verdict
 from leakmeter.fl_app.report.read.run import Run
 
+_CLEARLY = 0.5  # a difference of two ε that is worth an advice
 _MUCH = 10.0  # an upper bound beyond which little is promised
 _MORE_CLIENTS = "More clients per round{} leave less of each in the sum."
 
@@ -30,7 +31,9 @@ def _sentences(verdict: Verdict, run: Run, others: Sequence[Verdict]) -> Iterato
         case "leak" | "conditional" | "hint":
             yield from _against(verdict, run, others)
             yield from _see_more(verdict, run)
-        case "none":
+        case "seen":  # where the others send the same in all draws, more of them hide nothing
+            yield from _noise_for(verdict.lead, run)
+        case "none" | "unable":
             yield from _see_more(verdict, run)
             yield from _beside(verdict)
         case "model":
@@ -82,17 +85,20 @@ def _hides_among_many(verdict: Verdict, run: Run) -> bool:
 
 
 def _fewer_releases(lead: Finding, others: Sequence[Verdict]) -> Iterator[str]:
-    """Yield the advice not to release every model, if the final one shows less."""
+    """Yield the advice not to release every model, if the final one clearly shows less."""
     for other in others:
         final = other.lead
         same = all(
             getattr(final, name) == getattr(lead, name)
             for name in ("adjacency", "unit", "kind", "quantity", "delta", "is_conditional")
         )
-        if final.threat_model.sees == "final model" and same and final.value < lead.value:
+        # Beyond certainty a smaller number means nothing; close ones may differ by chance.
+        is_less = not is_certain(final) and lead.value - final.value > _CLEARLY
+        if final.threat_model.sees == "final model" and same and is_less:
             yield (
-                "Do not release the model of every round: in this audit the final model "
-                f"alone shows {signed(final)} instead of {signed(lead)}."
+                "Consider releasing only the final model: this audit shows more in the models of "
+                f"all rounds ({signed(lead)}) than in the final one ({signed(final)}); a smaller "
+                "lower bound proves nothing about the final model."
             )
 
 
@@ -135,6 +141,10 @@ def _see_more(verdict: Verdict, run: Run) -> Iterator[str]:
     """Yield how the audit could show more, where it has reached its limit or nothing."""
     for f in verdict.group.leads:
         if f.kind != "lower_bound" or not (f.saturated or f.value == 0):
+            continue
+        if f.cap == 0 and f.auditor == "one-shot":
+            fewer = f"a smaller δ{_now(run, 'delta')} or fewer canaries{_now(run, 'canary-seats')}"
+            yield f"To let the audit show anything, use {fewer}."
             continue
         setting = {"likelihood-ratio": "lrt-trials", "one-shot": "canary-seats"}.get(f.auditor)
         what = {"one-shot": "canaries"}.get(f.auditor, "trials")

@@ -22,6 +22,7 @@ from leakmeter.auditors.wording import (
     size,
     sureness,
     terms,
+    value,
 )
 from leakmeter.fl_app.report.judge.adversary import Group, unsaid_bounds
 
@@ -54,7 +55,7 @@ def found(group: Group) -> tuple[str, ...]:
         rests = f" {sentence(words)}" if (words := evidence(f)) else ""
         meant = f"{_meaning(f)}{rests}".strip()
         sentences.append(f"{capital(claim(f))}{terms(f)}{about}{how}. {meant}".strip())
-    sentences += surprises(group)
+    sentences = [*(sentence(f.rule) for f in certainties(group)), *sentences, *surprises(group)]
     if extra := unsaid_bounds(group.findings):
         sentences.append(
             f"{extra}: see the table. The largest of several has less confidence than each by "
@@ -63,12 +64,32 @@ def found(group: Group) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+def certainties(group: Group) -> list[Finding]:
+    """Return what separated the two worlds in every draw; no bound on ε, but no mere remark."""
+    return [f for f in group.findings if f.quantity == "certain separation" and f.value > 0]
+
+
+def draws_of(finding: Finding) -> str:
+    """Return how many draws agreed without an exception, and what follows."""
+    names = ("draws", "confidence", "largest chance")
+    draws, confidence, chance = (finding.facts.get(name) for name in names)
+    if not (isinstance(draws, int) and isinstance(confidence, float) and isinstance(chance, float)):
+        return "every draw"
+    return (
+        f"all {draws} draws: with {percent(confidence)} confidence, the chance of an exception is "
+        f"at most {number(100 * chance, kind='guarantee')} %"
+    )
+
+
 def surprises(group: Group) -> Iterator[str]:
-    """Yield why a lower bound is above the estimate of the same auditor, where it is."""
+    """Yield why a lower bound is above the estimate of the same auditor, where it is printed so."""
+    if group.adversary.model.sees is None:  # claims in prose are not compared
+        return
     for bound in (f for f in group.leads if f.kind == "lower_bound"):
         for f in group.leads:
             same = (f.auditor, f.quantity, f.delta) == (bound.auditor, bound.quantity, bound.delta)
-            if f.kind == "estimate" and same and f.value < bound.value:
+            is_above = bound.value > f.value and value(bound) != value(f)
+            if f.kind == "estimate" and same and is_above:
                 own = [a for a in f.assumptions if a not in bound.assumptions]
                 why = f" The estimate alone assumes that {sentence_of(own[0])}." if own else ""
                 yield (
@@ -90,8 +111,7 @@ def _meaning(finding: Finding) -> str:
         case "lower_bound" if finding.value > 0:
             return _posterior(finding)
         case "lower_bound":
-            apart = "The trials show no more than chance between the two worlds."
-            return f"{apart} {_reach(finding)}"
+            return f"This audit does not prove more than chance. {_reach(finding)}"
         case "estimate" if finding.null_band is not None:
             low, high = finding.null_band
             where = "above" if finding.value > high else "below" if finding.value < low else "in"
@@ -129,6 +149,8 @@ def _reach(finding: Finding) -> str:
     """Return how far a lower bound could have gone."""
     if finding.cap is None:
         return ""
+    if finding.cap == 0:
+        return "With this δ and these samples it cannot show anything, whatever leaks."
     if finding.saturated:
         return (
             f"It is saturated: with these samples no more than {number(finding.cap)} could have "

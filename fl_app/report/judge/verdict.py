@@ -17,35 +17,58 @@ from leakmeter.auditors.wording import (
     counted,
     is_certain,
     is_epsilon,
+    is_nothing,
     percent,
     read,
     sentence,
     terms,
 )
 from leakmeter.fl_app.report.judge.adversary import Group, by_adversary, covers
-from leakmeter.fl_app.report.judge.meaning import found, is_beyond, stake, sure
+from leakmeter.fl_app.report.judge.meaning import (
+    certainties,
+    draws_of,
+    found,
+    is_beyond,
+    stake,
+    sure,
+)
 from leakmeter.fl_app.report.read.run import Run
 
-# leak: proven with confidence; conditional: proven if something holds; hint: beyond its null band;
-# none: looked and shown nothing; open: none, or one above 20; model: what a model says; bounded: an
-# upper bound; count: guaranteed, but no bound on leakage; silent: no number.
+# leak: proven with confidence; seen: certain in all draws; conditional: proven if something holds;
+# hint: beyond its null band; unable: could have shown nothing; none: looked and shown nothing;
+# open: no guarantee, or one above 20; model: what a model says; bounded: an upper bound; count:
+# guaranteed, but no bound on leakage; silent: diagnostics only.
 Level = Literal[
-    "leak", "conditional", "hint", "none", "open", "model", "bounded", "count", "silent"
+    "leak",
+    "seen",
+    "conditional",
+    "hint",
+    "unable",
+    "none",
+    "open",
+    "model",
+    "bounded",
+    "count",
+    "silent",
 ]
 
 # What asks for something to be done comes first.
 BADGES: dict[Level, str] = {
     "leak": "leak shown",
+    "seen": "leak seen",
     "conditional": "leak shown, if …",
     "hint": "leak suggested",
+    "unable": "audit cannot show anything",
     "none": "no leak shown",
     "open": "no useful guarantee",
     "model": "by a model only",
     "bounded": "bounded from above",
     "count": "no bound on leakage",
-    "silent": "no findings",
+    "silent": "observations only",
 }
-_MOST_CLIPPED, _MOST_ABANDONED = 0.01, 0.5  # shares beyond which a run is distorted
+# Shares beyond which a run is distorted. A single client can send values that are not finite, and
+# must not be able to discredit the audit.
+_MOST_CLIPPED, _MOST_ABANDONED, _MOST_NON_FINITE = 0.01, 0.5, 0.01
 
 
 @dataclass(frozen=True)
@@ -86,11 +109,9 @@ def judged(findings: Sequence[Finding], *, is_typed: bool = True) -> list[Verdic
 
 def overall(made: Sequence[Verdict], warnings: Iterable[RunWarning]) -> str:
     """Return the verdict on the run in one line, the conclusion first."""
-    levels = [v.level for v in made]
-    counts = [
-        f"{BADGES[level]} ({counted(levels.count(level), 'attacker')})"
-        for level in dict.fromkeys(levels)
-    ]
+    # One attacker may have several verdicts: it may ask about clients and records, for example.
+    who = {v.level: {o.group.adversary.model for o in made if o.level == v.level} for v in made}
+    counts = [f"{BADGES[level]} ({counted(len(of), 'attacker')})" for level, of in who.items()]
     said = ", ".join(counts) or "no findings; this is not evidence of privacy"
     if not is_distorted(warnings):
         return f"Verdict: {said}."
@@ -112,7 +133,7 @@ def _distorts(warning: RunWarning) -> bool:
         case "abandoned-rounds":
             return warning.value > _MOST_ABANDONED
         case "non-finite-updates":
-            return warning.count > 0
+            return warning.value > _MOST_NON_FINITE
         case _:
             return False
 
@@ -131,32 +152,37 @@ def contradictions(run: Run) -> list[str]:
 
 
 def _verdict(group: Group) -> Verdict:
-    level, lead = _level(group.leads)
-    if lead is None:
+    level, lead = _level(group)
+    if level == "silent":
         rules = tuple(dict.fromkeys(sentence(f.rule) for f in group.findings))
-        words = "Produced no findings; this is not evidence of privacy"
-        return Verdict(group, group.findings[0], "silent", words, rules, ())
+        words = "Observations only; this is not evidence of privacy"
+        return Verdict(group, lead, level, words, rules, ())
     return Verdict(group, lead, level, _headline(level, lead, group), found(group), sure(group))
 
 
-def _level(leads: Sequence[Finding]) -> tuple[Level, Finding | None]:
+def _level(group: Group) -> tuple[Level, Finding]:
     """Return the strongest level and the finding behind it."""
+    leads = group.leads
     bounds = [f for f in leads if f.kind == "lower_bound"]
     proven = [f for f in bounds if not f.is_conditional]
     if shown := [f for f in proven if f.value > 0]:
         return "leak", shown[0]
+    if certain := certainties(group):
+        return "seen", certain[0]
     if (shown := [f for f in bounds if f.value > 0]) and not proven:
         return "conditional", shown[0]
     measured = [f for f in leads if f.kind == "estimate"]
     if beyond := [f for f in measured if is_beyond(f)]:
         return "hint", beyond[0]
+    if bounds and all(f.cap == 0 for f in bounds):
+        return "unable", bounds[0]
     if proven or bounds or measured:
         return "none", (proven or bounds or measured)[0]
     if modelled := [f for f in leads if f.kind == "approximation"]:
         return "model", modelled[0]
     if leads:
         return _promised(leads[0]), leads[0]
-    return "silent", None
+    return "silent", group.findings[0]
 
 
 def _promised(guarantee: Finding) -> Level:
@@ -173,10 +199,16 @@ def _headline(level: Level, lead: Finding, group: Group) -> str:
     match level:
         case "leak":
             return f"Gives away {what}: {number_}"
+        case "seen":
+            return f"Gave away {what} in {draws_of(lead)}"
         case "conditional":
             return f"{capital(condition(lead))}, it gives away {what}: {read(lead)}"
         case "hint":
             return f"Seems to give away {what}: {number_}"
+        case "unable":
+            return "This audit cannot show anything" + _promise(upper)
+        case "none" if is_nothing(lead):
+            return "No leak shown" + _promise(upper)
         case "none":
             return f"No leak shown: {number_}"
         case "model":
@@ -185,3 +217,10 @@ def _headline(level: Level, lead: Finding, group: Group) -> str:
             return f"{capital(number_)}, guaranteed"
         case _:
             return capital(number_)
+
+
+def _promise(upper: Finding | None) -> str:
+    """Return the guarantee against the same attacker as the end of a headline."""
+    if upper is None:
+        return ""
+    return f"; {claim(upper)}{' guaranteed' if math.isfinite(upper.value) else ''}"

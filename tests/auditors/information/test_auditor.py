@@ -22,6 +22,7 @@ from leakmeter.auditors.information import (
 )
 from leakmeter.auditors.information.findings import QUANTITY, WHOLE
 from leakmeter.auditors.sampler import PerRound
+from leakmeter.auditors.wording import claim
 
 DIM, CLIENTS = 20, 6
 EYE = np.eye(DIM)
@@ -347,6 +348,15 @@ def test_the_attacker_is_the_same_in_every_round_and_over_the_run(gaussian_sampl
     assert total.threat_model == replace(attacker, participations=2)
     outside, _ = audited(gaussian_sampler(EYE), view_of(), observer="outsider")
     assert outside[0].threat_model.sees == "noised sum"
+
+
+def test_a_figure_along_few_directions_does_not_look_like_the_total(gaussian_sampler) -> None:
+    found, run = audited(gaussian_sampler(EYE), view_of(), rank=3)
+    said = {f.quantity: claim(f).replace("\N{NO-BREAK SPACE}", " ") for f in (*found, *run)}
+    assert said[QUANTITY].startswith("mutual information along at most 3 directions ≈ ")
+    assert said[WHOLE].startswith("mutual information of all coordinates ≈ ")
+    every, _ = audited(gaussian_sampler(EYE), view_of(), rank=None)
+    assert "directions" not in every[0].facts
 
 
 def test_facts_are_single_numbers(gaussian_sampler) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,10 +19,14 @@ from rich.console import Console
 from leakmeter.auditors import (
     Finding,
     LikelihoodRatio,
+    Limitation,
     Membership,
     MutualInformation,
     OneShotCanaries,
     RecordLikelihoodRatio,
+    RunWarning,
+    assumptions,
+    wording,
 )
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
@@ -34,10 +40,19 @@ from leakmeter.auditors.replay_log import AggregateRecorder
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import claim, condition, quantity, value
 from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
+from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.export import write_csv
 from leakmeter.fl_app.report.html.page import page
+from leakmeter.fl_app.report.judge.adversary import by_adversary, covers
+from leakmeter.fl_app.report.judge.advice import _sentences as advised
 from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.verdict import verdicts
+from leakmeter.fl_app.report.judge.meaning import surprises
+from leakmeter.fl_app.report.judge.verdict import (
+    Verdict,
+    contradictions,
+    is_distorted,
+    verdicts,
+)
 from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.accountant import Release
@@ -197,9 +212,8 @@ def test_every_claim_of_a_leading_number_is_the_same_everywhere(
     write_csv(runs, tmp_path)
     rows = list(csv.DictReader((tmp_path / "findings.csv").open(newline="")))
     every = [(run, f) for run in runs for f in run.findings]
-    assert [row["claim"][: len(claim(f))] for row, (_, f) in zip(rows, every, strict=True)] == [
-        claim(f) for _, f in every
-    ]
+    plain = [claim(f).replace("\N{NO-BREAK SPACE}", " ") for _, f in every]
+    assert [row["claim"][: len(p)] for row, p in zip(rows, plain, strict=True)] == plain
     for run in runs:
         for verdict in verdicts(run):
             for f in (*verdict.group.leads, *verdict.group.guarantees):
@@ -232,3 +246,85 @@ def test_runs_of_different_size_line_up(runs: list[Run]) -> None:
             assert verdict.group.adversary in keys[1]
     names = {quantity(f.quantity) for f in runs[0].findings}
     assert names <= {quantity(f.quantity) for f in runs[1].findings}
+
+
+# Of the functions that return words, those that print numbers or make identifiers.
+_NUMBERS = {"number", "value", "percent", "counted", "sureness", "slug", "plain_spaces"}
+
+
+def test_no_decision_depends_on_words(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the sentences say, the same is compared, grouped, judged, advised and drawn."""
+    limit = Limitation("mine", "Secure aggregation is off.")
+    damage = RunWarning.of("clipped-coordinates", 50, 100)
+    told = [replace(run, limitations=(limit,), warnings=(damage,)) for run in runs]
+    before = _decisions(told)
+    _silence(monkeypatch)
+    assert told[0].findings[0].threat_model.sentence() == "x"
+    mute = [
+        replace(
+            run,
+            findings=tuple(replace(f, rule="x") for f in run.findings),
+            limitations=(replace(limit, text="x"),),
+            warnings=(replace(damage, text="x"),),
+        )
+        for run in told
+    ]
+    after = _decisions(mute)
+    for name in before:
+        assert after[name] == before[name], name
+
+
+def _silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every function that words something say "x", wherever it was imported."""
+    for name in assumptions.Assumption:
+        monkeypatch.setitem(assumptions._SENTENCES, name, "x")
+    of_wording = inspect.getmembers(wording, inspect.isfunction)
+    talks = [
+        f for name, f in of_wording if f.__annotations__["return"] == "str" and name not in _NUMBERS
+    ]
+    assert {wording.attacker, wording.claim, wording.condition} <= set(talks)
+    talks.append(assumptions.sentence_of)
+    ours = [m for name, m in sys.modules.items() if name.startswith("leakmeter.")]
+    for module in ours:
+        for name, one in list(vars(module).items()):
+            if inspect.isfunction(one) and one in talks:
+                monkeypatch.setattr(module, name, lambda *_, **__: "x")
+
+
+def _decisions(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return all that is decided about runs, without a word."""
+    made = [verdicts(run) for run in runs]
+    both = list(zip(runs, made, strict=True))
+    return {
+        "covers": [[[covers(a, b) for b in r.findings] for a in r.findings] for r in runs],
+        "groups": [
+            [
+                (g.adversary, *(_places(run, fs) for fs in (g.findings, g.guarantees, g.leads)))
+                for g in by_adversary(run.of_the_run)
+            ]
+            for run in runs
+        ],
+        "rows": [
+            [[_places(run, [f, *([u] if u else [])]) for f, u in v.group.rows] for v in of_run]
+            for run, of_run in both
+        ],
+        "verdicts": [
+            [(v.level, *_places(run, [v.lead]), len(v.found)) for v in of_run]
+            for run, of_run in both
+        ],
+        "advice": [[_advised(v, run, of_run) for v in of_run] for run, of_run in both],
+        "surprises": [[len(list(surprises(v.group))) for v in of_run] for of_run in made],
+        "contradictions": [len(contradictions(run)) for run in runs],
+        "damage": [is_distorted(run.warnings) for run in runs],
+        "figures": [(f.chart.name, len(f.chart.series)) for f in figures(runs)],
+        "page": [(name, len(Page(page([run])).ids)) for run in runs for name in (run.name,)],
+    }
+
+
+def _places(run: Run, found: Sequence[Finding]) -> list[int]:
+    return [next(i for i, f in enumerate(run.findings) if f is one) for one in found]
+
+
+def _advised(verdict: Verdict, run: Run, others: list[Verdict]) -> list[str]:
+    """Return how each advice begins, before it names a number."""
+    return [words[:9] for words in advised(verdict, run, others)]

@@ -47,7 +47,8 @@ def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:
     progress = Progress(console)
     progress.begin(Config(rounds=2), 17_610, Sizes(23, 24.0, 24), resumed)
     for server_round in range(resumed + 1, 3):
-        line = RoundLine(server_round, 40, {"accuracy": 0.5}, (finding(server_round=server_round),))
+        found = (finding(server_round=server_round),)
+        line = RoundLine(server_round, 40, {"accuracy": 0.09889}, found)
         progress.round(line)
     progress.summary([finding(server_round=1, rule="not of the run"), finding()], ["x, report: y"])
     return flat(file.getvalue())
@@ -88,8 +89,8 @@ def test_elsewhere_than_in_a_terminal_there_are_plain_lines_only() -> None:
         "60 clients (23 to 24 records a client, median 24); each round 30 honest ones and 10 "
         "canary seats; fedavg clients, fedavg server",
         "auditors: one-shot, likelihood-ratio, mutual-information; engine inline, seed 0",
-        "round   1/2  accuracy 0.500  one-shot ε ≈ 1.23 at δ = 1e-05",
-        "round   2/2  accuracy 0.500  one-shot ε ≈ 1.23 at δ = 1e-05",
+        "round   1/2  accuracy 0.0989  one-shot ε ≈ 1.23 at δ = 1e-05",
+        "round   2/2  accuracy 0.0989  one-shot ε ≈ 1.23 at δ = 1e-05",
     ]
 
 
@@ -98,7 +99,7 @@ def test_a_terminal_shows_a_bar_and_the_same_lines() -> None:
     assert "\x1b" in text
     assert "2/2" in text
     assert "━" in text
-    assert "round   2/2  accuracy 0.500  one-shot ε ≈ 1.23 at δ = 1e-05" in text
+    assert "round   2/2  accuracy 0.0989  one-shot ε ≈ 1.23 at δ = 1e-05" in text
 
 
 def test_a_terminal_shows_the_time_left() -> None:
@@ -194,7 +195,9 @@ def test_a_conditional_bound_is_printed_with_its_condition() -> None:
 
 def test_a_bound_says_how_many_canaries_it_rests_on() -> None:
     text = summary(bound(facts={"share_at_threshold": 0.03, "threshold": 88.72}))
-    assert "; 3 % of the canaries that took part score 88.7 or more)" in " ".join(text.split())
+    assert "; 3 % of the included canaries have a p-value of at most e^−88.7)" in " ".join(
+        text.split()
+    )
 
 
 def test_of_several_bounds_the_first_is_shown_and_not_the_largest() -> None:
@@ -211,6 +214,19 @@ def test_of_several_bounds_the_first_is_shown_and_not_the_largest() -> None:
 
 def test_a_bound_above_its_estimate_is_explained() -> None:
     assert "the two methods differ" in summary(finding(), bound(value=2.0)).replace("\n      ", " ")
+
+
+def test_a_certain_separation_is_printed_beside_numbers() -> None:
+    certain = {"kind": "diagnostic", "quantity": "certain separation", "null_band": None}
+    text = summary(bound(value=0.0), finding(rule="the others sent the same", **certain))
+    assert text.startswith("\nVerdict: leak seen (1 attacker).\n")
+    assert "one-shot: the others sent the same" in text
+
+
+def test_the_legend_names_every_kind_of_a_sign() -> None:
+    assert "(≈ estimate or approximation, ≥ lower bound with confidence, ≤ guarantee)" in summary(
+        finding()
+    )
 
 
 def test_weaker_kinds_are_named_where_they_share_a_sign() -> None:

@@ -35,6 +35,17 @@ def test_a_sound_run_has_no_warning_about_its_training(small: Config, tmp_path: 
     assert set(warnings(tmp_path / "run", small)) <= {"few-canaries"}
 
 
+@pytest.mark.parametrize("secagg", ["on", "off"])
+def test_without_secure_aggregation_the_report_says_what_the_server_sees(
+    small: Config, tmp_path: Path, secagg: Any
+) -> None:
+    warnings(tmp_path / "run", replace(small, secagg=secagg))
+    listed = json.loads((tmp_path / "run" / "report.json").read_text())["limitations"]
+    said = [one["text"] for one in listed if one["auditor"] == "server"]
+    words = "Secure aggregation is off: the server sees every update itself."
+    assert [text[: len(words)] for text in said] == ([words] if secagg == "off" else [])
+
+
 def test_huge_steps_are_seen_as_clipped_coordinates(small: Config, tmp_path: Path) -> None:
     found = warnings(tmp_path / "run", replace(small, lr=1e30))
     clipped = found["clipped-coordinates"]

@@ -29,7 +29,10 @@ def test_a_lower_bound_is_at_least() -> None:
 def test_a_bound_says_how_many_canaries_it_rests_on() -> None:
     facts = {"share_at_threshold": 1 / 34, "threshold": 88.72, "median_score": 31.68}
     _, said = one(bound(77.8, facts=facts))
-    rests = "2.94 % of the canaries that took part score 88.7 or more; their median is 31.7."
+    rests = (
+        "2.94 % of the included canaries have a p-value of at most e^−88.7; their median is "
+        "e^−31.7."
+    )
     assert rests in said
 
 
@@ -86,6 +89,29 @@ def test_nothing_shown_is_not_private() -> None:
     assert "at least" not in said
 
 
+def test_nothing_shown_is_not_read_as_a_number() -> None:
+    verdict, said = one(bound(0.0, cap=2.0), guarantee(3.0))
+    assert verdict.headline.replace("\xa0", " ") == "No leak shown; ε ≤ 3 guaranteed"
+    assert "ε ≥ 0 shown" not in said
+    assert "This audit does not prove more than chance." in said
+    assert "trials" not in said.split("To let")[0]  # canaries have none
+
+
+def test_a_method_that_could_show_nothing_says_so() -> None:
+    """With a large δ, canaries with p-values of e^−88 prove ε ≥ 0."""
+    facts = {"median_score": 88.7}
+    blind = bound(0.0, cap=0.0, saturated=True, delta=0.01, facts=facts)
+    verdict, said = one(blind, delta=0.01, canary_seats=40)
+    assert verdict.level == "unable"
+    assert verdict.headline == "This audit cannot show anything"
+    assert "With this δ and these samples it cannot show anything, whatever leaks." in said
+    assert "smaller δ (--delta, now 0.01) or fewer canaries (--canary-seats, now 40)" in said
+    assert "more canaries" not in said
+    assert "No leak shown" not in said
+    assert one(blind, finding(value=9.0, null_band=(0.0, 1.0), delta=0.01))[0].level == "hint"
+    assert one(blind, bound(0.0, cap=1.0, auditor="other"))[0].level == "none"
+
+
 @pytest.mark.parametrize(
     ("value", "level", "where"),
     [(0.4, "none", "in"), (0.6, "hint", "above"), (0.05, "none", "below")],
@@ -112,6 +138,12 @@ def test_a_bound_above_its_own_estimate_is_explained() -> None:
     assert f"The estimate alone assumes that {Assumption.GAUSSIAN_COSINES.sentence}." in said
     for other in (finding(value=3.0), finding(delta=1e-3), finding(auditor="other")):
         assert "the two methods differ" not in one(other, bound(2.0))[1]
+
+
+def test_a_bound_is_not_set_against_an_estimate_that_reads_the_same() -> None:
+    assert "the two methods differ" not in one(finding(value=1.0), bound(1.001))[1]
+    prose = [replace(f, threat_model=replace(CANARY, sees=None)) for f in (finding(), bound(2.0))]
+    assert "the two methods differ" not in one(*prose)[1]
 
 
 def test_an_approximation_is_no_bound() -> None:
@@ -166,9 +198,41 @@ def test_of_several_bounds_the_first_is_the_headline() -> None:
 def test_diagnostics_alone_give_their_reason_and_no_number() -> None:
     verdict, said = one(finding(kind="diagnostic", rule="too few canaries took part", value=7.0))
     assert verdict.level == "silent"
-    assert "Produced no findings; this is not evidence of privacy" in said
+    assert "Observations only; this is not evidence of privacy" in said
     assert "Too few canaries took part." in said
     assert "7" not in said
+
+
+def test_a_certain_separation_is_a_leak_that_was_seen() -> None:
+    facts = {"draws": 300, "confidence": 0.95, "largest chance": 0.01}
+    certain = finding(
+        kind="diagnostic",
+        quantity="certain separation",
+        adjacency="replace",
+        value=1.0,
+        facts=facts,
+        rule="the others sent the same",
+        delta=None,
+    )
+    verdict, said = one(certain)
+    assert verdict.level == "seen"
+    assert verdict.headline == (
+        "Gave away which of two updates a client sent in all 300 draws: with 95 % confidence, the "
+        "chance of an exception is at most 1 %"
+    )
+    assert "The others sent the same." in said
+    assert "not evidence of privacy" not in said
+    found = judged([bound(1.0), certain, conditional(1.0, observer="server")])
+    assert [v.level for v in found] == ["leak", "seen", "conditional"]
+    assert one(certain, bound(0.0, adjacency="replace"))[0].level == "seen"
+    assert one(replace(certain, value=0.0))[0].level == "silent"
+
+
+def test_one_attacker_with_two_questions_is_one_attacker() -> None:
+    made = judged([bound(1.0), bound(2.0, adjacency="replace"), bound(2.0, unit="record")])
+    assert overall(made, []) == "Verdict: leak shown (1 attacker)."
+    made = judged([bound(1.0), bound(2.0, observer="server")])
+    assert overall(made, []) == "Verdict: leak shown (2 attackers)."
 
 
 def test_what_needs_something_done_comes_first() -> None:
@@ -195,7 +259,8 @@ def test_an_unfinished_run_speaks_of_its_last_round() -> None:
     [
         ("clipped-coordinates", 2, True),
         ("clipped-coordinates", 1, False),
-        ("non-finite-updates", 1, True),
+        ("non-finite-updates", 2, True),
+        ("non-finite-updates", 1, False),  # one client must not be able to discredit an audit
         ("abandoned-rounds", 51, True),
         ("abandoned-rounds", 50, False),
         ("clipped-updates", 100, False),

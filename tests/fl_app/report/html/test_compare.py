@@ -1,0 +1,46 @@
+"""Runs side by side: a dash only where nothing is known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from leakmeter.auditors import Finding
+from leakmeter.fl_app.report.html.compare import comparison
+from leakmeter.fl_app.report.judge.adversary import Adversary
+from tests.fl_app.report.judge.makers import ANYONE, bound, guarantee, run
+
+FINAL = replace(ANYONE, sees="final model")
+
+
+def cell(other: Finding, *promised: Finding) -> str:
+    """Return what a run with these guarantees has beside the only finding of another."""
+    first, second = replace(run(other), name="first"), replace(run(*promised), name="second")
+    who = Adversary.of(other).sentence()
+    [row] = [row for row in comparison([first, second]).split("<tr>") if f">{who}" in row]
+    words = re.findall(r"<td>(.*?)</td>", row)[1]
+    return re.sub("<[^>]*>", " ", words).replace("\N{NO-BREAK SPACE}", " ").strip()
+
+
+@pytest.mark.parametrize("other", [guarantee(1.0, threat_model=FINAL), bound(1.0)])
+def test_a_guarantee_for_a_stronger_attacker_covers_the_weaker_one(other: Finding) -> None:
+    said = cell(other, guarantee(3.0), guarantee(2.0, delta=1e-6))
+    assert said.startswith("ε ≤ 2")
+    assert "for a stronger attacker" in said
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"adjacency": "replace"},
+        {"unit": "record"},
+        {"observer": "server"},
+        {"holds": "record"},
+    ],
+)
+def test_a_guarantee_for_somebody_else_covers_nobody(changed: dict[str, str]) -> None:
+    weaker = guarantee(1.0, threat_model=FINAL)
+    said = cell(weaker, guarantee(3.0, **changed))
+    assert said.startswith("–")
