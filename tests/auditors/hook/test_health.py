@@ -23,6 +23,7 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.health import Health
+from leakmeter.auditors.hook.open_round import NO_TRUTH
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised
 from tests.helpers.findings import finding
@@ -223,6 +224,60 @@ def test_clipped_updates_are_counted_with_and_without_a_tap(federation: Any, mod
     of = federation(5, mods=[NoiseMod(allow_tap=True, seed=0), *mods])
     strategy = Noised(inner(), noise=Central(1.0), clipping=FixedClip(1.0), seed=0)
     assert warned(of, strategy, [Watch()])["clipped-updates"] == (8, 8)  # and two canaries
+
+
+def lying(**values: Any) -> Any:
+    """Return a mod by which client 2 says these values of the update that it kept."""
+
+    def mod(message: Any, context: Any, call_next: Any) -> Any:
+        reply = call_next(message, context)
+        if wire.only_collects(message.content) and context.node_config["partition-id"] == 2:
+            for name, value in values.items():
+                reply.content[wire.TAP][name] = value
+            if not values:
+                del reply.content["arrays"]
+        return reply
+
+    return mod
+
+
+@pytest.mark.parametrize("lie", [{"weight": "x"}, {}])
+def test_a_client_that_lies_about_its_kept_update_loses_only_that_update(
+    federation: Any, lie: Any
+) -> None:
+    mods = [NoiseMod(allow_tap=True, seed=0), lying(**lie), tap_mod, canary_mod]
+    watch, of = Watch(), federation(5, mods=mods, fails=lambda _, client: client == 3)
+    strategy = Noised(inner(), noise=Central(1.0), clipping=FixedClip(1.0), seed=0)
+    found = warned(of, strategy, [watch])
+    assert found["dropouts"] == (2, 10)
+    assert found["clipped-updates"] == (4, 4)  # neither the canary, nor the liar, nor the lost one
+    assert watch.played == 2
+
+
+def test_what_fails_inside_the_hook_costs_neither_warnings_nor_findings(
+    federation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("not today")
+
+    def run() -> Audited:
+        of = federation(5, mods=MODS, fails=lambda _, client: client == 3)
+        audited = Audited(masked(), [Watch()])
+        audited.start(of.grid, of.arrays(), num_rounds=1)
+        return audited
+
+    for place in ("open_round.OpenRound.truth", "panel.Panel.observe"):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"leakmeter.auditors.hook.{place}", fail)
+            audited = run()
+        assert len(audited.failures) == 1
+        assert NO_TRUTH not in {one.text for one in audited.limitations}  # the tap is there
+        assert "dropouts" in {one.kind for one in audited.warnings}
+    with monkeypatch.context() as patched:
+        patched.setattr(Health, "note", fail)
+        audited = run()
+    assert audited.failures == ["warnings may lack round 1: RuntimeError: not today"]
+    assert "watch" in {f.auditor for f in audited.findings()}
 
 
 def test_auditors_without_canaries_have_none_to_count() -> None:
