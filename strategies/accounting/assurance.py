@@ -64,7 +64,10 @@ class Assurance:
         """Yield what holds against those who know the cohorts: server, wire, outsiders."""
         plain = self._plain(self.releases, adjacency, delta)
         yield from self._inside(plain, adjacency, delta)
-        yield self._finding(plain, "outsider", adjacency, "noised sum", (Assumption.MODELS_ONLY,))
+        # A client without noise of its own keeps back an update that is not finite.
+        kept_back = (Assumption.INDEPENDENT_DROPOUTS,) if isinstance(self.noise, Central) else ()
+        hidden = (Assumption.MODELS_ONLY, *kept_back)
+        yield self._finding(plain, "outsider", adjacency, "noised sum", hidden)
 
     def _plain(self, releases: Sequence[Release], adjacency: Adjacency, delta: float) -> Bound:
         bound = unamplified(releases, delta, participations=self.rounds, adjacency=adjacency)
