@@ -18,6 +18,7 @@ from leakmeter.auditors import (
     OneShotCanaries,
     RoundFacts,
     RoundView,
+    RunWarning,
     canary_mod,
     tap_mod,
 )
@@ -25,7 +26,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.health import Health
 from leakmeter.auditors.hook.open_round import NO_TRUTH
 from leakmeter.clients import MaskMod, NoiseMod
-from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised
+from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Local, Masked, Noised
 from tests.helpers.findings import finding
 
 ZERO = np.zeros(3)
@@ -106,6 +107,41 @@ def test_fewer_than_ten_canaries_are_few(canaries: Any, said: Any) -> None:
     assert counts(Health(), canaries) == said
 
 
+def test_few_canaries_are_left_out_where_another_warning_explains_them() -> None:
+    lost = view(4, abandoned="too few", num_clients=0, aggregate=None)
+
+    def kinds(health: Health, *canaries: tuple[int, int]) -> list[str]:
+        return [kind for kind, *_ in counts(health, canaries)]
+
+    assert kinds(noted(lost), (0, 10)) == ["abandoned-rounds"]
+    assert kinds(noted(lost), (0, 9)) == ["abandoned-rounds", "few-canaries"]  # too few anyway
+    assert kinds(noted(view(), refused=1), (0, 9)) == ["non-finite-updates"]
+
+
+def test_counts_of_others_that_do_not_fit_are_cut_and_end_no_run() -> None:
+    assert counts(Health(), [(5, 3)]) == [("few-canaries", 3, 3)]
+    health = noted(view(saturated=9, coordinates=3), view(saturated=1, coordinates=0))
+    assert counts(health) == [("clipped-coordinates", 3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "total", "reason"),
+    [
+        (0.0, 0, 0, "total must be at least 1, got 0"),
+        (2.0, 2, 1, r"count must be in \[0, 1\], got 2"),
+        (-0.5, -1, 2, r"count must be in \[0, 2\], got -1"),
+        (0.6, 1, 2, "value must be count / total = 1/2, got 0.6"),
+        (math.nan, 1, 2, "value must be count / total"),
+    ],
+)
+def test_a_warning_whose_numbers_do_not_fit_is_refused(
+    value: float, count: int, total: int, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        RunWarning("dropouts", value, count, total, "words")
+    RunWarning("dropouts", 0.333333333333, 1, 3, "words")  # as another program may round it
+
+
 def test_the_worst_comes_first_and_survives_an_interruption() -> None:
     health = noted(view(2, saturated=1, coordinates=6), refused=1)
     again = Health()
@@ -113,7 +149,6 @@ def test_the_worst_comes_first_and_survives_an_interruption() -> None:
     assert again.warnings([(1, 2)]) == health.warnings([(1, 2)])
     assert [kind for kind, *_ in counts(again, [(1, 2)])] == [
         *("non-finite-updates", "clipped-coordinates", "dropouts"),
-        "few-canaries",
     ]
 
 
@@ -205,10 +240,7 @@ def test_updates_that_are_not_finite_are_named_in_the_open(federation: Any) -> N
 
 def test_a_secure_sum_counts_those_that_keep_back_their_update(federation: Any) -> None:
     of = broken(federation, {1}, MODS)
-    assert warned(of, masked(), [Watch()]) == {
-        "non-finite-updates": (2, 10),
-        "few-canaries": (2, 12),
-    }
+    assert warned(of, masked(), [Watch()]) == {"non-finite-updates": (2, 10)}
 
 
 def test_clipping_clients_say_by_a_code_that_an_update_is_not_finite(federation: Any) -> None:
@@ -217,6 +249,12 @@ def test_clipping_clients_say_by_a_code_that_an_update_is_not_finite(federation:
     found = warned(of, strategy)
     assert found["non-finite-updates"] == (2, 10)
     assert found["clipped-updates"] == (8, 8)  # seen by their length, without a tap
+
+
+def test_clients_with_noise_of_their_own_all_answer(federation: Any) -> None:
+    of = broken(federation, {1}, [NoiseMod(seed=0)])
+    strategy = Noised(inner(), noise=Local(1.0), clipping=FixedClip(1.0), seed=0)
+    assert warned(of, strategy) == {}  # the server cannot know
 
 
 @pytest.mark.parametrize("mods", [[tap_mod, canary_mod], [canary_mod]])
