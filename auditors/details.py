@@ -6,6 +6,7 @@ alone are `Finding.facts`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +42,9 @@ class ErrorCurve:
         _equal(deltas=self.deltas, epsilons=self.epsilons, caps=self.caps)
         _equal(fpr=self.fpr, fnr=self.fnr)
         _equal(observed_fpr=self.observed_fpr, observed_fnr=self.observed_fnr)
+        for name in ("deltas", "fpr", "fnr", "observed_fpr", "observed_fnr"):
+            _shares(name, getattr(self, name))
+        _shares("balanced_error", (self.balanced_error,))
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,11 @@ class Histogram:
 
     def __post_init__(self) -> None:
         _equal(bins=self.edges[1:], included=self.included, excluded=self.excluded, null=self.null)
+        if not all(map(math.isfinite, self.edges)) or sorted(self.edges) != list(self.edges):
+            raise ValueError("edges must be finite and ascending")
+        if min((*self.included, *self.excluded), default=0) < 0:
+            raise ValueError("included and excluded must be at least 0")
+        _shares("null", self.null)
 
 
 @dataclass(frozen=True)
@@ -118,3 +127,10 @@ def _equal(**rows: tuple[float, ...]) -> None:
     lengths = {name: len(row) for name, row in rows.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{', '.join(rows)} must have equal lengths, got {lengths}")
+
+
+def _shares(name: str, row: tuple[float, ...]) -> None:
+    """Raise unless all are shares."""
+    for value in row:
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} must be in [0, 1], got {value}")
