@@ -44,6 +44,8 @@ class ErrorCurve:
         _equal(observed_fpr=self.observed_fpr, observed_fnr=self.observed_fnr)
         for name in ("deltas", "fpr", "fnr", "observed_fpr", "observed_fnr"):
             _shares(name, getattr(self, name))
+        if 1 in self.deltas:
+            raise ValueError("deltas must be below 1, got 1")
         _shares("balanced_error", (self.balanced_error,))
 
 
@@ -98,6 +100,8 @@ class Spectrum:
 
     def __post_init__(self) -> None:
         _equal(index=self.index, variance=self.variance, added=self.added)
+        if not all(map(math.isfinite, (*self.variance, *self.added, self.floor))):
+            raise ValueError("variance, added and floor must be finite")
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,8 @@ def _separation(run: Run, bound: Finding, server_round: int | None) -> float | N
     for f in run.findings:
         same = f.auditor == bound.auditor and f.server_round == server_round
         apart = f.facts.get("separation")
-        if same and f.kind == "approximation" and isinstance(apart, float) and math.isfinite(apart):
+        is_distance = isinstance(apart, float) and 0 <= apart < math.inf
+        if same and f.kind == "approximation" and is_distance:
             return apart
     return None
 

@@ -29,9 +29,10 @@ _LIMITS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
     },
     "ThreatModel": {"participations": _COUNT, "colluders": _COUNT},
     "RunWarning": {"value": _SHARE, "count": _COUNT, "total": {"minimum": 1}},
-    "ErrorCurve": dict.fromkeys(
-        ("deltas", "fpr", "fnr", "observed_fpr", "observed_fnr", "balanced_error"), _SHARE
-    ),
+    "ErrorCurve": {
+        "deltas": {"minimum": 0, "exclusiveMaximum": 1},
+        **dict.fromkeys(("fpr", "fnr", "observed_fpr", "observed_fnr", "balanced_error"), _SHARE),
+    },
     "Histogram": {"included": _COUNT, "excluded": _COUNT, "null": _SHARE},
 }
 

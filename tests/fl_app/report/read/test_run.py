@@ -157,6 +157,7 @@ def test_fields_of_later_releases_are_left_alone(folder: Path) -> None:
         (["findings", 1, "details", 0, "fnr"], [2, 0], "details[0]: fnr must be in [0, 1], got 2"),
         (["findings", 1, "details", 1, "edges"], [0, 1, "inf"], "details[1]: edges must be finite"),
         (["findings", 1, "details", 1, "included"], [-1, 1], "details[1]: included and excluded m"),
+        (["findings", 1, "details", 2, "floor"], "inf", "variance, added and floor must be finite"),
         (["warnings", 0, "count"], 5, "warnings[0]: count must be in [0, 4], got 5"),
         (["warnings", 0, "value"], 0.5, "warnings[0]: value must be count / total = 1/4, got 0.5"),
         (["warnings", 0, "total"], 0, "warnings[0]: total must be at least 1, got 0"),
@@ -222,6 +223,26 @@ def test_settings_beyond_floats_are_shown_and_end_no_page(folder: Path) -> None:
     for more in ({"lr": 10**400}, {"rounds": -(10**400)}):
         changed(folder, ["config"], ours | more)
         assert main(["report", str(folder)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (["findings", 0, "details", 2, "variance", 0], 1.7e308),
+        (["findings", 0, "details", 2, "variance", 1], 5e-324),
+        (["findings", 1, "details", 1, "edges", 2], 1.7e308),
+        (["findings", 2, "facts", "separation"], -1.5),
+        (["findings", 0, "cap"], 1.7e308),
+        (["rounds", 0, "server_round"], 2**128 - 1),
+        (["rounds", 0, "accuracy"], -1.7e308),
+    ],
+)
+def test_values_at_the_edge_of_floats_end_no_page(
+    folder: Path, place: list[str | int], value: float
+) -> None:
+    changed(folder, ["findings", 2, "kind"], "approximation")
+    changed(folder, place, value)
+    assert main(["report", str(folder)]) == 0
 
 
 def test_a_round_that_is_listed_twice_is_refused(folder: Path) -> None:

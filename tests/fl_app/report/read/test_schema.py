@@ -98,6 +98,7 @@ def test_every_change_is_refused_by_both_or_by_neither(report: Any, validator: A
         (("findings", 0, "threat_model", "colluders"), -1),
         (("findings", 0, "threat_model", "participations"), -1),
         (("findings", 0, "details", 0, "deltas", 0), 1e308),
+        (("findings", 0, "details", 0, "deltas", 0), 1),
         (("findings", 0, "details", 0, "fpr", 0), -0.1),
         (("findings", 0, "details", 0, "balanced_error"), 1.5),
         (("findings", 0, "details", 1, "included", 0), -1),
