@@ -187,7 +187,7 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return _shallow(tomllib.loads(_text(path)))
+        return dict(_shallow(tomllib.loads(_text(path))))
     except RecursionError:
         raise ConfigError(f"{path} must be a TOML file {_LEVELS}") from None
     except ValueError as error:

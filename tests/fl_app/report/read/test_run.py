@@ -16,6 +16,7 @@ from leakmeter.auditors import Assumption, Finding, Limitation, RunWarning, Thre
 from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.auditors.wording import claim
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read.report import Report, Round, Schema
 from leakmeter.fl_app.report.read.run import read_run, read_runs
@@ -219,7 +220,7 @@ def test_text_that_python_would_read_and_we_do_not_is_one_line(
 
 
 def test_settings_beyond_floats_are_shown_and_end_no_page(folder: Path) -> None:
-    ours = dict.fromkeys(("dataset", "model", "algorithm", "secagg", "auditors", "engine"), "x")
+    ours = Config().to_mapping()
     for more in ({"lr": 10**400}, {"rounds": -(10**400)}):
         changed(folder, ["config"], ours | more)
         assert main(["report", str(folder)]) == 0
@@ -240,7 +241,8 @@ def test_settings_beyond_floats_are_shown_and_end_no_page(folder: Path) -> None:
 def test_values_at_the_edge_of_floats_end_no_page(
     folder: Path, place: list[str | int], value: float
 ) -> None:
-    changed(folder, ["findings", 2, "kind"], "approximation")
+    changed(folder, ["findings", 2, "kind"], "approximation")  # to the curve of round 1
+    changed(folder, ["findings", 2, "server_round"], 1)
     changed(folder, place, value)
     assert main(["report", str(folder)]) == 0
 
