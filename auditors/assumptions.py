@@ -212,6 +212,11 @@ _CONDITIONS: Final = frozenset(
 _KNOWN: Final = frozenset(Assumption)
 
 
+def is_known(assumption: str) -> bool:
+    """Whether it is one of our names."""
+    return assumption in _KNOWN
+
+
 def sentence_of(assumption: str) -> str:
     """Return the sentence of an assumption; text that names none of ours is its own sentence."""
     return Assumption(assumption).sentence if assumption in _KNOWN else assumption

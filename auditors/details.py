@@ -6,6 +6,7 @@ Every list is checked when it is made, so a figure needs no checks of its own. S
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +42,11 @@ class ErrorCurve:
         _equal(deltas=self.deltas, epsilons=self.epsilons, caps=self.caps)
         _equal(fpr=self.fpr, fnr=self.fnr)
         _equal(observed_fpr=self.observed_fpr, observed_fnr=self.observed_fnr)
+        for name in ("deltas", "fpr", "fnr", "observed_fpr", "observed_fnr"):
+            _shares(name, getattr(self, name))
+        if 1 in self.deltas:
+            raise ValueError("deltas must be below 1, got 1")
+        _shares("balanced_error", (self.balanced_error,))
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,11 @@ class Histogram:
 
     def __post_init__(self) -> None:
         _equal(bins=self.edges[1:], included=self.included, excluded=self.excluded, null=self.null)
+        if not all(map(math.isfinite, self.edges)) or sorted(self.edges) != list(self.edges):
+            raise ValueError("edges must be finite and ascending")
+        if min((*self.included, *self.excluded), default=0) < 0:
+            raise ValueError("included and excluded must be at least 0")
+        _shares("null", self.null)
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,8 @@ class Spectrum:
 
     def __post_init__(self) -> None:
         _equal(index=self.index, variance=self.variance, added=self.added)
+        if not all(map(math.isfinite, (*self.variance, *self.added, self.floor))):
+            raise ValueError("variance, added and floor must be finite")
 
 
 @dataclass(frozen=True)
@@ -118,3 +131,10 @@ def _equal(**rows: tuple[float, ...]) -> None:
     lengths = {name: len(row) for name, row in rows.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{', '.join(rows)} must have equal lengths, got {lengths}")
+
+
+def _shares(name: str, row: tuple[float, ...]) -> None:
+    """Raise unless all are shares."""
+    for value in row:
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} must be in [0, 1], got {value}")

@@ -149,8 +149,8 @@ class RunWarning:
 
     Attributes:
         kind: What happened.
-        value: Share of `total` that it happened to.
-        count: How many it happened to.
+        value: `count` / `total`.
+        count: How many it happened to; of "few-canaries", how many took part.
         total: Out of how many; never 0.
         text: The same as a sentence, with what to do.
     """
@@ -160,6 +160,15 @@ class RunWarning:
     count: int
     total: int
     text: str
+
+    def __post_init__(self) -> None:
+        if self.total < 1:
+            raise ValueError(f"total must be at least 1, got {self.total}")
+        if not 0 <= self.count <= self.total:
+            raise ValueError(f"count must be in [0, {self.total}], got {self.count}")
+        if not math.isclose(self.value, self.count / self.total, rel_tol=1e-9):
+            share = f"{self.count}/{self.total}"
+            raise ValueError(f"value must be count / total = {share}, got {self.value}")
 
     @classmethod
     def of(cls, kind: WarningKind, count: int, total: int) -> Self:

@@ -19,6 +19,7 @@ from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 _WORDS: Final = ("inf", "-inf", "nan")  # numbers that JSON lacks
+_BITS: Final = 128  # of a whole number: enough for seeds, and far within floats
 # What the schemas of forms refer to.
 DEFINITIONS: Final[Mapping[str, Any]] = {
     "number": {"anyOf": [{"type": "number"}, {"enum": list(_WORDS)}]}
@@ -93,6 +94,12 @@ def _is_number(value: Any) -> bool:
     return _is_whole(value) or isinstance(value, float) or value in _WORDS
 
 
+def _int(value: Any, where: str) -> int:
+    if abs(value) >= 2**_BITS:
+        raise FormError(f"{where} must be a whole number of {_BITS} bits, got {short(value)}")
+    return int(value)
+
+
 def _float(value: Any, where: str) -> float:
     try:
         return float(value)
@@ -102,7 +109,7 @@ def _float(value: Any, where: str) -> float:
 
 _PLAIN: Final[Mapping[Any, Form]] = {
     bool: Form("true or false", {"type": "boolean"}, lambda value: isinstance(value, bool)),
-    int: Form("a whole number", {"type": "integer"}, _is_whole),
+    int: Form("a whole number", {"type": "integer"}, _is_whole, _int),
     float: Form(
         'a number, or "inf", "-inf", "nan"',
         {"$ref": "#/$defs/number"},
@@ -230,4 +237,5 @@ def _is_object(value: Any) -> bool:
 
 
 def _inside(where: str, name: str) -> str:
+    name = name if name.isprintable() else repr(name)  # an error is one line
     return f"{where}.{name}" if where else name

@@ -153,9 +153,10 @@ def other_schema(lines: Sequence[Mapping[str, Any]]) -> str | None:
 
 def write_atomically(path: Path, data: str | bytes) -> None:
     """Write a file so that a reader finds the old one or the new one, never half of one."""
+    content = data.encode() if isinstance(data, str) else data  # may fail: before anything is there
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)

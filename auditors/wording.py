@@ -125,15 +125,15 @@ def quantity(name: str) -> str:
 _WARNINGS: Final[Mapping[WarningKind, str]] = {
     "clipped-coordinates": (
         "{share} of all coordinates ({count} of {total}) were clipped to fit the secure sum, so "
-        "the model is distorted. Lower --lr or raise the clip range."
+        "the model is distorted. Lower the clients' learning rate (--lr) or raise the clip range."
     ),
     "clipped-updates": (
         "{share} of the updates ({count} of {total}) were clipped to the clip norm. Raise "
-        "--clip-norm, or lower --lr."
+        "the clip norm (--clip-norm), or lower the clients' learning rate (--lr)."
     ),
     "abandoned-rounds": (
         "{count} of {total} rounds gave no aggregate; the model stayed as it was. Look for the "
-        "reason in the log, and sample more clients per round."
+        "reason in the log."
     ),
     "dropouts": (
         "{share} of the requested updates ({count} of {total}) did not arrive. Bounds hold for "
@@ -141,11 +141,11 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
     ),
     "non-finite-updates": (
         "{count} of {total} updates contained values that are not finite. Training diverged: "
-        "lower --lr."
+        "lower the clients' learning rate (--lr)."
     ),
     "few-canaries": (
-        "Only {count} of {total} planned canaries took part. Canary results from so few vary "
-        "widely: raise --canary-seats or --rounds."
+        "Canaries that took part: {count} ({total} planned). Results from so few vary widely: use "
+        "more canary seats (--canary-seats) or more rounds (--rounds)."
     ),
 }
 

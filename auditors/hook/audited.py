@@ -196,10 +196,8 @@ class Audited(Wrapper):
         server_round += self._offset
         kept = ArrayRecord(dict(arrays))  # the inner strategy may change the record
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
-        try:
+        with self._panel.guarded(f"round {server_round} could not be audited"):
             self._open = self._ordered(server_round, kept, messages, grid)
-        except Exception as error:
-            self._panel.fail(f"round {server_round} could not be audited", error)
         return messages
 
     def _ordered(
@@ -247,17 +245,17 @@ class Audited(Wrapper):
         self._seen += 1
         findings: list[Finding] = []
         if opened is not None and updates is not None:
-            try:
+            with self._panel.guarded(f"round {server_round} could not be audited"):
                 view = self._view(opened, updates, arrays)
+                # First, and guarded by itself: no auditor may cost the run its warnings.
+                with self._panel.guarded(f"warnings may lack round {server_round}"):
+                    self._health.note(
+                        view,
+                        asked=len(opened.clients),
+                        refused=sum(map(wire.says_not_finite, replies)),
+                        plain=opened.plain(view.truth, updates),
+                    )
                 findings = self._panel.observe(view)
-                self._health.note(
-                    view,
-                    asked=len(opened.clients),
-                    refused=sum(map(wire.says_not_finite, replies)),
-                    plain=opened.plain(view.truth, updates),
-                )
-            except Exception as error:
-                self._panel.fail(f"round {server_round} could not be audited", error)
         answered = sum(m.has_content() for m in replies) if updates is None else len(updates)
         line = RoundLine(server_round, answered, scalars(metrics), tuple(findings))
         after = arrays if arrays is not None else (opened.arrays if opened else None)
@@ -287,7 +285,12 @@ class Audited(Wrapper):
         """Return the plain updates and weights, if an auditor wants them and they can be had."""
         if not self._panel.wants_truth or (opened.hides_updates and not self._has_tap):
             return {}, {}
-        truth, weights = opened.truth(updates, self._timeout)
+        found = None
+        with self._panel.guarded(f"round {opened.server_round} has no plain updates"):
+            found = opened.truth(updates, self._timeout)
+        if found is None:
+            return {}, {}
+        truth, weights = found
         if opened.hides_updates:  # a client may have kept an update that it then refused to send
             truth = {client: truth[client] for client in truth if client in updates}
         if updates and not truth:

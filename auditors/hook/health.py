@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -63,14 +64,20 @@ class Health:
             canaries: Of each auditor that plays canaries: those that took part, those planned.
         """
         found = [
-            RunWarning.of(kind, count, total)
+            # Facts of a foreign strategy need not fit together.
+            RunWarning.of(kind, min(count, total), total)
             for kind, (count, total) in self._counts.items()
-            if count and count >= _LEAST[kind] * total
+            if count and total and count >= _LEAST[kind] * total
         ]
+        kinds = {one.kind for one in found}
+        if "non-finite-updates" in kinds:  # more canaries would not help
+            return tuple(found)
+        # Where rounds were lost, a plan of enough canaries needs no more of them.
+        most = _ENOUGH_CANARIES if "abandoned-rounds" in kinds else math.inf
         found += [
-            RunWarning.of("few-canaries", played, planned)
+            RunWarning.of("few-canaries", min(played, planned), planned)
             for played, planned in canaries
-            if planned and played < _ENOUGH_CANARIES
+            if 0 < planned < most and played < _ENOUGH_CANARIES
         ]
         return tuple(found)
 

@@ -225,7 +225,8 @@ def collect_truth(
 ) -> tuple[dict[int, Vector], dict[int, float]]:
     """Collect the plain updates that tapped clients kept, and their weights.
 
-    Messages of their own do that; nothing rides on the round's replies.
+    Messages of their own do that; nothing rides on the round's replies. A client whose copy cannot
+    be read is left out, and the others are collected.
     """
     order = wire.collect_record(server_round)
     messages = [
@@ -237,9 +238,19 @@ def collect_truth(
         for m in grid.send_and_receive(messages, timeout=timeout)
         if m.has_content()
     }
-    updates = {c: layout.flatten(wire.arrays(kept[c])) - sent for c in sorted(kept)}
-    notes = {c: wire.config(kept[c], wire.TAP) for c in sorted(kept)}
-    return updates, {c: wire.get_float(n, "weight") for c, n in notes.items() if n is not None}
+    updates: dict[int, Vector] = {}
+    weights: dict[int, float] = {}
+    for client, content in sorted(kept.items()):
+        try:
+            update = layout.flatten(wire.arrays(content)) - sent
+            note = wire.config(content, wire.TAP)
+            if note is not None:
+                weights[client] = wire.get_float(note, "weight")
+        except Exception as error:  # a client may send anything
+            _log.warning("the plain update of client %d cannot be read: %s", client, error)
+        else:
+            updates[client] = update
+    return updates, weights
 
 
 def round_facts(strategy: Strategy, updates: Updates, *, released: bool) -> RoundFacts:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from leakmeter.auditors.auditor import (
@@ -162,6 +163,14 @@ class Panel:
         self._spoke = set(state.get("spoke", self._restored))
         for name, words in state.get("limits", ()):
             self._limitations[Limitation(name, words)] = None
+
+    @contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """Note an exception of the hook's own as a failure and go on behind the block."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(what, error)
 
     def fail(self, what: str, error: Exception) -> None:
         """Note that something of the hook's own has failed, which is no reason to stop training."""

@@ -26,7 +26,8 @@ class NoiseMod:
     """Clips and noises the update as the message orders, within the limits of its owner.
 
     Place it behind `mask_mod` and before everything that changes the update. A client that adds
-    noise itself sends no metrics but its weight, which is 1: they would travel without noise.
+    noise itself sends no metrics but its weight, which is 1: they would travel without noise. If
+    its update is not finite, it sends its noise alone; a client without noise replies an error.
 
     Attributes:
         required: Whether a train message without an order gets an error.
@@ -71,9 +72,12 @@ class NoiseMod:
             )
         start = layout.flatten(sent)
         update = layout.flatten(wire.arrays(reply.content)) - start
-        if not np.isfinite(update).all():
+        is_finite = bool(np.isfinite(update).all())
+        if not is_finite and std == 0:
             return wire.not_finite(message, "the update")
-        bounded = clip(update, norm)
+        # Whoever sees that a client stays out learns something about its data, and no noise covers
+        # it: a client that adds noise sends its noise alone.
+        bounded = clip(update, norm) if is_finite else np.zeros(layout.dim)
         is_below = bounded is update
         if std > 0:
             noise = gaussian(layout.dim, std, source)

@@ -52,6 +52,8 @@ def report(arguments: argparse.Namespace) -> int:
         tables = write_csv(runs, Path(arguments.csv).expanduser()) if arguments.csv else []
     except OSError as error:
         raise ConfigError(f"{error.filename} must be writable: {error.strerror}") from None
+    except UnicodeEncodeError:  # what a run wrote has been checked, the names of its files have not
+        raise ConfigError(f"RUN must have a name in Unicode, got {arguments.runs}") from None
     print(f"page: {out.absolute()}")
     for path in tables:
         print(f"table: {path.absolute()}")

@@ -48,7 +48,10 @@ def typed(spec: Field[Any], value: Any) -> Any:
     """Return `value` as the field's type, where that loses nothing."""
     wanted = type(spec.default)
     if wanted is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise out_of_range(kebab(spec.name), "finite", value) from None
     if type(value) is not wanted:
         kinds = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
         raise out_of_range(kebab(spec.name), kinds[wanted], value)
@@ -68,5 +71,5 @@ def check(spec: Field[Any], value: Any) -> None:
     if not inside:
         words = {"low": "at least", "high": "at most", "above": "above", "below": "below"}
         allowed = [f"{w} {rule[k]}" for k, w in words.items() if math.isfinite(rule[k])]
-        finite = [] if math.isfinite(value) else ["finite"]
+        finite = [] if isinstance(value, int) or math.isfinite(value) else ["finite"]
         raise out_of_range(kebab(spec.name), " and ".join(finite + allowed), value)

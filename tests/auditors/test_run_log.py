@@ -189,3 +189,10 @@ def test_rounds_of_another_schema_are_neither_resumed_nor_changed(tmp_path: Path
     with pytest.raises(ValueError, match="must hold rounds of leakmeter-report/2, got leakmeter-r"):
         RunLog(tmp_path, {}, keep=1)
     assert path.read_text() == old
+
+
+def test_text_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "page").write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(tmp_path / "page", "\ud800")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("page", "old")]

@@ -19,6 +19,7 @@ from leakmeter.auditors.wording import (
     size,
     sureness,
     value,
+    warning,
 )
 from tests.helpers.findings import finding
 
@@ -109,3 +110,12 @@ def test_an_attacker_is_one_sentence_with_or_without_the_numbers_of_a_run() -> N
     assert size(finding(threat_model=model, kind="guarantee")) == (
         "at most 3 rounds per client, at most 2 colluding clients"
     )
+
+
+def test_a_warning_is_right_in_projects_without_our_command_line() -> None:
+    few = warning("few-canaries", 3, 3)  # all that were planned
+    assert few.startswith("Canaries that took part: 3 (3 planned). Results from so few vary widely")
+    rate = "the clients' learning rate (--lr)"
+    for kind in ("non-finite-updates", "clipped-coordinates", "clipped-updates"):
+        assert rate in warning(kind, 1, 2)
+    assert warning("abandoned-rounds", 1, 2).endswith("Look for the reason in the log.")

@@ -57,9 +57,13 @@ def _separation(run: Run, bound: Finding, server_round: int | None) -> float | N
     for f in run.findings:
         same = f.auditor == bound.auditor and f.server_round == server_round
         apart = f.facts.get("separation")
-        if same and f.kind == "approximation" and isinstance(apart, float) and math.isfinite(apart):
+        if same and f.kind == "approximation" and isinstance(apart, float) and _is_distance(apart):
             return apart
     return None
+
+
+def _is_distance(value: float) -> bool:
+    return 0 <= value < math.inf
 
 
 def tradeoffs(runs: Sequence[Run]) -> list[Figure]:

@@ -12,6 +12,8 @@ Form = Literal["linear", "log", "shifted"]
 
 _SHIFTED = (0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6, 1e8, 1e10)
 
+HUGE = 1e250  # beyond it, or below its inverse, a scale leaves the range of floats
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -29,17 +31,18 @@ class Scale:
 
     @classmethod
     def over(cls, values: Iterable[float], form: Form = "linear", *, zero: bool = False) -> Self:
-        """Return a scale that holds all finite values, with some room.
+        """Return a scale that holds all values below `HUGE`, with some room.
 
         Args:
             values: What must fit.
             form: How they are spread; "log" leaves out what is not positive.
             zero: Whether a linear scale begins at zero.
         """
-        found = [v for v in values if math.isfinite(v) and (form != "log" or v > 0)]
+        near = (v if abs(v) > 1 / HUGE else 0.0 for v in values if abs(v) < HUGE)
+        found = [v for v in near if form != "log" or v > 0]
         low, high = (min(found), max(found)) if found else (0.1, 1.0)
         if form == "log":
-            room = (high / low) ** 0.04 if high > low else 2.0
+            room = high**0.04 / low**0.04 if high > low else 2.0
             return cls(low / room, high * room, form)
         if form == "shifted":
             return cls(0.0, max(high * 1.1, 1.0), form)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from leakmeter.auditors.details import Spectrum
 from leakmeter.auditors.wording import number, percent
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
+from leakmeter.fl_app.report.draw.scale import HUGE
 from leakmeter.fl_app.report.read.run import Run
 
 
@@ -29,7 +30,7 @@ def spectra(runs: Sequence[Run]) -> list[Figure]:
 def _figure(color: int, drawn: Spectrum, server_round: int | None, name: str) -> Figure:
     floor, index, alone = drawn.floor, drawn.index, drawn.variance
     filled = [max(a + b, 0.0) for a, b in zip(alone, drawn.added, strict=True)]
-    least = min((v for v in [*alone, floor] if v > 0), default=1.0) / 3
+    least = min((v for v in [*alone, floor] if v > 1 / HUGE), default=1.0) / 3
     shown = [max(v, least) for v in alone]
     lines = [
         Series("after filling", index, filled, color + 1, 1, "square", low=shown, high=filled),
@@ -47,7 +48,7 @@ def _figure(color: int, drawn: Spectrum, server_round: int | None, name: str) ->
             "Variance along each direction, largest first: by sampling alone, and after the noise "
             "that water filling adds up to its floor.",
             Axis("direction, largest first", "log"),
-            Axis("variance", "log", limits=(least, max(filled) * 1.3)),
+            Axis("variance", "log", limits=(least, min(max(filled), HUGE) * 1.3)),
             tuple(lines),
         ),
         f"{where}The shaded part is what water filling added.{saved}{zero} It describes these "

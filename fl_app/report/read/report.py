@@ -6,15 +6,35 @@ describes them in words, `docs/report.schema.json` is made from them.
 
 from __future__ import annotations
 
-import copy
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.form import DEFINITIONS, form
 
 Schema = Literal["leakmeter-report/2"]
+_DERIVED: Final = "conditional"
+# What the classes check by themselves, for the schema: by class, then by field or items of a field.
+_SHARE: Final = {"minimum": 0, "maximum": 1}
+_COUNT: Final = {"minimum": 0}
+_LIMITS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
+    "Round": {"server_round": {"minimum": 1}, "num_clients": _COUNT},
+    "Finding": {
+        "value": {"not": {"const": "nan"}},
+        "delta": {"minimum": 0, "exclusiveMaximum": 1},
+        "confidence": {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        "server_round": {"minimum": 1},
+    },
+    "ThreatModel": {"participations": _COUNT, "colluders": _COUNT},
+    "RunWarning": {"value": _SHARE, "count": _COUNT, "total": {"minimum": 1}},
+    "ErrorCurve": {
+        "deltas": {"minimum": 0, "exclusiveMaximum": 1},
+        **dict.fromkeys(("fpr", "fnr", "observed_fpr", "observed_fnr", "balanced_error"), _SHARE),
+    },
+    "Histogram": {"included": _COUNT, "excluded": _COUNT, "null": _SHARE},
+}
 
 
 @dataclass(frozen=True)
@@ -79,11 +99,29 @@ class Report:
     glossary: Mapping[str, str]
 
 
+def read(hint: Any, values: Any, where: str = "") -> Any:
+    """Return values in the form of a type, a report or lines of one.
+
+    Raises:
+        FormError: They have another form. The text names the place.
+    """
+    found = form(hint).read(values, where)
+    lines = values if isinstance(values, list) else [values]
+    for i, line in enumerate(lines):
+        inside = f"{where}[{i}]." if isinstance(values, list) else ""
+        for j, finding in enumerate(line.get("findings", ())):
+            # Follows from the kind and the assumptions, so the value itself is not needed.
+            form(bool).read(finding.get(_DERIVED, False), f"{inside}findings[{j}].{_DERIVED}")
+    return found
+
+
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of report.json."""
-    schema: dict[str, Any] = copy.deepcopy(dict(form(Report).schema))
+    # Through text, so that nothing in it is shared with another part.
+    schema: dict[str, Any] = json.loads(json.dumps(form(Report).schema))
+    _limit(schema)
     # Not a field: it follows from the kind and the assumptions, and is written for other readers.
-    schema["properties"]["findings"]["items"]["properties"]["conditional"] = {
+    schema["properties"]["findings"]["items"]["properties"][_DERIVED] = {
         "type": "boolean",
         "description": "Whether it is a lower bound only if something holds that nobody checked.",
     }
@@ -93,3 +131,14 @@ def json_schema() -> dict[str, Any]:
         "title": get_args(Schema)[0],
         "$defs": dict(DEFINITIONS),
     }
+
+
+def _limit(schema: dict[str, Any]) -> None:
+    """Put the limits of numbers into the schema of a class and all that it contains."""
+    limits = _LIMITS.get(schema.get("title", ""), {})
+    for name, one in schema.get("properties", {}).items():
+        (one["items"] if one.get("type") == "array" else one).update(limits.get(name, {}))
+        _limit(one)
+    for inner in (schema.get("items"), *schema.get("anyOf", ())):
+        if inner is not None:
+            _limit(inner)

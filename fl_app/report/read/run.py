@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from leakmeter.auditors.assumptions import is_known
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.form import FormError, form, short
+from leakmeter.auditors.form import FormError, short
 from leakmeter.auditors.run_log import FIRST, SCHEMA
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read.first import FirstLine, FirstReport, today
-from leakmeter.fl_app.report.read.report import Line, Report, Round
+from leakmeter.fl_app.report.read.report import Line, Report, Round, read
 
+_DEEPEST = 100  # levels of lists and objects
+_LEVELS = f"with at most {_DEEPEST} levels of lists and objects in one another"
 # Settings that every run of our own command line notes.
 _OURS = {"dataset", "model", "algorithm", "secagg", "auditors", "engine"}
 
@@ -97,9 +101,12 @@ def _finished(folder: Path, path: Path) -> Run:
     if schema == SCHEMA:
         report: Report = _read(Report, values, path)
         known = {f.name: getattr(report, f.name) for f in fields(report)}
+        _check_rounds(report.rounds, path)
+        known["findings"] = tuple(_explained(f, report.glossary) for f in report.findings)
         return replace(run, **{k: v for k, v in known.items() if k not in ("schema", "glossary")})
     if schema == FIRST:
         first: FirstReport = _read(FirstReport, values, path)
+        _check_rounds(first.rounds, path)
         findings, limitations = today(first.findings)
         return replace(
             run,
@@ -125,6 +132,7 @@ def _unfinished(folder: Path, path: Path) -> Run:
     config = _settings(folder / "config.toml")
     if schemas == {FIRST}:
         first: tuple[FirstLine, ...] = _read(tuple[FirstLine, ...], values, path, "rounds")
+        _check_rounds(first, path)
         findings, limitations = today(tuple(f for line in first for f in line.findings))
         return replace(
             run,
@@ -135,6 +143,7 @@ def _unfinished(folder: Path, path: Path) -> Run:
             is_typed=False,
         )
     rounds: tuple[Line, ...] = _read(tuple[Line, ...], values, path, "rounds")
+    _check_rounds(rounds, path)
     found = tuple(f for line in rounds for f in line.findings)
     return replace(run, config=config, rounds=rounds, findings=found)
 
@@ -142,9 +151,27 @@ def _unfinished(folder: Path, path: Path) -> Run:
 def _read(cls: Any, values: Any, path: Path, where: str = "") -> Any:
     """Return the values in their form; a wrong one is a user's mistake."""
     try:
-        return form(cls).read(values, where)
+        return read(cls, values, where)
     except FormError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _check_rounds(rounds: Sequence[Round], path: Path) -> None:
+    """Refuse a round that is listed twice: which of the two happened?"""
+    counts = Counter(one.server_round for one in rounds)
+    if twice := [n for n, count in counts.items() if count > 1]:
+        raise ConfigError(f"{path}: rounds must list each round once, got round {twice[0]} again")
+
+
+def _explained(finding: Finding, glossary: Mapping[str, str]) -> Finding:
+    """Return a finding whose assumptions that are none of ours are the report's own sentences."""
+
+    def words(name: str) -> str:
+        text = glossary.get(name, "")
+        # A name of ours in place of a sentence would pass for an assumption that we have checked.
+        return text if text and not is_known(name) and not is_known(text) else name
+
+    return replace(finding, assumptions=tuple(map(words, finding.assumptions)))
 
 
 def _foreign(path: Path, schema: Any) -> str:
@@ -160,8 +187,10 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return tomllib.loads(_text(path))
-    except tomllib.TOMLDecodeError as error:
+        return dict(_shallow(tomllib.loads(_text(path))))
+    except RecursionError:
+        raise ConfigError(f"{path} must be a TOML file {_LEVELS}") from None
+    except ValueError as error:
         raise ConfigError(f"{path} must be a TOML file: {error}") from None
 
 
@@ -176,6 +205,41 @@ def _text(path: Path) -> str:
 
 def _parsed(content: str, where: str) -> Any:
     try:
-        return json.loads(content)
+        values = _shallow(json.loads(content, object_pairs_hook=_object))
+        json.dumps(values, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ConfigError(f"{where} must be JSON {_LEVELS}") from None
+    except UnicodeEncodeError as error:
+        got = error.object[error.start]
+        raise ConfigError(f"{where} must be Unicode text, got half a character: {got!r}") from None
     except ValueError as error:
         raise ConfigError(f"{where} must be JSON, as a run writes it: {error}") from None
+    return values
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; Python would silently keep the last of several equal names."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"the name {short(twice)} occurs twice in one object")
+    return found
+
+
+def _shallow(values: Any) -> Any:
+    """Return the values.
+
+    Raises:
+        RecursionError: They are nested so deeply that whoever walks through them may fail.
+    """
+    level = [values]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    if level:
+        raise RecursionError
+    return values

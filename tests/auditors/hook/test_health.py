@@ -18,13 +18,15 @@ from leakmeter.auditors import (
     OneShotCanaries,
     RoundFacts,
     RoundView,
+    RunWarning,
     canary_mod,
     tap_mod,
 )
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.health import Health
+from leakmeter.auditors.hook.open_round import NO_TRUTH
 from leakmeter.clients import MaskMod, NoiseMod
-from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised
+from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Local, Masked, Noised
 from tests.helpers.findings import finding
 
 ZERO = np.zeros(3)
@@ -105,6 +107,41 @@ def test_fewer_than_ten_canaries_are_few(canaries: Any, said: Any) -> None:
     assert counts(Health(), canaries) == said
 
 
+def test_few_canaries_are_left_out_where_another_warning_explains_them() -> None:
+    lost = view(4, abandoned="too few", num_clients=0, aggregate=None)
+
+    def kinds(health: Health, *canaries: tuple[int, int]) -> list[str]:
+        return [kind for kind, *_ in counts(health, canaries)]
+
+    assert kinds(noted(lost), (0, 10)) == ["abandoned-rounds"]
+    assert kinds(noted(lost), (0, 9)) == ["abandoned-rounds", "few-canaries"]  # too few anyway
+    assert kinds(noted(view(), refused=1), (0, 9)) == ["non-finite-updates"]
+
+
+def test_counts_of_others_that_do_not_fit_are_cut_and_end_no_run() -> None:
+    assert counts(Health(), [(5, 3)]) == [("few-canaries", 3, 3)]
+    health = noted(view(saturated=9, coordinates=3), view(saturated=1, coordinates=0))
+    assert counts(health) == [("clipped-coordinates", 3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "total", "reason"),
+    [
+        (0.0, 0, 0, "total must be at least 1, got 0"),
+        (2.0, 2, 1, r"count must be in \[0, 1\], got 2"),
+        (-0.5, -1, 2, r"count must be in \[0, 2\], got -1"),
+        (0.6, 1, 2, "value must be count / total = 1/2, got 0.6"),
+        (math.nan, 1, 2, "value must be count / total"),
+    ],
+)
+def test_a_warning_whose_numbers_do_not_fit_is_refused(
+    value: float, count: int, total: int, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        RunWarning("dropouts", value, count, total, "words")
+    RunWarning("dropouts", 0.333333333333, 1, 3, "words")  # as another program may round it
+
+
 def test_the_worst_comes_first_and_survives_an_interruption() -> None:
     health = noted(view(2, saturated=1, coordinates=6), refused=1)
     again = Health()
@@ -112,7 +149,6 @@ def test_the_worst_comes_first_and_survives_an_interruption() -> None:
     assert again.warnings([(1, 2)]) == health.warnings([(1, 2)])
     assert [kind for kind, *_ in counts(again, [(1, 2)])] == [
         *("non-finite-updates", "clipped-coordinates", "dropouts"),
-        "few-canaries",
     ]
 
 
@@ -204,10 +240,7 @@ def test_updates_that_are_not_finite_are_named_in_the_open(federation: Any) -> N
 
 def test_a_secure_sum_counts_those_that_keep_back_their_update(federation: Any) -> None:
     of = broken(federation, {1}, MODS)
-    assert warned(of, masked(), [Watch()]) == {
-        "non-finite-updates": (2, 10),
-        "few-canaries": (2, 12),
-    }
+    assert warned(of, masked(), [Watch()]) == {"non-finite-updates": (2, 10)}
 
 
 def test_clipping_clients_say_by_a_code_that_an_update_is_not_finite(federation: Any) -> None:
@@ -218,11 +251,71 @@ def test_clipping_clients_say_by_a_code_that_an_update_is_not_finite(federation:
     assert found["clipped-updates"] == (8, 8)  # seen by their length, without a tap
 
 
+def test_clients_with_noise_of_their_own_all_answer(federation: Any) -> None:
+    of = broken(federation, {1}, [NoiseMod(seed=0)])
+    strategy = Noised(inner(), noise=Local(1.0), clipping=FixedClip(1.0), seed=0)
+    assert warned(of, strategy) == {}  # the server cannot know
+
+
 @pytest.mark.parametrize("mods", [[tap_mod, canary_mod], [canary_mod]])
 def test_clipped_updates_are_counted_with_and_without_a_tap(federation: Any, mods: Any) -> None:
     of = federation(5, mods=[NoiseMod(allow_tap=True, seed=0), *mods])
     strategy = Noised(inner(), noise=Central(1.0), clipping=FixedClip(1.0), seed=0)
     assert warned(of, strategy, [Watch()])["clipped-updates"] == (8, 8)  # and two canaries
+
+
+def lying(**values: Any) -> Any:
+    """Return a mod by which client 2 says these values of the update that it kept."""
+
+    def mod(message: Any, context: Any, call_next: Any) -> Any:
+        reply = call_next(message, context)
+        if wire.only_collects(message.content) and context.node_config["partition-id"] == 2:
+            for name, value in values.items():
+                reply.content[wire.TAP][name] = value
+            if not values:
+                del reply.content["arrays"]
+        return reply
+
+    return mod
+
+
+@pytest.mark.parametrize("lie", [{"weight": "x"}, {}])
+def test_a_client_that_lies_about_its_kept_update_loses_only_that_update(
+    federation: Any, lie: Any
+) -> None:
+    mods = [NoiseMod(allow_tap=True, seed=0), lying(**lie), tap_mod, canary_mod]
+    watch, of = Watch(), federation(5, mods=mods, fails=lambda _, client: client == 3)
+    strategy = Noised(inner(), noise=Central(1.0), clipping=FixedClip(1.0), seed=0)
+    found = warned(of, strategy, [watch])
+    assert found["dropouts"] == (2, 10)
+    assert found["clipped-updates"] == (4, 4)  # neither the canary, nor the liar, nor the lost one
+    assert watch.played == 2
+
+
+def test_what_fails_inside_the_hook_costs_neither_warnings_nor_findings(
+    federation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("not today")
+
+    def run() -> Audited:
+        of = federation(5, mods=MODS, fails=lambda _, client: client == 3)
+        audited = Audited(masked(), [Watch()])
+        audited.start(of.grid, of.arrays(), num_rounds=1)
+        return audited
+
+    for place in ("open_round.OpenRound.truth", "panel.Panel.observe"):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"leakmeter.auditors.hook.{place}", fail)
+            audited = run()
+        assert len(audited.failures) == 1
+        assert NO_TRUTH not in {one.text for one in audited.limitations}  # the tap is there
+        assert "dropouts" in {one.kind for one in audited.warnings}
+    with monkeypatch.context() as patched:
+        patched.setattr(Health, "note", fail)
+        audited = run()
+    assert audited.failures == ["warnings may lack round 1: RuntimeError: not today"]
+    assert "watch" in {f.auditor for f in audited.findings()}
 
 
 def test_auditors_without_canaries_have_none_to_count() -> None:

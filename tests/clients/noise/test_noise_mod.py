@@ -178,7 +178,20 @@ def test_impossible_limits_are_refused(limits: dict[str, float]) -> None:
         NoiseMod(**limits)
 
 
-def test_an_update_that_is_not_finite_is_the_clients_error() -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_with_noise_nobody_sees_that_an_update_is_not_finite(value: float) -> None:
+    replies = []
+    for update in (np.full(400, value), np.zeros(400)):
+        asked = message(order(share_std=2.0))
+        replies.append(NoiseMod(seed=1)(asked, context(), Training(update)))
+    diverged, zero = replies
+    assert not diverged.has_error()
+    assert set(diverged.content) == set(zero.content)
+    assert np.array_equal(sent(diverged), sent(zero))
+    assert dict(diverged.content["metrics"]) == dict(zero.content["metrics"])
+
+
+def test_without_noise_an_update_that_is_not_finite_is_the_clients_error() -> None:
     update = np.zeros(400)
     update[3] = math.nan
     reply = noise_mod(message(order()), context(), Training(update))

@@ -54,6 +54,17 @@ def test_central_noise_protects_from_outsiders_not_from_the_server() -> None:
     assert found["wire"] == []
 
 
+@pytest.mark.parametrize(
+    ("noise", "listed"), [(Central(2.0), True), (Distributed(2.0, 3), False), (Local(2.0), False)]
+)
+def test_clients_without_noise_of_their_own_may_drop_out_because_of_their_data(
+    noise: Noise, listed: bool
+) -> None:
+    found = Assurance(noise, (plain(),) * 4, 4, single=(plain(),) * 4).findings(DELTA)
+    for f in (f for f in found if math.isfinite(f.value)):
+        assert (Assumption.INDEPENDENT_DROPOUTS in f.assumptions) is listed
+
+
 def test_distributed_noise_protects_from_the_server_too() -> None:
     found = by_observer(Assurance(Distributed(2.0, 3), (plain(),) * 4, 4).findings(DELTA))
     [server], [outsider] = found["server"], found["outsider"]

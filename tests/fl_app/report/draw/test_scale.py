@@ -33,6 +33,17 @@ def test_a_scale_of_nothing_or_of_infinities_still_has_ends(form: Form) -> None:
         assert scale.ticks()
 
 
+@pytest.mark.parametrize("form", ["linear", "log", "shifted"])
+@pytest.mark.parametrize("edge", [1.7e308, 1e251, 1e249, 5e-324, 1e-251])
+def test_values_at_the_edge_of_floats_end_no_page(form: Form, edge: float) -> None:
+    for values in ([edge], [edge, 1.0], [-edge, edge], [0.0, edge], [1e249, 1e-249, edge]):
+        scale = Scale.over(values, form)
+        assert math.isfinite(scale.low)
+        assert scale.low < scale.high < math.inf
+        assert scale.ticks()
+        assert all(0 <= scale.at(v) <= 1 for v in values)
+
+
 def test_ticks_are_round_numbers() -> None:
     assert Scale(0.0, 1.0).ticks(5) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     assert Scale(1e-6, 0.5, "log").ticks(6) == [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]

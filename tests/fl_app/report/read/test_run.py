@@ -14,7 +14,9 @@ import pytest
 
 from leakmeter.auditors import Assumption, Finding, Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.run_log import SCHEMA
+from leakmeter.auditors.wording import claim
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read.report import Report, Round, Schema
 from leakmeter.fl_app.report.read.run import read_run, read_runs
@@ -139,6 +141,28 @@ def test_fields_of_later_releases_are_left_alone(folder: Path) -> None:
         (["findings", 1, "rule"], KeyError, "findings[1] must have a field 'rule'"),
         (["findings", 1], [], "findings[1] must be an object, got []"),
         (["rounds", 0, "num_clients"], -1, "rounds[0]: num_clients must be at least 0, got -1"),
+        (
+            ["rounds", 0, "server_round"],
+            10**400,
+            "rounds[0].server_round must be a whole number",
+        ),
+        (["findings", 1, "facts"], {"n": 10**400}, "findings[1].facts.n must be a whole number of"),
+        (["findings", 1, "value"], 10**400, "findings[1].value must be a number within ±1.8e308"),
+        (["findings", 1, "facts"], {"a\nb": []}, "findings[1].facts.'a\\nb' must be a number"),
+        (
+            ["findings", 1, "conditional"],
+            "no",
+            "findings[1].conditional must be true or false",
+        ),
+        (["findings", 1, "details", 0, "deltas"], [1e308], "details[0]: deltas must be in [0, 1]"),
+        (["findings", 1, "details", 0, "fnr"], [2, 0], "details[0]: fnr must be in [0, 1], got 2"),
+        (["findings", 1, "details", 1, "edges"], [0, 1, "inf"], "details[1]: edges must be finite"),
+        (["findings", 1, "details", 1, "included"], [-1, 1], "details[1]: included and excluded m"),
+        (["findings", 1, "details", 2, "floor"], "inf", "variance, added and floor must be finite"),
+        (["warnings", 0, "count"], 5, "warnings[0]: count must be in [0, 4], got 5"),
+        (["warnings", 0, "value"], 0.5, "warnings[0]: value must be count / total = 1/4, got 0.5"),
+        (["warnings", 0, "total"], 0, "warnings[0]: total must be at least 1, got 0"),
+        (["failures"], ["\ud800"], "must be Unicode text, got half a character: '\\ud800'"),
         (["rounds", 0, "metrics"], {"a": "b"}, "rounds[0].metrics.a must be a number"),
     ],
 )
@@ -169,6 +193,100 @@ def test_a_file_that_is_no_report_is_one_line(
     printed = capsys.readouterr().err
     assert printed.startswith(f"error: {folder / 'report.json'}")
     assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "written", "message"),
+    [
+        ('"seed": 3', f'"seed": {"[" * 5000}{"]" * 5000}', "at most 100 levels"),
+        ('"seed": 3', f'"seed": {"[" * 100}{"]" * 100}', "at most 100 levels"),
+        ('"seed": 3', '"seed": 3, "seed": 4', "the name 'seed' occurs twice in one object"),
+        ('"failures": [', '"failures": [], "failures": [', "the name 'failures' occurs twice"),
+    ],
+)
+def test_text_that_python_would_read_and_we_do_not_is_one_line(
+    folder: Path, found: str, written: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (folder / "report.json").read_text()
+    assert found in text
+    (folder / "report.json").write_text(text.replace(found, written, 1))
+    before = contents(folder)
+    assert main(["report", str(folder)]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: {folder / 'report.json'} must be JSON")
+    assert printed.count("\n") == 1
+    assert message in printed
+    assert contents(folder) == before
+
+
+def test_settings_beyond_floats_are_shown_and_end_no_page(folder: Path) -> None:
+    ours = Config().to_mapping()
+    for more in ({"lr": 10**400}, {"rounds": -(10**400)}):
+        changed(folder, ["config"], ours | more)
+        assert main(["report", str(folder)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (["findings", 0, "details", 2, "variance", 0], 1.7e308),
+        (["findings", 0, "details", 2, "variance", 1], 5e-324),
+        (["findings", 1, "details", 1, "edges", 2], 1.7e308),
+        (["findings", 2, "facts", "separation"], -1.5),
+        (["findings", 0, "cap"], 1.7e308),
+        (["rounds", 0, "server_round"], 2**128 - 1),
+        (["rounds", 0, "accuracy"], -1.7e308),
+    ],
+)
+def test_values_at_the_edge_of_floats_end_no_page(
+    folder: Path, place: list[str | int], value: float
+) -> None:
+    changed(folder, ["findings", 2, "kind"], "approximation")  # to the curve of round 1
+    changed(folder, ["findings", 2, "server_round"], 1)
+    changed(folder, place, value)
+    assert main(["report", str(folder)]) == 0
+
+
+def test_a_round_that_is_listed_twice_is_refused(folder: Path) -> None:
+    [line] = json.loads((folder / "report.json").read_text())["rounds"]
+    changed(folder, ["rounds"], [line, line])
+    with pytest.raises(ConfigError, match=r"rounds must list each round once, got round 1 again"):
+        read_run(folder)
+    (folder / "report.json").unlink()
+    (folder / "rounds.jsonl").write_text(2 * (folder / "rounds.jsonl").read_text())
+    with pytest.raises(ConfigError, match=r"rounds\.jsonl: rounds must list each round once"):
+        read_run(folder)
+
+
+def test_an_assumption_that_is_none_of_ours_has_the_sentence_of_the_report(folder: Path) -> None:
+    names = ["separate-trials", "later-one", "a text of its own", "sly-one"]
+    sentences = {"later-one": "the moon is full", "sly-one": "fair-coins", "separate-trials": "no"}
+    changed(folder, ["findings", 1, "assumptions"], names)
+    changed(folder, ["glossary"], sentences)
+    found = read_run(folder).findings[1]
+    assert found.assumptions == (
+        *("separate-trials", "the moon is full"),
+        *("a text of its own", "sly-one"),  # our own names are no sentences
+    )
+    assert claim(found).startswith("if the moon is full and if a text of its own and if sly-one: ε")
+
+
+def test_deep_settings_of_an_unfinished_run_are_one_line(folder: Path) -> None:
+    (folder / "report.json").unlink()
+    for levels in (100, 5000):
+        (folder / "config.toml").write_text(f"a = {'[' * levels}{']' * levels}\n")
+        with pytest.raises(ConfigError, match=r"config\.toml must be a TOML file with at most 100"):
+            read_run(folder)
+
+
+def test_a_folder_whose_name_is_no_text_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = folder.rename(folder.with_name("run\udcff"))  # a byte that is no UTF-8
+    before = contents(odd)
+    assert main(["report", str(odd)]) == 2
+    assert capsys.readouterr().err.startswith("error: RUN must have a name in Unicode, got [")
+    assert contents(odd) == before
 
 
 def test_bytes_that_are_no_text_are_one_line(folder: Path) -> None:
