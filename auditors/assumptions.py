@@ -222,11 +222,6 @@ def sentence_of(assumption: str) -> str:
     return Assumption(assumption).sentence if assumption in _KNOWN else assumption
 
 
-def is_known(assumption: str) -> bool:
-    """Whether it is one of our names, and not a sentence of somebody else."""
-    return assumption in _KNOWN
-
-
 def is_condition(assumption: str) -> bool:
     """Whether nobody has checked it. Text that names none of ours counts as unchecked."""
     return assumption in _CONDITIONS or assumption not in _KNOWN
