@@ -95,7 +95,7 @@ def read_run(path: Path) -> Run:
 
 
 def _finished(folder: Path, path: Path) -> Run:
-    values = _parsed(_content(path), str(path))
+    values = _parsed(_utf8(path), str(path))
     schema = values.get("schema") if isinstance(values, dict) else None
     run = Run(name=folder.name, folder=folder)
     if schema == SCHEMA:
@@ -123,7 +123,7 @@ def _finished(folder: Path, path: Path) -> Run:
 
 
 def _unfinished(folder: Path, path: Path) -> Run:
-    lines = [line for line in _content(path).splitlines(keepends=True) if line.endswith("\n")]
+    lines = [line for line in _utf8(path).splitlines(keepends=True) if line.endswith("\n")]
     values = [_parsed(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1)]
     schemas = {str(v.get("schema", FIRST)) for v in values if isinstance(v, dict)}
     if unknown := schemas - {SCHEMA, FIRST}:
@@ -187,14 +187,14 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return dict(_shallow(tomllib.loads(_content(path))))
+        return dict(_shallow(tomllib.loads(_utf8(path))))
     except RecursionError:
         raise ConfigError(f"{path} must be a TOML file {_LEVELS}") from None
     except ValueError as error:
         raise ConfigError(f"{path} must be a TOML file: {error}") from None
 
 
-def _content(path: Path) -> str:
+def _utf8(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
