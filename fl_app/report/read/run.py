@@ -95,7 +95,7 @@ def read_run(path: Path) -> Run:
 
 
 def _finished(folder: Path, path: Path) -> Run:
-    values = _parsed(_utf8(path), str(path))
+    values = _parsed(_text(path), str(path))
     schema = values.get("schema") if isinstance(values, dict) else None
     run = Run(name=folder.name, folder=folder)
     if schema == SCHEMA:
@@ -123,7 +123,7 @@ def _finished(folder: Path, path: Path) -> Run:
 
 
 def _unfinished(folder: Path, path: Path) -> Run:
-    lines = [line for line in _utf8(path).splitlines(keepends=True) if line.endswith("\n")]
+    lines = [line for line in _text(path).splitlines(keepends=True) if line.endswith("\n")]
     values = [_parsed(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1)]
     schemas = {str(v.get("schema", FIRST)) for v in values if isinstance(v, dict)}
     if unknown := schemas - {SCHEMA, FIRST}:
@@ -133,7 +133,7 @@ def _unfinished(folder: Path, path: Path) -> Run:
     if schemas == {FIRST}:
         first: tuple[FirstLine, ...] = _read(tuple[FirstLine, ...], values, path, "rounds")
         _check_rounds(first, path)
-        findings, limitations = today(tuple(f for line in first for f in line.findings))
+        findings, limitations = today(tuple(f for one in first for f in one.findings))
         return replace(
             run,
             config=config,
@@ -187,14 +187,14 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return dict(_shallow(tomllib.loads(_utf8(path))))
+        return dict(_shallow(tomllib.loads(_text(path))))
     except RecursionError:
         raise ConfigError(f"{path} must be a TOML file {_LEVELS}") from None
     except ValueError as error:
         raise ConfigError(f"{path} must be a TOML file: {error}") from None
 
 
-def _utf8(path: Path) -> str:
+def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
