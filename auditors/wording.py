@@ -247,7 +247,7 @@ def condition(finding: Finding) -> str:
     return "if " + " and if ".join(sentence_of(a).rstrip(".") for a in names)
 
 
-def read(finding: Finding) -> str:
+def remarked(finding: Finding) -> str:
     """Return the number with its sign and, above ε = 20, with what that means."""
     aside = f" ({words})" if (words := remark(finding)) else ""
     return signed(finding) + aside
@@ -256,7 +256,7 @@ def read(finding: Finding) -> str:
 def claim(finding: Finding) -> str:
     """Return the number as strongly as it may be read: with its condition, sign and remark."""
     if_ = f"{words}: " if (words := condition(finding)) else ""
-    return if_ + read(finding)
+    return if_ + remarked(finding)
 
 
 def both_ends(bound: Finding, guarantee: Finding) -> str:

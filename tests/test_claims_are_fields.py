@@ -19,7 +19,16 @@ ROOMS = ("auditors", "strategies", "clients", "fl_app")
 PROSE = {"rule", "text", "threat_model", "assumptions"}
 FREE = {"rule", "text"}  # of these nothing is an identifier
 MAKERS = {
-    *("attacker", "claim", "condition", "sentence_of", "sentence", "evidence", "remark", "read"),
+    *(
+        "attacker",
+        "claim",
+        "condition",
+        "sentence_of",
+        "sentence",
+        "evidence",
+        "remark",
+        "remarked",
+    ),
     *("signed", "both_ends", "size", "terms", "null_band"),
 }
 SEARCHES = {

@@ -19,7 +19,7 @@ from leakmeter.auditors.wording import (
     is_epsilon,
     is_nothing,
     percent,
-    read,
+    remarked,
     sentence,
     terms,
 )
@@ -202,7 +202,7 @@ def _headline(level: Level, lead: Finding, group: Group) -> str:
         case "seen":
             return f"Gave away {what} in {draws_of(lead)}"
         case "conditional":
-            return f"{capital(condition(lead))}, it gives away {what}: {read(lead)}"
+            return f"{capital(condition(lead))}, it gives away {what}: {remarked(lead)}"
         case "hint":
             return f"Seems to give away {what}: {number_}"
         case "unable":
