@@ -176,7 +176,7 @@ def _larger(one: Bound, other: Bound) -> Bound:
 
 def _paid(spent: float) -> str:
     """Say what was done to the p-values."""
-    simulated = f"null simulated at {spent:.2g} of the failures, " if spent else ""
+    simulated = f"null simulated, at a chance of {spent:.2g} to fail, " if spent else ""
     return f" ({simulated}scores capped at {MOST_SCORE:.1f}, seeds of {SEED_BITS} bits)"
 
 

@@ -20,6 +20,7 @@ from typing import Literal, get_args
 
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.wording import counted
 
 Sampling = Literal["none", "poisson", "fixed"]
 
@@ -90,7 +91,8 @@ def unamplified(
         value=math.inf if math.isinf(total) else float(epsilon_gaussian(delta, total)),
         kind="guarantee",
         delta=delta,
-        rule=f"Gaussian mechanism composed over {participations} participations, no amplification",
+        rule=f"Gaussian mechanism composed over {counted(participations, 'participation')}, no "
+        "amplification",
         sample_sizes={"releases": len(releases), "participations": participations},
     )
 
