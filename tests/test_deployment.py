@@ -97,8 +97,9 @@ def test_masked_noised_rounds_with_canaries_run_on_separate_processes(tmp_path: 
     assert "auditors must be one-shot or none in a deployment" in refused
     made = report(out)
     (finding,) = [f for f in made["findings"] if f["auditor"] == "secure-sum"]
-    assert finding["value"] == CLIENTS
-    assert finding["details"] == {"rounds": ROUNDS, "abandoned": 0}
+    assert finding["value"] == CLIENTS - SEATS - finding["threat_model"]["colluders"]
+    expected = {"rounds": ROUNDS, "abandoned": 0, "clients in the smallest sum": CLIENTS}
+    assert finding["facts"] == expected
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert [line["num_clients"] for line in rounds] == [CLIENTS] * ROUNDS
     assert "abandoned" not in said
