@@ -219,8 +219,9 @@ class ReplaySampler(UpdateSampler):
             raise ReplayError(
                 f"client {repeated[0]} gave the same update twice, and so did all that were asked: "
                 "they have no randomness of their own (full batches, a single record), or seed it "
-                "by the round, so replays cannot show the law of their updates; in the second case "
-                "let the client app mix leakmeter.replay_number(message.content) into its seed"
+                "by the round, so replays cannot show the distribution of their updates; in the "
+                "second case let the client app mix leakmeter.replay_number(message.content) into "
+                "its seed"
             )
 
 

@@ -1,4 +1,4 @@
-"""The sum of a round as auditors need it: who draws it anew, what noise is on it, who put in what.
+"""The sum of a round as auditors need it: who resamples it, what noise is on it, who put in what.
 
 Sums are in the sampler's units: a client's row is its update times weight over `scale`.
 """

@@ -67,8 +67,8 @@ class NoiseMod:
             return reply
         if wire.FILLED in reply.content:
             raise ValueError(
-                f"a reply must not carry {wire.FILLED!r} here: clipping would bend the law of an "
-                "update that was filled, and its guarantee is of another kind"
+                f"a reply must not carry {wire.FILLED!r} here: clipping would change the "
+                "distribution of an update that was filled, and its guarantee is of another kind"
             )
         start = layout.flatten(sent)
         update = layout.flatten(wire.arrays(reply.content)) - start

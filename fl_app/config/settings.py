@@ -51,7 +51,7 @@ class Settings:
     )
     partition: str = setting(
         "iid",
-        "how records are dealt to clients: evenly, with skewed labels, or by person",
+        "how records are partitioned among clients: evenly, with skewed labels, or by person",
         group="task",
         choices=PARTITIONS,
     )
@@ -181,10 +181,10 @@ class Settings:
         -1, "client under attack by likelihood-ratio; -1 draws one", group="audit", low=-1
     )
     lrt_fit: int = setting(
-        200, "updates sampled for the law of the others' sum", group="audit", low=10
+        200, "updates sampled to model the aggregate of the other clients", group="audit", low=10
     )
     lrt_candidates: int = setting(
-        50, "updates among which the worst pair is looked for", group="audit", low=2
+        50, "candidate updates among which the worst pair is chosen", group="audit", low=2
     )
     lrt_trials: int = setting(60, "sums on which likelihood-ratio is tested", group="audit", low=20)
     mi_every: int = setting(
@@ -233,7 +233,7 @@ class Settings:
 
     @property
     def game(self) -> str:
-        """Game of the audits that draw updates anew."""
+        """Game of the audits that resample updates."""
         if self.lrt_game != "auto":
             return self.lrt_game
         return "rerun" if self.partition == "natural" else "independent"

@@ -32,7 +32,7 @@ class RunFolder:
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 raise ConfigError(
                     f"out must be a new or empty folder, got {path}; "
-                    f"choose another, or go on with an interrupted run by --resume {path}"
+                    f"choose another, or resume an interrupted run with --resume {path}"
                 )
             path.mkdir(parents=True, exist_ok=True)
             (path / "config.toml").write_text(config.to_toml(), encoding="utf-8")

@@ -20,7 +20,7 @@ _WHERE: Final[Mapping[Sees | None, str]] = {
 
 
 def cosines(runs: Sequence[Run]) -> list[Figure]:
-    """Return a figure for each run and each model that canaries were looked for in."""
+    """Return a figure for each run and each model that was searched for canaries."""
     figures = []
     for i, run in enumerate(runs):
         drawn: dict[Sees | None, Histogram] = {}
