@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from textwrap import fill
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
+from leakmeter.auditors.judge.summary import brief, summary
 from leakmeter.auditors.run_log import RoundLine
-from leakmeter.auditors.wording import (
-    both_ends,
-    claim,
-    evidence,
-    null_band,
-    number,
-    plain_spaces,
-    quantity,
-    size,
-    terms,
-)
+from leakmeter.auditors.wording import number, plain_spaces
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
-from leakmeter.fl_app.report.judge.adversary import Group, unsaid_bounds
-from leakmeter.fl_app.report.judge.meaning import certainties, surprises
-from leakmeter.fl_app.report.judge.verdict import judged, overall
-
-_WIDTH = 80  # of an ordinary terminal
 
 
 class Progress:
@@ -107,67 +92,6 @@ class Progress:
             warnings: Reasons to doubt the run itself.
         """
         self.stop()
-        made = judged([f for f in findings if f.server_round is None])
-        self._paragraph("\n" + overall(made, warnings))
-        for warning in warnings:
-            self._paragraph(f"Warning: {warning.text}")
-        if made:
-            self.say("\nWhat the run leaks, by attacker")
-            self.say("(≈ estimate or approximation, ≥ lower bound with confidence, ≤ guarantee)")
-        for verdict in made:
-            first = verdict.group.findings[0]
-            world = f" [{first.adjacency}, {first.unit}]" if first.adjacency else ""
-            self._paragraph("\n" + verdict.group.adversary.sentence() + world)
-            for line in _block(verdict.group):
-                self._paragraph(line, indent="  ", hanging="      ")
-        if limitations:
-            self.say("\nLimits of this audit")
-        for limitation in limitations:
-            words = f"{limitation.auditor}: {limitation.text}"
-            self._paragraph(words, indent="  ", hanging="      ")
-        if made:
-            self.say("\nAll findings, with their assumptions, are in report.json.")
-        for failure in failures:
-            self.say(f"not audited as planned: {failure}")
-
-    def _paragraph(self, text: str, *, indent: str = "", hanging: str = "") -> None:
-        """Print text that is broken where an ordinary terminal ends."""
-        start = "\n" if text[:1] == "\n" else ""
-        lines = fill(
-            text.lstrip("\n"),
-            _WIDTH,
-            initial_indent=indent,
-            subsequent_indent=hanging,
-            break_on_hyphens=False,
-        )
-        self.say(start + lines)
-
-
-def _block(group: Group) -> list[str]:
-    """Return the lines about one attacker."""
-    lines = []
-    for f, upper in group.rows:
-        if upper is not None:
-            lines.append(both_ends(f, upper))
-        lines += [_line(one) for one in (f, upper) if one is not None]
-    lines += surprises(group)
-    lines += [f"{f.auditor}: {f.rule}" for f in certainties(group)] if lines else []
-    if more := unsaid_bounds(group.findings):
-        lines.append(f"and {more}: see report.json")
-    # Where there is no number, say why.
-    return lines or list(dict.fromkeys(f"{f.auditor}: {f.rule}" for f in group.findings))
-
-
-def _line(finding: Finding) -> str:
-    """Return a finding with its size, its method and what the method says without a leak."""
-    kind = "approximation: " if finding.kind == "approximation" else ""
-    more = (size(finding), evidence(finding), null_band(finding))
-    words = [f"{finding.auditor}: {kind}{finding.rule}", *(w for w in more if w)]
-    return f"{brief(finding)} ({'; '.join(words)})"
-
-
-def brief(finding: Finding) -> str:
-    """Return a finding in a few words that say how strong it is."""
-    if finding.kind == "diagnostic":
-        return f"{quantity(finding.quantity)}: {finding.rule}"
-    return claim(finding) + terms(finding)
+        self.say("")
+        for line in summary(findings, failures, limitations, warnings):
+            self.say(line)

@@ -14,12 +14,12 @@ from leakmeter.auditors import Audited, MutualInformation, OneShotCanaries, Roun
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
+from leakmeter.auditors.judge.adversary import by_adversary, covers
 from leakmeter.fl_app import build
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.engines.inline import InlineGrid
-from leakmeter.fl_app.report.judge.adversary import by_adversary, covers
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Chosen, Distributed, Filled, Masked, Noised
 

@@ -13,9 +13,9 @@ import numpy as np
 from leakmeter.auditors.details import ErrorCurve
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
+from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.wording import condition, number, percent, slug
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
-from leakmeter.fl_app.report.judge.adversary import covers
 from leakmeter.fl_app.report.read.run import Run
 
 _RATES = (0.0, 1e-4, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.judge.adversary import by_adversary
+from leakmeter.auditors.judge.meaning import stake
 from leakmeter.auditors.wording import KINDS, is_epsilon, sentence, size
 from leakmeter.fl_app.report.draw.scale import Scale, label
-from leakmeter.fl_app.report.judge.adversary import by_adversary
-from leakmeter.fl_app.report.judge.meaning import stake
-from leakmeter.fl_app.report.judge.verdict import contradictions
+from leakmeter.fl_app.report.judge.of_run import contradictions
 from leakmeter.fl_app.report.markup import Markup, exact_claim, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from leakmeter.auditors.judge.meaning import stake
+from leakmeter.auditors.judge.verdict import BADGES, Level, Verdict
 from leakmeter.auditors.wording import sentence
 from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.meaning import stake
-from leakmeter.fl_app.report.judge.verdict import BADGES, Level, Verdict, verdicts
+from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.markup import Markup, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 

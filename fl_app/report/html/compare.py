@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.judge.adversary import Adversary, Group, is_promise
+from leakmeter.auditors.judge.meaning import stake
 from leakmeter.auditors.wording import KINDS, capital, size, terms
-from leakmeter.fl_app.report.judge.adversary import Adversary, Group, is_promise
-from leakmeter.fl_app.report.judge.meaning import stake
-from leakmeter.fl_app.report.judge.verdict import verdicts
+from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.markup import Markup, exact, exact_claim, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from leakmeter.auditors.judge.verdict import overall
 from leakmeter.auditors.wording import CERTAIN, KINDS, counted, number
 from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.draw.forest import forest
@@ -15,7 +16,7 @@ from leakmeter.fl_app.report.html.repeat import repeat
 from leakmeter.fl_app.report.html.script import SCRIPT
 from leakmeter.fl_app.report.html.style import STYLE
 from leakmeter.fl_app.report.html.table import tables
-from leakmeter.fl_app.report.judge.verdict import overall, verdicts
+from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.markup import Markup, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 

@@ -1,1 +1,1 @@
-"""What the findings say: `adversary.py` groups them, then `verdict.py`, then `advice.py`."""
+"""What a run says (`of_run`), and what to do about it (`advice`)."""

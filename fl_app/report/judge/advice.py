@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.judge.verdict import Verdict
 from leakmeter.auditors.wording import claim, is_certain, is_epsilon, signed, terms
-from leakmeter.fl_app.report.judge.verdict import Verdict
 from leakmeter.fl_app.report.read.run import Run
 
 _CLEARLY = 0.5  # a difference of two ε that is worth an advice

@@ -33,6 +33,9 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.information import Look
+from leakmeter.auditors.judge.adversary import by_adversary, covers
+from leakmeter.auditors.judge.meaning import surprises
+from leakmeter.auditors.judge.verdict import Verdict, is_distorted
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition
 from leakmeter.auditors.records.game import RecordCase, RecordEffort
@@ -43,16 +46,9 @@ from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
 from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.export import write_csv
 from leakmeter.fl_app.report.html.page import page
-from leakmeter.fl_app.report.judge.adversary import by_adversary, covers
 from leakmeter.fl_app.report.judge.advice import _sentences as advised
 from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.meaning import surprises
-from leakmeter.fl_app.report.judge.verdict import (
-    Verdict,
-    contradictions,
-    is_distorted,
-    verdicts,
-)
+from leakmeter.fl_app.report.judge.of_run import contradictions, verdicts
 from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.accountant import Release

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from leakmeter.auditors import Finding
+from leakmeter.auditors.judge.adversary import Adversary
 from leakmeter.fl_app.report.html.compare import comparison
-from leakmeter.fl_app.report.judge.adversary import Adversary
 from tests.fl_app.report.judge.makers import ANYONE, bound, guarantee, run
 
 FINAL = replace(ANYONE, sees="final model")

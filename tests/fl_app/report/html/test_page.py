@@ -17,10 +17,10 @@ import pytest
 
 from leakmeter.auditors import Finding, Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.judge.adversary import by_adversary
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.report.html.page import page
-from leakmeter.fl_app.report.judge.adversary import by_adversary
 from leakmeter.fl_app.report.read.run import read_run
 from tests.helpers import findings
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.judge.verdict import Verdict
 from leakmeter.fl_app.report.judge.advice import advice
-from leakmeter.fl_app.report.judge.verdict import Verdict, verdicts
+from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.read.run import Run
 from tests.helpers import findings
 

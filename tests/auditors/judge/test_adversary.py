@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from leakmeter.auditors import Finding, ThreatModel, wording
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Game, Holds, Kind, Observer, Sees, Unit
-from leakmeter.fl_app.report.judge.adversary import by_adversary, covers, leading
-from leakmeter.fl_app.report.judge.verdict import contradictions, judged
+from leakmeter.auditors.judge.adversary import by_adversary, covers, leading
+from leakmeter.auditors.judge.verdict import judged
+from leakmeter.fl_app.report.judge.of_run import contradictions
 from leakmeter.fl_app.report.read.run import Run
 from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, conditional, guarantee, run
 

@@ -11,7 +11,8 @@ import pytest
 
 from leakmeter.auditors import RunWarning
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.fl_app.report.judge.verdict import judged, overall, verdicts
+from leakmeter.auditors.judge.verdict import judged, overall
+from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.read.run import Run
 from tests.fl_app.report.judge.makers import CANARY, bound, conditional, finding, guarantee, one
 

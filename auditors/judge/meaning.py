@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.assumptions import conditions, sentence_of
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.judge.adversary import Group, unsaid_bounds
 from leakmeter.auditors.wording import (
     INFORMATION,
     capital,
@@ -24,7 +25,6 @@ from leakmeter.auditors.wording import (
     terms,
     value,
 )
-from leakmeter.fl_app.report.judge.adversary import Group, unsaid_bounds
 
 _STAKES = {
     ("client", "zero-out"): "whether a client sent its update or nothing",

@@ -8,6 +8,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from leakmeter.auditors.finding import Finding, RunWarning
+from leakmeter.auditors.judge.adversary import Group, by_adversary
+from leakmeter.auditors.judge.meaning import (
+    certainties,
+    draws_of,
+    found,
+    is_beyond,
+    stake,
+    sure,
+)
 from leakmeter.auditors.wording import (
     INFORMATION,
     both_ends,
@@ -18,21 +27,9 @@ from leakmeter.auditors.wording import (
     is_certain,
     is_epsilon,
     is_nothing,
-    percent,
     remarked,
     sentence,
-    terms,
 )
-from leakmeter.fl_app.report.judge.adversary import Group, by_adversary, covers
-from leakmeter.fl_app.report.judge.meaning import (
-    certainties,
-    draws_of,
-    found,
-    is_beyond,
-    stake,
-    sure,
-)
-from leakmeter.fl_app.report.read.run import Run
 
 # leak: proven with confidence; seen: certain in all draws; conditional: proven if something holds;
 # hint: beyond its null band; unable: could have shown nothing; none: looked and shown nothing;
@@ -92,15 +89,6 @@ class Verdict:
     sure: tuple[str, ...]
 
 
-def verdicts(run: Run) -> list[Verdict]:
-    """Return one verdict per attacker; for an unfinished run, of its last audited round."""
-    shown = run.of_the_run
-    if not run.is_finished and run.findings:
-        last = max(f.server_round or 0 for f in run.findings)
-        shown = tuple(f for f in run.findings if f.server_round == last)
-    return judged(shown, is_typed=run.is_typed)
-
-
 def judged(findings: Sequence[Finding], *, is_typed: bool = True) -> list[Verdict]:
     """Return one verdict per attacker, what asks for something to be done first."""
     made = [_verdict(group) for group in by_adversary(findings, is_typed=is_typed)]
@@ -136,19 +124,6 @@ def _distorts(warning: RunWarning) -> bool:
             return warning.value > _MOST_NON_FINITE
         case _:
             return False
-
-
-def contradictions(run: Run) -> list[str]:
-    """Return what cannot be: lower bounds above a guarantee for the same attacker."""
-    return [
-        f"{capital(bound.auditor)} shows {claim(bound)}{terms(bound)}, above the "
-        f"guarantee {claim(upper)}{terms(upper)}. Unless it is one of the "
-        f"{percent(1 - (bound.confidence or 0))} of bounds that miss, an "
-        "assumption of one of them does not hold."
-        for bound in (run.of_the_run if run.is_typed else ())
-        for upper in run.of_the_run
-        if bound.value > upper.value and covers(upper, bound)
-    ]
 
 
 def _verdict(group: Group) -> Verdict:
