@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.canary import SEED_BITS
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from leakmeter.auditors.hook.layout import Layout
+    from leakmeter.auditors.hook.seat import Answer, Sends
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,9 @@ class RoundView:
         truth: Simulation only: client index to its plain update. May label, never score.
         instructed: Client index to the canary it was told to play, of those that answered.
         truth_weights: Simulation only: client index to the weight that it stated beside it.
+        sends: Whether clients reply with models or with differences.
+        sign: 1 if the server adds what clients send, -1 if it subtracts it.
+        answers: Client index to what its `canary_mod` said, of those that were asked.
     """
 
     server_round: int
@@ -110,6 +116,17 @@ class RoundView:
     truth: Mapping[int, Vector] = field(default_factory=dict)
     instructed: Mapping[int, Canary] = field(default_factory=dict)
     truth_weights: Mapping[int, float] = field(default_factory=dict)
+    sends: Sends = "models"
+    sign: int = 1
+    answers: Mapping[int, Answer] = field(default_factory=dict)
+
+    @property
+    def change(self) -> Vector:
+        """How the round moved the model, in the direction in which updates count."""
+        change: Vector = self.released - self.sent
+        if self.sign < 0:
+            np.negative(change, out=change)
+        return change
 
 
 @dataclass(frozen=True)
@@ -159,6 +176,7 @@ class Project:
         has_client_noise: Whether clients are told to add noise, as far as one can see.
         noised_by: Strategies in the chain that add noise which is not known here.
         bent_by: Strategies in the chain whose optimiser scales every coordinate by itself.
+        selected_by: Strategies in the chain that drop or trim updates which differ from the rest.
     """
 
     dim: int
@@ -169,6 +187,7 @@ class Project:
     has_client_noise: bool = False
     noised_by: tuple[str, ...] = ()
     bent_by: tuple[str, ...] = ()
+    selected_by: tuple[str, ...] = ()
 
     @property
     def honest(self) -> int | None:
@@ -187,12 +206,15 @@ class Auditor(ABC):
         reads: Fields of `RoundView` that its adversary sees. A finding may depend on no others.
         wants_truth: Whether clients should keep their plain updates (simulation only).
         watch: Told which stage of a long audit is how far, if somebody shows progress.
+        first_round: First round in which clients may be instructed. The hook sets it before
+            `begin`; round 1 is spent where it shows what clients send.
     """
 
     name: str = "auditor"
     reads: frozenset[str] = frozenset({"sent", "released"})
     wants_truth: bool = False
     watch: Watch | None = None
+    first_round: int = 1
 
     @property
     def canaries_played(self) -> tuple[int, int] | None:
@@ -215,6 +237,14 @@ class Auditor(ABC):
 
     def bind(self, messages: RoundMessages) -> None:
         """Called before the messages of a round are sent; for auditors that send them again."""
+
+    def replays(self, server_round: int) -> bool:
+        """Whether this auditor sends messages of this round to clients again."""
+        return False
+
+    def truth_of(self, server_round: int, honest: Sequence[int]) -> Collection[int]:
+        """Return whose plain updates this round needs, among honest clients that have replied."""
+        return honest if self.wants_truth else ()
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Called after each round; returns what this round alone shows."""

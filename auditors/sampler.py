@@ -109,6 +109,11 @@ class UpdateSampler(ABC):
         """Whether game, scale and free coordinates are known before the first round."""
         return True
 
+    @property
+    def asks_clients(self) -> bool:
+        """Whether a draw asks the clients of the round to train once more."""
+        return False
+
     def bind(self, messages: RoundMessages) -> None:
         """Take the train messages of a round before they are sent."""
 

@@ -109,6 +109,7 @@ class OneShotCanaries(Auditor):
         self.confidence = confidence
         self._canary_seed = derive(seed, "one-shot")  # of 128 bits
         self._dim = 0
+        self._begun: int | None = None  # first round of the plan
         self._included = np.zeros(0, dtype=bool)
         self._played = np.zeros(0, dtype=np.int64)
 
@@ -118,19 +119,10 @@ class OneShotCanaries(Auditor):
             raise UnableError(
                 f"the model must have at least 100 parameters for canaries, got {dim}"
             )
-        slots = self.seats * num_rounds
-        k = slots // self.repetitions if self.canaries is None else self.canaries
-        if k < 2 or k * self.repetitions > slots:
-            raise ValueError(
-                f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
-                f"2 canaries, got {k} x {self.repetitions}"
-            )
-        if self.repetitions > num_rounds:
-            raise ValueError(
-                f"repetitions must be at most the rounds, {num_rounds}, got {self.repetitions}"
-            )
-        self._dim, self._k = dim, k
-        self._plan = schedule(k, self.repetitions, num_rounds, self.seed)
+        rounds = num_rounds - self.first_round + 1
+        k = self._affordable(rounds)
+        self._dim, self._k, self._begun = dim, k, None
+        self._plan = schedule(k, self.repetitions, rounds, self.seed)
         coins = stream(self.seed, "coins").random(k) < 0.5
         self._included = coins if self.include == "coin" else np.ones(k, dtype=bool)
         # Unobserved canaries follow the played ones, so that nobody has ever sent them.
@@ -138,6 +130,30 @@ class OneShotCanaries(Auditor):
         self._played = np.zeros(k, dtype=np.int64)
         self._transcript = Transcript(self._canary_seed, self._ids, dim)
         self._interference = Interference()
+
+    def _affordable(self, rounds: int) -> int:
+        """Return how many canaries play in so many rounds.
+
+        Raises:
+            UnableError: The project has too few rounds.
+            ValueError: The settings ask for more than that many rounds allow.
+        """
+        slots = self.seats * max(rounds, 0)
+        spent = ""
+        if self.first_round > 1:
+            spent = ", after round 1, which shows what clients send (sends='models' saves it)"
+        if slots < 2 or self.repetitions > rounds:
+            raise UnableError(
+                f"canaries need at least 2 seats x rounds and {self.repetitions} rounds, got "
+                f"{self.seats} seats and {max(rounds, 0)} rounds{spent}"
+            )
+        k = slots // self.repetitions if self.canaries is None else self.canaries
+        if k < 2 or k * self.repetitions > slots:
+            raise ValueError(
+                f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
+                f"2 canaries, got {k} x {self.repetitions}{spent}"
+            )
+        return k
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say where there are too few canaries, clients or parameters to see much."""
@@ -151,7 +167,10 @@ class OneShotCanaries(Auditor):
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
-        ids = self._plan.get(server_round, [])  # a strategy's own loop may go on for longer
+        if self._begun is None:  # the plan waits until it is known what clients send
+            self._begun = server_round if self.first_round > 1 else 1
+        # A strategy's own loop may go on for longer.
+        ids = self._plan.get(server_round - self._begun + 1, [])
         if len(ids) > len(chosen):  # with Poisson sampling, or fewer clients than seats
             _log.warning(
                 "round %d has %d clients for %d canaries: some stay out, bounds will be lower",
@@ -168,7 +187,7 @@ class OneShotCanaries(Auditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Take the cosines of this round, and estimate from this round alone."""
-        cosines = self._transcript.add(view.released - view.sent)
+        cosines = self._transcript.add(view.change)
         now = sorted(o.id for o in view.instructed.values() if self._plays(o))
         if not cosines.any():  # an abandoned round: whatever was sent has not reached the model
             now = []
@@ -206,6 +225,7 @@ class OneShotCanaries(Auditor):
         """Return what was seen and who has played; all else follows from the seed."""
         return {
             "played": self._played,
+            "begun": self._begun,
             "transcript": self._transcript.state(),
             "interference": self._interference.state(),
         }
@@ -213,6 +233,7 @@ class OneShotCanaries(Auditor):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
         self._played = np.array(state["played"])
+        self._begun = state["begun"]
         self._transcript.restore(state["transcript"])
         self._interference = Interference(state["interference"])
 

@@ -25,6 +25,7 @@ def canary_limitations(project: Project, *, canaries: int, included: int, seats:
         *_few_clients(project, seats),
         *_few_parameters(project),
         *_bent(project),
+        *_selected(project),
     ]
 
 
@@ -72,4 +73,13 @@ def _bent(project: Project) -> list[str]:
         f"{name} scales every coordinate of the mean by itself: the released models show canaries "
         "less clearly than an outsider sees them who undoes that"
         for name in project.bent_by
+    ]
+
+
+def _selected(project: Project) -> list[str]:
+    return [
+        f"{name} drops or trims updates that differ from the rest. A canary is a random vector, so "
+        "it may be dropped where a client's own update is not: little found here says little about "
+        "clients"
+        for name in project.selected_by
     ]

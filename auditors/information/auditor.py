@@ -146,6 +146,10 @@ class MutualInformation(Auditor):
         """Show the sampler the round, whose messages it may send again."""
         self.sampler.bind(messages)
 
+    def replays(self, server_round: int) -> bool:
+        """Whether the sampler sends messages of this round again."""
+        return self.sampler.asks_clients and is_due(server_round, self.every)
+
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due; its bound counts in any case."""
         honest = sorted(set(view.replies) - set(view.instructed))

@@ -18,7 +18,7 @@ before testing, that the sum distinguishes. It is not a statement about a typica
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -119,6 +119,17 @@ class LikelihoodRatio(Auditor):
     def bind(self, messages: RoundMessages) -> None:
         """Show the sampler the round, whose messages it may send again."""
         self.sampler.bind(messages)
+
+    def replays(self, server_round: int) -> bool:
+        """Whether the sampler sends messages of this round again."""
+        return self.sampler.asks_clients and is_due(server_round, self.every)
+
+    def truth_of(self, server_round: int, honest: Sequence[int]) -> Collection[int]:
+        """Return the target, if the round is audited."""
+        if not is_due(server_round, self.every):
+            return ()
+        target = self._chosen(honest, server_round)
+        return () if target is None else (target,)
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due."""

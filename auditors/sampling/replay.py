@@ -19,10 +19,12 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import Project, RoundMessages, UnableError
+from leakmeter.auditors.auditor import Project, RoundMessages, RoundView, UnableError
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.remarks import noise_around
+from leakmeter.auditors.hook.seat import Sends
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.moments import Reruns
@@ -35,6 +37,10 @@ _SAID_EVERY = 30.0  # seconds between lines about a long replay
 _NOISE = (
     "replays keep a client's own noise in its candidate updates, where it hides nothing: sample "
     "with leakmeter.clients.CohortSampler where clients add noise"
+)
+_OUTSIDE = (
+    "canary_mod puts back what clients keep in context.state; what their app keeps elsewhere, in "
+    "files or global variables, moves on with each replay"
 )
 _log = logging.getLogger("flwr")
 
@@ -71,7 +77,10 @@ class ReplaySampler(UpdateSampler):
     of every client that is asked for. Client apps that seed themselves by the round give the same
     update again, and are told; an app that knows of audits mixes `replay_number(content)`, which
     differs from draw to draw, into its seeds. Apart from that a draw of a foreign app is fresh
-    whatever the stream says. A client app that keeps state of its own is moved on by a replay.
+    whatever the stream says.
+
+    Clients must list `canary_mod`: after a replay it puts the state in their context back. What an
+    app keeps elsewhere, in files or global variables, moves on.
 
     Args:
         seed: Names the replays for apps that know of audits.
@@ -82,6 +91,7 @@ class ReplaySampler(UpdateSampler):
     """
 
     game: Final[Game] = "rerun"
+    asks_clients: Final = True
 
     def __init__(
         self,
@@ -97,6 +107,7 @@ class ReplaySampler(UpdateSampler):
             raise ValueError(f"chunk must be at least 1, got {chunk}")
         self._seed, self._timeout, self._simulated = seed, timeout, simulated
         self._chunk = chunk
+        self._sends: Sends = "models"
         self._round: _Round | None = None
         self._last: dict[int, tuple[int, bytes]] = {}  # client -> replay number, digest of update
         self._trained, self._said = 0, 0.0
@@ -130,6 +141,27 @@ class ReplaySampler(UpdateSampler):
         if project.has_client_noise:
             raise ReplayError(_NOISE)
         return ()
+
+    def for_round(self, view: RoundView) -> ReplaySampler:
+        """Check what clients have answered before any of them trains again.
+
+        Raises:
+            ReplayError: A client does not list `canary_mod`, or a mod adds noise.
+        """
+        honest = set(view.replies) - set(view.instructed)
+        if missing := sorted(honest - set(view.answers)):
+            raise ReplayError(
+                f"client {missing[0]} does not list canary_mod, which puts a client's state back "
+                "after a replay: list it in the client app, ClientApp(mods=[canary_mod])"
+            )
+        if (name := noise_around(view.answers)) is not None:
+            raise ReplayError(
+                f"{name} adds noise to each replayed update, where it hides nothing: audit with "
+                "canaries alone, or sample with leakmeter.clients.CohortSampler"
+            )
+        self._sends = view.sends
+        _log.info("round %d is replayed: %s", view.server_round, _OUTSIDE)
+        return self
 
     def sample(
         self,
@@ -192,7 +224,10 @@ class ReplaySampler(UpdateSampler):
                 reasons[client] = reply.error.reason or f"error code {reply.error.code}"
         _check_complete(clients, contents, reasons)
         self._say_progress(len(clients))
-        updates = {c: _trained(c, contents[c], bound.layout) - model for c in clients}
+        updates = {c: _trained(c, contents[c], bound.layout) for c in clients}
+        if self._sends == "models":
+            for update in updates.values():
+                update -= model
         self._check_random(updates, number)
         weights = {c: wire.weight(contents[c], bound.weight_key) for c in clients}
         return np.stack([weights[client] * updates[client] for client in clients])

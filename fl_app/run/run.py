@@ -110,8 +110,10 @@ def _audited(
         config=config.to_mapping(),
         rounds_done=_rounds_done(kept),
         on_round=keep,
-        limitations=_open_updates(strategy),
+        sends="models",
     )
+    audited.logs_verdict = False  # the summary prints it
+    audited.add_limitations(*_open_updates(strategy))
     if kept is not None:
         audited.restore(kept["audit"])
     return audited

@@ -470,12 +470,17 @@ def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
         ({}, 99, 4, "at least 100 parameters for canaries, got 99"),
         ({"canaries": 9}, 100, 4, r"at most seats x rounds = 8 .* got 9 x 1"),
         ({"canaries": 3, "repetitions": 3}, 100, 4, r"at most seats x rounds = 8 .* got 3 x 3"),
-        ({"repetitions": 5}, 100, 4, r"with at least 2 canaries, got 1 x 5"),
+        (
+            {"repetitions": 5},
+            100,
+            4,
+            r"canaries need .* 5 rounds, got 2 seats and 4",
+        ),
         (
             {"seats": 4, "repetitions": 5},
             100,
             4,
-            "repetitions must be at most the rounds, 4, got 5",
+            "canaries need .* 5 rounds, got 4 seats and 4 rounds",
         ),
     ],
 )
