@@ -28,6 +28,7 @@ from tests.helpers.processes import (
 from tests.helpers.project import ROOT
 
 PAGE = ROOT / "docs/plug-in.md"
+COMPLETED = '"status": "finished:completed"'
 
 pytestmark = pytest.mark.launch
 
@@ -106,9 +107,11 @@ def test_the_lines_of_the_page_work_word_for_word_in_a_fresh_home(user: User) ->
     user.types(install, ROOT)
     printed = user.types(start, user.app)
     assert "Installing application dependencies" in printed  # no variable was needed
-    assert '"status": "finished:completed"' in user.types(status, user.app), printed
+    assert "Audit written to" in printed, printed
+    said = user.types(status, user.app)
+    # The page says so: on a busy disk Flower reports a completed run as lost.
+    assert COMPLETED in said or "No heartbeat received from the task" in said, said
     [record] = user.reports()
-    assert "Audit written to" in printed
     assert json.loads(record.read_text())["failures"] == []
     user.types(read, user.app)
     assert record.with_name("report.html").stat().st_size > 10_000
@@ -126,12 +129,14 @@ def test_a_failed_first_try_is_seen_and_the_page_says_how_to_go_on(user: User) -
     project.write_text(right.replace("dependencies = [", 'dependencies = [\n    "leakmeter",'))
     # No exit code says so: pip finds us installed, and Flower ends with 0.
     assert "Exit Code: 608" in user.types(start, user.app)
-    assert '"status": "finished:failed"' in user.types(status, user.app)
+    said = user.types(status, user.app)
+    assert '"status": "finished:failed"' in said
+    assert "leakmeter was not found in the package registry" in said
     assert not user.reports()
     project.write_text(right)
     user.types(end, user.app)
     wait_until(lambda: not superlinks(user.home), seconds=30)
     printed = user.types(without_downloads, user.app)
     assert "Installing application dependencies" not in printed
-    assert '"status": "finished:completed"' in user.types(status, user.app), printed
+    assert COMPLETED in user.types(status, user.app), printed
     assert len(user.reports()) == 1
