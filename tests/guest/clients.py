@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -42,13 +43,21 @@ class Clients:
         """Return what the server starts from."""
         return self.model.record()
 
-    def app(self, mods: Sequence[Any], seen: Seen | None = None) -> ClientApp:
-        """Return the app; `seen` notes what its train function gets."""
+    def app(
+        self, mods: Sequence[Any], train_mods: Sequence[Any] = (), seen: Seen | None = None
+    ) -> ClientApp:
+        """Return the app.
+
+        Args:
+            mods: Mods of the whole app.
+            train_mods: Mods of its train function alone, which are inside of the others.
+            seen: Notes what the train function gets.
+        """
         app = ClientApp(mods=list(mods))
         add_identity(app)
-        number = iter(range(1, 10**9))
+        number = itertools.count(1)
 
-        @app.train()
+        @app.train(mods=list(train_mods))
         def train(message: Message, context: Context) -> Message:
             client, server_round = _about(message, context)
             draw = 0

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from leakmeter.auditors import Audited, Auditor, OneShotCanaries, canary_mod
-from tests.guest.clients import Clients
+from tests.guest.clients import Clients, Seen
 from tests.guest.frozen import Frozen, frozen_arrays, is_ours
 from tests.guest.watch import AUDIT, Trace, WatchedGrid, digest_of_draws, watch
 
@@ -21,7 +22,7 @@ NODES = 6
 ROUNDS = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cell:
     """A foreign project.
 
@@ -29,18 +30,22 @@ class Cell:
         strategy: Makes its strategy.
         clients: Makes its clients.
         mods: The mods of its app, the wire first.
+        train_mods: The mods of its train function, inside of the others.
         rounds: How many.
+        lost: Rounds and nodes whose replies never come.
         shadow: Whether clients can be compared with what they do by themselves.
     """
 
     strategy: Callable[[], Strategy]
     clients: Callable[[], Clients] = Clients
     mods: tuple[Any, ...] = (canary_mod,)
+    train_mods: tuple[Any, ...] = ()
     rounds: int = ROUNDS
+    lost: frozenset[tuple[int, int]] = frozenset()
     shadow: bool = True
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A run and all that was seen of it."""
 
@@ -83,7 +88,7 @@ class Quiet(Auditor):
 @lru_cache(maxsize=32)  # several tests compare with the same run
 def run_plain(cell: Cell) -> Run:
     """Run the project as it is."""
-    return _run(cell, cell.strategy(), lambda strategy: strategy)
+    return _run(cell, cell.strategy(), lambda strategy: strategy, shadow=False)
 
 
 def run_audited(
@@ -97,19 +102,29 @@ def run_audited(
         made.append(Audited(strategy, panel, **options))
         return made[0]
 
-    run = _run(cell, cell.strategy(), around)
+    # A run that must equal the plain one in everything needs no shadows.
+    plays = any(not isinstance(one, Quiet) for one in panel)
+    run = _run(cell, cell.strategy(), around, shadow=cell.shadow and plays)
     return run, made[0]
 
 
-def _run(cell: Cell, strategy: Strategy, around: Callable[[Strategy], Strategy]) -> Run:
+def _run(
+    cell: Cell, strategy: Strategy, around: Callable[[Strategy], Strategy], *, shadow: bool
+) -> Run:
     """Start a project; Flower draws nodes and noise from the global generators."""
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
     clients, trace = cell.clients(), Trace()
     watch(strategy, trace)
     started = around(strategy)
-    shadow = cell.shadow and started is not strategy
-    grid = WatchedGrid(clients, cell.mods, NODES, trace, shadow=shadow)
+
+    def app(left_out: Collection[Any], seen: Seen | None) -> ClientApp:
+        outer, inner = (
+            [mod for mod in mods if mod not in left_out] for mods in (cell.mods, cell.train_mods)
+        )
+        return clients.app(outer, inner, seen)
+
+    grid = WatchedGrid(app, NODES, trace, lost=cell.lost, shadow=shadow)
     run = Run(grid, strategy)
     try:
         run.result = started.start(
@@ -134,15 +149,19 @@ def assert_same(cell: Cell, audited: Run) -> None:
     plain = run_plain(cell)
     pairs: dict[str, tuple[Any, Any]] = {
         "the exception": (plain.error, audited.error),
-        "messages of the strategy": (plain.trace.configured, audited.trace.configured),
-        "messages as delivered": (plain.trace.sent, audited.trace.sent),
-        "what the train function got": (plain.grid.seen.received, audited.grid.seen.received),
-        "replies as the strategy gets them": (plain.trace.aggregated, audited.trace.aggregated),
         "rounds with a model": (plain.trace.released, audited.trace.released),
-        "states of the clients": (plain.grid.states, audited.grid.states),
+        "names in the states of clients": (_names(plain), _names(audited)),
         "the result": (plain.outcome, audited.outcome),
         "draws from the global generators": (plain.drawn, audited.drawn),
     }
+    if cell.shadow:  # nothing secret is drawn
+        pairs |= {
+            "messages of the strategy": (plain.trace.configured, audited.trace.configured),
+            "messages as delivered": (plain.trace.sent, audited.trace.sent),
+            "what the train function got": (plain.grid.seen.received, audited.grid.seen.received),
+            "replies as the strategy gets them": (plain.trace.aggregated, audited.trace.aggregated),
+            "states of the clients": (plain.grid.states, audited.grid.states),
+        }
     _fail(_unequal(pairs) + audited.trace.harm)
 
 
@@ -279,6 +298,19 @@ def said(audited: Audited, auditor: str) -> str:
     """Return all that is said of what an auditor cannot do, in one text."""
     limits = [one.text for one in audited.limitations if one.auditor == auditor]
     return "\n".join([*limits, *(one for one in audited.failures if auditor in one)])
+
+
+@lru_cache
+def _routine() -> frozenset[str]:
+    """Return what is said of canaries in any small project."""
+    strategy = {"min_train_nodes": NODES, "min_available_nodes": NODES}
+    _, audited = run_audited(Cell(lambda: FedAvg(**strategy)))  # type: ignore[arg-type]
+    return frozenset(said(audited, "one-shot").splitlines())
+
+
+def explained(audited: Audited, auditor: str = "one-shot") -> str:
+    """Return what is said of an auditor beyond what is said of it in any small project."""
+    return "\n".join(one for one in said(audited, auditor).splitlines() if one not in _routine())
 
 
 def has_found(audited: Audited, auditor: str) -> bool:

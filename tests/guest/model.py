@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.rng import stream
 
-Values = dict[str, NDArray]
+Values = dict[str, NDArray[Any]]
 
 BRAIN_FLOAT = "bfloat16"
 OWN_BYTES = "raw.little.endian"
@@ -31,15 +32,15 @@ class Model:
         decode: Turns an array of Flower's into a value.
     """
 
-    start: Mapping[str, NDArray]
-    encode: Callable[[NDArray], Array] = lambda value: Array(value)
-    decode: Callable[[Array], NDArray] = lambda array: array.numpy()
+    start: Mapping[str, NDArray[Any]]
+    encode: Callable[[NDArray[Any]], Array] = lambda value: Array(value)
+    decode: Callable[[Array], NDArray[Any]] = lambda array: array.numpy()
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.start))
 
-    def record(self, values: Mapping[str, NDArray] | None = None) -> ArrayRecord:
+    def record(self, values: Mapping[str, NDArray[Any]] | None = None) -> ArrayRecord:
         """Return values as a record; the first ones if none are given."""
         given = self.start if values is None else values
         return ArrayRecord({name: self.encode(value) for name, value in given.items()})
@@ -52,7 +53,7 @@ class Model:
         }
 
 
-def moved(value: NDArray, target: NDArray, noise: NDArray) -> NDArray:
+def moved(value: NDArray[Any], target: NDArray[Any], noise: NDArray[Any]) -> NDArray[Any]:
     """Return what one training makes of an array: half way to the target, with noise."""
     if value.dtype.kind == "b":
         return np.asarray(noise.real > 0)
@@ -67,7 +68,7 @@ def draws(values: Values, *path: int | str) -> Values:
     return {name: _normal(rng, value) for name, value in values.items()}
 
 
-def _normal(rng: np.random.Generator, like: NDArray) -> NDArray:
+def _normal(rng: np.random.Generator, like: NDArray[Any]) -> NDArray[Any]:
     normal = rng.standard_normal(like.shape)
     if like.dtype.kind == "c":
         return np.asarray(normal + 1j * rng.standard_normal(like.shape))
@@ -82,7 +83,7 @@ def weights() -> Values:
     }
 
 
-def _with(**more: NDArray) -> Callable[[], Model]:
+def _with(**more: NDArray[Any]) -> Callable[[], Model]:
     return lambda: Model({**weights(), **more})
 
 
@@ -90,7 +91,7 @@ def _cast(dtype: str) -> Callable[[], Model]:
     return lambda: Model({name: value.astype(dtype) for name, value in weights().items()})
 
 
-def _to_brain_float(value: NDArray) -> Array:
+def _to_brain_float(value: NDArray[Any]) -> Array:
     """Return float32 values as bfloat16, which numpy lacks: the upper half of their bits."""
     if value.dtype != np.float32:
         return Array(value)
@@ -100,18 +101,18 @@ def _to_brain_float(value: NDArray) -> Array:
     return Array(BRAIN_FLOAT, tuple(value.shape), "numpy.ndarray", buffer.getvalue())
 
 
-def _from_brain_float(array: Array) -> NDArray:
+def _from_brain_float(array: Array) -> NDArray[Any]:
     if array.dtype != BRAIN_FLOAT:
         return array.numpy()
     return (array.numpy().astype(np.uint32) << 16).view(np.float32)
 
 
-def _to_bytes(value: NDArray) -> Array:
+def _to_bytes(value: NDArray[Any]) -> Array:
     """Return an array in a serialisation of the project's own, which Flower cannot read."""
     return Array(str(value.dtype), tuple(value.shape), OWN_BYTES, value.tobytes())
 
 
-def _from_bytes(array: Array) -> NDArray:
+def _from_bytes(array: Array) -> NDArray[Any]:
     return np.frombuffer(array.data, dtype=array.dtype).reshape(array.shape)
 
 

@@ -26,7 +26,7 @@ _CLIP, _NOISE = 3.0, 0.05
 
 def of(kind: type[Any], **options: Any) -> Make:
     """Return the maker of a strategy for all nodes."""
-    return lambda: kind(**{**ALL, **options})  # type: ignore[no-any-return]
+    return lambda: kind(**{**ALL, **options})
 
 
 def dp(wrapper: type[Any], inner: Make | None = None, **options: Any) -> Make:
@@ -151,7 +151,7 @@ class Own(FedAvg):
             return None, None
         values = [self.model.values(record) for record in records]
         mean = {
-            name: np.mean([v[name] for v in values], axis=0).astype(first.dtype)
+            name: np.asarray(np.mean([v[name] for v in values], axis=0)).astype(first.dtype)
             for name, first in values[0].items()
         }
         return self.model.record(mean), MetricRecord({"replies": len(records)})

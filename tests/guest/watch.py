@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies.grid import CLIENT_APP_RAISED
-from tests.guest.clients import REPLAY, Clients, Seen
+from tests.guest.clients import REPLAY, Seen
 from tests.guest.frozen import (
     Frozen,
     copied,
@@ -35,11 +35,15 @@ from tests.guest.frozen import (
 )
 
 CANARY, TAP = "leakmeter.canary", "leakmeter.tap"
+LOST = "lost"  # group of replies that never come
 AUDIT = (CANARY, TAP, REPLAY, "leakmeter.layout")  # records that only an audit writes
 _NORM_BIT = "norm_bit"  # by which a clipping mod of Flower's says whether it has clipped
 
+# Of the mods to leave out, and of what notes the calls of the train function.
+MakeApp = Callable[[Collection[Any], Seen | None], ClientApp]
 
-@dataclass
+
+@dataclass(repr=False)
 class Trace:
     """What was seen of a run.
 
@@ -64,27 +68,27 @@ class WatchedGrid(InlineGrid):
     """Nodes of an app, watched.
 
     Args:
-        clients: Whose app it is.
-        mods: The mods of the app.
+        apps: Makes the app without some mods; notes what its train function gets, if asked.
         num_nodes: How many.
         trace: What is seen is noted here.
+        lost: Rounds and nodes whose replies to train messages never come.
         shadow: Whether to deliver shadows. Masks are drawn from the operating system, so masked
             replies have none.
     """
 
     def __init__(
         self,
-        clients: Clients,
-        mods: Sequence[Any],
+        apps: MakeApp,
         num_nodes: int,
         trace: Trace,
         *,
+        lost: Collection[tuple[int, int]] = (),
         shadow: bool,
     ) -> None:
         self.seen = Seen()
-        super().__init__(clients.app(mods, self.seen), num_nodes)
-        own = [mod for mod in mods if mod not in (canary_mod, tap_mod)]
-        self._shadow: ClientApp | None = clients.app(own) if shadow else None
+        super().__init__(apps((), self.seen), num_nodes)
+        self._shadow = apps((canary_mod, tap_mod), None) if shadow else None
+        self._lost = lost
         self.trace = trace
 
     @property
@@ -96,6 +100,10 @@ class WatchedGrid(InlineGrid):
     def states(self) -> dict[int, Frozen]:
         """Return what each client keeps."""
         return {node: frozen(context.state) for node, context in self._contexts.items()}
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that were not lost."""
+        return [m for m in super().pull_messages(message_ids) if m.metadata.group_id != LOST]
 
     def _deliver(self, message: Message) -> Message:
         if message.metadata.message_type.split(".")[0] != "train":
@@ -113,6 +121,8 @@ class WatchedGrid(InlineGrid):
         self.trace.sent.append((node, frozen(content)))
         drawn = random_state()
         reply = super()._deliver(message)
+        if (_round(content), node) in self._lost:
+            reply.metadata.__dict__["_group_id"] = LOST
         if self._shadow is not None:
             used = random_state()
             set_random_state(drawn)
