@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from leakmeter.clients.identity import add_identity
 from tests.guest.frozen import Frozen, frozen
-from tests.guest.model import MODELS, Model, Values, draws, moved
+from tests.guest.model import MODELS, Model, Values, draws, moved, targets
 
 REPLAY = "leakmeter.replay"
 
@@ -90,9 +90,9 @@ class Clients:
 
     def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
         """Return the model after one training."""
-        targets = draws(values, "target", client)
+        goal = targets(values, client)
         noise = draws(values, "noise", client, server_round, draw)
-        return {name: moved(value, targets[name], noise[name]) for name, value in values.items()}
+        return {name: moved(value, goal[name], noise[name]) for name, value in values.items()}
 
     def loss(self, values: Values) -> float:
         """Return a metric that depends on all arrays."""

@@ -32,6 +32,7 @@ class Cell:
         mods: The mods of its app, the wire first.
         train_mods: The mods of its train function, inside of the others.
         rounds: How many.
+        nodes: How many.
         lost: Rounds and nodes whose replies never come.
         shadow: Whether clients can be compared with what they do by themselves.
     """
@@ -41,6 +42,7 @@ class Cell:
     mods: tuple[Any, ...] = (canary_mod,)
     train_mods: tuple[Any, ...] = ()
     rounds: int = ROUNDS
+    nodes: int = NODES
     lost: frozenset[tuple[int, int]] = frozenset()
     shadow: bool = True
 
@@ -124,7 +126,7 @@ def _run(
         )
         return clients.app(outer, inner, seen)
 
-    grid = WatchedGrid(app, NODES, trace, lost=cell.lost, shadow=shadow)
+    grid = WatchedGrid(app, cell.nodes, trace, lost=cell.lost, shadow=shadow)
     run = Run(grid, strategy)
     try:
         run.result = started.start(
@@ -211,6 +213,8 @@ def _first(before: Any, after: Any) -> str:
             if a != b:
                 return f"[{i}] {_first(a, b)}"
         return f"{len(before)} entries became {len(after)}: {str((*before, *after)[-1])[:80]}"
+    if isinstance(before, bytes) and isinstance(after, bytes):
+        return "other bytes"
     return f"{str(before)[:160]} became {str(after)[:160]}"
 
 

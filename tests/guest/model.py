@@ -68,6 +68,11 @@ def draws(values: Values, *path: int | str) -> Values:
     return {name: _normal(rng, value) for name, value in values.items()}
 
 
+def targets(values: Values, client: int) -> Values:
+    """Return where a client goes; all of them away from zero, so that models are no small steps."""
+    return {name: 2 + value for name, value in draws(values, "target", client).items()}
+
+
 def _normal(rng: np.random.Generator, like: NDArray[Any]) -> NDArray[Any]:
     normal = rng.standard_normal(like.shape)
     if like.dtype.kind == "c":
