@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from leakmeter.clients.identity import add_identity
 from tests.guest.frozen import Frozen, frozen
-from tests.guest.model import MODELS, Model, Values, draws, moved, targets
+from tests.guest.model import MODELS, RATE, Model, Values, draws, moved, targets
 
 REPLAY = "leakmeter.replay"
 
@@ -28,7 +28,7 @@ class Seen:
 
 
 class Clients:
-    """Trains half way to a point of its own, with noise that client and round determine.
+    """Trains towards a point of its own, with noise that client and round determine.
 
     A replay draws other noise, as a client would that shuffles without a seed. So a round is the
     same in every run, whatever was replayed before it.
@@ -198,7 +198,7 @@ class Gradients(Differences):
     """Sends gradients: the server takes the step."""
 
     def send(self, before: Any, after: Any) -> Any:
-        return 2 * (before - after)
+        return (before - after) / RATE
 
 
 class Renamed(Clients):

@@ -12,7 +12,7 @@ from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Strategy
 
 from tests.guest.harness import NODES
-from tests.guest.model import Model
+from tests.guest.model import RATE, Model
 
 Make = Callable[[], Strategy]
 ALL: dict[str, Any] = {
@@ -122,19 +122,19 @@ class AddsTrimmed(Applies, FedTrimmedAvg):
 class Descends(Adds):
     """Goes against the mean of the clients' gradients."""
 
-    rate = -0.5
+    rate = -RATE
 
 
 class DescendsMedian(AddsMedian):
     """Goes against the median of the clients' gradients."""
 
-    rate = -0.5
+    rate = -RATE
 
 
 class DescendsTrimmed(AddsTrimmed):
     """Goes against the trimmed mean of the clients' gradients."""
 
-    rate = -0.5
+    rate = -RATE
 
 
 class Own(FedAvg):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.auditors import canary_mod, tap_mod
+from leakmeter.auditors import Auditor, Canary, canary_mod, tap_mod
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies.grid import CLIENT_APP_RAISED
 from tests.guest.clients import REPLAY, Seen
@@ -52,6 +52,7 @@ class Trace:
         sent: Train messages as they were delivered: node and content; no replays.
         aggregated: Round to the replies that the strategy got, as node and content or error.
         released: Rounds after which there was a model.
+        seats: Round and node of clients that an auditor has asked for a canary.
         swapped: Round and node of replies whose arrays are not those of the client itself.
         harm: What a client did, sent or kept that it would not have without the audit.
     """
@@ -60,6 +61,7 @@ class Trace:
     sent: list[tuple[int, Frozen]] = field(default_factory=list)
     aggregated: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
     released: list[int] = field(default_factory=list)
+    seats: list[tuple[int, int]] = field(default_factory=list)
     swapped: list[tuple[int, int]] = field(default_factory=list)
     harm: list[str] = field(default_factory=list)
 
@@ -166,7 +168,7 @@ class WatchedGrid(InlineGrid):
         clean = without(reply.content, added)
         if frozen(clean) == frozen(twin.content):
             return
-        if CANARY not in content:
+        if (server_round, node) not in self.trace.seats:
             self.trace.harm.append(f"{who} is honest and sends something else than by itself")
         self.trace.swapped.append((server_round, node))
         if (what := _changed(clean, twin.content)) is not None:
@@ -258,3 +260,15 @@ def watch(strategy: Strategy, trace: Trace) -> None:
         "aggregate_train": aggregate_train,
     }
     vars(strategy).update(hooks)
+
+
+def watch_seats(auditor: Auditor, trace: Trace) -> None:
+    """Note which clients this auditor asks for canaries; client c is node c + 1 here."""
+    instruct = auditor.instruct
+
+    def noted(server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
+        orders = instruct(server_round, chosen)
+        trace.seats += [(server_round, client + 1) for client in orders]
+        return orders
+
+    vars(auditor)["instruct"] = noted
