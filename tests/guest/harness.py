@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
@@ -76,9 +77,16 @@ def _metrics(by_round: dict[int, MetricRecord]) -> dict[int, dict[str, str]]:
     return {r: {k: repr(v) for k, v in record.items()} for r, record in by_round.items()}
 
 
+def cells(names: Iterable[str], *, fast: Collection[str]) -> list[Any]:
+    """Return all cells of a row for `parametrize`; those that are not fast only with -m slow."""
+    listed = list(names)
+    assert set(fast) <= set(listed)
+    return [n if n in fast else pytest.param(n, marks=pytest.mark.slow) for n in listed]
+
+
 def canaries(**options: Any) -> OneShotCanaries:
-    """Return the audit by canaries in two seats."""
-    return OneShotCanaries(**{"seats": 2, "seed": 3, **options})
+    """Return the audit by canaries in two seats, of which most take part and some do not."""
+    return OneShotCanaries(**{"seats": 2, "seed": 14, **options})
 
 
 class Quiet(Auditor):

@@ -62,7 +62,8 @@ def moved(value: NDArray[Any], target: NDArray[Any], noise: NDArray[Any]) -> NDA
         return np.asarray(noise.real > 0)
     if value.dtype.kind in "iu":
         return np.asarray(value + 1).astype(value.dtype)
-    return np.asarray(value + RATE * (target - value) + 0.02 * noise).astype(value.dtype)
+    with np.errstate(all="ignore"):  # a model may have diverged
+        return np.asarray(value + RATE * (target - value) + 0.02 * noise).astype(value.dtype)
 
 
 def draws(values: Values, *path: int | str) -> Values:

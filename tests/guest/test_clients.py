@@ -14,6 +14,7 @@ from tests.guest.harness import (
     Quiet,
     assert_same,
     assert_unharmed,
+    cells,
     explained,
     run_audited,
     run_plain,
@@ -53,7 +54,7 @@ ODD: dict[str, tuple[Callable[[], Clients], Make]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*AUDITED, *ODD])
+@pytest.mark.parametrize("name", cells([*AUDITED, *ODD], fast=("stateful", *ODD)))
 def test_an_auditor_that_looks_on_changes_nothing(name: str) -> None:
     clients, strategy = {**AUDITED, **ODD}[name]
     cell = Cell(strategy, clients)
@@ -63,7 +64,10 @@ def test_an_auditor_that_looks_on_changes_nothing(name: str) -> None:
     assert said(audited, "quiet")
 
 
-@pytest.mark.parametrize("name", AUDITED)
+USUAL = [name for name in AUDITED if "Fed" not in name]
+
+
+@pytest.mark.parametrize("name", cells(AUDITED, fast=USUAL))
 def test_canaries_are_counted_and_the_training_goes_on(name: str) -> None:
     clients, strategy = AUDITED[name]
     cell = Cell(strategy, clients)

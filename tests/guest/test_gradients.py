@@ -16,6 +16,7 @@ from tests.guest.harness import (
     Run,
     assert_unharmed,
     canaries,
+    cells,
     explained,
     run_audited,
     run_plain,
@@ -70,7 +71,7 @@ def bound(audited: Audited) -> float:
     return max(f.value for f in audited.findings() if f.kind == "lower_bound")
 
 
-@pytest.mark.parametrize("sends", ["auto", "differences"])
+@pytest.mark.parametrize("sends", cells(["auto", "differences"], fast=("auto",)))
 @pytest.mark.parametrize("name", SENDERS)
 def test_canaries_are_seen_and_the_model_stays_near_the_optimum(name: str, sends: str) -> None:
     clients, strategy = SENDERS[name]
@@ -94,7 +95,7 @@ def distance_of_model_senders() -> float:
     return distance(run)
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", cells(OTHERS, fast=["gradients, median"]))
 def test_other_aggregates_of_differences_are_audited(name: str) -> None:
     clients, strategy = OTHERS[name]
     cell = Cell(strategy, clients)
@@ -112,6 +113,7 @@ def test_seats_stay_honest_in_the_round_that_decides(name: str) -> None:
     assert min(server_round for server_round, _ in run.trace.swapped) == 2
 
 
+@pytest.mark.slow
 def test_a_model_that_starts_at_zero_does_not_hide_what_is_sent() -> None:
     def zeros() -> Model:
         return Model({name: np.zeros_like(v) for name, v in MODELS["floats"]().start.items()})
