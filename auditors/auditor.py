@@ -6,6 +6,7 @@ import math
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakmeter.auditors._types import Vector, Watch
@@ -144,6 +145,10 @@ class UnableError(ValueError):
     """An auditor can do nothing in this project. The text says why, and what to do."""
 
 
+class DamagedError(ValueError):
+    """A working file of an auditor is missing or damaged. The text says which, and what to do."""
+
+
 @dataclass(frozen=True)
 class Project:
     """What is known of a run before its first training.
@@ -187,12 +192,15 @@ class Auditor(ABC):
         reads: Fields of `RoundView` that its adversary sees. A finding may depend on no others.
         wants_truth: Whether clients should keep their plain updates (simulation only).
         watch: Told which stage of a long audit is how far, if somebody shows progress.
+        folder: Where working files go, set before `begin`; None takes temporary files. They stay
+            when a run is interrupted: a state need not repeat what is in them.
     """
 
     name: str = "auditor"
     reads: frozenset[str] = frozenset({"sent", "released"})
     wants_truth: bool = False
     watch: Watch | None = None
+    folder: Path | None = None
 
     @property
     def canaries_played(self) -> tuple[int, int] | None:
@@ -230,6 +238,9 @@ class Auditor(ABC):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
+
+    def close(self) -> None:
+        """Remove working files; called once the report is written, or the auditor is left out."""
 
 
 def check_noise_is_known(observer: str, project: Project) -> None:

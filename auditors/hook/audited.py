@@ -81,7 +81,7 @@ class Audited(Wrapper):
         super().__init__(strategy)
         self._panel = Panel(auditors)
         self._known = tuple(limitations)
-        folder = Path(out).expanduser() if out else None
+        self._folder = folder = Path(out).expanduser() if out else None
         self._run_log = RunLog(folder, config or {}, rounds_done) if folder else None
         self._lines = RoundLog(self._run_log, on_round)
         self._offset = rounds_done
@@ -182,7 +182,7 @@ class Audited(Wrapper):
         self._seen = 0
         self._layout = self._layout or Layout.of(arrays)
         self._layout.announce()
-        self._panel.begin(self._layout.dim, num_rounds)
+        self._panel.begin(self._layout.dim, num_rounds, self._folder)
         self._project = survey(self.strategy, self._layout.dim, num_rounds)
         self._panel.consider(self._project)
         _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
@@ -338,6 +338,7 @@ class Audited(Wrapper):
                 final, self.failures, self.limitations, self.warnings
             ).resolve()
             _log.info("Audit written to %s; a page: leakmeter report %s", path, path.parent)
+        self._panel.close()
 
     def _refuse(self, *args: Any, **more: Any) -> NoReturn:
         """Refuse: only a wrapper around `Audited` would call one of these."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.auditor import (
@@ -58,9 +59,10 @@ class Panel:
         """Whether anyone needs the plain updates."""
         return any(a.wants_truth for a in self.auditors)
 
-    def begin(self, dim: int, num_rounds: int) -> None:
+    def begin(self, dim: int, num_rounds: int, folder: Path | None = None) -> None:
         """Wake the auditors, each with its state of an interrupted run if there is one."""
         for auditor in list(self.auditors):
+            auditor.folder = folder
             try:
                 auditor.begin(dim, num_rounds)
             except UnableError as error:
@@ -144,6 +146,11 @@ class Panel:
                 self._drop(auditor, "report", error)
         return findings
 
+    def close(self) -> None:
+        """Let the auditors remove their working files."""
+        for auditor in self.auditors:
+            self._close(auditor)
+
     def state(self) -> dict[str, Any]:
         """Return the auditors' states by name, and who has failed."""
         states = {a.name: a.state() for a in self.auditors}
@@ -191,3 +198,10 @@ class Panel:
             _log.exception("auditor %s failed in %s and is left out", auditor.name, when)
         self.failures.append(f"{auditor.name}, {when}: {type(error).__name__}: {error}")
         self.auditors.remove(auditor)
+        self._close(auditor)
+
+    def _close(self, auditor: Auditor) -> None:
+        try:
+            auditor.close()
+        except Exception:
+            _log.exception("auditor %s cannot remove its working files", auditor.name)
