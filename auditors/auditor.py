@@ -6,9 +6,8 @@ import math
 from abc import ABC
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.canary import SEED_BITS
@@ -121,12 +120,9 @@ class RoundView:
     answers: Mapping[int, Answer] = field(default_factory=dict)
 
     @property
-    def change(self) -> Vector:
-        """How the round moved the model, in the direction in which updates count."""
-        change: Vector = self.released - self.sent
-        if self.sign < 0:
-            np.negative(change, out=change)
-        return change
+    def step(self) -> tuple[Vector, Vector]:
+        """Two models: from the first to the second the round moved as clients' updates count."""
+        return (self.sent, self.released) if self.sign > 0 else (self.released, self.sent)
 
 
 @dataclass(frozen=True)
@@ -159,6 +155,10 @@ class DivergedError(ValueError):
 
 class UnableError(ValueError):
     """An auditor can do nothing in this project. The text says why, and what to do."""
+
+
+class DamagedError(ValueError):
+    """A working file of an auditor is missing or damaged. The text says which, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +208,8 @@ class Auditor(ABC):
         watch: Told which stage of a long audit is how far, if somebody shows progress.
         first_round: First round in which clients may be instructed. The hook sets it before
             `begin`; round 1 is spent where it shows what clients send.
+        folder: Where working files go, set before `begin`; None takes temporary files. They stay
+            when a run is interrupted: a state need not repeat what is in them.
     """
 
     name: str = "auditor"
@@ -215,6 +217,7 @@ class Auditor(ABC):
     wants_truth: bool = False
     watch: Watch | None = None
     first_round: int = 1
+    folder: Path | None = None
 
     @property
     def canaries_played(self) -> tuple[int, int] | None:
@@ -260,6 +263,9 @@ class Auditor(ABC):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
+
+    def close(self) -> None:
+        """Remove working files; called once the report is written, or the auditor is left out."""
 
 
 def check_noise_is_known(observer: str, project: Project) -> None:

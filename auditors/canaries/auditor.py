@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
+from leakmeter.auditors.canaries.changes import check_room, file_size
 from leakmeter.auditors.canaries.estimates import (
     LEAST_FITTED,
     Interference,
@@ -128,7 +131,9 @@ class OneShotCanaries(Auditor):
         # Unobserved canaries follow the played ones, so that nobody has ever sent them.
         self._ids = range(k if self.include == "coin" else 2 * k)
         self._played = np.zeros(k, dtype=np.int64)
-        self._transcript = Transcript(self._canary_seed, self._ids, dim)
+        self._transcript = Transcript(
+            self._canary_seed, self._ids, dim, self._changes_file, self.watch
+        )
         self._interference = Interference()
 
     def _affordable(self, rounds: int) -> int:
@@ -156,9 +161,27 @@ class OneShotCanaries(Auditor):
         return k
 
     def limits(self, project: Project) -> Sequence[str]:
-        """Say where there are too few canaries, clients or parameters to see much."""
+        """Say where there are too few canaries, clients or parameters to see much.
+
+        Raises:
+            UnableError: The disk has no room for the changes of all rounds.
+        """
+        check_room(self._changes_file, file_size(project.dim, project.num_rounds))
         included = self._k // 2 if self.include == "coin" else self._k
-        return canary_limitations(project, canaries=self._k, included=included, seats=self.seats)
+        return canary_limitations(
+            project,
+            canaries=self._k,
+            included=included,
+            seats=self.seats,
+            watched=len(self._ids),
+        )
+
+    @property
+    def _changes_file(self) -> Path | None:
+        """Where the changes of the model are kept; None for a temporary file."""
+        if self.folder is None:
+            return None
+        return self.folder.absolute() / f"{quote(self.name, safe='')}-changes.f32"
 
     @property
     def canaries_played(self) -> tuple[int, int]:
@@ -187,14 +210,14 @@ class OneShotCanaries(Auditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Take the cosines of this round, and estimate from this round alone."""
-        cosines = self._transcript.add(view.change)
         now = sorted(o.id for o in view.instructed.values() if self._plays(o))
+        cosines = self._transcript.add(*view.step, now)
         if not cosines.any():  # an abandoned round: whatever was sent has not reached the model
-            now = []
+            now, cosines = [], cosines[:0]
         self._played[now] += 1
         if view.facts.noised is not None and view.facts.noise_std:
             self._interference.add(view.facts.noised, view.facts.noise_std)
-        return self._from_round(cosines[now], view.server_round)
+        return self._from_round(cosines, view.server_round)
 
     def report(self) -> Sequence[Finding]:
         """Say what the final model shows, what all models show, and how sound that is."""
@@ -222,7 +245,7 @@ class OneShotCanaries(Auditor):
         return [*final, *every, *interfered(self._interference, self._context(_FINAL, None, sizes))]
 
     def state(self) -> dict[str, Any]:
-        """Return what was seen and who has played; all else follows from the seed."""
+        """Return who has played, and what was seen unless it is in a file of the run's folder."""
         return {
             "played": self._played,
             "begun": self._begun,
@@ -236,6 +259,11 @@ class OneShotCanaries(Auditor):
         self._begun = state["begun"]
         self._transcript.restore(state["transcript"])
         self._interference = Interference(state["interference"])
+
+    def close(self) -> None:
+        """Remove the changes of the model."""
+        if self._dim:
+            self._transcript.close()
 
     def _plays(self, order: Canary) -> bool:
         """Whether an order puts one of our canaries into the sum."""

@@ -223,7 +223,8 @@ class Audited(Wrapper):
             self._stop(BEFORE, str(error))
             return
         first_round = 1 if self._sending.sends else 2
-        self._panel.begin(self._layout.dim, num_rounds, first_round=first_round)
+        folder = None if self._run_log is None else self._run_log.folder
+        self._panel.begin(self._layout.dim, num_rounds, folder, first_round=first_round)
         with self._panel.guarded("the project could not be surveyed"):
             self._project = survey(self.strategy, self._layout.dim, num_rounds)
             self._panel.consider(self._project)
@@ -388,6 +389,7 @@ class Audited(Wrapper):
         if self._run_log is not None:
             path = self._run_log.finish(final, *said).resolve()
             _log.info("Audit written to %s; a page: leakmeter report %s", path, path.parent)
+        self._panel.close()
 
     def _refuse(self, *args: Any, **more: Any) -> NoReturn:
         """Refuse: only a wrapper around `Audited` would call one of these."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.auditor import (
@@ -66,10 +67,12 @@ class Panel:
         """Return the honest clients whose plain updates anyone needs."""
         return {c for a in self.auditors for c in a.truth_of(server_round, honest)}
 
-    def begin(self, dim: int, num_rounds: int, *, first_round: int = 1) -> None:
+    def begin(
+        self, dim: int, num_rounds: int, folder: Path | None = None, *, first_round: int = 1
+    ) -> None:
         """Wake the auditors, each with its state of an interrupted run if there is one."""
         for auditor in list(self.auditors):
-            auditor.first_round = first_round
+            auditor.folder, auditor.first_round = folder, first_round
             try:
                 auditor.begin(dim, num_rounds)
             except Exception as error:
@@ -161,6 +164,11 @@ class Panel:
                 self._drop(auditor, "report", error)
         return findings
 
+    def close(self) -> None:
+        """Let the auditors remove their working files."""
+        for auditor in self.auditors:
+            self._close(auditor)
+
     def state(self) -> dict[str, Any]:
         """Return the auditors' states by name, and who has failed."""
         states = {a.name: a.state() for a in self.auditors}
@@ -214,3 +222,10 @@ class Panel:
             _log.exception("auditor %s failed in %s and is left out", auditor.name, when)
         self.failures.append(f"{auditor.name}, {when}: {type(error).__name__}: {error}")
         self.auditors.remove(auditor)
+        self._close(auditor)
+
+    def _close(self, auditor: Auditor) -> None:
+        try:
+            auditor.close()
+        except Exception:
+            _log.exception("auditor %s cannot remove its working files", auditor.name)

@@ -421,12 +421,12 @@ def test_the_score_of_a_canary_does_not_move_with_the_coins_of_others() -> None:
     def silence_all_but_first(view: RoundView) -> RoundView:
         return replace(view, instructed={c: o for c, o in view.instructed.items() if o.id == 0})
 
-    states = []
+    scores = []
     for change in (silence_all_but_first, lambda view: view):
         auditor = OneShotCanaries(seats=10)
         play(auditor, dim=200, rounds=2, change=change)
-        states.append(auditor.state()["transcript"]["products"])
-    assert np.array_equal(states[0], states[1])
+        scores.append(auditor._transcript.final()[0])
+    assert np.array_equal(scores[0], scores[1])
 
 
 def test_the_score_moves_with_the_released_model() -> None:

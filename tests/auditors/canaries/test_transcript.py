@@ -12,6 +12,7 @@ from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.rng import stream
 
 DIM, CANARIES = 150, 30
+START = stream(0, "start").standard_normal(DIM)
 
 
 def changes(rounds: int) -> np.ndarray:
@@ -22,7 +23,7 @@ def changes(rounds: int) -> np.ndarray:
 def transcript(rounds: int, canaries: int = CANARIES) -> Transcript:
     found = Transcript(5, range(canaries), DIM)
     for change in changes(rounds):
-        found.add(change)
+        found.add(START, START + change)
     return found
 
 
@@ -32,7 +33,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 def test_cosines_are_those_of_the_vectors() -> None:
     found = Transcript(5, range(CANARIES), DIM)
-    said = [found.add(change) for change in changes(3)]
+    said = [found.add(START, START + change, range(CANARIES)) for change in changes(3)]
     final, _ = found.final()
     largest, _, _ = found.largest(100, 0.01, stream(0))
     for i in range(CANARIES):
@@ -57,7 +58,7 @@ def test_p_values_of_canaries_left_out_are_uniform_or_above() -> None:
 
 def test_nothing_changed_is_no_evidence() -> None:
     found = Transcript(5, range(CANARIES), DIM)
-    assert not found.add(np.zeros(DIM)).any()
+    assert not found.add(START, START, [3, 4]).any()
     for cosines, log_p, *_ in (found.final(), found.largest(100, 0.01, stream(0))):
         assert not cosines.any()
         assert not log_p.any()  # a p-value of 1
@@ -66,14 +67,14 @@ def test_nothing_changed_is_no_evidence() -> None:
 def test_a_round_without_change_does_not_count() -> None:
     found = transcript(3)
     before = found.largest(500, 0.01, stream(0))
-    found.add(np.zeros(DIM))
+    found.add(START, START)
     for old, new in zip(before, found.largest(500, 0.01, stream(0)), strict=True):
         assert np.array_equal(old, new)
 
 
 def test_a_model_that_comes_back_up_to_rounding_has_not_changed() -> None:
     found = transcript(3)
-    found.add(-changes(3).sum(axis=0))  # in single precision this leaves a trace
+    found.add(np.zeros(DIM), -changes(3).sum(axis=0))  # in single precision this leaves a trace
     cosines, log_p = found.final()
     assert np.array_equal(cosines, np.zeros(CANARIES)) or np.abs(cosines).max() < 0.6
     assert (log_p <= 0).all()
@@ -82,7 +83,7 @@ def test_a_model_that_comes_back_up_to_rounding_has_not_changed() -> None:
 def test_it_goes_on_from_its_state() -> None:
     first, rest = transcript(2), Transcript(5, range(CANARIES), DIM)
     rest.restore(first.state())
-    rest.add(changes(3)[2])
+    rest.add(START, START + changes(3)[2])
     for old, new in zip(transcript(3).final(), rest.final(), strict=True):
         assert np.array_equal(old, new)
 
@@ -90,4 +91,4 @@ def test_it_goes_on_from_its_state() -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
 def test_numbers_that_are_none_or_too_large_are_refused(bad: float) -> None:
     with pytest.raises(DivergedError):
-        transcript(1).add(np.full(DIM, bad))
+        transcript(1).add(START, np.full(DIM, bad))
