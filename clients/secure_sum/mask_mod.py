@@ -21,7 +21,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.participant import Participant, Policy, RefusedError
-from leakmeter.clients.secure_sum.quantise import NotFiniteError, Quantiser
+from leakmeter.clients.secure_sum.quantise import HeavyError, NotFiniteError, Quantiser
 from leakmeter.clients.secure_sum.wire import (
     get_by_number,
     get_keys_of_peers,
@@ -36,6 +36,7 @@ from leakmeter.clients.secure_sum.wire import (
 )
 
 _log = logging.getLogger("flwr")
+_HEAVY = "the weight is above max_weight: raise max_weight of Masked to the most that a client has"
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,8 @@ def _encode(
         _log.error("secure sum: this client stays out of the round: %s", error)
         if isinstance(error, NotFiniteError):
             raise
+        if isinstance(error, HeavyError):  # a setting of the server's, and the most common mistake
+            raise RefusedError(_HEAVY) from None
         raise RefusedError(
             "update, weight or a metric is missing or out of range; the client's own log says which"
         ) from None

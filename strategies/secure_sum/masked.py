@@ -185,7 +185,7 @@ class Masked(Wrapper):
         try:
             survivors, mean = self._sum(current, replies)
         except AbandonedError as reason:
-            self._abandon(str(reason))
+            self._abandon(f"{reason}{_complaint(current.exchange)}")
             return None, None
         self._facts = RoundFacts(
             aggregate=mean.mean,
@@ -239,7 +239,7 @@ class Masked(Wrapper):
             listed = "" if keys else "; does the client app list mask_mod, as its first mod?"
             raise AbandonedError(
                 f"{len(keys)} of {len(exchange.messages)} clients have announced keys: {error}"
-                + (f"; one failed in stage {exchange.complaint}" if exchange.complaint else "")
+                + _complaint(exchange)
                 + listed
             ) from None
         cohort = MaskedCohort(exchange.session, keys, plan.draw(sorted(keys)), plan.threshold)
@@ -305,6 +305,11 @@ class Masked(Wrapper):
         _log.warning("secure sum abandoned, the model stays as it is: %s", reason)
         self._tally = self._tally.with_abandoned()
         self._facts = RoundFacts(abandoned=reason)
+
+
+def _complaint(exchange: Exchange) -> str:
+    """Return what a client that failed has said, as the end of a sentence."""
+    return f"; one failed in stage {exchange.complaint}" if exchange.complaint else ""
 
 
 def check_is_inside(wrapper: Wrapper) -> None:

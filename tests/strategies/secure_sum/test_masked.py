@@ -537,6 +537,14 @@ def test_weights_under_another_key_are_used() -> None:
     assert strategy.facts().total_weight == pytest.approx(35.0, abs=1e-6)
 
 
+def test_a_largest_weight_that_is_too_small_says_what_to_do() -> None:
+    clients = Federation(metrics=lambda c: {"num-examples": 200.0 + c, "loss": 1.0})
+    strategy = masked(clients, max_weight=100.0)
+    clients.run(strategy)
+    assert "0 clients have uploaded, 2 are needed" in str(strategy.facts().abandoned)
+    assert "raise max_weight" in str(strategy.facts().abandoned)
+
+
 def test_integer_arrays_stay_as_sent_in_every_round() -> None:
     model = {"count": np.array(7), **MODEL, "flags": np.array([1, 2, 3], np.int32)}
     clients = Federation()
