@@ -35,7 +35,7 @@ from tests.guest.strategies import (
     of,
 )
 
-ROUNDS = 12
+ROUNDS = 9
 FEDAVG = PLAIN["FedAvg"]
 SENDERS: dict[str, tuple[type[Clients], Make]] = {
     "gradients": (Gradients, of(Descends)),

@@ -112,6 +112,7 @@ def test_clients_that_drop_out_of_a_secure_sum_do_so_as_they_do_alone() -> None:
     assert was_seen(run, audited)
 
 
+@pytest.mark.slow
 def test_batchnorm_under_masks_and_noise() -> None:
     make = MODELS["batchnorm"]
     cell = project("Masked Noised", canary_mod, clients=lambda: Stateful(make()))

@@ -197,6 +197,7 @@ def test_what_clients_send_must_be_one_of_three() -> None:
         run_audited(Cell(FEDAVG), [Quiet()], sends="gradients")
 
 
+@pytest.mark.slow
 def test_a_panel_for_any_project_says_something_of_every_auditor() -> None:
     cell = Cell(of(Descends), Gradients, rounds=1)
     panel = passive(seats=1, trials=20)
