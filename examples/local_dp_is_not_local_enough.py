@@ -50,10 +50,10 @@ def scores_through(mod: LocalDpMod, length: float, calls: int) -> NDArray[np.flo
     return np.array([call() for _ in range(calls)])
 
 
-def audit(calls: int = 300) -> Bound:
+def audit(calls: int = 300, asked: float = ASKED) -> Bound:
     """Return what the replies of a client that sends as much as it may prove about ε."""
-    mod = LocalDpMod(clipping_norm=CLIP_NORM, sensitivity=CLIP_NORM, epsilon=ASKED, delta=DELTA)
-    std = classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA, CLIP_NORM)
+    mod = LocalDpMod(clipping_norm=CLIP_NORM, sensitivity=CLIP_NORM, epsilon=asked, delta=DELTA)
+    std = classical_sigma_unsafe_above_epsilon_1(asked, DELTA, CLIP_NORM)
     scores = scores_through(mod, CLIP_NORM, calls) / std
     return epsilon_lower_bound(scores, null_logsf=norm.logsf, delta=DELTA)
 

@@ -53,10 +53,14 @@ def run_here(folder: Path, run_id: int = 1, **changes: Any) -> Any:
     return grid
 
 
-def simulate(folder: Path) -> None:
-    """Run both apps in Flower's simulation, which leaves their configuration empty."""
+@contextmanager
+def configured(folder: Path) -> Iterator[tuple[Any, Any]]:
+    """Import both apps and give them the folder's configuration, where an engine leaves it empty.
+
+    Yields:
+        The server app and the client app.
+    """
     from flwr.serverapp import ServerApp
-    from flwr.simulation import run_simulation
 
     config = settings(folder)["config"]
     with loaded(folder) as apps:
@@ -67,15 +71,23 @@ def simulate(folder: Path) -> None:
             context.run_config.update(config)
             server(grid, context)
 
-        def configured(message: Any, context: Any) -> Any:
+        def inner(message: Any, context: Any) -> Any:
             inside = copy.copy(context)  # Flower does not let its own be changed
             inside.run_config = config
             return client(message, inside)
 
+        yield outer, inner
+
+
+def simulate(folder: Path) -> None:
+    """Run both apps in Flower's simulation."""
+    from flwr.simulation import run_simulation
+
+    with configured(folder) as (server, client):
         run_simulation(
-            server_app=outer,
-            client_app=configured,  # type: ignore[arg-type]
-            num_supernodes=config["min-nodes"],
+            server_app=server,
+            client_app=client,
+            num_supernodes=settings(folder)["config"]["min-nodes"],
             backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
         )
 

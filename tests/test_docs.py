@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -131,11 +133,13 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_the_plug_in_page_shows_the_examples_as_they_are() -> None:
-    shown = [b.text for b in blocks(ROOT / "docs/plug-in.md") if b.language == "diff"]
+def test_the_pages_show_the_examples_as_they_are() -> None:
+    """The diff of an example is on the plug-in page or in a README of the example's own."""
+    pages = [ROOT / "docs/plug-in.md", *ROOT.glob("examples/*/README.md")]
+    shown = [b.text.splitlines() for page in pages for b in blocks(page) if b.language == "diff"]
     examples = sorted(path.parent for path in ROOT.glob("examples/*/before"))
     assert len(shown) == len(examples)
-    for example, text in zip(examples, shown, strict=True):
+    for example in examples:
         expected = []
         for name in ("pyproject.toml", "client_app.py", "server_app.py"):
             inside = name if name.endswith("toml") else f"{example.name}/{name}"
@@ -143,7 +147,45 @@ def test_the_plug_in_page_shows_the_examples_as_they_are() -> None:
             lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
             changed = [line for line in list(lines)[2:] if line[:2] != "@@"]
             expected += [f"# {inside}", *changed] if changed else []
-        assert text.splitlines() == expected
+        assert expected in shown
+
+
+def test_the_gallery_has_a_picture_of_each_example() -> None:
+    """A picture is small, has its command, and colours for light and dark pages."""
+    page = ROOT / "docs" / "gallery.md"
+    folders = {path.parent.name for path in ROOT.glob("examples/*/before")}
+    names = folders | {path.stem for path in ROOT.glob("examples/*.py")}
+    shown = re.findall(r"!\[[^\]]+\]\(gallery/(\w+)\.svg\)", page.read_text(encoding="utf-8"))
+    assert sorted(shown) == sorted(names)
+    assert {path.stem for path in (page.parent / "gallery").iterdir()} == names
+    drawn = [words for b in blocks(page) for words in commands(b.text) if b.language == "bash"]
+    for name in names:
+        assert ["python", "docs/make_gallery.py", name] in drawn
+        picture = page.parent / "gallery" / f"{name}.svg"
+        assert picture.stat().st_size < 60_000
+        root = ElementTree.parse(picture).getroot()
+        title, style = (
+            root.findtext(f"{{http://www.w3.org/2000/svg}}{t}") for t in ("title", "style")
+        )
+        assert title
+        assert style is not None
+        assert "prefers-color-scheme: dark" in style
+        assert "var(" not in style  # which few programs but browsers know
+
+
+@pytest.mark.slow
+def test_the_gallery_can_be_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("gallery", ROOT / "docs" / "make_gallery.py")
+    assert spec is not None
+    assert spec.loader is not None
+    gallery = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gallery)
+    monkeypatch.setattr(gallery, "FOLDER", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert gallery.main(["nonsense"]) == 2
+    assert gallery.main([]) == 0
+    kept = {path.name for path in (ROOT / "docs" / "gallery").iterdir()}
+    assert {path.name for path in tmp_path.glob("*.svg")} == kept
 
 
 def test_the_longest_example_of_an_auditor_has_at_most_sixty_lines() -> None:

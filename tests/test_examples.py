@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import json
 import math
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.foreign_app import run_here, settings
+from tests.foreign_app import loaded, run_here, settings
 from tests.helpers.processes import environment, run
 from tests.helpers.project import ROOT
 
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/before"))
 NAMES = [path.name for path in EXAMPLES]
 OURS = {"leakmeter", "auditors", "clients", "strategies", "fl_app"}
+# The transformer is slow at its own size: fewer clients and rounds are enough to see canaries.
+SMALL = {
+    "lora_transformer": {
+        "pretraining-steps": 20,
+        "num-server-rounds": 8,
+        "min-nodes": 10,
+        "local-steps": 1,
+    }
+}
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 each = pytest.mark.parametrize("example", EXAMPLES, ids=NAMES)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: Any) -> None:
+    """Keep base models out of the cache of whoever runs the tests; all tests share one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 def files(folder: Path) -> dict[str, list[str]]:
@@ -47,12 +66,13 @@ def test_the_count_of_changed_lines_counts() -> None:
     assert changed_lines([], list("abcdef")) == 6  # a new file
 
 
-def test_there_are_three_kinds_of_foreign_apps() -> None:
-    assert len(EXAMPLES) >= 3
+def test_there_are_four_kinds_of_foreign_apps() -> None:
+    assert len(EXAMPLES) >= 4
     words = {path.name: str(files(path / "before")) for path in EXAMPLES}
     assert "BatchNorm" in words["cnn_batchnorm"]
     assert "sklearn.linear_model" in words["logistic_sklearn"]
     assert "def start(" in words["own_loop"]
+    assert "lora_A" in words["lora_transformer"]
 
 
 @each
@@ -82,7 +102,7 @@ def test_at_most_five_lines_change_and_only_the_plug_in_is_imported(example: Pat
 
 @each
 def test_before_runs_without_us(example: Path, capsys: Any) -> None:
-    grid = run_here(example / "before", **{"num-server-rounds": 2})
+    grid = run_here(example / "before", **SMALL.get(example.name, {}) | {"num-server-rounds": 2})
     assert "accuracy" in capsys.readouterr().out
     assert not any("leakmeter" in key for c in grid._contexts.values() for key in c.state)
 
@@ -136,7 +156,7 @@ def check_replays_were_judged(report: dict[str, Any]) -> None:
 def test_after_leaves_a_report_with_sense(
     example: Path, tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
-    report = audit(example, tmp_path, monkeypatch)
+    report = audit(example, tmp_path, monkeypatch, **SMALL.get(example.name, {}))
     assert report["failures"] == []
     # All can be done; canaries are as few as the clients.
     assert {one["auditor"] for one in report["limitations"]} <= {"one-shot"}
@@ -146,10 +166,69 @@ def test_after_leaves_a_report_with_sense(
     if example.name == "cnn_batchnorm":  # its clients evaluate, and learn beside the canaries
         assert report["rounds"][-1]["accuracy"] > 0.6
         assert report["rounds"][0]["metrics"].keys() >= {"train_loss", "eval_loss", "accuracy"}
+    elif example.name == "lora_transformer":  # its server evaluates
+        first, *_, last = (one["metrics"]["perplexity"] for one in report["rounds"])
+        assert last < 0.95 * first
     else:
         check_replays_were_judged(report)
     folder = tmp_path / "audits" / "7"
     assert f"leakmeter report {folder}" in caplog.text
+
+
+@contextmanager
+def lora_task() -> Iterator[Any]:
+    """Import the transformer's task, for as long as it is needed."""
+    with loaded(ROOT / "examples" / "lora_transformer" / "before"):
+        yield importlib.import_module("lora_transformer.task")
+
+
+@pytest.mark.parametrize(("freeze_a", "dim"), [(False, 8192), (True, 4608)])
+def test_only_adapters_travel_and_they_change_nothing_at_first(freeze_a: bool, dim: int) -> None:
+    import torch
+
+    with lora_task() as task:
+        model = task.create_model({"pretraining-steps": 1, "rank": 4, "freeze-a": freeze_a})
+        sent = sys.modules["lora_transformer.model"].get_adapters(model)
+        base = task.Transformer(len(task.CHARACTERS))
+        base.load_state_dict(task.base_weights(1))
+        text = task.load_text(0)[None, :32]
+        assert torch.equal(model(text), base(text))
+    expected = {"lora_B"} if freeze_a else {"lora_A", "lora_B"}
+    assert {name.split(".")[-1] for name in sent} == expected
+    assert sum(array.numel() for array in sent.values()) == dim
+    assert not any(array.any() for name, array in sent.items() if name.endswith("lora_B"))
+
+
+def assert_same(weights: dict[str, Any], others: dict[str, Any]) -> None:
+    assert weights.keys() == others.keys()
+    assert all((weights[name] == others[name]).all() for name in others)
+
+
+def test_all_processes_get_the_base_model_of_the_first_that_made_it(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with lora_task() as task:
+        first = task.base_weights(1)
+        [kept] = tmp_path.glob("lora_transformer/*")
+        task.base_weights.cache_clear()
+        monkeypatch.setattr(task, "pretrain", None)  # the second process need not train
+        assert_same(task.base_weights(1), first)
+
+        def slow(steps: int) -> Any:  # another process has finished while this one trained
+            kept.rename(kept.with_stem(kept.stem.removesuffix("-1") + f"-{steps}"))
+            return task.Transformer(len(task.CHARACTERS))
+
+        monkeypatch.setattr(task, "pretrain", slow)
+        assert_same(task.base_weights(2), first)
+    assert len(list(tmp_path.glob("lora_transformer/*"))) == 1  # and nothing half written
+
+
+@pytest.mark.slow
+def test_fine_tuning_helps_at_the_sizes_of_the_example(capsys: Any) -> None:
+    run_here(ROOT / "examples" / "lora_transformer" / "before")
+    said = re.findall(r"perplexity ([\d.]+)", capsys.readouterr().out)
+    assert float(said[-1]) < 0.7 * float(said[0])
 
 
 def test_clients_without_randomness_are_told_so_and_the_rest_goes_on(

@@ -132,7 +132,12 @@ class Chart:
 
     def legend(self) -> Markup:
         """Return what the lines mean."""
-        return tag("ul", *(_entry(one) for one in self.series), class_="legend")
+        entries = (tag("li", swatch, tag("span", words)) for swatch, words in self.key())
+        return tag("ul", *entries, class_="legend")
+
+    def key(self) -> list[tuple[Markup, str]]:
+        """Return a sample of each line, 30 × 16, with its label."""
+        return [(_swatch(one), one.label) for one in self.series]
 
     def _scale(self, axis: int) -> Scale:
         values: list[float] = []
@@ -322,7 +327,7 @@ def _shape(marker: Marker, x: float, y: float) -> Markup:
     return tag("circle", cx=x, cy=y, r=3.4, class_="mark")
 
 
-def _entry(series: Series) -> Markup:
+def _swatch(series: Series) -> Markup:
     color = _color(series)
     swatch = []
     if series.is_filled or series.low is not None:
@@ -332,5 +337,4 @@ def _entry(series: Series) -> Markup:
         swatch.append(tag("path", d="M0 8h30", class_=f"line {color}", stroke_dasharray=dash))
     if series.marker:
         swatch.append(tag("g", _shape(series.marker, 15, 8), class_=f"pt {color}"))
-    picture = tag("svg", *swatch, viewBox="0 0 30 16", aria_hidden="true")
-    return tag("li", picture, tag("span", series.label))
+    return tag("svg", *swatch, viewBox="0 0 30 16", aria_hidden="true")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.judge.adversary import by_adversary
+from leakmeter.auditors.judge.adversary import Group, by_adversary
 from leakmeter.auditors.judge.meaning import stake
 from leakmeter.auditors.wording import KINDS, is_epsilon, sentence, size
 from leakmeter.fl_app.report.draw.scale import Scale, label
@@ -15,25 +17,52 @@ from leakmeter.fl_app.report.markup import Markup, exact_claim, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 
 _WIDTH, _HEIGHT, _PAD = 300, 26, 12
+_HIDDEN = tag("span", "ε", class_="hidden")  # what a screen reader calls the axis
 _COLORS = {"guarantee": "c2", "lower_bound": "c1", "estimate": "c0", "approximation": "c4"}
+
+
+@dataclass(frozen=True)
+class Forest:
+    """All ε of a run, by attacker, and the scale on which they are drawn."""
+
+    groups: Sequence[Group]
+    scale: Scale
+
+    @classmethod
+    def of(cls, run: Run) -> Self | None:
+        """Return the ε of a run, or nothing if it has none."""
+        epsilons = [f for f in run.of_the_run if is_epsilon(f)]
+        groups = [g for g in by_adversary(epsilons, is_typed=run.is_typed) if g.leads]
+        if not groups:
+            return None
+        shown = [f for group in groups for f in (*group.leads, *group.guarantees)]
+        values = [v for f in shown for v in (f.value, *(f.null_band or ()))]
+        return cls(groups, Scale.over(filter(math.isfinite, values), "shifted"))
+
+    def axis(self) -> Markup:
+        """Return the axis, 300 × 26."""
+        return _axis(self.scale)
+
+    def bar(self, finding: Finding, upper: Finding | None) -> Markup:
+        """Return a number, and the guarantee that it may be set against, on the axis."""
+        return _bar([finding] if upper is None else [finding, upper], self.scale)
+
+
+def title(group: Group) -> str:
+    """Return who attacks, and what is at stake."""
+    what = stake(group.findings[0])
+    return group.adversary.sentence() + (f" At stake: {what}." if what else "")
 
 
 def forest(run: Run) -> Markup | None:
     """Return the table, or nothing if the run has no ε."""
-    epsilons = [f for f in run.of_the_run if is_epsilon(f)]
-    groups = [g for g in by_adversary(epsilons, is_typed=run.is_typed) if g.leads]
-    if not groups:
+    drawn = Forest.of(run)
+    if drawn is None:
         return None
-    shown = [f for group in groups for f in (*group.leads, *group.guarantees)]
-    finite = [f.value for f in shown if math.isfinite(f.value)]
-    finite += [edge for f in shown if f.null_band for edge in f.null_band if math.isfinite(edge)]
-    scale = Scale.over(finite, "shifted")
     body = []
-    for group in groups:
-        what = stake(group.findings[0])
-        title = group.adversary.sentence() + (f" At stake: {what}." if what else "")
-        body.append(tag("tr", tag("th", title, colspan=3, scope="rowgroup")))
-        body += [_row(f, upper, scale) for f, upper in group.rows]
+    for group in drawn.groups:
+        body.append(tag("tr", tag("th", title(group), colspan=3, scope="rowgroup")))
+        body += [_row(f, upper, drawn) for f, upper in group.rows]
     table = tag(
         "table",
         tag("caption", "ε of the run: what is guaranteed, what is shown, what is estimated"),
@@ -42,7 +71,7 @@ def forest(run: Run) -> Markup | None:
             tag(
                 "tr",
                 tag("th", "number", scope="col"),
-                tag("th", _axis(scale), scope="col", class_="wide"),
+                tag("th", _HIDDEN, drawn.axis(), scope="col", class_="wide"),
                 tag("th", "how", scope="col"),
             ),
         ),
@@ -52,13 +81,13 @@ def forest(run: Run) -> Markup | None:
     return joined(table, *(tag("p", words, class_="warn") for words in contradictions(run)))
 
 
-def _row(finding: Finding, upper: Finding | None, scale: Scale) -> Markup:
+def _row(finding: Finding, upper: Finding | None, drawn: Forest) -> Markup:
     """Return a number, beside the guarantee that it may be set against."""
     ends = [finding] if upper is None else [finding, upper]
     return tag(
         "tr",
         tag("td", tag("span", exact_claim(finding, upper), class_="number")),
-        tag("td", _bar(ends, scale), class_="wide"),
+        tag("td", drawn.bar(finding, upper), class_="wide"),
         tag("td", " ".join(_how(f) for f in ends), class_="how"),
     )
 
@@ -119,5 +148,4 @@ def _axis(scale: Scale) -> Markup:
         at = _x(scale, tick)
         pieces.append(tag("path", d=f"M{at:g} {_HEIGHT - 6}V{_HEIGHT - 1}", class_="axis"))
         pieces.append(tag("text", label(tick), x=at, y=14, text_anchor="middle"))
-    svg = tag("svg", *pieces, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", aria_hidden="true")
-    return joined(tag("span", "ε", class_="hidden"), svg)
+    return tag("svg", *pieces, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", aria_hidden="true")

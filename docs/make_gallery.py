@@ -1,0 +1,294 @@
+"""Draws the pictures of `docs/gallery.md`, one for each example, from a run of that example.
+
+`python docs/make_gallery.py` draws all of them in about two CPU minutes, `python
+docs/make_gallery.py own_loop` one. The figures are those of the report page. Everything random is
+seeded, so that the same code gives the same pictures.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import re
+import runpy
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # for `tests`, which knows how to run a foreign app
+
+from leakmeter.auditors.gaussian import (  # noqa: E402
+    classical_sigma_unsafe_above_epsilon_1,
+    epsilon_gaussian,
+)
+from leakmeter.auditors.wording import both_ends, remarked  # noqa: E402
+from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Series  # noqa: E402
+from leakmeter.fl_app.report.draw.cosines import cosines  # noqa: E402
+from leakmeter.fl_app.report.draw.curves import tradeoffs  # noqa: E402
+from leakmeter.fl_app.report.draw.forest import Forest, title  # noqa: E402
+from leakmeter.fl_app.report.html.style import STYLE  # noqa: E402
+from leakmeter.fl_app.report.markup import Markup, tag  # noqa: E402
+from leakmeter.fl_app.report.read.run import Run, read_run  # noqa: E402
+
+FOLDER = Path(__file__).with_name("gallery")
+EXAMPLES = ROOT / "examples"
+MOST_BYTES = 60_000
+
+_EDGE, _LINE = 20, 20
+_COLORS = ("c0", "c1", "c2", "c3", "c4", "c5", "ref")
+_SHAPES = """
+text { font: 12.5px system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+.title { font-size: 15px; font-weight: 600; } .who { font-weight: 600; }
+.grid, .axis { stroke-width: 1; fill: none; }
+.line { fill: none; stroke-width: 2; stroke-linejoin: round; }
+.area { fill-opacity: .16; stroke: none; } .area.ref { fill-opacity: .26; }
+.mark { stroke-width: 2; } .hit { fill: none; }
+"""
+_READING = (
+    "Triangle: a lower bound, 95 % confidence; the bar beside it is the most that it could show.",
+    "Diamond: an estimate; the grey area has 90 % of what it says when nothing leaks.",
+)
+
+
+def main(names: Sequence[str]) -> int:
+    """Draw the pictures of these examples, or of all."""
+    if unknown := set(names) - set(PICTURES):
+        known = ", ".join(PICTURES)
+        print(f"NAME must be one of {known}, got {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
+    import flwr.app  # noqa: F401 - it sets the level of its log when it is imported
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    for name in names or PICTURES:
+        _seed()
+        text = PICTURES[name]()
+        assert len(text.encode()) < MOST_BYTES, (name, len(text.encode()))
+        (FOLDER / f"{name}.svg").write_text(text, encoding="utf-8")
+        print(f"{FOLDER.name}/{name}.svg: {len(text.encode()):,} bytes")
+    return 0
+
+
+def _seed() -> None:
+    """Seed what the examples draw from: they have no seeds of their own."""
+    import torch
+
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+
+
+def audited(name: str) -> Run:
+    """Run the `after` of an example in this process and return what its audit found."""
+    from leakmeter.fl_app.engines.inline import run_inline
+    from tests.foreign_app import configured, settings
+
+    app, home = EXAMPLES / name / "after", os.environ.get("HOME", "")
+    with tempfile.TemporaryDirectory() as folder, configured(app) as (server, client):
+        os.environ["HOME"] = folder  # the examples write to ~/audits
+        try:
+            run_inline(server, client, settings(app)["config"]["min-nodes"])
+        finally:
+            os.environ["HOME"] = home
+        [report] = Path(folder).glob("audits/*/report.json")
+        return read_run(report)
+
+
+def canaries(name: str, where: str, words: str) -> Callable[[], str]:
+    """Return what draws the canaries' cosines in the final model or in all models."""
+
+    def draw() -> str:
+        [figure] = [f for f in cosines([audited(name)]) if f.chart.title.endswith(where)]
+        return chart_file(replace(figure.chart, title=words))
+
+    return draw
+
+
+def tradeoff(name: str, words: str) -> Callable[[], str]:
+    """Return what draws the trade-off curve of the likelihood ratio."""
+
+    def draw() -> str:
+        [figure] = tradeoffs([audited(name)])
+        return chart_file(replace(figure.chart, title=words))
+
+    return draw
+
+
+def bounds(name: str, words: str) -> Callable[[], str]:
+    """Return what draws all ε of a run on one axis."""
+
+    def draw() -> str:
+        drawn = Forest.of(audited(name))
+        assert drawn is not None
+        return forest_file(drawn, words)
+
+    return draw
+
+
+def local_dp() -> str:
+    """Draw the ε that LocalDpMod delivers over the ε that it is asked for."""
+    example = runpy.run_path(str(EXAMPLES / "local_dp_is_not_local_enough.py"))
+    delta, asked = example["DELTA"], np.geomspace(0.5, 100, 40)
+    given = [
+        float(epsilon_gaussian(delta, 1 / classical_sigma_unsafe_above_epsilon_1(e, delta)))
+        for e in asked
+    ]
+    tried = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+    shown = [example["audit"](asked=e).value for e in tried]
+    point: dict[str, Any] = {"marker": "circle", "is_line": False, "kind": "lower_bound"}
+    chart = Chart(
+        "local-dp",
+        "Flower's LocalDpMod: ε asked for and delivered",
+        "Epsilon that the mod delivers over epsilon that it is asked for, both logarithmic. Above "
+        "about 10 it delivers more than it is asked for; the audit shows that at 50 and 100.",
+        Axis(f"ε asked for, at δ = {delta:g}", "log"),
+        Axis("ε", "log"),
+        (
+            Series("as asked", asked.tolist(), asked.tolist(), REFERENCE, dash=1),
+            Series("delivered, by the formula", asked.tolist(), given),
+            Series("shown by an audit, 95 % confidence", tried, shown, 1, **point),
+        ),
+    )
+    return chart_file(chart)
+
+
+def few_directions() -> str:
+    """Draw the ε that sums prove over the noise that fills the missing directions."""
+    example = runpy.run_path(str(EXAMPLES / "sum_of_few_directions.py"))
+    first, second = example["candidates"]()
+    length, stds = float(np.linalg.norm(first - second)), np.geomspace(0.2, 10, 40)
+    most = [float(epsilon_gaussian(example["DELTA"], length / s)) for s in stds]
+    tried = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+    shown = [example["audit"](sigma=s).value for s in tried]
+    point: dict[str, Any] = {"marker": "circle", "kind": "lower_bound"}
+    chart = Chart(
+        "few-directions",
+        "A secure sum of four clients, with noise",
+        "Epsilon that sums of four updates prove, over the noise that fills every direction. Both "
+        "what they prove and what they can prove at most fall as the noise grows.",
+        Axis("σ of the noise in every direction", "log"),
+        Axis("ε", "shifted"),
+        (
+            Series("no sum can prove more", stds.tolist(), most, REFERENCE, dash=1),
+            Series("shown by 300 sums, 95 % confidence", tried, shown, 1, **point),
+        ),
+    )
+    return chart_file(chart)
+
+
+PICTURES: dict[str, Callable[[], str]] = {
+    "cnn_batchnorm": canaries(
+        "cnn_batchnorm", "in the models of all rounds", "cnn_batchnorm: canaries in all models"
+    ),
+    "logistic_sklearn": bounds("logistic_sklearn", "logistic_sklearn: every ε of the run"),
+    "lora_transformer": canaries(
+        "lora_transformer", "in the final model", "lora_transformer: canaries in the final adapters"
+    ),
+    "own_loop": tradeoff("own_loop", "own_loop: which of two updates was sent?"),
+    "local_dp_is_not_local_enough": local_dp,
+    "sum_of_few_directions": few_directions,
+}
+
+
+def chart_file(chart: Chart) -> str:
+    """Return a chart with title and legend as an SVG file."""
+    # Points without a marker are there for the keyboard, which a picture does not have.
+    drawing = Markup(re.sub(r'<g class="pt \w+ quiet".*?</g>', "", chart.svg()))
+    top, key = _EDGE + _LINE, chart.key()
+    below = top + 300 + _LINE / 2
+    head = _words(chart.title, _EDGE, _EDGE + 10, "title")
+    pieces = [head, placed(drawing, _EDGE, top, 440, 300)]
+    for i, (swatch, words) in enumerate(key):
+        at = below + i * _LINE
+        pieces += [placed(swatch, _EDGE, at, 30, 16), _words(words, _EDGE + 40, at + 12)]
+    height = below + len(key) * _LINE + _EDGE / 2
+    return file(2 * _EDGE + 440, height, chart.title, chart.text, pieces)
+
+
+def forest_file(forest: Forest, words: str) -> str:
+    """Return all ε of a run as an SVG file: attackers in words, numbers, and where they are."""
+    left, wide, high, at = 420, 300, 26, _EDGE + 44.0
+    pieces = [_words(words, _EDGE, _EDGE + 10, "title")]
+    pieces.append(placed(forest.axis(), left, at - high, wide, high))
+    for group in forest.groups:
+        for line in textwrap.wrap(title(group), 84):
+            at += _LINE
+            pieces.append(_words(line, _EDGE, at, "who"))
+        for finding, upper in group.rows:
+            at += high
+            said = remarked(finding) if upper is None else both_ends(finding, upper)
+            bar = forest.bar(finding, upper)
+            pieces += [_words(said, _EDGE, at), placed(bar, left, at - high / 2 - 4, wide, high)]
+        at += _LINE / 1.5
+    for line in _READING:
+        at += _LINE
+        pieces.append(_words(line, _EDGE, at, "soft"))
+    description = "Lower bounds, estimates and guarantees for each attacker on one axis."
+    return file(left + wide + _EDGE, at + _EDGE, words, description, pieces)
+
+
+def file(width: float, height: float, name: str, text: str, pieces: Sequence[Markup]) -> str:
+    """Return an SVG file with a sheet of its own, so that it is legible on any page."""
+    light, dark = palettes()
+    sheet = {"width": width - 1, "height": height - 1, "rx": 8, "class_": "sheet"}
+    style = f"{_SHAPES}{rules(light)}@media (prefers-color-scheme: dark) {{\n{rules(dark)}}}\n"
+    drawing = tag(
+        "svg",
+        tag("title", name),
+        tag("desc", text),
+        tag("style", Markup(style)),
+        tag("rect", x=0.5, y=0.5, **sheet),
+        *pieces,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width:g} {height:g}",
+        width=width,
+        height=height,
+    )
+    return f"{drawing}\n"
+
+
+def placed(drawing: Markup, x: float, y: float, width: float, height: float) -> Markup:
+    """Return a drawing at a place inside another."""
+    where = f'<svg x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" '
+    return Markup(drawing.replace("<svg ", where, 1))
+
+
+def _words(text: str, x: float, y: float, kind: str = "label") -> Markup:
+    return tag("text", text, x=x, y=y, class_=kind)
+
+
+def palettes() -> Iterator[dict[str, str]]:
+    """Yield the colours of the report page by name, light and dark.
+
+    They are written out in every rule: few programs but browsers know variables in SVG.
+    """
+    light, rest = STYLE.split("@media (prefers-color-scheme: dark)")
+    for text in (light, rest.split("}")[0]):
+        yield dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", text))
+
+
+def rules(color: Mapping[str, str]) -> str:
+    """Return what has which colour."""
+    own = (
+        f".line.{c} {{ stroke: {color[c]}; }} .area.{c} {{ fill: {color[c]}; }} "
+        f".{c} .mark {{ stroke: {color[c]}; }}\n"
+        for c in _COLORS
+    )
+    return (
+        f".sheet {{ fill: {color['sheet']}; stroke: {color['rule']}; }}\n"
+        f"text {{ fill: {color['soft']}; }} "
+        f".title, .who, .label {{ fill: {color['ink']}; }}\n"
+        f".grid {{ stroke: {color['rule']}; }} .axis {{ stroke: {color['soft']}; }} "
+        f".mark {{ fill: {color['sheet']}; }}\n{''.join(own)}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
