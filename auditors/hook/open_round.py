@@ -79,9 +79,9 @@ class Updates(Mapping[int, Vector]):
         total = sum(self.weights.values())
         if total <= 0 or not self.are_plain:
             return None
-        mean = np.zeros(self._layout.dim)
-        for client, update in self.items():
-            mean += self.weights[client] / total * update
+        mean = np.negative(self._sent)
+        for client, record in self._records.items():
+            self._layout.add(record, self.weights[client] / total, mean)
         return mean
 
     @property

@@ -1,0 +1,163 @@
+"""One run of a Flower app in a process of its own, audited with canaries or not: what it takes.
+
+The grid calls the client app in this process, so the peak is that of server and clients together.
+Every client holds its reply until the strategy has it, as in Flower's own simulation.
+
+    python -m benchmarks.audited_run noise 10000000 100 12 10
+
+The arguments are the client, its size (parameters of `noise`, images of `resnet`), rounds, clients
+and canary seats; 0 seats are no audit. It prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.memory import peak
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, Context, Message
+
+    Train = Callable[[ArrayRecord, int], ArrayRecord]
+
+LR, BATCH, SIDE, CLASSES = 0.01, 32, 32, 10
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a run took.
+
+    Attributes:
+        peak: Most memory of the process, in MB.
+        cpu: Seconds of the processor from the first round to the report.
+        wall: Seconds by the clock.
+        disk: Most bytes in the folder of the audit, in MB.
+        dim: Float parameters of the model.
+        findings: Number of findings; 0 without an audit.
+    """
+
+    peak: float
+    cpu: float
+    wall: float
+    disk: float
+    dim: int
+    findings: int
+
+
+def spent(client: str, size: int, *, rounds: int, clients: int, seats: int) -> Spent:
+    """Run an app in a fresh process."""
+    numbers = map(str, (size, rounds, clients, seats))
+    command = [sys.executable, "-m", __name__, client, *numbers]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return Spent(**json.loads(done.stdout))
+
+
+def noise(dim: int) -> tuple[ArrayRecord, Train]:
+    """Return a model of zeros, and a client that adds noise to what it gets."""
+    import numpy as np
+    from flwr.app import Array, ArrayRecord
+
+    from leakmeter.auditors.rng import stream
+
+    def train(arrays: ArrayRecord, client: int) -> ArrayRecord:
+        model = arrays["weights"].numpy()
+        added = stream(0, "noise", client).standard_normal(dim, dtype=np.float32)
+        added *= np.float32(1e-3)
+        added += model
+        return ArrayRecord({"weights": Array(added)})
+
+    return ArrayRecord({"weights": Array(np.zeros(dim, dtype=np.float32))}), train
+
+
+def resnet(images: int) -> tuple[ArrayRecord, Train]:
+    """Return an untrained ResNet-18, and a client that trains it for an epoch on noise."""
+    import torch
+    from flwr.app import ArrayRecord
+    from torch.nn.functional import cross_entropy
+    from torchvision.models import resnet18
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net = resnet18(num_classes=CLASSES)
+
+    def train(arrays: ArrayRecord, client: int) -> ArrayRecord:
+        net.load_state_dict(arrays.to_torch_state_dict())
+        made = torch.Generator().manual_seed(client)
+        x = torch.randn((images, 3, SIDE, SIDE), generator=made)
+        y = torch.randint(0, CLASSES, (images,), generator=made)
+        optimiser = torch.optim.SGD(net.parameters(), lr=LR)
+        for first in range(0, images, BATCH):
+            optimiser.zero_grad()
+            loss = cross_entropy(net(x[first : first + BATCH]), y[first : first + BATCH])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        return ArrayRecord(net.state_dict())
+
+    return ArrayRecord(net.state_dict()), train
+
+
+CLIENTS = {"noise": noise, "resnet": resnet}
+
+
+def run(client: str, size: int, rounds: int, clients: int, seats: int) -> Spent:
+    """Run an app in this process."""
+    from flwr.app import MetricRecord, RecordDict
+    from flwr.app import Message as Reply
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import ServerApp
+    from flwr.serverapp.strategy import FedAvg, Strategy
+
+    from leakmeter import Audited, OneShotCanaries, canary_mod
+    from leakmeter.auditors.hook.layout import Layout
+    from leakmeter.fl_app.engines.inline import run_inline
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    initial, train = CLIENTS[client](size)
+    client_app = ClientApp(mods=[canary_mod] if seats else [])
+    server_app = ServerApp()
+    audited: list[Audited] = []
+    disk = [0.0]
+
+    @client_app.train()
+    def answer(message: Message, context: Context) -> Message:
+        arrays = train(message.content["arrays"], int(context.node_config["partition-id"]))  # type: ignore[arg-type]
+        metrics = MetricRecord({"num-examples": 100})
+        return Reply(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    with tempfile.TemporaryDirectory() as folder:
+
+        @server_app.main()
+        def serve(grid: object, _: Context) -> None:
+            strategy: Strategy = FedAvg(
+                fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients
+            )
+
+            def note(*_: object) -> None:
+                disk[0] = max(disk[0], sum(p.stat().st_size for p in Path(folder).rglob("*")))
+
+            if seats:
+                audited.append(Audited(strategy, [OneShotCanaries(seats=seats)], out=folder))
+                strategy = audited[0]
+            strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=note)  # type: ignore[arg-type]
+
+        begin = time.process_time(), time.perf_counter()
+        run_inline(server_app, client_app, clients)
+        took = time.process_time() - begin[0], time.perf_counter() - begin[1]
+    for one in audited:
+        assert not one.failures, one.failures
+    found = sum(len(one.findings()) for one in audited)
+    return Spent(peak(), *took, disk[0] / 1e6, Layout.of(initial).dim, found)
+
+
+if __name__ == "__main__":
+    numbers = [int(number) for number in sys.argv[2:]]
+    print(json.dumps(asdict(run(sys.argv[1], *numbers))))
