@@ -20,14 +20,21 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 from benchmarks.memory import peak
+from leakmeter import Audited, OneShotCanaries, canary_mod
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.engines.inline import run_inline
 
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord, Context, Message
-
-    Train = Callable[[ArrayRecord, int], ArrayRecord]
+Train = Callable[[ArrayRecord, int], ArrayRecord]  # model and client to trained model
 
 LR, BATCH, SIDE, CLASSES = 0.01, 32, 32, 10
 
@@ -40,7 +47,7 @@ class Spent:
         peak: Most memory of the process, in MB.
         cpu: Seconds of the processor from the first round to the report.
         wall: Seconds by the clock.
-        disk: Most bytes in the folder of the audit, in MB.
+        disk: Most that was in the folder of the audit, in MB.
         dim: Float parameters of the model.
         findings: Number of findings; 0 without an audit.
     """
@@ -63,10 +70,6 @@ def spent(client: str, size: int, *, rounds: int, clients: int, seats: int) -> S
 
 def noise(dim: int) -> tuple[ArrayRecord, Train]:
     """Return a model of zeros, and a client that adds noise to what it gets."""
-    import numpy as np
-    from flwr.app import Array, ArrayRecord
-
-    from leakmeter.auditors.rng import stream
 
     def train(arrays: ArrayRecord, client: int) -> ArrayRecord:
         model = arrays["weights"].numpy()
@@ -81,7 +84,6 @@ def noise(dim: int) -> tuple[ArrayRecord, Train]:
 def resnet(images: int) -> tuple[ArrayRecord, Train]:
     """Return an untrained ResNet-18, and a client that trains it for an epoch on noise."""
     import torch
-    from flwr.app import ArrayRecord
     from torch.nn.functional import cross_entropy
     from torchvision.models import resnet18
 
@@ -108,54 +110,49 @@ def resnet(images: int) -> tuple[ArrayRecord, Train]:
 CLIENTS = {"noise": noise, "resnet": resnet}
 
 
+def client_app(train: Train, *, seated: bool) -> ClientApp:
+    """Return clients that train like this."""
+    app = ClientApp(mods=[canary_mod] if seated else [])
+
+    @app.train()
+    def answer(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        content = {
+            "arrays": train(wire.arrays(message.content), client),
+            "metrics": MetricRecord({"num-examples": 100}),
+        }
+        return Message(RecordDict(content), reply_to=message)  # type: ignore[arg-type]
+
+    return app
+
+
 def run(client: str, size: int, rounds: int, clients: int, seats: int) -> Spent:
     """Run an app in this process."""
-    from flwr.app import MetricRecord, RecordDict
-    from flwr.app import Message as Reply
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import ServerApp
-    from flwr.serverapp.strategy import FedAvg, Strategy
-
-    from leakmeter import Audited, OneShotCanaries, canary_mod
-    from leakmeter.auditors.hook.layout import Layout
-    from leakmeter.fl_app.engines.inline import run_inline
-
     logging.getLogger("flwr").setLevel(logging.ERROR)
     initial, train = CLIENTS[client](size)
-    client_app = ClientApp(mods=[canary_mod] if seats else [])
-    server_app = ServerApp()
-    audited: list[Audited] = []
-    disk = [0.0]
-
-    @client_app.train()
-    def answer(message: Message, context: Context) -> Message:
-        arrays = train(message.content["arrays"], int(context.node_config["partition-id"]))  # type: ignore[arg-type]
-        metrics = MetricRecord({"num-examples": 100})
-        return Reply(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
-
+    strategy: Strategy = FedAvg(
+        fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients
+    )
+    server_app, sizes = ServerApp(), [0]
     with tempfile.TemporaryDirectory() as folder:
+        if seats:
+            strategy = Audited(strategy, [OneShotCanaries(seats=seats)], out=folder)
+
+        def note(*_: object) -> None:
+            sizes.append(sum(path.stat().st_size for path in Path(folder).iterdir()))
 
         @server_app.main()
-        def serve(grid: object, _: Context) -> None:
-            strategy: Strategy = FedAvg(
-                fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients
-            )
-
-            def note(*_: object) -> None:
-                disk[0] = max(disk[0], sum(p.stat().st_size for p in Path(folder).rglob("*")))
-
-            if seats:
-                audited.append(Audited(strategy, [OneShotCanaries(seats=seats)], out=folder))
-                strategy = audited[0]
-            strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=note)  # type: ignore[arg-type]
+        def serve(grid: Grid, _: Context) -> None:
+            strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=note)
 
         begin = time.process_time(), time.perf_counter()
-        run_inline(server_app, client_app, clients)
+        run_inline(server_app, client_app(train, seated=seats > 0), clients)
         took = time.process_time() - begin[0], time.perf_counter() - begin[1]
-    for one in audited:
-        assert not one.failures, one.failures
-    found = sum(len(one.findings()) for one in audited)
-    return Spent(peak(), *took, disk[0] / 1e6, Layout.of(initial).dim, found)
+    found = 0
+    if isinstance(strategy, Audited):
+        assert not strategy.failures, strategy.failures
+        found = len(strategy.findings())
+    return Spent(peak(), *took, max(sizes) / 1e6, Layout.of(initial).dim, found)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def test_a_full_disk_is_said_with_what_to_do(
         def write(self, data: Any) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "open", lambda path, mode, buffering: Full(path, mode))
+    monkeypatch.setattr(Path, "open", lambda path, mode, **_: Full(path, mode))
     with pytest.raises(UnableError, match=r"rows: No space left on device; free some space"):
         filled(tmp_path / "rows")
 
@@ -165,7 +165,7 @@ def test_a_system_that_takes_a_part_at_a_time_is_given_the_rest(
         def readinto(self, buffer: Any) -> int:
             return super().readinto(memoryview(buffer)[:5]) or 0
 
-    monkeypatch.setattr(Path, "open", lambda path, mode, buffering: Slow(path, mode))
+    monkeypatch.setattr(Path, "open", lambda path, mode, **_: Slow(path, mode))
     assert np.array_equal(read(filled(tmp_path / "rows")), ROWS)
 
 

@@ -126,7 +126,7 @@ def test_blocks_of_any_size_give_what_whole_vectors_give(
         range(canaries),
         dim,
         tmp_path / "rows" if has_folder else None,
-        lambda stage, share: told.append(share),
+        lambda _, share: told.append(share),
     )
     for row in rows:
         found.add(np.zeros(dim), row.astype(np.float64))

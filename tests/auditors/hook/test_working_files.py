@@ -54,7 +54,7 @@ def fedavg() -> FedAvg:
 def watched(sizes: list[int], folder: Path) -> Any:
     """Return an evaluation that notes how large the file of changes is after each round."""
 
-    def evaluate(server_round: int, _: Any) -> None:
+    def evaluate(*_: Any) -> None:
         path = folder / NAME
         sizes.append(path.stat().st_size if path.exists() else 0)
 
