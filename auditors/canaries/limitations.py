@@ -72,7 +72,7 @@ def product_seconds(canaries: int, rounds: int, dim: int) -> float:
 
 def _rounded(minutes: float) -> str:
     """Return an estimate with two digits at most."""
-    return f"{round(minutes, 2 - len(str(int(minutes)))):,.0f}"
+    return f"{round(minutes, min(2 - len(str(int(minutes))), 0)):,.0f}"
 
 
 def _few_canaries(project: Project, canaries: int, included: int) -> list[str]:

@@ -74,12 +74,12 @@ class Transcript:
         self._changes = Changes(dim, path)
         self._seen: Seen | None = None
 
-    def add(self, sent: Vector, released: Vector, canaries: Sequence[int] = ()) -> Scores:
+    def add(self, before: Vector, after: Vector, canaries: Sequence[int] = ()) -> Scores:
         """Take up a round and return the cosines of some canaries with it, 0 if nothing changed.
 
         Args:
-            sent: The model before the round.
-            released: The model after it.
+            before: The model that the round began with.
+            after: The model that it released.
             canaries: Those whose cosines are wanted now.
         """
         self._seen = None
@@ -88,7 +88,7 @@ class Transcript:
         for start in range(0, self._dim, BLOCK):
             part = slice(start, start + BLOCK)
             with np.errstate(over="ignore", invalid="ignore"):
-                kept = (released[part] - sent[part]).astype(np.float32)
+                kept = (after[part] - before[part]).astype(np.float32)
             if not np.isfinite(kept).all():  # else a diverged model would seem to hide everyone
                 raise DivergedError
             # Products are those of what is kept, so that their null is exact to the last digit.

@@ -76,10 +76,10 @@ class Updates(Mapping[int, Vector]):
         total = sum(self.weights.values())
         if total <= 0 or not self.are_plain:
             return None
-        mean = np.zeros(self._layout.dim)
-        for client, update in self.items():
-            update *= self.weights[client] / total
-            mean += update
+        is_model = self.sends == "models"
+        mean = np.negative(self._sent) if is_model else np.zeros(self._layout.dim)
+        for client, record in self._records.items():
+            self._layout.add(record, self.weights[client] / total, mean)
         return mean
 
     @property
