@@ -234,6 +234,14 @@ class Auditor(ABC):
         """
         return ()
 
+    def trainings(self, project: Project) -> int:
+        """Return how often the audit makes a client train beyond the run's own rounds.
+
+        Called once round 1 has chosen its clients; the run says so before they train if it is more
+        than the run itself asks for.
+        """
+        return 0
+
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Return which of the chosen clients play which canary this round."""
         return {}

@@ -42,9 +42,10 @@ SCRIPTS = {  # seconds that the full scale takes, about, on a core of its own
     "mine_training": 120,
     "gradient_inversion": 35,
     "growth": 200,
+    "passive_memory": 50,
 }
 HAVE_LONG = (
-    *("secure_sum_round", "covariance", "mine_training"),
+    *("secure_sum_round", "covariance", "mine_training", "passive_memory"),
     *("canary_report", "audited_memory", "audited_resnet"),
 )
 

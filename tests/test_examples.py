@@ -158,8 +158,10 @@ def test_after_leaves_a_report_with_sense(
 ) -> None:
     report = audit(example, tmp_path, monkeypatch, **SMALL.get(example.name, {}))
     assert report["failures"] == []
-    # All can be done; canaries are as few as the clients.
-    assert {one["auditor"] for one in report["limitations"]} <= {"one-shot"}
+    # All can be done; canaries are as few as the clients, and replays train more than the run.
+    texts = [o["text"] for o in report["limitations"] if o["auditor"] != "one-shot"]
+    assert all(text.startswith("the audit trains clients") for text in texts)
+    assert len(texts) == (0 if example.name == "cnn_batchnorm" else 1)
     planned = settings(example / "after")["config"]["num-server-rounds"]
     assert 6 <= len(report["rounds"]) <= planned
     check_canaries_were_seen(report)

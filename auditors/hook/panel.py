@@ -93,6 +93,20 @@ class Panel:
                     self._note(auditor, words)
             except Exception as error:
                 self._drop(auditor, BEFORE, error)
+        if project.clients is not None:
+            with self.guarded("the cost of the audit is not known"):
+                self._note_cost(project.clients * project.num_rounds, project)
+
+    def _note_cost(self, own: int, project: Project) -> None:
+        """Say that the audit takes longer than the run's own trainings, if it does."""
+        asked = {auditor: auditor.trainings(project) for auditor in self.auditors}
+        if (total := sum(asked.values())) > own:
+            words = (
+                f"the audit trains clients {total:,} times, the run itself {own:,} times: it will "
+                f"take about {total / own:.1f} times as long as the training. Fewer trials "
+                "(passive(trials=20)) or more rounds between audits (every=…) cost less"
+            )
+            self._note(max(asked, key=lambda auditor: asked[auditor]), words)
 
     def note_canaries(self, words: str) -> None:
         """Note what was seen of canaries, for the auditors that play any."""

@@ -96,6 +96,12 @@ def largest_bound(audited: Audited, auditor: str) -> float:
     return max(f.value for f in found)
 
 
+def limits(audited: Audited) -> list[str]:
+    """Return what auditors cannot see here; that replays cost much is not at stake."""
+    said = [one.text for one in audited.limitations]
+    return [text for text in said if not text.startswith("the audit trains clients")]
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -110,7 +116,7 @@ def test_all_three_audits_work_around_flowers_strategies(
 ) -> None:
     audited = run(foreign(), make())
     assert audited.failures == []
-    assert audited.limitations == (Limitation("one-shot", FEW),)
+    assert limits(audited) == [FEW]
     assert largest_bound(audited, "one-shot") > 0.5
     assert largest_bound(audited, "likelihood-ratio") > 0
     bits = [f for f in audited.findings() if f.auditor == "mutual-information"]
@@ -121,7 +127,7 @@ def test_an_adaptive_optimiser_is_audited_and_said_to_blur_canaries(foreign: Any
     audited = run(foreign(), FedAdam(eta=0.1, **ALL))
     assert audited.failures == []
     assert largest_bound(audited, "likelihood-ratio") > 0  # which looks at the mean itself
-    assert [one.text for one in audited.limitations] == [
+    assert limits(audited) == [
         FEW,
         "FedAdam scales every coordinate of the mean by itself: the released models show canaries "
         "less clearly than an outsider sees them who undoes that",
