@@ -160,10 +160,14 @@ class ClientNumbers:
         return {node: self._seen[node] for node in nodes}
 
 
+def are_clipped(messages: Collection[Message]) -> bool:
+    """Whether our own mods will clip updates or check how they were filled."""
+    return any(key in m.content for m in messages for key in (wire.NOISE, wire.FILLED))
+
+
 def will_hide_updates(messages: Collection[Message]) -> bool:
     """Whether our own mods will change updates on their way, so that only a tap has them plain."""
-    keys = (wire.MASK, wire.NOISE, wire.FILLED)
-    return any(key in m.content for m in messages for key in keys)
+    return are_clipped(messages) or any(wire.MASK in m.content for m in messages)
 
 
 def give_orders(

@@ -1,4 +1,4 @@
-"""What the answers of `canary_mod` say about an audit, in words for the user."""
+"""What the hook tells the user: about the answers of `canary_mod`, and about the project."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ NO_TRUTH: Final = (
 UNDECIDED: Final = (
     "it could not be decided whether clients send models or differences, so no canary was played: "
     "say sends='models' or sends='differences'"
+)
+CHANGED: Final = "the model has changed its arrays"
+UNSEEN: Final = (
+    "the strategy's start never called self.configure_train and self.aggregate_train, so no "
+    "auditor saw a round: let its loop call these two"
+)
+NOT_OUTERMOST: Final = (
+    "Audited must be outermost: write Audited(Wrapper(strategy), ...), "
+    "not Wrapper(Audited(strategy, ...))"
 )
 # Mods that change nothing, or nothing that matters to a canary of the trained update's length.
 _HARMLESS: Final = frozenset(

@@ -33,12 +33,14 @@ class Sending:
     Attributes:
         sends: What clients reply with; None until it is decided.
         sign: 1 if the server adds what clients send, -1 if it subtracts it, as with gradients.
+        first_round: First round that may have canaries; of a resumed run as well.
     """
 
     def __init__(self, choice: Choice) -> None:
         if choice not in CHOICES:
             raise ValueError(f"sends must be one of {', '.join(CHOICES)}, got {choice!r}")
         self.sends: Sends | None = None if choice == "auto" else choice
+        self.first_round = 1 if self.sends else 2
         self.sign = 1
         self._has_sign = False
 
