@@ -112,7 +112,7 @@ class RoundObserver:
             sending.note(opened.sent, replies, mean, released)
         updates.sends = sending.sends or "models"
         facts = round_facts(self._strategy, opened, updates, released=has_model)
-        sending.note_step(released - opened.sent, facts.aggregate)
+        sending.note_step(opened.sent, released, facts.aggregate)
         return facts
 
     def _truth(

@@ -66,6 +66,10 @@ class Updates(Mapping[int, Vector]):
     def __len__(self) -> int:
         return len(self._records)
 
+    def __contains__(self, client: object) -> bool:
+        # A mapping's own would make the whole update to see whether it is there.
+        return client in self._records
+
     def replies(self) -> Iterator[Vector]:
         """Yield the replies as they are, those that no mask hides."""
         fitting = (record for record in self._records.values() if self._layout.fits(record))
