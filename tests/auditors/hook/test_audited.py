@@ -36,6 +36,7 @@ from leakmeter.auditors.auditor import DivergedError, RoundMessages
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.judge.summary import summary
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Masked, Noised
 from leakmeter.strategies.grid import GridWrapper
@@ -571,12 +572,13 @@ def test_a_finished_run_only_reports_again(federation: Any) -> None:
     assert not fed.seen
 
 
-def test_a_resumed_audit_finds_the_same_as_one_without_a_break(federation: Any) -> None:
+@pytest.mark.parametrize("sends", ["models", "auto"])
+def test_a_resumed_audit_finds_the_same_as_one_without_a_break(federation: Any, sends: Any) -> None:
     def auditors() -> list[Auditor]:
         return [OneShotCanaries(seats=3, seed=4), Failing("observe")]
 
     fed = federation()
-    whole = Audited(chosen(), auditors(), sends="models")
+    whole = Audited(chosen(), auditors(), sends=sends)
     whole.start(fed.grid, fed.arrays(), 5)
 
     saved: dict[int, Any] = {}
@@ -584,16 +586,38 @@ def test_a_resumed_audit_finds_the_same_as_one_without_a_break(federation: Any) 
         chosen(),
         auditors(),
         on_round=lambda line, model: saved.update({line.server_round: (first.state(), model)}),
-        sends="models",
+        sends=sends,
     )
     first.start(fed.grid, fed.arrays(), 5)
     state, model = saved[3]
-    second = Audited(chosen(), auditors(), rounds_done=3, sends="models")
+    second = Audited(chosen(), auditors(), rounds_done=3, sends=sends)
     second.restore(state)
     second.start(fed.grid, model, 5)
     assert whole.findings()[-len(second.findings()) :] == second.findings()
     assert [a.name for a in second.auditors] == ["one-shot"]  # the other had failed before
     assert second.failures == whole.failures
+
+
+def test_the_log_ends_with_the_verdict_and_where_the_report_is(
+    federation: Any, tmp_path: Path, caplog: Any
+) -> None:
+    fed = federation()
+    audited = Audited(chosen(), [OneShotCanaries(seats=3)], out=tmp_path / "run", name="night")
+    with caplog.at_level("INFO", "flwr"):
+        audited.start(fed.grid, fed.arrays(), 4)
+    lines = [record.getMessage() for record in caplog.records]
+    verdict = next(i for i, line in enumerate(lines) if line.startswith("Verdict: "))
+    assert lines[verdict:-1] == summary(
+        audited.findings(), audited.failures, audited.limitations, audited.warnings
+    )
+    assert lines[-1].startswith("Audit written to ")
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["name"] == "night"
+    caplog.clear()
+    audited.logs_verdict = False
+    audited.start(fed.grid, fed.arrays(), 4)  # a second run goes to a folder of its own
+    assert "Verdict: " not in caplog.text
+    assert (tmp_path / "run-2" / "report.json").is_file()
+    assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 4
 
 
 def test_bad_arguments_are_named() -> None:
