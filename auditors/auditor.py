@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakmeter.auditors._types import Vector, Watch
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from leakmeter.auditors.hook.layout import Layout
+    from leakmeter.auditors.hook.seat import Answer, Sends
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,9 @@ class RoundView:
         truth: Simulation only: client index to its plain update. May label, never score.
         instructed: Client index to the canary it was told to play, of those that answered.
         truth_weights: Simulation only: client index to the weight that it stated beside it.
+        sends: Whether clients reply with models or with differences.
+        sign: 1 if the server adds what clients send, -1 if it subtracts it.
+        answers: Client index to what its `canary_mod` said, of those that were asked.
     """
 
     server_round: int
@@ -110,6 +115,14 @@ class RoundView:
     truth: Mapping[int, Vector] = field(default_factory=dict)
     instructed: Mapping[int, Canary] = field(default_factory=dict)
     truth_weights: Mapping[int, float] = field(default_factory=dict)
+    sends: Sends = "models"
+    sign: int = 1
+    answers: Mapping[int, Answer] = field(default_factory=dict)
+
+    @property
+    def step(self) -> tuple[Vector, Vector]:
+        """Two models: from the first to the second the round moved as clients' updates count."""
+        return (self.sent, self.released) if self.sign > 0 else (self.released, self.sent)
 
 
 @dataclass(frozen=True)
@@ -144,6 +157,10 @@ class UnableError(ValueError):
     """An auditor can do nothing in this project. The text says why, and what to do."""
 
 
+class DamagedError(ValueError):
+    """A working file of an auditor is missing or damaged. The text says which, and what to do."""
+
+
 @dataclass(frozen=True)
 class Project:
     """What is known of a run before its first training.
@@ -159,6 +176,7 @@ class Project:
         has_client_noise: Whether clients are told to add noise, as far as one can see.
         noised_by: Strategies in the chain that add noise which is not known here.
         bent_by: Strategies in the chain whose optimiser scales every coordinate by itself.
+        selected_by: Strategies in the chain that drop or trim updates which differ from the rest.
     """
 
     dim: int
@@ -169,6 +187,7 @@ class Project:
     has_client_noise: bool = False
     noised_by: tuple[str, ...] = ()
     bent_by: tuple[str, ...] = ()
+    selected_by: tuple[str, ...] = ()
 
     @property
     def honest(self) -> int | None:
@@ -187,12 +206,18 @@ class Auditor(ABC):
         reads: Fields of `RoundView` that its adversary sees. A finding may depend on no others.
         wants_truth: Whether clients should keep their plain updates (simulation only).
         watch: Told which stage of a long audit is how far, if somebody shows progress.
+        first_round: First round in which clients may be instructed. The hook sets it before
+            `begin`; round 1 is spent where it shows what clients send.
+        folder: Where working files go, set before `begin`; None takes temporary files. They stay
+            when a run is interrupted: a state need not repeat what is in them.
     """
 
     name: str = "auditor"
     reads: frozenset[str] = frozenset({"sent", "released"})
     wants_truth: bool = False
     watch: Watch | None = None
+    first_round: int = 1
+    folder: Path | None = None
 
     @property
     def canaries_played(self) -> tuple[int, int] | None:
@@ -209,12 +234,28 @@ class Auditor(ABC):
         """
         return ()
 
+    def trainings(self, project: Project) -> int:
+        """Return how often the audit makes a client train beyond the run's own rounds.
+
+        Called once round 1 has chosen its clients; the run says so before they train if it is more
+        than the run itself asks for.
+        """
+        return 0
+
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Return which of the chosen clients play which canary this round."""
         return {}
 
     def bind(self, messages: RoundMessages) -> None:
         """Called before the messages of a round are sent; for auditors that send them again."""
+
+    def replays(self, server_round: int) -> bool:
+        """Whether this auditor sends messages of this round to clients again."""
+        return False
+
+    def truth_of(self, server_round: int, honest: Sequence[int]) -> Collection[int]:
+        """Return whose plain updates this round needs, among honest clients that have replied."""
+        return honest if self.wants_truth else ()
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Called after each round; returns what this round alone shows."""
@@ -230,6 +271,9 @@ class Auditor(ABC):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
+
+    def close(self) -> None:
+        """Remove working files; called once the report is written, or the auditor is left out."""
 
 
 def check_noise_is_known(observer: str, project: Project) -> None:

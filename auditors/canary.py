@@ -6,7 +6,6 @@ for Federated Learning, arXiv:2302.03098, section 3.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -19,7 +18,7 @@ from leakmeter.auditors.rng import stream
 __all__ = ["canary_vector"]
 
 SEED_BITS: Final = 128  # of a seed; p-values below 2^-128 mean nothing
-_BLOCK = 2**15  # numbers of a canary held at a time
+BLOCK: Final = 2**15  # numbers of a canary held at a time: they stay in the processor's cache
 
 
 def canary_vector(seed: int, canary: int, dim: int) -> Vector:
@@ -28,29 +27,70 @@ def canary_vector(seed: int, canary: int, dim: int) -> Vector:
     A pure function: clients and auditor each make the vector for themselves.
     """
     # float32 normals are drawn twice as fast; the direction needs no more digits than a model has.
-    normal = _stream(seed, canary).standard_normal(dim, dtype=np.float32)
-    vector = normal.astype(np.float64)
-    return vector / np.linalg.norm(vector)
+    vector = _stream(seed, canary).standard_normal(dim, dtype=np.float32).astype(np.float64)
+    vector /= np.linalg.norm(vector)
+    return vector
 
 
 def canary_products(seed: int, canaries: Iterable[int], vector: Vector) -> NDArray[np.float64]:
     """Return the inner product of each canary with `vector`; no canary is ever held whole."""
-    return np.array([_product(_stream(seed, i), vector) for i in canaries], dtype=np.float64)
+    drawn = CanaryBlocks(seed, canaries)
+    products = np.zeros((1, len(drawn)))
+    for start in range(0, vector.size, BLOCK):
+        drawn.add_products(vector[None, start : start + BLOCK], products)
+    return np.asarray(products[0] / drawn.norms())
 
 
-def _product(rng: np.random.Generator, vector: Vector) -> float:
-    """Return the product with one canary, whose numbers stay in the processor's cache."""
-    product = square = 0.0
-    block = min(_BLOCK, vector.size)
-    short, long = np.empty(block, dtype=np.float32), np.empty(block)
-    for start in range(0, vector.size, block):
-        part = vector[start : start + block]
-        rng.standard_normal(dtype=np.float32, out=short[: part.size])
-        normal = long[: part.size]
-        normal[:] = short[: part.size]
-        product += float(normal @ part)
-        square += float(normal @ normal)
-    return product / math.sqrt(square)
+class CanaryBlocks:
+    """Canaries drawn side by side, the next coordinates of all of them at a time.
+
+    Their numbers are those of `canary_vector` before it divides by the norm, which is known only
+    when all coordinates are drawn.
+
+    Args:
+        seed: The seed that all canaries share.
+        canaries: Their numbers.
+    """
+
+    def __init__(self, seed: int, canaries: Iterable[int]) -> None:
+        self._streams = [_stream(seed, canary) for canary in canaries]
+        self._squares = np.zeros(len(self._streams))
+        self._short = np.empty(0, dtype=np.float32)
+        self._long = np.empty((0, 0))
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def add_products(
+        self, rows: NDArray[np.float64], to: NDArray[np.float64], at_a_time: int = 1
+    ) -> None:
+        """Draw the next coordinates of all canaries and add their products with some rows.
+
+        Args:
+            rows: As many coordinates of other vectors (rows, columns).
+            to: Where the products are added (rows, canaries).
+            at_a_time: Canaries whose coordinates are held together.
+        """
+        for first in range(0, len(self), at_a_time):
+            some = slice(first, first + at_a_time)
+            to[:, some] += rows @ self._next(some, rows.shape[1]).T
+
+    def norms(self) -> NDArray[np.float64]:
+        """Return the norms of the canaries, as far as they are drawn."""
+        return np.asarray(np.sqrt(self._squares))
+
+    def _next(self, some: slice, columns: int) -> NDArray[np.float64]:
+        """Draw the next coordinates of some canaries, one canary a row."""
+        streams = self._streams[some]
+        if self._short.size != columns or len(self._long) < len(streams):
+            self._short = np.empty(columns, dtype=np.float32)
+            self._long = np.empty((len(streams), columns))
+        normals = self._long[: len(streams)]
+        for rng, row in zip(streams, normals, strict=True):
+            rng.standard_normal(dtype=np.float32, out=self._short)
+            row[:] = self._short
+        self._squares[some] += np.einsum("ij,ij->i", normals, normals)
+        return normals
 
 
 def _stream(seed: int, canary: int) -> np.random.Generator:

@@ -18,7 +18,8 @@ def passive(
 
     Canaries in a few seats of every round; and, by sending the messages of round 1 again, the
     likelihood-ratio and the mutual-information audit of that round. With n honest clients the
-    replays cost about (trials + 32) n + 56 trainings, once.
+    replays cost about (trials + 32) n + 56 trainings, once. If that is more than the run trains
+    itself, the log says so before round 1.
 
     Args:
         seats: Clients a round that play a canary in place of their update.

@@ -19,7 +19,7 @@ from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.run_log import write_atomically
 
 _VECTORS = ("aggregate", "noised")  # fields of RoundFacts that are vectors
-_KEPT = frozenset({"server_round", "sent", "released", "facts", "instructed"})
+_KEPT = frozenset({"server_round", "sent", "released", "facts", "instructed", "sends", "sign"})
 _FILES = "round-*.npz"
 
 
@@ -43,7 +43,8 @@ class AggregateRecorder(Auditor):
     def begin(self, dim: int, num_rounds: int) -> None:
         """Note what the auditors of a replay will be told."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        plan = json.dumps({"dim": dim, "num_rounds": num_rounds})
+        about = {"dim": dim, "num_rounds": num_rounds, "first_round": self.first_round}
+        plan = json.dumps(about)
         write_atomically(self._folder / "plan.json", plan)
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
@@ -60,7 +61,13 @@ class AggregateRecorder(Auditor):
             "aggregate": view.facts.aggregate,
             "noised": view.facts.noised,
         }
-        about = {"server_round": view.server_round, "facts": facts, "instructed": orders}
+        about = {
+            "server_round": view.server_round,
+            "facts": facts,
+            "instructed": orders,
+            "sends": view.sends,
+            "sign": view.sign,
+        }
         buffer = io.BytesIO()
         packed: dict[str, Any] = {k: _short(v) for k, v in vectors.items() if v is not None}
         np.savez(buffer, about=np.array(json.dumps(about, default=_number)), **packed)
@@ -106,6 +113,7 @@ def replay(folder: str | Path, auditors: Sequence[Auditor]) -> list[Finding]:
     try:
         plan = json.loads((folder / "plan.json").read_text())
         dim, num_rounds = int(plan["dim"]), int(plan["num_rounds"])
+        first_round = int(plan.get("first_round", 1))
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"folder must hold plan.json of a recorder, got {folder}") from error
     # A strategy's own loop may have gone on for longer than planned.
@@ -115,6 +123,7 @@ def replay(folder: str | Path, auditors: Sequence[Auditor]) -> list[Finding]:
         if not path.exists():
             raise ValueError(f"folder must hold all {len(paths)} rounds, lacks {path.name}")
     for auditor in auditors:
+        auditor.first_round = first_round
         auditor.begin(dim, num_rounds)
     findings: list[Finding] = []
     for path in paths:
@@ -144,6 +153,8 @@ def _read(path: Path) -> RoundView:
         released=arrays["released"],
         facts=RoundFacts(**facts),
         instructed={int(c): Canary(**order) for c, order in about["instructed"].items()},
+        sends=about.get("sends", "models"),
+        sign=int(about.get("sign", 1)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ from leakmeter.auditors.finding import Finding, Limitation, RunWarning, plain
 SCHEMA = "leakmeter-report/2"
 FIRST = "leakmeter-report/1"  # whose claims were prose
 # Packages whose release a number may depend on.
+_ROUNDS, _REPORT = "rounds.jsonl", "report.json"
+_log = logging.getLogger("flwr")
 _PACKAGES = ("leakmeter", "flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
 
 
@@ -52,21 +55,21 @@ class RunLog:
     Args:
         folder: Where to; made if it is not there.
         config: What the report says about how the run was made.
-        keep: Rounds of an interrupted run to keep; lines after them are dropped. With 0 a log
-            that is already there is an error: nothing is overwritten.
+        keep: Rounds of an interrupted run to keep; lines after them are dropped. With 0 nothing is
+            overwritten: if a log is already there, the next free folder name is taken.
+        name: What the report calls the run; None leaves it to the folder.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], keep: int = 0) -> None:
-        self._rounds, self._report = folder / "rounds.jsonl", folder / "report.json"
-        self._config = plain(config)
-        json.dumps(self._config)  # what JSON cannot hold is an error now, not after the last round
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], keep: int = 0, *, name: str | None = None
+    ) -> None:
+        self._config, self._name, self._wanted = plain(config), name, folder
+        # What JSON cannot hold is an error now, not after the last round.
+        json.dumps([self._config, self._name])
         if not keep:
-            for path in (self._rounds, self._report):
-                if path.exists():
-                    raise FileExistsError(f"out must be a folder without a run log, got {path}")
-            self._rounds.touch()
+            self.start_again()
         else:
+            self._set_folder(folder)
             lines = [line for line in read_rounds(folder) if line["server_round"] <= keep]
             if (other := other_schema(lines)) is not None:
                 raise ValueError(
@@ -76,6 +79,23 @@ class RunLog:
             if [line["server_round"] for line in lines] != list(range(1, keep + 1)):
                 raise ValueError(f"{self._rounds} must hold rounds 1 to {keep}, got {len(lines)}")
             write_atomically(self._rounds, "".join(_line(x) for x in lines))
+
+    @property
+    def folder(self) -> Path:
+        """Where the log is."""
+        return self._rounds.parent
+
+    def start_again(self) -> None:
+        """Begin an empty log, in the first folder without one."""
+        folder, number = self._wanted, 2
+        while not _claimed(folder):
+            folder, number = self._wanted.with_name(f"{self._wanted.name}-{number}"), number + 1
+        if folder != self._wanted:
+            _log.warning("%s holds a run already; this one goes to %s", self._wanted, folder)
+        self._set_folder(folder)
+
+    def _set_folder(self, folder: Path) -> None:
+        self._rounds, self._report = folder / _ROUNDS, folder / _REPORT
 
     def add(self, line: RoundLine) -> None:
         """Append a round and make sure that it is on disk."""
@@ -104,6 +124,7 @@ class RunLog:
         listed += [f.to_json() for f in findings]
         report = {
             "schema": SCHEMA,
+            "name": self._name,
             "config": self._config,
             "versions": versions(),
             "rounds": [{k: v for k, v in line.items() if k != "schema"} for line in rounds],
@@ -115,6 +136,18 @@ class RunLog:
         }
         write_atomically(self._report, json.dumps(report, indent=1, allow_nan=False) + "\n")
         return self._report
+
+
+def _claimed(folder: Path) -> bool:
+    """Make an empty log in the folder; False if there is one, perhaps of another process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / _REPORT).exists():
+        return False
+    try:
+        (folder / _ROUNDS).open("x").close()
+    except FileExistsError:
+        return False
+    return True
 
 
 def glossary(findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -140,7 +173,7 @@ def _line(values: Mapping[str, Any]) -> str:
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of `rounds.jsonl`; a last line that was cut off does not count."""
-    path = folder / "rounds.jsonl"
+    path = folder / _ROUNDS
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 

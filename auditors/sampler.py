@@ -109,6 +109,11 @@ class UpdateSampler(ABC):
         """Whether game, scale and free coordinates are known before the first round."""
         return True
 
+    @property
+    def asks_clients(self) -> bool:
+        """Whether every update that is drawn is one more training of a client of the run."""
+        return False
+
     def bind(self, messages: RoundMessages) -> None:
         """Take the train messages of a round before they are sent."""
 
@@ -143,6 +148,14 @@ class UpdateSampler(ABC):
             stream: Names the randomness.
             project: Matrix (dim, k) that each update is multiplied with where it is made.
         """
+
+    def updates(
+        self, model: Vector, clients: Sequence[int], draws: int, stream: Stream
+    ) -> Iterator[NDArray[np.floating]]:
+        """Yield the same updates one by one, (dim,): all clients of a draw, then the next draw."""
+        for chunk in self.sample(model, clients, draws, stream):
+            for rows in chunk:
+                yield from rows
 
     def sums(
         self,

@@ -58,7 +58,7 @@ GROWTHS = (
     Growth("secure round, 14 neighbours", "clients N", cost.sparse_round, doubled(32), 16, 1, 1),
     Growth("secure round, 14 neighbours", "d", cost.long_round, doubled(2**18), 500, 1, 1),
     Growth("products of 100 canaries", "d", cost.products, doubled(2**15), 500, 1, 1),
-    Growth("one-shot round", "canaries k", cost.one_shot_round, doubled(125), 5, 1, 0),
+    Growth("one-shot report", "canaries k", cost.one_shot_report, doubled(125), 5, 1, 0),
     Growth("one-shot audit, simulated", "canaries k", cost.simulation, doubled(400), 5, 2, 2),
     Growth("likelihood-ratio round", "d", cost.likelihood_ratio, doubled(700, 3), 50, 3, 2),
     Growth("likelihood-ratio round", "trials", cost.trials, doubled(100), 2, 1, 0),

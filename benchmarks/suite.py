@@ -33,15 +33,21 @@ SCRIPTS = {  # seconds that the full scale takes, about, on a core of its own
     "error_curves": 5,
     "bounds_of_a_thousand_scores": 4,
     "epsilon_of_two_gaussians": 3,
-    "canary_products": 100,
+    "canary_report": 40,
+    "audited_memory": 25,
+    "audited_resnet": 40,
     "one_shot_exact_simulation": 15,
     "logdet_information": 110,
     "information_estimators": 100,
     "mine_training": 120,
     "gradient_inversion": 35,
     "growth": 200,
+    "passive_memory": 50,
 }
-HAVE_LONG = ("secure_sum_round", "covariance", "mine_training")
+HAVE_LONG = (
+    *("secure_sum_round", "covariance", "mine_training", "passive_memory"),
+    *("canary_report", "audited_memory", "audited_resnet"),
+)
 
 
 def asked(name: str) -> str:

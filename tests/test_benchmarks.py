@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import growth, memory, page, suite
+from benchmarks import audited_run, growth, memory, page, suite
 from benchmarks.measure import (
     OURS,
     Row,
@@ -35,7 +35,7 @@ from tests.helpers.project import ROOT
 # Files that ask nothing: what the questions share.
 SHARED = {
     *("__init__", "__main__", "benchmarks", "script", "suite", "report", "page", "words"),
-    *("measure", "memory", "mnist", "growth_costs", "filling_memory"),
+    *("measure", "memory", "mnist", "growth_costs", "filling_memory", "audited_run"),
     *("secure_sum", "secure_sum_flower", "secure_sum_ours"),
 }
 
@@ -165,9 +165,28 @@ def quick(name: str) -> list[Row | Skipped]:
     return rows
 
 
-@pytest.mark.parametrize("name", [n for n in suite.SCRIPTS if n != "round_of_a_hundred_clients"])
+PROCESSES = ("audited_memory", "audited_resnet")  # of their own, which import Flower and torch
+ELSEWHERE = {*PROCESSES, "round_of_a_hundred_clients"}
+
+
+@pytest.mark.parametrize("name", [name for name in suite.SCRIPTS if name not in ELSEWHERE])
 def test_every_question_can_be_asked_quickly(name: str) -> None:
     quick(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROCESSES)
+def test_questions_about_whole_runs_can_be_asked_quickly(name: str) -> None:
+    quick(name)
+
+
+def test_a_run_is_measured_with_and_without_its_audit() -> None:
+    without = audited_run.run("noise", 500, rounds=3, clients=4, seats=0)
+    audited = audited_run.run("noise", 500, rounds=3, clients=4, seats=2)
+    assert (without.dim, without.findings, without.disk) == (500, 0, 0.0)
+    assert audited.findings > 3
+    assert audited.disk >= 3 * 500 * 4 / 1e6  # the changes of all rounds
+    assert audited.peak >= without.peak > 0
 
 
 @pytest.mark.launch

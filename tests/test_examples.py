@@ -1,4 +1,4 @@
-"""Foreign Flower apps: five changed lines, and an audit that says something."""
+"""Foreign Flower apps: at most five changed lines, and an audit that says something."""
 
 from __future__ import annotations
 
@@ -84,6 +84,8 @@ def test_at_most_five_lines_change_and_only_the_plug_in_is_imported(example: Pat
     }
     assert 1 <= sum(changed.values()) <= 5, changed
     assert changed["README.md"] == 0
+    # `flwr run` would look for us in a package index, where we are not, and the run would fail.
+    assert changed["pyproject.toml"] == 0
     for name, lines in before.items():
         assert not [x for x in lines if "auditors" in x or "leakmeter" in x], name
     imported = {
@@ -156,8 +158,10 @@ def test_after_leaves_a_report_with_sense(
 ) -> None:
     report = audit(example, tmp_path, monkeypatch, **SMALL.get(example.name, {}))
     assert report["failures"] == []
-    # All can be done; canaries are as few as the clients.
-    assert {one["auditor"] for one in report["limitations"]} <= {"one-shot"}
+    # All can be done; canaries are as few as the clients, and replays train more than the run.
+    texts = [o["text"] for o in report["limitations"] if o["auditor"] != "one-shot"]
+    assert all(text.startswith("the audit trains clients") for text in texts)
+    assert len(texts) == (0 if example.name == "cnn_batchnorm" else 1)
     planned = settings(example / "after")["config"]["num-server-rounds"]
     assert 6 <= len(report["rounds"]) <= planned
     check_canaries_were_seen(report)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,15 @@ from typing import Any
 import pytest
 
 from tests.helpers.launches import SMALL, Setting, arguments, auditors, report, run_config
-from tests.helpers.processes import environment, flower_home, free_port, run, started, wait_until
+from tests.helpers.processes import (
+    end_superlinks,
+    environment,
+    flower_home,
+    own_ports,
+    run,
+    started,
+    wait_until,
+)
 from tests.helpers.project import BIN, ROOT
 
 # Seats enough that no auditor warns of too few canaries.
@@ -33,35 +39,12 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return report(out)
 
 
-def superlinks(home: Path) -> list[int]:
-    """Return the processes that serve this Flower home and no other."""
-    # -ww: the whole line, however narrow the terminal is thought to be.
-    listed = subprocess.run(
-        ["ps", "-axwwo", "pid=,command="], capture_output=True, text=True, check=True
-    )
-    rows = [line.split(maxsplit=1) for line in listed.stdout.splitlines()]
-    return [
-        int(row[0])
-        for row in rows
-        if len(row) == 2 and "flower-superlink" in row[1] and str(home) in row[1]
-    ]
-
-
 @pytest.fixture(scope="module")
 def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """An environment with a Flower home and ports of its own; its SuperLink is ended after."""
     home = tmp_path_factory.mktemp("flower")
-    yield environment(
-        **flower_home(home),
-        FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=str(free_port()),
-        FLWR_LOCAL_CONTROL_API_PORT=str(free_port()),
-    )
-    [pid] = superlinks(home)
-    os.kill(pid, signal.SIGTERM)
-    try:
-        wait_until(lambda: not superlinks(home), seconds=30)
-    except AssertionError:
-        os.kill(pid, signal.SIGKILL)
+    yield environment(**flower_home(home), **own_ports())
+    assert end_superlinks(home) == 1
 
 
 def flwr_run(flower: dict[str, str], settings: dict[str, Setting]) -> tuple[str, str]:

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
+from leakmeter.auditors.canaries.changes import check_room, file_size
 from leakmeter.auditors.canaries.estimates import (
     LEAST_FITTED,
     Interference,
@@ -109,6 +112,7 @@ class OneShotCanaries(Auditor):
         self.confidence = confidence
         self._canary_seed = derive(seed, "one-shot")  # of 128 bits
         self._dim = 0
+        self._begun: int | None = None  # first round of the plan
         self._included = np.zeros(0, dtype=bool)
         self._played = np.zeros(0, dtype=np.int64)
 
@@ -118,31 +122,66 @@ class OneShotCanaries(Auditor):
             raise UnableError(
                 f"the model must have at least 100 parameters for canaries, got {dim}"
             )
-        slots = self.seats * num_rounds
-        k = slots // self.repetitions if self.canaries is None else self.canaries
-        if k < 2 or k * self.repetitions > slots:
-            raise ValueError(
-                f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
-                f"2 canaries, got {k} x {self.repetitions}"
-            )
-        if self.repetitions > num_rounds:
-            raise ValueError(
-                f"repetitions must be at most the rounds, {num_rounds}, got {self.repetitions}"
-            )
-        self._dim, self._k = dim, k
-        self._plan = schedule(k, self.repetitions, num_rounds, self.seed)
+        rounds = num_rounds - self.first_round + 1
+        k = self._affordable(rounds)
+        self._dim, self._k, self._begun = dim, k, None
+        self._plan = schedule(k, self.repetitions, rounds, self.seed)
         coins = stream(self.seed, "coins").random(k) < 0.5
         self._included = coins if self.include == "coin" else np.ones(k, dtype=bool)
         # Unobserved canaries follow the played ones, so that nobody has ever sent them.
         self._ids = range(k if self.include == "coin" else 2 * k)
         self._played = np.zeros(k, dtype=np.int64)
-        self._transcript = Transcript(self._canary_seed, self._ids, dim)
+        self._transcript = Transcript(
+            self._canary_seed, self._ids, dim, self._changes_file, self.watch
+        )
         self._interference = Interference()
 
+    def _affordable(self, rounds: int) -> int:
+        """Return how many canaries play in so many rounds.
+
+        Raises:
+            UnableError: The project has too few rounds.
+            ValueError: The settings ask for more than that many rounds allow.
+        """
+        slots = self.seats * max(rounds, 0)
+        spent = ""
+        if self.first_round > 1:
+            spent = ", after round 1, which shows what clients send (sends='models' saves it)"
+        if slots < 2 or self.repetitions > rounds:
+            raise UnableError(
+                f"canaries need at least 2 seats x rounds and {self.repetitions} rounds, got "
+                f"{self.seats} seats and {max(rounds, 0)} rounds{spent}"
+            )
+        k = slots // self.repetitions if self.canaries is None else self.canaries
+        if k < 2 or k * self.repetitions > slots:
+            raise ValueError(
+                f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
+                f"2 canaries, got {k} x {self.repetitions}{spent}"
+            )
+        return k
+
     def limits(self, project: Project) -> Sequence[str]:
-        """Say where there are too few canaries, clients or parameters to see much."""
+        """Say where there are too few canaries, clients or parameters to see much.
+
+        Raises:
+            UnableError: The disk has no room for the changes of all rounds.
+        """
+        check_room(self._changes_file, file_size(project.dim, project.num_rounds))
         included = self._k // 2 if self.include == "coin" else self._k
-        return canary_limitations(project, canaries=self._k, included=included, seats=self.seats)
+        return canary_limitations(
+            project,
+            canaries=self._k,
+            included=included,
+            seats=self.seats,
+            watched=len(self._ids),
+        )
+
+    @property
+    def _changes_file(self) -> Path | None:
+        """Where the changes of the model are kept; None for a temporary file."""
+        if self.folder is None:
+            return None
+        return self.folder.absolute() / f"{quote(self.name, safe='')}-changes.f32"
 
     @property
     def canaries_played(self) -> tuple[int, int]:
@@ -151,7 +190,10 @@ class OneShotCanaries(Auditor):
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
-        ids = self._plan.get(server_round, [])  # a strategy's own loop may go on for longer
+        if self._begun is None:  # the plan waits until it is known what clients send
+            self._begun = server_round if self.first_round > 1 else 1
+        # A strategy's own loop may go on for longer.
+        ids = self._plan.get(server_round - self._begun + 1, [])
         if len(ids) > len(chosen):  # with Poisson sampling, or fewer clients than seats
             _log.warning(
                 "round %d has %d clients for %d canaries: some stay out, bounds will be lower",
@@ -168,14 +210,14 @@ class OneShotCanaries(Auditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Take the cosines of this round, and estimate from this round alone."""
-        cosines = self._transcript.add(view.released - view.sent)
         now = sorted(o.id for o in view.instructed.values() if self._plays(o))
+        cosines = self._transcript.add(*view.step, now)
         if not cosines.any():  # an abandoned round: whatever was sent has not reached the model
-            now = []
+            now, cosines = [], cosines[:0]
         self._played[now] += 1
         if view.facts.noised is not None and view.facts.noise_std:
             self._interference.add(view.facts.noised, view.facts.noise_std)
-        return self._from_round(cosines[now], view.server_round)
+        return self._from_round(cosines, view.server_round)
 
     def report(self) -> Sequence[Finding]:
         """Say what the final model shows, what all models show, and how sound that is."""
@@ -203,9 +245,10 @@ class OneShotCanaries(Auditor):
         return [*final, *every, *interfered(self._interference, self._context(_FINAL, None, sizes))]
 
     def state(self) -> dict[str, Any]:
-        """Return what was seen and who has played; all else follows from the seed."""
+        """Return who has played, and what was seen unless it is in a file of the run's folder."""
         return {
             "played": self._played,
+            "begun": self._begun,
             "transcript": self._transcript.state(),
             "interference": self._interference.state(),
         }
@@ -213,8 +256,14 @@ class OneShotCanaries(Auditor):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
         self._played = np.array(state["played"])
+        self._begun = state["begun"]
         self._transcript.restore(state["transcript"])
         self._interference = Interference(state["interference"])
+
+    def close(self) -> None:
+        """Remove the changes of the model."""
+        if self._dim:
+            self._transcript.close()
 
     def _plays(self, order: Canary) -> bool:
         """Whether an order puts one of our canaries into the sum."""

@@ -99,16 +99,19 @@ class Interference:
         state = state or {"rounds": [], "variance": 0.0, "total": np.empty(0)}
         self.rounds = [float(share) for share in state["rounds"]]
         self._variance = float(state["variance"])
-        self._total: Vector = np.asarray(state["total"], dtype=np.float64)
+        self._total: Vector = np.array(state["total"], dtype=np.float64)
 
     def state(self) -> dict[str, Any]:
         """Return what a new one must be given to go on."""
-        return {"rounds": list(self.rounds), "variance": self._variance, "total": self._total}
+        total = self._total.copy()  # which goes on growing
+        return {"rounds": list(self.rounds), "variance": self._variance, "total": total}
 
     def add(self, noised: Vector, std: float) -> None:
         """Take up the noised mean of a round and the noise per coordinate on it."""
         self.rounds.append(_beyond(noised, std**2))
-        self._total = noised.copy() if self._total.size == 0 else self._total + noised
+        if self._total.size == 0:
+            self._total = np.zeros(noised.size)
+        self._total += noised
         self._variance += std**2
 
     def of_the_run(self) -> float:

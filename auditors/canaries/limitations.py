@@ -6,26 +6,73 @@ import math
 from typing import Final
 
 from leakmeter.auditors.auditor import Project
+from leakmeter.auditors.canaries.changes import file_size
 from leakmeter.auditors.canaries.estimates import LEAST_FITTED
 
 _VISIBLE: Final = 3.0  # standard deviations
+_LARGE: Final = 1e9  # bytes of a working file that are worth a line
+_LONG: Final = 60.0  # seconds
+# Seconds of one core for a number of a canary, and for an addition in a matrix product, as
+# benchmarks/transcript_report.py measured them on one kind of machine.
+_DRAW: Final = 15e-9
+_ADD: Final = 0.055e-9
 
 
-def canary_limitations(project: Project, *, canaries: int, included: int, seats: int) -> list[str]:
-    """Return in words where there are too few canaries, clients or parameters.
+def canary_limitations(
+    project: Project, *, canaries: int, included: int, seats: int, watched: int
+) -> list[str]:
+    """Return in words where there are too few canaries, clients or parameters, or too many.
 
     Args:
         project: The run.
         canaries: Canaries of the whole run.
         included: How many of them are expected to take part.
         seats: Clients a round that are to play one.
+        watched: Canaries that are looked for at the end, with those that nobody plays.
     """
     return [
+        *_large_file(project),
+        *_long_products(project, watched),
         *_few_canaries(project, canaries, included),
         *_few_clients(project, seats),
         *_few_parameters(project),
         *_bent(project),
+        *_selected(project),
     ]
+
+
+def _large_file(project: Project) -> list[str]:
+    size = file_size(project.dim, project.num_rounds)
+    if size <= _LARGE:
+        return []
+    return [
+        f"the changes of the model take up to {size / 1e9:.1f} GB of disk until the report is "
+        f"written: {project.num_rounds} rounds of {project.dim:,} parameters in single precision"
+    ]
+
+
+def _long_products(project: Project, watched: int) -> list[str]:
+    seconds = product_seconds(watched, project.num_rounds, project.dim)
+    if seconds <= _LONG:
+        return []
+    return [
+        f"the products of {watched:,} canaries with the changes of {project.num_rounds:,} rounds "
+        f"take about {_rounded(seconds / 60)} minutes of one core after the last round; fewer "
+        "canaries take less"
+    ]
+
+
+def product_seconds(canaries: int, rounds: int, dim: int) -> float:
+    """Return about how long the products of canaries and changes take one core.
+
+    Every canary is drawn once. Additions are k·T·d for the products and T²·d/2 for the Gram matrix.
+    """
+    return dim * (canaries * _DRAW + (canaries * rounds + rounds**2 / 2) * _ADD)
+
+
+def _rounded(minutes: float) -> str:
+    """Return an estimate with two digits at most."""
+    return f"{round(minutes, min(2 - len(str(int(minutes))), 0)):,.0f}"
 
 
 def _few_canaries(project: Project, canaries: int, included: int) -> list[str]:
@@ -72,4 +119,13 @@ def _bent(project: Project) -> list[str]:
         f"{name} scales every coordinate of the mean by itself: the released models show canaries "
         "less clearly than an outsider sees them who undoes that"
         for name in project.bent_by
+    ]
+
+
+def _selected(project: Project) -> list[str]:
+    return [
+        f"{name} drops or trims updates that differ from the rest. A canary is a random vector, so "
+        "it may be dropped where a client's own update is not: little found here says little about "
+        "clients"
+        for name in project.selected_by
     ]

@@ -2,57 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.auditor import DivergedError
+from leakmeter.auditors.canaries.changes import Changes
 from leakmeter.auditors.canaries.proofs import cosine_logsf, largest_cosine_log_p
-from leakmeter.auditors.canary import canary_products
+from leakmeter.auditors.canary import BLOCK, CanaryBlocks
 
 Scores = NDArray[np.float64]
 
 _GONE = 1e-9  # a change this short against the way there is rounding
 
+# Numbers in memory at a time, whatever the size of the run: 64 MB of changes in double precision
+# and 32 MB as they are read, 32 MB of canaries and 64 MB of products. Beside them is the Gram
+# matrix, of 8 MB for 1,000 rounds.
+_CHANGES: Final = 2**23
+_CANARIES: Final = 2**22
+_PRODUCTS: Final = 2**23
+_COLUMNS: Final = 2**16  # of a block at most: more rows at a time suit a matrix product better
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the changes of a run say about canaries, once they are all there.
+
+    Attributes:
+        gram: Inner products of the changes (rounds, rounds).
+        length: Of the change since the start.
+        final: Products of unit canaries with that change (canaries).
+        largest: Largest cosines over the rounds in which the model changed (canaries).
+    """
+
+    gram: NDArray[np.float64]
+    length: float
+    final: Scores
+    largest: Scores
+
 
 class Transcript:
     """The changes of a model, round by round, and the products of canaries with them.
+
+    Each round is appended to a file. Products with all canaries are computed at the end, by blocks
+    of coordinates, so that memory is the same for every size of model and number of rounds.
 
     Args:
         seed: The seed that all canaries share.
         canaries: Their numbers.
         dim: Length of the model.
+        path: File of the changes; None takes a temporary one.
+        watch: Told how far the products are.
     """
 
-    def __init__(self, seed: int, canaries: Sequence[int], dim: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        canaries: Sequence[int],
+        dim: int,
+        path: Path | None = None,
+        watch: Watch | None = None,
+    ) -> None:
         self._seed, self._canaries, self._dim = seed, canaries, dim
-        self._products: list[Scores] = []  # (canaries) a round
-        self._changes: list[NDArray[np.float32]] = []  # (dim) a round, for their Gram matrix
+        self._watch = watch
+        self._changes = Changes(dim, path)
+        self._seen: Seen | None = None
 
-    def add(self, change: Vector) -> Scores:
-        """Take up a round and return the cosines of all canaries with it, 0 if nothing changed."""
-        with np.errstate(over="ignore"):
-            kept = change.astype(np.float32)
-        if not np.isfinite(kept).all():  # else a diverged model would seem to hide everyone
-            raise DivergedError
-        # Products are those of what is kept, so that their null is exact to the last digit.
-        exact = kept.astype(np.float64)
-        products = canary_products(self._seed, self._canaries, exact)
-        self._changes.append(kept)
-        self._products.append(products)
-        return products / (np.linalg.norm(exact) or 1.0)
+    def add(self, before: Vector, after: Vector, canaries: Sequence[int] = ()) -> Scores:
+        """Take up a round and return the cosines of some canaries with it, 0 if nothing changed.
+
+        Args:
+            before: The model that the round began with.
+            after: The model that it released.
+            canaries: Those whose cosines are wanted now.
+        """
+        self._seen = None
+        drawn = CanaryBlocks(self._seed, canaries)
+        products, square = np.zeros((1, len(drawn))), 0.0
+        for start in range(0, self._dim, BLOCK):
+            part = slice(start, start + BLOCK)
+            with np.errstate(over="ignore", invalid="ignore"):
+                kept = (after[part] - before[part]).astype(np.float32)
+            if not np.isfinite(kept).all():  # else a diverged model would seem to hide everyone
+                raise DivergedError
+            # Products are those of what is kept, so that their null is exact to the last digit.
+            exact = kept.astype(np.float64)
+            square += float(exact @ exact)
+            drawn.add_products(exact[None], products)
+            self._changes.write(start, kept)
+        self._changes.note(math.sqrt(square))
+        return np.asarray(products[0] / drawn.norms() / (math.sqrt(square) or 1.0))
 
     def final(self) -> tuple[Scores, Scores]:
         """Return the cosines with the change since the start, and ln of their p-values."""
-        changes, products = self._arrays()
-        length = np.linalg.norm(changes.sum(axis=0))
-        if length <= _GONE * np.linalg.norm(changes, axis=1).sum():
+        seen = self._look()
+        if seen.length <= _GONE * np.sqrt(np.diag(seen.gram)).sum():
             # Nothing to compare with: all canaries look alike, which is no evidence of any.
             return np.zeros(len(self._canaries)), np.zeros(len(self._canaries))
-        cosines = products.sum(axis=0) / length
+        cosines = seen.final / seen.length
         return cosines, cosine_logsf(cosines, self._dim)
 
     def largest(
@@ -65,31 +118,81 @@ class Transcript:
             level: Chance that any of the limits fails.
             rng: Source of the draws.
         """
-        changes, products = self._arrays()
-        gram = changes @ changes.T
-        moved = np.diag(gram) > 0
+        seen = self._look()
+        moved = np.diag(seen.gram) > 0
         if not moved.any():
             return np.zeros(len(self._canaries)), np.zeros(len(self._canaries)), np.zeros(1)
-        gram = gram[np.ix_(moved, moved)]
-        maxima = (products[moved] / np.sqrt(np.diag(gram))[:, None]).max(axis=0)
-        pool = null_maxima(gram, self._dim, draws, rng)
-        log_p = largest_cosine_log_p(maxima, pool, self._dim, int(moved.sum()), level)
-        return maxima, log_p, pool
+        pool = null_maxima(seen.gram[np.ix_(moved, moved)], self._dim, draws, rng)
+        log_p = largest_cosine_log_p(seen.largest, pool, self._dim, int(moved.sum()), level)
+        return seen.largest, log_p, pool
 
     def state(self) -> dict[str, Any]:
-        """Return products and changes as two arrays."""
-        products = np.array(self._products).reshape(-1, len(self._canaries))
-        return {"products": products, "changes": np.array(self._changes).reshape(-1, self._dim)}
+        """Return what a new transcript must be given to go on; changes in a file stay there."""
+        return self._changes.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
-        self._products = list(np.asarray(state["products"], dtype=np.float64))
-        self._changes = list(np.asarray(state["changes"], dtype=np.float32))
+        """Take up a state that `state` returned.
 
-    def _arrays(self) -> tuple[Scores, Scores]:
-        """Return changes (rounds, dim) and products (rounds, canaries)."""
-        state = self.state()
-        return state["changes"].astype(np.float64), state["products"]
+        Raises:
+            DamagedError: The file of the changes is missing or damaged.
+        """
+        if "changes" in state:
+            for change in state["changes"]:
+                self.add(np.zeros(self._dim), np.asarray(change, dtype=np.float64))
+        else:
+            self._changes.resume(state["lengths"])
+
+    def close(self) -> None:
+        """Remove the file of the changes; what was seen in them stays."""
+        self._changes.close()
+
+    def _look(self) -> Seen:
+        """Return what all changes say, computed once."""
+        if self._seen is None:
+            self._seen = self._computed()
+        return self._seen
+
+    def _computed(self) -> Seen:
+        """Return the products of canaries and changes, from one pass over each group of canaries.
+
+        A block of changes has their sum as one more row: its products are as precise as the others
+        even where the changes cancel.
+        """
+        rows = len(self._changes.lengths) + 1
+        size = max(_PRODUCTS // rows, 1)
+        groups = [self._canaries[i : i + size] for i in range(0, len(self._canaries), size)]
+        gram = np.zeros((rows, rows))
+        final, largest = [], []
+        for i, group in enumerate(groups):
+            drawn, products = CanaryBlocks(self._seed, group), np.zeros((rows, len(group)))
+            for block, share in self._blocks():
+                if i == 0:
+                    gram += block @ block.T
+                drawn.add_products(block, products, max(_CANARIES // block.shape[1], 1))
+                if self._watch is not None:
+                    self._watch("canaries", (i + share) / len(groups))
+            lengths = np.sqrt(np.diag(gram)[:-1])
+            self._changes.check(lengths)
+            moved = lengths > 0
+            norms = drawn.norms() if moved.any() else np.ones(len(group))
+            final.append(products[-1] / norms)
+            cosines = products[:-1][moved] / lengths[moved, None] / norms
+            largest.append(cosines.max(axis=0, initial=-1.0))
+        length = math.sqrt(gram[-1, -1])
+        return Seen(gram[:-1, :-1], length, np.concatenate(final), np.concatenate(largest))
+
+    def _blocks(self) -> Iterator[tuple[Scores, float]]:
+        """Yield columns of all changes and of their sum, and what share of them is done then."""
+        rows = len(self._changes.lengths) + 1
+        columns = max(min(_CHANGES // rows, _COLUMNS, self._dim), 1)
+        exact = np.empty((rows, columns))
+        done = 0
+        for block in self._changes.blocks(columns):
+            part = exact[:, : block.shape[1]]
+            part[:-1] = block
+            part[:-1].sum(axis=0, out=part[-1])
+            done += block.shape[1]
+            yield part, done / self._dim
 
 
 def null_maxima(

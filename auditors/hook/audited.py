@@ -17,27 +17,36 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, RoundView
+from leakmeter.auditors.auditor import (
+    Auditor,
+    Project,
+    RoundMessages,
+    UnableError,
+)
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import survey, understood, weight_key, with_round, wrappers
-from leakmeter.auditors.hook.health import Health
-from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook import remarks, wire
+from leakmeter.auditors.hook.chain import (
+    survey,
+    understood,
+    weight_key,
+    with_round,
+    wrappers,
+)
+from leakmeter.auditors.hook.layout import Layout, LayoutError
+from leakmeter.auditors.hook.observer import RoundObserver
 from leakmeter.auditors.hook.open_round import (
-    NO_CANARIES,
-    NO_TRUTH,
     ClientNumbers,
     OpenRound,
-    Updates,
     ask_to_keep,
     give_orders,
-    round_facts,
     will_hide_updates,
 )
-from leakmeter.auditors.hook.panel import Panel
+from leakmeter.auditors.hook.panel import BEFORE, Panel
 from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_findings
+from leakmeter.auditors.hook.seat import Answer, take_answer
+from leakmeter.auditors.hook.sending import Choice, Sending
 from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.judge.summary import summary
 from leakmeter.auditors.run_log import RoundLine, RunLog
 
 _log = logging.getLogger("flwr")
@@ -48,22 +57,31 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 class Audited(Wrapper):
     """Runs `strategy` as it is and shows every round to the auditors.
 
-    Before training starts, each auditor logs what it cannot measure in this project.
+    Before training starts, each auditor logs what it cannot measure in this project. Whatever goes
+    wrong with the audit, the training continues; `failures` and `limitations` say what is missing.
 
     Args:
         strategy: Any Flower strategy, also one that wraps others. `Audited` must be outermost.
         auditors: What looks on. Their names must differ.
         out: Folder for `rounds.jsonl` and `report.json`, `~` is your home; nothing is written
-            without it.
+            without it. If it holds a run already, the next free name is taken.
+        name: What the report calls the run; None takes the folder's name.
+        metrics: Whether findings also go into Flower's train metrics, as `auditor.quantity`.
+        sends: What clients reply with: "models", or "differences" such as gradients. "auto" decides
+            it from the replies of round 1, in which no canary plays.
         config: What to note in the report about how the run was made.
         rounds_done: Rounds of an interrupted run that are already there; counted on from.
         on_round: Called with the line of each finished round and the model after it.
-        limitations: What is known beforehand to be outside this audit, for the report.
+
+    Attributes:
+        logs_verdict: Whether the log ends with the verdict; an app that prints it says False.
 
     Example:
         strategy = Audited(FedAvg(), auditors=[OneShotCanaries(seats=2)], out="runs/mine")
         result = strategy.start(grid, initial_arrays, num_rounds=20)
     """
+
+    logs_verdict: bool = True
 
     def __init__(
         self,
@@ -71,28 +89,33 @@ class Audited(Wrapper):
         auditors: Sequence[Auditor],
         *,
         out: str | Path | None = None,
+        name: str | None = None,
+        metrics: bool = False,
+        sends: Choice = "auto",
         config: Mapping[str, Any] | None = None,
         rounds_done: int = 0,
         on_round: OnRound | None = None,
-        limitations: Sequence[Limitation] = (),
     ) -> None:
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
         super().__init__(strategy)
         self._panel = Panel(auditors)
-        self._known = tuple(limitations)
-        folder = Path(out).expanduser() if out else None
-        self._run_log = RunLog(folder, config or {}, rounds_done) if folder else None
+        self._known: tuple[Limitation, ...] = ()
+        self._sending = Sending(sends)
+        self._run_log: RunLog | None = None
+        if out:
+            folder = Path(out).expanduser()
+            self._run_log = RunLog(folder, config or {}, rounds_done, name=name)
         self._lines = RoundLog(self._run_log, on_round)
         self._offset = rounds_done
+        self._has_metrics = metrics
         self._layout: Layout | None = None
         self._project: Project | None = None
         self._numbers = ClientNumbers()
-        self._health = Health()
+        self._observer = RoundObserver(strategy, self._panel, self._sending)
         self._open: OpenRound | None = None
         self._seen = 0
-        self._has_tap = True  # until nobody has answered for one
-        self._timeout = 0.0
+        self._is_blind = False  # whether the model cannot be read
 
     @property
     def auditors(self) -> Sequence[Auditor]:
@@ -112,7 +135,11 @@ class Audited(Wrapper):
     @property
     def warnings(self) -> Sequence[RunWarning]:
         """Reasons to doubt the run itself, as far as it has gone."""
-        return self._health.warnings(self._panel.canaries)
+        return self._observer.health.warnings(self._panel.canaries)
+
+    def add_limitations(self, *limitations: Limitation) -> None:
+        """Note what is known beforehand to be outside this audit, for the report."""
+        self._known += limitations
 
     def findings(self) -> list[Finding]:
         """Return all findings so far."""
@@ -135,7 +162,7 @@ class Audited(Wrapper):
         """
         if "configure_train" in vars(self):  # put there by the `start` of a wrapper around us
             raise RuntimeError(_NOT_OUTERMOST)
-        self._timeout = timeout
+        self._observer.timeout = timeout
         self._begin(initial_arrays, num_rounds)
         if evaluate_fn is not None:
             more["evaluate_fn"] = self._watch_evaluation(evaluate_fn)
@@ -149,21 +176,28 @@ class Audited(Wrapper):
             **understood(self.strategy, usual),
             **more,
         )
-        self._lines.flush()
-        self._finish(was_seen=self._seen > 0 or left == 0)
+        self._flush()
+        with self._panel.guarded("the run has no complete report"):
+            self._finish(was_seen=self._seen > 0 or left == 0)
         return result
 
     def state(self) -> dict[str, Any]:
         """Return the layout and what the auditors need to go on after an interruption."""
         layout = asdict(self._layout) if self._layout else None
-        return {"layout": layout, "health": self._health.state(), **self._panel.state()}
+        return {
+            "layout": layout,
+            "sending": self._sending.state(),
+            "health": self._observer.health.state(),
+            **self._panel.state(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned; it reaches the auditors before their round."""
         # The first record's layout: FedAvg has turned integer arrays into floats since.
         if state["layout"] is not None:
             self._layout = Layout.from_json(state["layout"])
-        self._health.restore(state["health"])
+        self._sending.restore(state["sending"])
+        self._observer.health.restore(state["health"])
         self._panel.restore(state)
 
     def _hooks(self) -> Mapping[str, Callable[..., Any]]:
@@ -179,50 +213,87 @@ class Audited(Wrapper):
         """Fix the layout, wake the auditors and let them say what they cannot do."""
         self._open = None  # of a start that was broken off
         self._lines.forget()
+        if self._seen and self._run_log is not None:  # a second start is another run
+            self._run_log.start_again()
         self._seen = 0
-        self._layout = self._layout or Layout.of(arrays)
-        self._layout.announce()
-        self._panel.begin(self._layout.dim, num_rounds)
-        self._project = survey(self.strategy, self._layout.dim, num_rounds)
-        self._panel.consider(self._project)
+        try:
+            self._layout = self._layout or Layout.of(arrays)
+            self._layout.announce()
+        except Exception as error:  # a model that cannot be audited can still be trained
+            self._stop(BEFORE, str(error))
+            return
+        first_round = 1 if self._sending.sends else 2
+        folder = None if self._run_log is None else self._run_log.folder
+        self._panel.begin(self._layout.dim, num_rounds, folder, first_round=first_round)
+        with self._panel.guarded("the project could not be surveyed"):
+            self._project = survey(self.strategy, self._layout.dim, num_rounds)
+            self._panel.consider(self._project)
         _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
 
     def _configure(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Stand in for the inner `configure_train`: let it choose, then hand out orders."""
-        self._lines.flush()
+        self._flush()
         self._open = None
         server_round += self._offset
         kept = ArrayRecord(dict(arrays))  # the inner strategy may change the record
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
-        with self._panel.guarded(f"round {server_round} could not be audited"):
-            self._open = self._ordered(server_round, kept, messages, grid)
+        if not self._is_blind:
+            with self._panel.guarded(f"round {server_round} could not be audited"):
+                self._open = self._ordered(server_round, kept, messages, grid)
         return messages
 
     def _ordered(
         self, server_round: int, arrays: ArrayRecord, messages: Sequence[Message], grid: Grid
-    ) -> OpenRound:
+    ) -> OpenRound | None:
         """Give the messages of a round their orders and keep what is needed to look at it."""
         layout = self._layout
         assert layout is not None
-        assert self._project is not None
-        sent, key = layout.flatten(arrays), weight_key(self.strategy)
+        try:
+            sent = layout.flatten(arrays)
+        except ValueError as error:
+            self._stop(f"round {server_round}", f"{_CHANGED}: {error}")
+            return None
         nodes = [m.metadata.dst_node_id for m in messages]
         clients = self._numbers.of(nodes, self.strategy, grid)
         by_client = {clients[m.metadata.dst_node_id]: m for m in messages}
-        # Nobody takes part in a round that was given up before it began.
-        orders = self._panel.instruct(server_round, sorted(by_client)) if clients else {}
+        if any(key in m.content for m in messages for key in (wire.NOISE, wire.FILLED)):
+            self._sending.sends = "models"  # our noise mods take replies for nothing else
+        key, sends = weight_key(self.strategy), self._sending.sends
+        # Nobody takes part in a round that was given up before it began, and nobody plays a canary
+        # before it is known what an update looks like.
+        may_play = bool(clients) and sends is not None
+        orders = self._panel.instruct(server_round, sorted(by_client)) if may_play else {}
         self._consider_round(messages, len(orders))
-        give_orders(by_client, orders, layout, avoid_zero=bool(self._project.noised_by))
-        hidden = will_hide_updates(messages)
-        if hidden and self._panel.wants_truth and self._has_tap:
-            ask_to_keep(messages, server_round, key)
         self._panel.bind(server_round, RoundMessages(grid, by_client, layout, sent, key))
+        # The first round shows which clients list canary_mod; replays need to know it every time.
+        asks_all = self._seen == 0 or sends is None or self._panel.replays(server_round)
+        greeted = by_client.keys() if asks_all else orders.keys()
+        hidden = will_hide_updates(messages)
         is_noised = any(wire.share_std(m.content) > 0 for m in messages)
+        # Messages are changed last: whatever fails before leaves them as they were.
+        if hidden and self._panel.wants_truth and self._observer.has_tap:
+            ask_to_keep(messages, server_round)
+        give_orders(by_client, orders, greeted, layout, sends)
         return OpenRound(
-            server_round, arrays, sent, clients, orders, grid, layout, hidden, is_noised
+            server_round=server_round,
+            arrays=arrays,
+            sent=sent,
+            clients=clients,
+            orders=orders,
+            greeted=tuple(greeted),
+            grid=grid,
+            layout=layout,
+            weight_key=key,
+            hides_updates=hidden,
+            is_noised=is_noised,
         )
+
+    def _stop(self, when: str, reason: str) -> None:
+        """Look no more; the training continues, and auditors report on what they have seen."""
+        self._is_blind = True
+        self._panel.stop(when, UnableError(reason))
 
     def _consider_round(self, messages: Sequence[Message], seats: int) -> None:
         """Let the auditors say what they cannot do, once it is known who takes part."""
@@ -238,65 +309,42 @@ class Audited(Wrapper):
         opened, self._open = self._open, None
         server_round += self._offset
         replies = list(replies)
-        key = weight_key(self.strategy)
-        # Before the inner strategy may put other arrays into the replies.
-        updates = opened.updates(replies, key) if opened is not None else None
+        failed = f"round {server_round} could not be audited"
+        answers, updates = dict[int, Answer](), None
+        for reply in replies:  # whatever happens, the strategy sees none of our records
+            if (answer := take_answer(reply)) is not None:
+                answers[reply.metadata.src_node_id] = answer
+        if opened is not None:
+            with self._panel.guarded(failed):
+                # Before the inner strategy may put other arrays into the replies.
+                updates = opened.updates(replies)
+        refused = sum(map(wire.says_not_finite, replies))
         arrays, metrics = self._inner_aggregate_train(server_round, replies)
         self._seen += 1
         findings: list[Finding] = []
         if opened is not None and updates is not None:
-            with self._panel.guarded(f"round {server_round} could not be audited"):
-                view = self._view(opened, updates, arrays)
-                # First, and guarded by itself: no auditor may cost the run its warnings.
-                with self._panel.guarded(f"warnings may lack round {server_round}"):
-                    self._health.note(
-                        view,
-                        asked=len(opened.clients),
-                        refused=sum(map(wire.says_not_finite, replies)),
-                        plain=opened.plain(view.truth, updates),
+            with self._panel.guarded(failed):
+                try:
+                    findings = self._observer.observe(opened, updates, answers, arrays, refused)
+                except LayoutError as error:
+                    self._stop(
+                        f"round {server_round}", f"the model has changed its arrays: {error}"
                     )
-                findings = self._panel.observe(view)
         answered = sum(m.has_content() for m in replies) if updates is None else len(updates)
         line = RoundLine(server_round, answered, scalars(metrics), tuple(findings))
         after = arrays if arrays is not None else (opened.arrays if opened else None)
         if after is not None:
             self._lines.put(line, after)
-        return arrays, with_findings(metrics, findings)
+        return arrays, with_findings(metrics, findings) if self._has_metrics else metrics
 
-    def _view(self, opened: OpenRound, updates: Updates, arrays: ArrayRecord | None) -> RoundView:
-        """Return what the round shows, and note where instruments did not answer."""
-        obeyed, refused = opened.obeyed(updates)
-        self._panel.note_seats(refused, NO_CANARIES)
-        truth, weights = self._truth(opened, updates)
-        return RoundView(
-            server_round=opened.server_round,
-            sent=opened.sent,
-            replies=updates,
-            released=opened.sent if arrays is None else opened.layout.flatten(arrays),
-            facts=round_facts(self.strategy, updates, released=arrays is not None),
-            truth=truth,
-            truth_weights=weights,
-            instructed=obeyed,
-        )
-
-    def _truth(
-        self, opened: OpenRound, updates: Updates
-    ) -> tuple[Mapping[int, Vector], Mapping[int, float]]:
-        """Return the plain updates and weights, if an auditor wants them and they can be had."""
-        if not self._panel.wants_truth or (opened.hides_updates and not self._has_tap):
-            return {}, {}
-        found = None
-        with self._panel.guarded(f"round {opened.server_round} has no plain updates"):
-            found = opened.truth(updates, self._timeout)
-        if found is None:
-            return {}, {}
-        truth, weights = found
-        if opened.hides_updates:  # a client may have kept an update that it then refused to send
-            truth = {client: truth[client] for client in truth if client in updates}
-        if updates and not truth:
-            self._has_tap = False  # a client app without one is not asked again
-            self._panel.note_truth(NO_TRUTH)
-        return truth, weights
+    def _flush(self) -> None:
+        """Write the line of the last round; a full disk must not end the training."""
+        try:
+            self._lines.flush()
+        except OSError as error:
+            self._lines.close()
+            self._run_log = None
+            self._panel.fail("the run log could not be written any further", error)
 
     def _configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -318,7 +366,7 @@ class Audited(Wrapper):
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             metrics = evaluate_fn(server_round + self._offset, arrays)
             self._lines.note(metrics)
-            self._lines.flush()
+            self._flush()
             return metrics
 
         return evaluate
@@ -327,17 +375,21 @@ class Audited(Wrapper):
         """Let every auditor report on the run and write the report."""
         if not was_seen:
             self._panel.fail("the run was not audited", RuntimeError(_UNSEEN))
+        if self._seen and self._sending.sends is None:
+            self._panel.note_canaries(remarks.UNDECIDED)
         final = self._panel.report() if was_seen else []
         for wrapper in wrappers(self.strategy):  # what the mechanism itself guarantees
-            final += wrapper.findings()
+            with self._panel.guarded(f"{type(wrapper).__name__} has no findings"):
+                final += wrapper.findings()
         self._lines.findings += final
-        for warning in self.warnings:
-            _log.info("%s", warning.text)
+        said = (self.failures, self.limitations, self.warnings)
+        if self.logs_verdict:
+            for line in summary(final, *said):
+                _log.info("%s", line)
         if self._run_log is not None:
-            path = self._run_log.finish(
-                final, self.failures, self.limitations, self.warnings
-            ).resolve()
+            path = self._run_log.finish(final, *said).resolve()
             _log.info("Audit written to %s; a page: leakmeter report %s", path, path.parent)
+        self._panel.close()
 
     def _refuse(self, *args: Any, **more: Any) -> NoReturn:
         """Refuse: only a wrapper around `Audited` would call one of these."""
@@ -350,6 +402,7 @@ _NOT_OUTERMOST = (
     "Audited must be outermost: write Audited(Wrapper(strategy), ...), "
     "not Wrapper(Audited(strategy, ...))"
 )
+_CHANGED = "the model has changed its arrays"
 _UNSEEN = (
     "the strategy's start never called self.configure_train and self.aggregate_train, so no "
     "auditor saw a round: let its loop call these two"

@@ -7,7 +7,7 @@ that reads a foreign strategy's attributes by name.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,8 @@ from leakmeter.auditors.hook.wrapper import Wrapper
 _FLOWERS_NOISE = "DifferentialPrivacy"
 # The base of Flower's FedAdam, FedYogi and FedAdagrad.
 _ADAPTIVE = "FedOpt"
+# They keep or combine single updates by how near they are to the others.
+_SELECTIVE = frozenset({"Krum", "MultiKrum", "Bulyan", "FedMedian", "FedTrimmedAvg"})
 
 
 @dataclass(frozen=True)
@@ -142,11 +144,17 @@ def survey(strategy: Strategy, dim: int, num_rounds: int) -> Project:
         num_rounds=num_rounds,
         is_masked=any(wrapper.hides_updates for wrapper in wrappers(strategy)),
         noised_by=tuple(n for one in held if _FLOWERS_NOISE in (n := type(one).__name__)),
-        bent_by=tuple(
-            type(one).__name__
-            for one in held
-            if any(base.__name__ == _ADAPTIVE for base in type(one).__mro__)
-        ),
+        bent_by=_of_kind(held, {_ADAPTIVE}),
+        selected_by=_of_kind(held, _SELECTIVE),
+    )
+
+
+def _of_kind(held: Iterable[Strategy], names: Collection[str]) -> tuple[str, ...]:
+    """Return the names of those strategies that are, or inherit from, one of these classes."""
+    return tuple(
+        type(one).__name__
+        for one in held
+        if any(base.__name__ in names for base in type(one).__mro__)
     )
 
 

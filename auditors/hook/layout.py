@@ -3,51 +3,86 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.hook.values import values
 
 _log = logging.getLogger("flwr")
+
+_BLOCK: Final = 2**15  # numbers that are added at a time
+
+
+class LayoutError(ValueError):
+    """A record does not have the arrays of a layout."""
+
+
+class NoFloatsError(ValueError):
+    """A record has no float array, so there is no update to look at."""
+
+    def __init__(self, record: Mapping[str, Array]) -> None:
+        kinds = sorted({array.dtype for array in record.values()})
+        super().__init__(
+            "the model must have float arrays (float16, float32 or float64) to be audited, got "
+            f"{', '.join(kinds) or 'no arrays'}"
+        )
 
 
 @dataclass(frozen=True)
 class Layout:
     """Names, shapes and types of the float arrays of the first record that was sent.
 
-    Integer arrays (BatchNorm's counters) are outside: nobody clips, noises or audits them, and
-    `restore` takes them from the model that was sent. FedAvg turns them into floats after the
-    first round, so the layout must come from the first record and no later one.
+    All other arrays (BatchNorm's counters, bytes of trees, bfloat16) are outside: nobody clips,
+    noises or audits them. FedAvg turns integers into floats after the first round, so the layout
+    must come from the first record and no later one.
+
+    Flower's strategies take any names in a reply. Where a record has other names, the arrays
+    correspond by their order.
+
+    Attributes:
+        names: Of the float arrays.
+        shapes: Their shapes.
+        dtypes: Their types.
+        left_out: Names of all other arrays.
+        order: All names, in the order of the record.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, record: ArrayRecord, left_out: Collection[str] = ()) -> Self:
-        """Return the layout of `record`; a record without float arrays is an error.
+        """Return the layout of `record`.
 
-        For a record after the first, `left_out` names the arrays that were no floats then.
+        Args:
+            record: The first that was sent, or a later one.
+            left_out: For a later one: the arrays that were no floats in the first.
+
+        Raises:
+            NoFloatsError: There is nothing to make a vector of.
         """
         inside = {
             name: array
             for name, array in record.items()
-            if name not in left_out and np.issubdtype(np.dtype(array.dtype), np.floating)
+            if name not in left_out and is_float(array)
         }
         if not inside:
-            raise ValueError(f"record must hold at least one float array, got {list(record)}")
+            raise NoFloatsError(record)
         return cls(
             names=tuple(inside),
             shapes=tuple(tuple(a.shape) for a in inside.values()),
             dtypes=tuple(a.dtype for a in inside.values()),
             left_out=tuple(k for k in record if k not in inside),
+            order=tuple(record),
         )
 
     @classmethod
@@ -58,6 +93,7 @@ class Layout:
             shapes=tuple(tuple(shape) for shape in values["shapes"]),
             dtypes=tuple(values["dtypes"]),
             left_out=tuple(values["left_out"]),
+            order=tuple(values["order"]),
         )
 
     @property
@@ -70,36 +106,117 @@ class Layout:
         """Length of the vector."""
         return sum(self.sizes)
 
+    @property
+    def left_out_places(self) -> tuple[int, ...]:
+        """Where the other arrays are in a record."""
+        return tuple(self.order.index(name) for name in self.left_out)
+
     def flatten(self, record: Mapping[str, Array]) -> Vector:
         """Return the float arrays of `record` as one float64 vector."""
         self.check(record)
-        parts = [record[name].numpy().ravel() for name in self.names]
-        return np.concatenate(parts, dtype=np.float64)
+        vector = np.empty(self.dim)
+        for part, array in zip(self._parts(vector), self.arrays_in(record), strict=True):
+            part[:] = values(array)
+        return vector
 
-    def restore(self, vector: NDArray[np.floating], template: ArrayRecord) -> ArrayRecord:
-        """Return a record with `vector` in it and all other arrays as in `template`."""
+    def add(self, record: Mapping[str, Array], weight: float, to: Vector) -> None:
+        """Add `weight` times the float arrays of `record` to a vector."""
+        self.check(record)
+        scaled, start = np.empty(_BLOCK), 0
+        for array in self.arrays_in(record):
+            numbers = values(array)
+            for first in range(0, numbers.size, _BLOCK):  # which stay in the processor's cache
+                part = numbers[first : first + _BLOCK]
+                np.multiply(part, weight, out=scaled[: part.size], dtype=np.float64)
+                to[start + first : start + first + part.size] += scaled[: part.size]
+            start += numbers.size
+
+    def restore(
+        self,
+        vector: NDArray[np.floating],
+        template: ArrayRecord,
+        dtypes: Sequence[str] | None = None,
+    ) -> ArrayRecord:
+        """Return a record with `vector` in it and all other arrays as in `template`.
+
+        Args:
+            vector: Of length `dim`.
+            template: Has the names, and the arrays that are not in the vector.
+            dtypes: Types of the float arrays; None takes those of the first record.
+        """
         if vector.shape != (self.dim,):
             raise ValueError(f"vector must have shape ({self.dim},), got {vector.shape}")
-        pieces = np.split(vector, np.cumsum(self.sizes)[:-1])
+        pieces = zip(
+            self._names_in(template),
+            self.shapes,
+            self.dtypes if dtypes is None else dtypes,
+            self._parts(vector),
+            strict=True,
+        )
         restored = {
-            name: Array(piece.reshape(shape).astype(dtype))
-            for name, shape, dtype, piece in zip(
-                self.names, self.shapes, self.dtypes, pieces, strict=True
-            )
+            name: Array(piece.reshape(shape).astype(dtype)) for name, shape, dtype, piece in pieces
         }
         return ArrayRecord({name: restored.get(name, template[name]) for name in template})
 
+    def fits(self, record: Mapping[str, Array]) -> bool:
+        """Whether `record` has all arrays of this layout, by name or by order."""
+        try:
+            self.check(record)
+        except LayoutError:
+            return False
+        return True
+
     def check(self, record: Mapping[str, Array]) -> None:
-        """Raise if `record` lacks an array of this layout or holds one of another shape."""
-        for name, shape in zip(self.names, self.shapes, strict=True):
-            if name not in record:
-                raise ValueError(f"array {name!r} must be in the record, got {sorted(record)}")
-            if tuple(record[name].shape) != shape:
-                raise ValueError(
-                    f"array {name!r} must have shape {shape}, got {tuple(record[name].shape)}"
+        """Raise if `record` lacks an array of this layout or holds one of another shape.
+
+        Raises:
+            LayoutError: It does.
+        """
+        for name, array, shape in zip(self.names, self.arrays_in(record), self.shapes, strict=True):
+            if tuple(array.shape) != shape:
+                raise LayoutError(
+                    f"array {name!r} must have shape {shape}, got {tuple(array.shape)}"
                 )
+            if not is_float(array):
+                raise LayoutError(f"array {name!r} must hold floats, got {array.dtype}")
+
+    def dtypes_in(self, record: Mapping[str, Array]) -> tuple[str, ...]:
+        """Return the types that the float arrays have in `record`."""
+        return tuple(array.dtype for array in self.arrays_in(record))
 
     def announce(self) -> None:
-        """Log once which arrays no audit covers."""
+        """Log once which arrays no audit covers.
+
+        Raises:
+            ValueError: There is nothing to cover.
+        """
+        if not self.dim:
+            raise ValueError("the float arrays of the model must have entries, got none")
         if self.left_out:
-            _log.info("not audited (integer arrays, kept as sent): %s", ", ".join(self.left_out))
+            _log.info("not audited (no float arrays): %s", ", ".join(self.left_out))
+
+    def arrays_in(self, record: Mapping[str, Array]) -> list[Array]:
+        """Return the float arrays of `record` in the order of the vector."""
+        return [record[name] for name in self._names_in(record)]
+
+    def _names_in(self, record: Mapping[str, Array]) -> list[str]:
+        """Return what the float arrays are called in `record`."""
+        missing = [name for name in self.names if name not in record]
+        if not missing:
+            return list(self.names)
+        if len(record) != len(self.order):
+            raise LayoutError(f"array {missing[0]!r} must be in the record, got {sorted(record)}")
+        called = dict(zip(self.order, record, strict=True))
+        return [called[name] for name in self.names]
+
+    def _parts(self, vector: NDArray[np.floating]) -> list[NDArray[np.floating]]:
+        """Return views of the vector, one for each array."""
+        return np.split(vector, np.cumsum(self.sizes)[:-1])
+
+
+def is_float(array: Array) -> bool:
+    """Whether an array has a float type of numpy's; bfloat16 and complex numbers are none."""
+    try:
+        return bool(np.issubdtype(np.dtype(array.dtype), np.floating))
+    except TypeError:  # a name that numpy does not know
+        return False

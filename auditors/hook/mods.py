@@ -6,21 +6,28 @@ plays a canary is one honest contributor fewer for everybody else in a secure su
 
 from __future__ import annotations
 
+import copy
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
+from leakmeter.auditors._types import Vector
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.seat import Answer, Order, Outcome
+from leakmeter.auditors.hook.surroundings import mods_around
 
 # What a mod calls to reach the next mod, and at last the app.
 Call = Callable[[Message, Context], Message]
 
 # Flower's programs for deployed clients are made of this, and its simulations never load it.
-_SUPERNODE = "flwr.supernode.cli"
+_SUPERNODE: Final = "flwr.supernode.cli"
+_DP_SGD: Final = "opacus"
 
 
 def is_supernode() -> bool:
@@ -32,29 +39,74 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
     """Train, then replace the update by the canary that the message orders, if it orders one.
 
     The seat trains like anyone, so its metrics, its weight and its timing stay honest; only the
-    arrays change. The length is the order's, else the clip norm of the round, else the length of
-    the update just trained.
+    float arrays change. The length is the order's, else the clip norm of the round, else the
+    length of the update just trained. The client app does not see the order. In the reply the mod
+    says that it is there, and between which others; the hook removes that.
+
+    After a replay, the state in `context` is what it was before.
     """
-    order = wire.canary(message.content)
-    reply = call_next(message, context)
-    if order is None or reply.has_error():
+    order = Order.of(message.content)
+    is_replay = wire.replay_number(message.content) is not None
+    if order is None and not is_replay:
+        return call_next(message, context)
+    before = copy.deepcopy(context.state) if is_replay else None
+    outer, inner = mods_around(call_next)
+    reply = call_next(_without_order(message), context)
+    if before is not None:
+        context.state = before
+    if reply.has_error():
         return reply
-    sent = wire.arrays(message.content)
-    # The server names what it leaves out: FedAvg turns integer arrays into floats after round 1.
-    layout = Layout.of(sent, wire.left_out(message.content))
-    start = layout.flatten(sent)
-    swap = np.zeros(layout.dim)
-    if order.included:
-        norm = order.norm
-        if norm is None:
-            norm = wire.clip_norm(message.content)
-        if norm is None:
-            trained = layout.flatten(wire.arrays(reply.content)) - start
-            norm = float(np.linalg.norm(trained))
-        swap = norm * canary_vector(order.seed, order.id, layout.dim)
-    elif wire.avoids_zero(message.content):
-        swap[0] = np.spacing(np.abs(start[:1]).astype(layout.dtypes[0]) + 1)[0]
-    return wire.replace_arrays(reply, layout.restore(start + swap, sent))
+    outcome: Outcome = "greeted"
+    if order is not None and order.canary is not None:
+        outcome = _play(order, message, reply)
+    answer = Answer(outcome, outer, inner, trains_privately=_DP_SGD in sys.modules)
+    reply.content = RecordDict({**reply.content, wire.CANARY: answer.to_record()})
+    return reply
+
+
+def _without_order(message: Message) -> Message:
+    """Return the message as the app would have got it; the one at hand may be sent again."""
+    inside = copy.copy(message)
+    kept = {key: record for key, record in message.content.items() if key != wire.CANARY}
+    inside.content = RecordDict(kept)
+    return inside
+
+
+def _play(order: Order, message: Message, reply: Message) -> Outcome:
+    """Put the canary into the reply, or leave the reply as it is and say why."""
+    canary = order.canary
+    assert canary is not None
+    try:
+        sent, trained = wire.arrays(message.content), wire.arrays(reply.content)
+        names = list(sent)
+        layout = Layout.of(sent, [names[place] for place in order.left_out])
+        layout.check(trained)
+    except (ValueError, IndexError):
+        return "other-arrays"
+    vector = layout.flatten(sent)
+    if order.sends == "differences":
+        vector[:] = 0.0
+    norm = wire.clip_norm(message.content) if canary.norm is None else canary.norm
+    if norm is None:
+        norm = float(np.linalg.norm(layout.flatten(trained) - vector))
+        if not math.isfinite(norm):  # as without an audit: others see a client that diverged
+            return "not-finite"
+    dtypes = layout.dtypes_in(trained)
+    if canary.included:
+        swap = canary_vector(canary.seed, canary.id, layout.dim)
+        swap *= norm
+        vector += swap
+    else:
+        _nudge(vector, layout, dtypes)
+    wire.replace_arrays(reply, layout.restore(vector, trained, dtypes))
+    return "played"
+
+
+def _nudge(vector: Vector, layout: Layout, dtypes: Sequence[str]) -> None:
+    """Move one entry by a rounding step: Flower's mods divide by the length of an update."""
+    first = next(place for place, size in enumerate(layout.sizes) if size)
+    start = np.asarray(vector[0], dtype=dtypes[first])
+    vector[0] = float(start) + float(np.spacing(np.abs(start) + np.ones_like(start)))
 
 
 def tap_mod(message: Message, context: Context, call_next: Call) -> Message:
@@ -64,32 +116,49 @@ def tap_mod(message: Message, context: Context, call_next: Call) -> Message:
     Nodes of a deployment may have a partition-id too, so the process is looked at as well. The
     copy does not ride on the train reply.
     """
-    order = wire.config(message.content, wire.TAP)
-    if order is None:
+    if wire.TAP not in message.content:
         return call_next(message, context)
     if is_supernode():
         raise ValueError("tap_mod works on simulated nodes only: this one is a SuperNode")
     if "partition-id" not in context.node_config:
         raise ValueError("tap_mod works on simulated nodes only: node_config lacks 'partition-id'")
-    server_round = wire.get_int(order, "round")
-    if wire.get_text(order, "action") == "collect":
-        return Message(_collect(context, server_round), reply_to=message)
+    order = wire.config(message.content, wire.TAP)
+    if order is not None:
+        return Message(_collect(context, order), reply_to=message)
+    server_round = wire.kept_round(message.content)
     reply = call_next(message, context)
-    if not reply.has_error():
-        weight = wire.weight(reply.content, wire.get_text(order, "weight-key"))
-        context.state[wire.TAP] = ConfigRecord({"round": server_round, "weight": weight})
-        # A record of its own: in one process the server may change the one in the reply.
-        context.state[f"{wire.TAP}.arrays"] = ArrayRecord(dict(wire.arrays(reply.content)))
+    if server_round is not None and not reply.has_error():
+        context.state[wire.TAP] = ConfigRecord({"round": server_round})
+        # Records of their own: in one process the server may change those in the reply.
+        context.state[_ARRAYS] = ArrayRecord(dict(wire.arrays(reply.content)))
+        context.state[_METRICS] = _scalars(reply.content)
     return reply
 
 
-def _collect(context: Context, server_round: int) -> RecordDict:
-    """Return the kept arrays of this round and forget them."""
+_ARRAYS: Final = f"{wire.TAP}.arrays"
+_METRICS: Final = f"{wire.TAP}.metrics"
+
+
+def _scalars(content: RecordDict) -> MetricRecord:
+    """Return all single numbers of a reply in one record, the first of a name."""
+    found = MetricRecord()
+    for record in content.metric_records.values():
+        for name, value in record.items():
+            if name not in found and not isinstance(value, list):
+                found[name] = value
+    return found
+
+
+def _collect(context: Context, order: ConfigRecord) -> RecordDict:
+    """Return what was kept of this round and forget it."""
+    server_round, key = wire.get_int(order, "round"), wire.get_text(order, "weight-key")
     kept = wire.config(context.state, wire.TAP)
     if kept is None or kept["round"] != server_round:
         raise ValueError(f"nothing is kept for round {server_round}, kept: {kept}")
-    record = context.state[f"{wire.TAP}.arrays"]
-    assert isinstance(record, ArrayRecord)
+    arrays = context.state.pop(_ARRAYS)
+    weight = wire.weight(RecordDict({"metrics": context.state.pop(_METRICS)}), key)
     del context.state[wire.TAP]
-    del context.state[f"{wire.TAP}.arrays"]
-    return RecordDict({"arrays": record, wire.TAP: kept})
+    content = RecordDict({wire.TAP: ConfigRecord({"round": server_round, "weight": weight})})
+    if order.get("arrays") is True:
+        content["arrays"] = arrays
+    return content

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -14,23 +13,27 @@ from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Canary, RoundFacts
-from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import client_of, known_facts
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.seat import Answer, Order, Sends
 
 _log = logging.getLogger("flwr")
 
-# Said of auditors where the instruments in the client app do not answer.
-NO_CANARIES = "canary seats have sent something else: is canary_mod in the client app?"
-NO_TRUTH = (
-    "no client kept its plain update, so the sum that was really released gets no verdict: in a "
-    "simulation list tap_mod in the client app, behind the mods that mask or noise"
-)
-
 
 class Updates(Mapping[int, Vector]):
-    """Client index to the update in its reply, flattened when asked for."""
+    """Client index to the update in its reply, flattened when asked for.
+
+    Args:
+        layout: Of the model.
+        sent: The model that clients got.
+        contents: Client to the content of its reply.
+        weight_key: The metric that weights clients.
+
+    Attributes:
+        sends: What the replies hold; set once that is decided.
+        weights: Client to its weight.
+    """
 
     def __init__(
         self,
@@ -45,13 +48,17 @@ class Updates(Mapping[int, Vector]):
             c: dict(wire.arrays(contents[c])) for c in sorted(contents)
         }
         self.weights = {c: wire.weight(contents[c], weight_key) for c in self._records}
+        self.sends: Sends = "models"
 
     def __getitem__(self, client: int) -> Vector:
         record = self._records[client]
-        if self._is_plain(record):
-            return self._layout.flatten(record) - self._sent
-        # Masked replies are ring elements, not a model: show them as they are.
-        return np.concatenate([a.numpy().ravel() for a in record.values()], dtype=np.float64)
+        if not self._layout.fits(record):
+            # Masked replies are ring elements, not a model: show them as they are.
+            return np.concatenate([a.numpy().ravel() for a in record.values()], dtype=np.float64)
+        update = self._layout.flatten(record)
+        if self.sends == "models":
+            update -= self._sent
+        return update
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._records)
@@ -59,38 +66,26 @@ class Updates(Mapping[int, Vector]):
     def __len__(self) -> int:
         return len(self._records)
 
-    def carries(self, client: int, order: Canary) -> bool:
-        """Whether a reply holds the canary that was ordered; True where a mask hides it.
-
-        A client's own noise may cover most of it: an honest update has a cosine of 6/√d or more
-        with a canary once in 10⁹ times.
-        """
-        if not self._is_plain(self._records[client]):
-            return True
-        update = self[client]
-        length = float(np.linalg.norm(update))
-        if not order.included:
-            return length <= 1e-5 * (1 + float(np.linalg.norm(self._sent)))
-        least = min(0.9, 6 / math.sqrt(update.size)) * length
-        return float(update @ canary_vector(order.seed, order.id, update.size)) > least > 0
+    def replies(self) -> Iterator[Vector]:
+        """Yield the replies as they are, those that no mask hides."""
+        fitting = (record for record in self._records.values() if self._layout.fits(record))
+        return map(self._layout.flatten, fitting)
 
     def mean(self) -> Vector | None:
         """Return the weighted mean update; None if the replies hold no plain updates."""
         total = sum(self.weights.values())
         if total <= 0 or not self.are_plain:
             return None
-        mean = np.zeros(self._layout.dim)
-        for client, update in self.items():
-            mean += self.weights[client] / total * update
+        is_model = self.sends == "models"
+        mean = np.negative(self._sent) if is_model else np.zeros(self._layout.dim)
+        for client, record in self._records.items():
+            self._layout.add(record, self.weights[client] / total, mean)
         return mean
 
     @property
     def are_plain(self) -> bool:
         """Whether no mask hides any of them."""
-        return all(map(self._is_plain, self._records.values()))
-
-    def _is_plain(self, record: Mapping[str, Array]) -> bool:
-        return set(self._layout.names) <= set(record)
+        return all(map(self._layout.fits, self._records.values()))
 
 
 @dataclass(frozen=True)
@@ -103,8 +98,10 @@ class OpenRound:
         sent: The same as a vector.
         clients: Node id to client index.
         orders: Client to the canary that it plays.
+        greeted: Clients that were asked for an answer, seats included.
         grid: Where the messages go.
         layout: Of the model.
+        weight_key: The metric that weights clients.
         hides_updates: Whether replies will be masked or noised, by our own mods.
         is_noised: Whether they will be noised.
     """
@@ -114,12 +111,14 @@ class OpenRound:
     sent: Vector
     clients: Mapping[int, int]
     orders: Mapping[int, Canary]
+    greeted: Collection[int]
     grid: Grid
     layout: Layout
+    weight_key: str
     hides_updates: bool
     is_noised: bool
 
-    def updates(self, replies: Sequence[Message], weight_key: str) -> Updates:
+    def updates(self, replies: Iterable[Message]) -> Updates:
         """Return the replies that hold an update; those that cannot be read are left out."""
         contents = {}
         for reply in replies:
@@ -132,37 +131,11 @@ class OpenRound:
                 _log.warning("client %d is not audited: its reply's %s", client, error)
                 continue
             contents[client] = reply.content
-        return Updates(self.layout, self.sent, contents, weight_key)
+        return Updates(self.layout, self.sent, contents, self.weight_key)
 
-    def obeyed(self, updates: Updates) -> tuple[dict[int, Canary], list[int]]:
-        """Return the orders of seats that answered and did as told, and the seats that did not."""
-        answered = {c: o for c, o in self.orders.items() if c in updates}
-        if self.is_noised:
-            return answered, []
-        done = {c for c, o in answered.items() if updates.carries(c, o)}
-        # One canary that was seen shows the mod; noise of the clients' own may cover an empty seat.
-        if any(answered[c].included for c in done):
-            done |= {c for c, o in answered.items() if not o.included}
-        # A seat whose update is not finite has trained a diverged model; that is another warning.
-        refused = [c for c in answered if c not in done and np.isfinite(updates[c]).all()]
-        if refused:
-            _log.warning("%d of %d %s", len(refused), len(answered), NO_CANARIES)
-        return {c: o for c, o in answered.items() if c in done}, refused
-
-    def truth(
-        self, updates: Updates, timeout: float
-    ) -> tuple[Mapping[int, Vector], Mapping[int, float]]:
-        """Return the plain updates and their weights: as sent, or as tapped clients kept them."""
-        if not self.hides_updates:
-            return updates, updates.weights
-        return collect_truth(
-            self.grid,
-            self.clients,
-            server_round=self.server_round,
-            layout=self.layout,
-            sent=self.sent,
-            timeout=timeout,
-        )
+    def by_client(self, answers: Mapping[int, Answer]) -> dict[int, Answer]:
+        """Return the answers of this round's nodes, by client."""
+        return {self.clients[node]: a for node, a in answers.items() if node in self.clients}
 
     def plain(self, truth: Mapping[int, Vector], updates: Updates) -> Mapping[int, Vector]:
         """Return updates that neither masks nor noise hide: the truth, or as sent; else none."""
@@ -196,74 +169,86 @@ def will_hide_updates(messages: Collection[Message]) -> bool:
 def give_orders(
     messages: Mapping[int, Message],
     orders: Mapping[int, Canary],
+    greeted: Collection[int],
     layout: Layout,
-    *,
-    avoid_zero: bool,
+    sends: Sends | None,
 ) -> None:
-    """Tell seats which canary to play, and which arrays are no part of it."""
-    for client, order in orders.items():
-        record = wire.canary_record(order, avoid_zero=avoid_zero)
-        wire.add_record(messages[client], wire.CANARY, record)
-        wire.add_left_out(messages[client], layout.left_out)
+    """Tell seats which canary to play, and ask others for nothing but an answer."""
+    for client in greeted:
+        order = Order(orders.get(client), layout.left_out_places, sends or "models")
+        wire.add_record(messages[client], wire.CANARY, order.to_record())
 
 
-def ask_to_keep(messages: Sequence[Message], server_round: int, weight_key: str) -> None:
+def ask_to_keep(messages: Iterable[Message], server_round: int) -> None:
     """Ask clients with a tap to keep their plain updates for the auditors."""
-    keep = wire.keep_record(server_round, weight_key)
     for message in messages:
-        wire.add_record(message, wire.TAP, keep)
+        wire.add_record(message, wire.TAP, wire.keep_record(server_round))
 
 
 def collect_truth(
-    grid: Grid,
-    clients: Mapping[int, int],
-    *,
-    server_round: int,
-    layout: Layout,
-    sent: Vector,
-    timeout: float,
+    opened: OpenRound, wanted: Collection[int], *, sends: Sends, timeout: float
 ) -> tuple[dict[int, Vector], dict[int, float]]:
-    """Collect the plain updates that tapped clients kept, and their weights.
+    """Collect plain updates that tapped clients kept, and the weights of all that kept one.
 
     Messages of their own do that; nothing rides on the round's replies. A client whose copy cannot
-    be read is left out, and the others are collected.
+    be read is left out, and the others are collected. Clients that nobody wants hand out nothing
+    and forget their copy.
     """
-    order = wire.collect_record(server_round)
+    clients = opened.clients
     messages = [
-        Message(RecordDict({wire.TAP: order}), dst_node_id=node, message_type="train")
-        for node in clients
+        Message(
+            RecordDict(
+                {
+                    wire.TAP: wire.collect_record(
+                        opened.server_round, opened.weight_key, arrays=client in wanted
+                    )
+                }
+            ),
+            dst_node_id=node,
+            message_type="train",
+        )
+        for node, client in clients.items()
     ]
     kept = {
         clients[m.metadata.src_node_id]: m.content
-        for m in grid.send_and_receive(messages, timeout=timeout)
-        if m.has_content()
+        for m in opened.grid.send_and_receive(messages, timeout=timeout)
+        if m.has_content() and m.metadata.src_node_id in clients
     }
     updates: dict[int, Vector] = {}
     weights: dict[int, float] = {}
     for client, content in sorted(kept.items()):
         try:
-            update = layout.flatten(wire.arrays(content)) - sent
             note = wire.config(content, wire.TAP)
-            if note is not None:
-                weights[client] = wire.get_float(note, "weight")
+            weight = 1.0 if note is None else wire.get_float(note, "weight")
+            if client in wanted:
+                update = opened.layout.flatten(wire.arrays(content))
+                updates[client] = update - opened.sent if sends == "models" else update
+            weights[client] = weight
         except Exception as error:  # a client may send anything
             _log.warning("the plain update of client %d cannot be read: %s", client, error)
-        else:
-            updates[client] = update
     return updates, weights
 
 
-def round_facts(strategy: Strategy, updates: Updates, *, released: bool) -> RoundFacts:
+def round_facts(
+    strategy: Strategy, opened: OpenRound, updates: Updates, *, released: bool
+) -> RoundFacts:
     """Return what the wrappers know of a round, completed by what the replies show.
 
     Args:
         strategy: The chain of strategies.
+        opened: The round.
         updates: The round's replies. Without a secure sum the mean is computed from them.
         released: Whether the strategy released a model.
     """
     known = known_facts(strategy)
     if known.abandoned is not None:
         return known  # no sum, hence nobody in it, whoever has answered
+    if updates.sends == "differences":  # our wrappers take every reply for a model
+        known = replace(
+            known,
+            aggregate=_plus(known.aggregate, opened.sent),
+            noised=_plus(known.noised, opened.sent),
+        )
     seen = RoundFacts(
         aggregate=updates.mean() if known.aggregate is None else None,
         num_clients=len(updates),
@@ -271,3 +256,8 @@ def round_facts(strategy: Strategy, updates: Updates, *, released: bool) -> Roun
         abandoned=None if released else "the strategy released no model",
     )
     return known.over(seen)
+
+
+def _plus(change: Vector | None, sent: Vector) -> Vector | None:
+    """Return the mean reply behind a mean change of the sent model."""
+    return None if change is None else change + sent

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.auditor import (
@@ -19,7 +20,7 @@ from leakmeter.auditors.auditor import (
 from leakmeter.auditors.finding import Finding, Limitation
 
 _log = logging.getLogger("flwr")
-_BEFORE = "before round 1"
+BEFORE = "before round 1"
 _SILENT = "produced no findings; this is not evidence of privacy"
 
 
@@ -38,9 +39,9 @@ class Panel:
         self.auditors = list(auditors)
         self.failures: list[str] = []
         self._limitations: dict[Limitation, None] = {}  # in the order they were noted
-        self._seats: dict[int, str] = {}  # client -> auditor that ordered its canary
         self._spoke: set[str] = set()  # auditors that have found anything
         self._restored: Mapping[str, Any] = {}
+        self._has_observed = False
 
     @property
     def limitations(self) -> tuple[Limitation, ...]:
@@ -58,13 +59,26 @@ class Panel:
         """Whether anyone needs the plain updates."""
         return any(a.wants_truth for a in self.auditors)
 
-    def begin(self, dim: int, num_rounds: int) -> None:
+    def replays(self, server_round: int) -> bool:
+        """Whether anyone sends messages of this round again."""
+        return any(a.replays(server_round) for a in self.auditors)
+
+    def truth_of(self, server_round: int, honest: Sequence[int]) -> set[int]:
+        """Return the honest clients whose plain updates anyone needs."""
+        return {c for a in self.auditors for c in a.truth_of(server_round, honest)}
+
+    def begin(
+        self, dim: int, num_rounds: int, folder: Path | None = None, *, first_round: int = 1
+    ) -> None:
         """Wake the auditors, each with its state of an interrupted run if there is one."""
         for auditor in list(self.auditors):
+            auditor.folder, auditor.first_round = folder, first_round
             try:
                 auditor.begin(dim, num_rounds)
-            except UnableError as error:
-                self._drop(auditor, _BEFORE, error)
+            except Exception as error:
+                if isinstance(error, ValueError) and not isinstance(error, UnableError):
+                    raise  # a setting that the user typed for us
+                self._drop(auditor, BEFORE, error)
                 continue
             if auditor.name in self._restored:
                 auditor.restore(self._restored[auditor.name])
@@ -78,25 +92,45 @@ class Panel:
                 for words in auditor.limits(project):
                     self._note(auditor, words)
             except Exception as error:
-                self._drop(auditor, _BEFORE, error)
+                self._drop(auditor, BEFORE, error)
+        if project.clients is not None:
+            with self.guarded("the cost of the audit is not known"):
+                self._note_cost(project.clients * project.num_rounds, project)
 
-    def note_seats(self, clients: Collection[int], words: str) -> None:
-        """Note what was seen of these clients' canaries, for the auditors that ordered them."""
-        owners = {self._seats[client] for client in clients}
-        for auditor in self.auditors:
-            if auditor.name in owners:
-                self._note(auditor, words)
+    def _note_cost(self, own: int, project: Project) -> None:
+        """Say that the audit takes longer than the run's own trainings, if it does."""
+        asked = {auditor: auditor.trainings(project) for auditor in self.auditors}
+        if (total := sum(asked.values())) > own:
+            words = (
+                f"the audit trains clients {total:,} times, the run itself {own:,} times: it will "
+                f"take about {total / own:.1f} times as long as the training. Fewer trials "
+                "(passive(trials=20)) or more rounds between audits (every=…) cost less"
+            )
+            self._note(max(asked, key=lambda auditor: asked[auditor]), words)
+
+    def note_canaries(self, words: str) -> None:
+        """Note what was seen of canaries, for the auditors that play any."""
+        self._note_all(words, [a for a in self.auditors if a.canaries_played is not None])
 
     def note_truth(self, words: str) -> None:
         """Note why there are no plain updates, for the auditors that want them."""
-        for auditor in self.auditors:
-            if auditor.wants_truth:
-                self._note(auditor, words)
+        self._note_all(words, [a for a in self.auditors if a.wants_truth])
+
+    def note(self, words: str) -> None:
+        """Note what holds for every auditor."""
+        self._note_all(words, self.auditors)
+
+    def stop(self, when: str, error: Exception) -> None:
+        """Say that nothing more can be audited; auditors that have seen no round are left out."""
+        if self._has_observed:
+            self.fail(f"nothing is audited from {when} on", error)
+            return
+        for auditor in list(self.auditors):
+            self._drop(auditor, when, error)
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> dict[int, Canary]:
         """Ask each auditor for its canaries among the clients that are still free."""
         orders: dict[int, Canary] = {}
-        self._seats = {}
         for auditor in list(self.auditors):
             free = [c for c in chosen if c not in orders]
             try:
@@ -104,7 +138,6 @@ class Panel:
                 if not set(wanted) <= set(free):
                     raise ValueError(f"may instruct only clients in {free}, got {sorted(wanted)}")
                 orders |= wanted
-                self._seats |= dict.fromkeys(wanted, auditor.name)
             except Exception as error:
                 self._drop(auditor, f"round {server_round}", error)
         return orders
@@ -119,6 +152,7 @@ class Panel:
 
     def observe(self, view: RoundView) -> list[Finding]:
         """Show a round to each auditor and return what they find in it."""
+        self._has_observed = True
         findings: list[Finding] = []
         for auditor in list(self.auditors):
             try:
@@ -144,6 +178,11 @@ class Panel:
                 self._drop(auditor, "report", error)
         return findings
 
+    def close(self) -> None:
+        """Let the auditors remove their working files."""
+        for auditor in self.auditors:
+            self._close(auditor)
+
     def state(self) -> dict[str, Any]:
         """Return the auditors' states by name, and who has failed."""
         states = {a.name: a.state() for a in self.auditors}
@@ -157,6 +196,7 @@ class Panel:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned; it reaches the auditors in `begin`."""
         self._restored = state["auditors"]
+        self._has_observed = True
         # An auditor without a state had failed, and stays out.
         self.auditors = [a for a in self.auditors if a.name in self._restored]
         self.failures = list(state["failures"])
@@ -174,8 +214,13 @@ class Panel:
 
     def fail(self, what: str, error: Exception) -> None:
         """Note that something of the hook's own has failed, which is no reason to stop training."""
-        _log.error("%s: %s", what, error, exc_info=error)
+        is_ours = not isinstance(error, UnableError)
+        _log.error("%s: %s", what, error, exc_info=error if is_ours else None)
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
+
+    def _note_all(self, words: str, auditors: Sequence[Auditor]) -> None:
+        for auditor in auditors:
+            self._note(auditor, words)
 
     def _note(self, auditor: Auditor, words: str) -> None:
         """Say once what an auditor cannot do, and keep it for the report."""
@@ -191,3 +236,10 @@ class Panel:
             _log.exception("auditor %s failed in %s and is left out", auditor.name, when)
         self.failures.append(f"{auditor.name}, {when}: {type(error).__name__}: {error}")
         self.auditors.remove(auditor)
+        self._close(auditor)
+
+    def _close(self, auditor: Auditor) -> None:
+        try:
+            auditor.close()
+        except Exception:
+            _log.exception("auditor %s cannot remove its working files", auditor.name)

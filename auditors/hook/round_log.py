@@ -31,6 +31,10 @@ class RoundLog:
         """Drop a line that a broken start has left."""
         self._open = None
 
+    def close(self) -> None:
+        """Write no more lines."""
+        self._run_log = None
+
     def put(self, line: RoundLine, arrays: ArrayRecord) -> None:
         """Open the line of a round that was aggregated."""
         self._open = (line, arrays)

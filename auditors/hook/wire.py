@@ -8,17 +8,14 @@ them under the names listed here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from leakmeter.auditors.auditor import Canary
-from leakmeter.auditors.canary import SEED_BITS
-
 # Records, by who writes them.
-CANARY = "leakmeter.canary"  # server: the canary that a seat plays
+CANARY = "leakmeter.canary"  # server: the canary that a seat plays; client: what became of it
 TAP = "leakmeter.tap"  # server: keep or hand out the plain update
 LAYOUT = "leakmeter.layout"  # server: arrays that are no part of the update
 REPLAY = "leakmeter.replay"  # server: train once more, for an auditor
@@ -39,9 +36,6 @@ NOT_FINITE = 1701  # the update, its weight or a metric is not finite
 # Metrics.
 WEIGHT = "num-examples"  # Flower's default name of a client's weight
 CLIP_BIT = "below-clip"  # 1 where an update was below the clip norm
-
-_WORD = 32  # bits of a seed that travel together
-_SHIFTS = range(0, SEED_BITS, _WORD)
 
 Record: TypeAlias = ConfigRecord | MetricRecord
 
@@ -151,10 +145,8 @@ def says_not_finite(reply: Message) -> bool:
 def weight(content: RecordDict, key: str = WEIGHT) -> float:
     """Return the weight that a reply states for itself; 1 if it states none."""
     for record in content.values():
-        if isinstance(record, MetricRecord) and key in record:
-            value = record[key]
-            if isinstance(value, int | float):
-                return float(value)
+        if isinstance(record, MetricRecord) and isinstance(record.get(key), int | float):
+            return get_float(record, key)
     return 1.0
 
 
@@ -180,85 +172,28 @@ def config(content: RecordDict, key: str) -> ConfigRecord | None:
     return record if isinstance(record, ConfigRecord) else None
 
 
-def canary_record(canary: Canary, *, avoid_zero: bool = False) -> MetricRecord:
-    """Return the order that tells a seat which canary to play.
+def keep_record(server_round: int) -> MetricRecord:
+    """Return the order that asks clients with a tap to keep their plain update."""
+    return MetricRecord({"round": server_round})
 
-    It is a MetricRecord because Flower's clipping mods refuse messages with two ConfigRecords. Its
-    whole numbers have 64 bits, so the seed travels as words of 32 bits, lowest first.
+
+def kept_round(content: RecordDict) -> int | None:
+    """Return the round whose update a client is asked to keep, if it is."""
+    order = _numbers(content, TAP)
+    return None if order is None else get_int(order, "round")
+
+
+def collect_record(server_round: int, weight_key: str, *, arrays: bool = True) -> ConfigRecord:
+    """Return the order that asks clients with a tap for what they kept.
 
     Args:
-        canary: Which, and whether it takes part.
-        avoid_zero: Whether a seat that sends nothing moves one parameter by a rounding step, since
-            Flower's clipping divides by the length of an update.
+        server_round: Of this round.
+        weight_key: The metric that weights them.
+        arrays: Whether the update itself is wanted, beside its weight.
     """
-    words = [canary.seed >> shift & (2**_WORD - 1) for shift in _SHIFTS]
-    order = MetricRecord({"id": canary.id, "seed": words, "included": int(canary.included)})
-    if canary.norm is not None:
-        order["norm"] = float(canary.norm)
-    if avoid_zero:
-        order["avoid-zero"] = 1
-    return order
-
-
-def canary(content: RecordDict) -> Canary | None:
-    """Return the canary that a train message orders, if it orders one.
-
-    Raises:
-        WireError: The order lacks a value, or has one that no canary has.
-    """
-    order = _numbers(content, CANARY)
-    if order is None:
-        return None
-    number, seed, included = get_int(order, "id"), _seed(order), _flag(order, "included")
-    norm = get_float(order, "norm") if "norm" in order else None
-    try:
-        return Canary(number, seed, included, norm)
-    except ValueError as error:
-        raise WireError(f"canary order: {error}") from error
-
-
-def _seed(order: MetricRecord) -> int:
-    """Return the seed that `canary_record` split into words."""
-    words = order.get("seed")
-    if (
-        not isinstance(words, list)
-        or len(words) != len(_SHIFTS)
-        or not all(type(word) is int and 0 <= word < 2**_WORD for word in words)
-    ):
-        raise WireError(
-            f"seed must be a list of {len(_SHIFTS)} whole numbers in [0, 2^{_WORD}), got "
-            f"{described(words)}"
-        )
-    return sum(int(word) << shift for word, shift in zip(words, _SHIFTS, strict=True))
-
-
-def _flag(order: MetricRecord, name: str) -> bool:
-    value = get_int(order, name)
-    if value not in (0, 1):
-        raise WireError(f"{name} must be 0 or 1, got {value}")
-    return bool(value)
-
-
-def canaries(messages: Iterable[Message]) -> dict[int, Canary]:
-    """Return node to canary for those train messages that order one."""
-    ordered = ((m.metadata.dst_node_id, canary(m.content)) for m in messages)
-    return {node: order for node, order in ordered if order is not None}
-
-
-def avoids_zero(content: RecordDict) -> bool:
-    """Whether a seat that sends nothing must not send exactly nothing."""
-    order = _numbers(content, CANARY)
-    return order is not None and "avoid-zero" in order
-
-
-def keep_record(server_round: int, weight_key: str) -> ConfigRecord:
-    """Return the order that asks clients with a tap to keep their plain update."""
-    return ConfigRecord({"action": "keep", "round": server_round, "weight-key": weight_key})
-
-
-def collect_record(server_round: int) -> ConfigRecord:
-    """Return the order that asks clients with a tap for the update they kept."""
-    return ConfigRecord({"action": "collect", "round": server_round})
+    return ConfigRecord(
+        {"action": "collect", "round": server_round, "weight-key": weight_key, "arrays": arrays}
+    )
 
 
 def add_left_out(message: Message, names: Sequence[str]) -> None:

@@ -35,6 +35,7 @@ from leakmeter.auditors.auditor import (
 )
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.account import Account, Entry
+from leakmeter.auditors.information.directions import ConstantUpdatesError
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.findings import (
     WHOLE,
@@ -42,7 +43,7 @@ from leakmeter.auditors.information.findings import (
     alike_gaussians,
     in_all_coordinates,
 )
-from leakmeter.auditors.information.measure import ConstantUpdatesError, Look, check_whole, measure
+from leakmeter.auditors.information.measure import Look, check_whole, measure
 from leakmeter.auditors.information.per_client import most_directions
 from leakmeter.auditors.information.theory import Theory, round_bound
 from leakmeter.auditors.rng import stream
@@ -52,7 +53,9 @@ from leakmeter.auditors.sampling.round_sum import (
     fitting_sampler,
     is_due,
     noise_on_sum,
+    num_due,
 )
+from leakmeter.auditors.sampling.row_store import check_room, file_bytes
 
 _log = logging.getLogger("flwr")
 
@@ -133,6 +136,8 @@ class MutualInformation(Auditor):
             check_whole(self.sampler, project.dim, self.look.draws)
         if few := few_clients(project, 2, "its update is the sum; nothing hides it"):
             return said + few
+        if project.honest is not None:
+            check_room(file_bytes(self._fit_draws(project) * project.honest, project.dim))
         most = self._most_directions(project)
         if self.look.rank is None or most is None or most >= self.look.rank:
             return said
@@ -142,9 +147,23 @@ class MutualInformation(Auditor):
             f"{self.look.rank} directions: draws must be more for the others",
         ]
 
+    def trainings(self, project: Project) -> int:
+        """Return how many updates are drawn in all audited rounds, where clients train."""
+        if not self.sampler.asks_clients or project.honest is None or project.honest < 2:
+            return 0
+        fit = self._fit_draws(project)
+        if self.look.rank is not None and not fit:  # no direction can be looked along
+            return 0
+        updates = (fit + self.look.draws) * project.honest
+        return updates * num_due(project.num_rounds, self.every)
+
     def bind(self, messages: RoundMessages) -> None:
         """Show the sampler the round, whose messages it may send again."""
         self.sampler.bind(messages)
+
+    def replays(self, server_round: int) -> bool:
+        """Whether the sampler sends messages of this round again."""
+        return self.sampler.asks_clients and is_due(server_round, self.every)
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due; its bound counts in any case."""
@@ -240,6 +259,14 @@ class MutualInformation(Auditor):
         if self.look.rank is not None and "mine" not in self.look.estimators:
             return None
         return int(stream(self.seed, self.name, "target", server_round).choice(hidden))
+
+    def _fit_draws(self, project: Project) -> int:
+        """Return draws of each client that fix the directions; 0 without any."""
+        if self.look.rank is None or not project.honest:
+            return 0
+        most = self._most_directions(project)
+        rank = self.look.rank if most is None else min(self.look.rank, max(most, 0))
+        return self.look.fit_draws(rank, project.honest) if rank else 0
 
     def _most_directions(self, project: Project) -> int | None:
         """Return along how many directions a round without noise can be looked; None if unknown."""

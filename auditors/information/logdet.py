@@ -168,12 +168,17 @@ def principal_subspace(
     kept = np.cumsum(spectrum) / spectrum.sum()
     if share is not None:
         within("share", share, above=0.0, highest=1.0)
-        # The last steps of a cumulative sum may miss 1 by a rounding.
-        rank = 1 + int(np.searchsorted(kept, share * (1 - 1e-12)))
+        rank = num_directions(kept, share)
     assert rank is not None
     if not 1 <= rank <= len(spectrum):
         raise ValueError(f"rank must be in [1, {len(spectrum)}], the draws' own, got {rank}")
     return Subspace(np.ascontiguousarray(directions[:, :rank]), min(1.0, float(kept[rank - 1])))
+
+
+def num_directions(kept: Floats, share: float = 1.0) -> int:
+    """Return how many directions keep a share of the variance, from what the first k keep."""
+    # The last steps of a cumulative sum may miss 1 by a rounding.
+    return 1 + int(np.searchsorted(kept, share * (1 - 1e-12)))
 
 
 def subspace_information(sums_with: Rows, sums_without: Rows, subspace: Subspace) -> Information:
@@ -194,15 +199,16 @@ def subspace_information(sums_with: Rows, sums_without: Rows, subspace: Subspace
 def _principal(draws: Rows | Moments) -> tuple[Floats, Floats]:
     """Return the positive eigenvalues of the scatter, largest first, and their directions."""
     if isinstance(draws, Moments):
-        return _positive(*np.linalg.eigh(draws.scatter))
+        return positive(*np.linalg.eigh(draws.scatter))
     centred = draws - draws.mean(axis=0, dtype=np.float64)
     if len(draws) >= draws.shape[1]:
-        return _positive(*np.linalg.eigh(centred.T @ centred))
-    spectrum, left = _positive(*np.linalg.eigh(centred @ centred.T))
+        return positive(*np.linalg.eigh(centred.T @ centred))
+    spectrum, left = positive(*np.linalg.eigh(centred @ centred.T))
     return spectrum, centred.T @ left / np.sqrt(spectrum)
 
 
-def _positive(spectrum: Floats, directions: Floats) -> tuple[Floats, Floats]:
+def positive(spectrum: Floats, directions: Floats) -> tuple[Floats, Floats]:
+    """Return the eigenvalues above rounding, largest first, and their eigenvectors."""
     floor = len(spectrum) * np.finfo(np.float64).eps * spectrum[-1]
     real = spectrum > max(floor, 0.0)
     return spectrum[real][::-1], directions[:, real][:, ::-1]

@@ -17,16 +17,13 @@ from leakmeter.auditors._types import Floats, Vector, Watch
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import UnableError
 from leakmeter.auditors.finding import Game
+from leakmeter.auditors.information.directions import leading_directions
 from leakmeter.auditors.information.figure import Information
-from leakmeter.auditors.information.logdet import (
-    Subspace,
-    joint_information,
-    logdet_information,
-    principal_subspace,
-)
+from leakmeter.auditors.information.logdet import Subspace, joint_information, logdet_information
 from leakmeter.auditors.information.per_client import each_information, most_directions
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import ROUNDING, Stream, UpdateSampler, finite
+from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
+from leakmeter.auditors.sampling.row_store import RowStore
 
 if TYPE_CHECKING:
     from leakmeter.auditors.information.mine.estimator import NeuralEstimate
@@ -64,6 +61,10 @@ class Look:
             raise ValueError(f"estimators must be {allowed}, got {self.estimators!r}")
         within("critics", self.critics, lowest=2)
 
+    def fit_draws(self, rank: int, clients: int) -> int:
+        """Return draws that fix so many directions; more than asked for if clients are few."""
+        return max(self.fit, 1 + -(-3 * rank // clients))
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -82,10 +83,6 @@ class Measured:
     rank: int
     variance_kept: float
     neural: NeuralEstimate | None = None
-
-
-class ConstantUpdatesError(ValueError):
-    """No update varies in this game, so there is nothing to learn."""
 
 
 def measure(
@@ -126,7 +123,7 @@ def measure(
         x, y = drawn.pairs(one, look.draws, stream, noise_std)
         return _in_whole(x, y, one, sampler.game == "partition", look, seed)
     rank = _affordable(look.rank, look.draws, len(clients), sampler.game, noise_std)
-    fit = max(look.fit, 1 + -(-3 * rank // len(clients)))
+    fit = look.fit_draws(rank, len(clients))
     subspace = drawn.subspace(rank, fit, (*stream, "directions"))
     rows = drawn.along(subspace, look.draws, (*stream, "draws"))
     rank, kept = subspace.rank, subspace.variance_kept
@@ -246,18 +243,14 @@ class _Draws:
 
     def subspace(self, rank: int, draws: int, stream: Stream) -> Subspace:
         """Return the directions in which single updates vary most, on draws of their own."""
-        rows = np.concatenate(list(self._chunks("directions", draws, stream, None)))
-        halves = [_centred(rows[: draws // 2]), _centred(rows[draws // 2 :])]
-        both = _centred(rows)
-        if not (np.abs(both).max(initial=0.0) > 0):
-            raise ConstantUpdatesError("every update is the same in every draw of this game")
-        found = _leading(both, rank)
-        if not all(np.abs(half).max() > 0 for half in halves):
-            return found
-        # Directions look better on the draws they come from: the share is that of the other half.
-        first = _leading(halves[0], rank)
-        seen = float(np.square(halves[1] @ first.directions.astype(rows.dtype)).sum())
-        return Subspace(found.directions, seen / float(np.square(halves[1]).sum()))
+        self._watch("directions", 0.0)
+        rows = RowStore(draws * len(self._clients), self._model.size)
+        updates = self._sampler.updates(self._model, self._clients, draws, stream)
+        for done, row in enumerate(finite(updates), 1):
+            rows.add(row)
+            if done % len(self._clients) == 0:
+                self._watch("directions", done / len(rows))
+        return leading_directions(rows, draws, rank)
 
     def along(self, subspace: Subspace, draws: int, stream: Stream) -> Floats:
         """Return draws of all clients along the directions, (draws, clients, rank)."""
@@ -278,21 +271,6 @@ class _Draws:
             yield chunk
             done += len(chunk)
             self._watch(stage, done / draws)
-
-
-def _leading(rows: NDArray[np.floating[Any]], rank: int) -> Subspace:
-    """Return the leading directions of centred rows; as many as there are, if they are fewer."""
-    everything = principal_subspace(rows, share=1.0)
-    return Subspace(everything.directions[:, :rank], everything.variance_kept)
-
-
-def _centred(rows: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-    """Return draws less each client's own mean as rows of one matrix; rounding is set to 0."""
-    mean = rows.mean(axis=0, dtype=np.float64)
-    rest = rows - mean.astype(rows.dtype)
-    still = np.abs(rest).max(axis=0) <= ROUNDING * np.abs(mean)  # (clients, dim)
-    rest[:, still] = 0.0
-    return np.reshape(rest, (-1, rows.shape[-1]))
 
 
 def _unwatched(stage: str, share: float) -> None:

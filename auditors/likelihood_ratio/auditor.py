@@ -18,7 +18,7 @@ before testing, that the sum distinguishes. It is not a statement about a typica
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -43,9 +43,11 @@ from leakmeter.auditors.sampling.round_sum import (
     fitting_sampler,
     is_due,
     noise_on_sum,
+    num_due,
     rounding_on_sum,
     seen_sum,
 )
+from leakmeter.auditors.sampling.row_store import check_room
 
 _log = logging.getLogger("flwr")
 
@@ -105,20 +107,40 @@ class LikelihoodRatio(Auditor):
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited: they share the run's confidence."""
         self._played, self._constant = [], None
-        self._num_audits = -(-num_rounds // self.every) if self.every else 1
+        self._num_audits = num_due(num_rounds, self.every)
 
     def limits(self, project: Project) -> Sequence[str]:
-        """Say where updates cannot be resampled, or too few clients hide one another."""
+        """Say where updates cannot be resampled or stored, or too few clients hide one another."""
         check_noise_is_known(self.observer, project)
         said = list(self.sampler.limits(project))
         if few := few_clients(project, 2, "a sum hides a client only among others; not audited"):
             return said + few
+        if project.honest is not None:
+            check_room(self.effort.file_bytes(project.honest - 1, project.dim))
         then = "its Gaussian approximation is poor for so few; the lower bound holds"
         return said + few_clients(project, 4, then)
+
+    def trainings(self, project: Project) -> int:
+        """Return how many updates the game samples in all audited rounds, where clients train."""
+        if not self.sampler.asks_clients or project.honest is None or project.honest < 2:
+            return 0
+        updates = self.effort.updates(project.honest - 1, project.dim)
+        return updates * num_due(project.num_rounds, self.every)
 
     def bind(self, messages: RoundMessages) -> None:
         """Show the sampler the round, whose messages it may send again."""
         self.sampler.bind(messages)
+
+    def replays(self, server_round: int) -> bool:
+        """Whether the sampler sends messages of this round again."""
+        return self.sampler.asks_clients and is_due(server_round, self.every)
+
+    def truth_of(self, server_round: int, honest: Sequence[int]) -> Collection[int]:
+        """Return the target, if the round is audited."""
+        if not is_due(server_round, self.every):
+            return ()
+        target = self._chosen(honest, server_round)
+        return () if target is None else (target,)
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due."""

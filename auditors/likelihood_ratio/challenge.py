@@ -16,6 +16,7 @@ import numpy as np
 
 from leakmeter.auditors._types import AnyFloats, Floats, Vector
 from leakmeter.auditors.likelihood_ratio.sum_law import SumLaw
+from leakmeter.auditors.sampling.row_store import RowStore
 
 
 @dataclass(frozen=True)
@@ -23,34 +24,31 @@ class Challenge:
     """A pair of candidates and the direction that distinguishes them best.
 
     Attributes:
-        pair: Which of the candidates.
-        first: The one that a large score speaks for, (dim,).
-        second: The other.
-        direction: Σ⁻¹(first - second) over the separation: the model's scores have unit variance.
+        pair: Which of the candidates; a large score speaks for the first.
+        direction: Σ⁻¹(first - second) over the separation, (dim,): the model's scores have unit
+            variance.
+        shift: How far the first candidate's score is above the second's.
+        total: Sum of the two candidates' scores.
         modelled: Separation of the pair in standard deviations, as the model of the fit has it.
         law: That model.
     """
 
     pair: tuple[int, int]
-    first: Vector
-    second: Vector
     direction: Vector
+    shift: float
+    total: float
     modelled: float
     law: SumLaw
 
-    @property
-    def shift(self) -> float:
-        """How far the first candidate's score is above the second's."""
-        return float(self.direction @ (self.first - self.second))
 
-
-def challenge(candidates: AnyFloats, law: SumLaw) -> Challenge:
+def challenge(candidates: AnyFloats | RowStore, law: SumLaw) -> Challenge:
     """Return the pair of candidates, (m, dim), that the model sets farthest apart."""
     if len(candidates) < 2:
         raise ValueError(f"candidates must be at least 2, got {len(candidates)}")
+    rows = RowStore.of(candidates)
     # Around their own mean the products are small, and so is what cancels in the distances.
-    first, second = farthest(law.gram(candidates - candidates.mean(axis=0)))
-    return between(candidates[first], candidates[second], law, (first, second))
+    first, second = farthest(law.gram(rows, rows.mean()))
+    return between(rows.row(first), rows.row(second), law, (first, second))
 
 
 def between(
@@ -58,11 +56,13 @@ def between(
 ) -> Challenge:
     """Return the test between two given updates."""
     x, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    raw = law.solve(x - other)
+    gap = x - other
+    direction = law.solve(gap)
     # Equal candidates, or equal in all that the model knows of: nothing to distinguish.
-    separation = math.sqrt(max(float(raw @ (x - other)), 0.0))
-    direction = raw / separation if separation > 0 else np.zeros_like(raw)
-    return Challenge(pair, x, other, direction, separation, law)
+    separation = math.sqrt(max(float(direction @ gap), 0.0))
+    direction = direction / separation if separation > 0 else np.zeros_like(direction)
+    shift, total = float(direction @ gap), float(direction @ (x + other))
+    return Challenge(pair, direction, shift, total, separation, law)
 
 
 def farthest(gram: Floats) -> tuple[int, int]:

@@ -143,7 +143,7 @@ class Judge:
         test, mean, std = played.real
         if not (test.shift > 0 and std > 0):
             return []
-        middle = mean + float(test.direction @ (test.first + test.second)) / 2
+        middle = mean + test.total / 2
         ratio = test.shift / std**2 * (float(test.direction @ seen) - middle)
         separation = test.shift / std
         rule = (

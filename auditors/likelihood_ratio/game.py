@@ -7,30 +7,21 @@ and the scores of the trials come out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from leakmeter.auditors._types import AnyFloats, Vector, Watch
+from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.likelihood_ratio.challenge import Challenge, between, challenge
-from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
-from leakmeter.auditors.likelihood_ratio.sum_law import (
-    DenseLaw,
-    DualLaw,
-    NothingMovesError,
-    SumLaw,
-)
-from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import ROUNDING, Stream, UpdateSampler, finite
+from leakmeter.auditors.likelihood_ratio.span import Span
+from leakmeter.auditors.likelihood_ratio.sum_law import NothingMovesError, SumLaw
+from leakmeter.auditors.likelihood_ratio.sums import Sums, fit_draws, is_dense, span_draws
+from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
+from leakmeter.auditors.sampling.row_store import RowStore, file_bytes
 
-# Up to this dimension the span of the others' updates is sampled, if the fit had so many updates
-# of each client: fewer do not show what a sum never reaches.
-_MOST_SPANNED, _PER_CLIENT = 1000, 60
 # Draws without an exception below which nothing is said about what never happens. By the rule of
 # three, 60 of them leave at most 3/60 = 5 % with 95 % confidence.
 ENOUGH_DRAWS: Final = 60
@@ -57,6 +48,26 @@ class Effort:
     def __post_init__(self) -> None:
         for name, lowest in (("fit", 10), ("candidates", 2), ("pilot", 10), ("trials", 20)):
             within(name, getattr(self, name), lowest=lowest)
+
+    def updates(self, others: int, dim: int) -> int:
+        """Return how many updates a game samples, in the game "rerun".
+
+        Args:
+            others: Clients beside the target.
+            dim: Coordinates of an update.
+        """
+        each = fit_draws(self.fit, others)
+        draws = each + 2 * self.pilot + self.trials
+        if is_dense(self.fit, dim):
+            draws += span_draws(dim, others * (each - 1) + 1, others)
+        return self.candidates + others * draws
+
+    def file_bytes(self, others: int, dim: int) -> int:
+        """Return how large the temporary files of a game are."""
+        counts = [self.candidates, self.candidates + 1]
+        if not is_dense(self.fit, dim):
+            counts.append(others * fit_draws(self.fit, others))
+        return sum(file_bytes(count, dim) for count in counts)
 
 
 @dataclass(frozen=True)
@@ -158,7 +169,7 @@ def duel(
     if not others or target in others:
         raise ValueError(f"others must be clients beside the target {target}, got {list(others)}")
     watch = watch or _unwatched
-    sums = _Sums(sampler, model, others, watch)
+    sums = Sums(sampler, model, others, watch)
     added = math.hypot(noise_std, rounding_std)
     watch("fit", 0.0)
     try:
@@ -169,9 +180,9 @@ def duel(
         raise ConstantSumError(draws, sums.moved(draws, (*stream, "test"))) from None
     watch("candidates", 0.0)
     drawn = (*stream, "candidates")
-    rows = np.concatenate(list(finite(sampler.sample(model, [target], effort.candidates, drawn))))[
-        :, 0
-    ]
+    rows = RowStore(effort.candidates, model.size)
+    for row in finite(sampler.updates(model, [target], effort.candidates, drawn)):
+        rows.add(row)
     tests = [challenge(rows, law) for law in laws]
     sums.sampler = sampler.apart(target, drawn, sorted({i for t in tests for i in t.pair}))
     pilot = sums.along(tests, effort.pilot, (*stream, "pilot"), added)
@@ -189,7 +200,9 @@ def duel(
     # Both worlds share the distribution of the others: it depends on neither candidate, or it
     # leaves out the records of both.
     sums.sampler = sampler.apart(target, drawn, sorted(test.pair))
-    span, part = sums.span(test, (*stream, "span")) if noise_std == 0 else (None, None)
+    span, part = None, None
+    if noise_std == 0:
+        span, part = sums.span(test, _gap(rows, test.pair), (*stream, "span"))
     if part is not None and np.linalg.norm(part) <= _ROUNDED * rounding_std:
         part = None
     scores, along_part = sums.trials(test, part, effort.trials, (*stream, "test"), added)
@@ -207,173 +220,28 @@ def duel(
     )
 
 
-class _Sums:
-    """Draws of the others' sum, as models of its distribution or as scores along directions."""
-
-    def __init__(
-        self, sampler: UpdateSampler, model: Vector, others: Sequence[int], watch: Watch
-    ) -> None:
-        self.sampler = sampler
-        self._model, self._others, self._watch = model, others, watch
-        self._rows: NDArray[np.float32] | None = None  # samples that span all there is
-
-    def laws(self, updates: int, stream: Stream, noise_std: float) -> list[SumLaw]:
-        """Return models of the sum, in the forms that so many sampled updates allow."""
-        free = self.sampler.free
-        dim = self._model.size if free is None else free.size
-        each = max(-(-updates // len(self._others)), 3)  # so that every client has its turns
-        if updates >= 2 * dim:
-            draws = each if self.sampler.game == "rerun" else max(updates, 3 * len(self._others))
-            moments = self.sampler.moments(self._model, self._others, draws, stream)
-            if not np.isfinite(moments.mean).all():
-                raise DivergedError
-            return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
-        rows = self._spread(each, stream)
-        freedom = len(rows) - len(self._others)
-        law = DualLaw.fit(rows, free=free, noise_std=noise_std, freedom=freedom)
-        self._rows = rows if law.is_saturated else None
-        return [law, law.leading(len(rows) // 4)]
-
-    def moved(self, draws: int, stream: Stream) -> int:
-        """Return in how many draws some client's update differs from that of the first draw."""
-        moved, first = 0, None
-        chunks = self.sampler.sample(self._model, self._others, draws, stream)
-        for chunk in self._watched(str(stream[-1]), chunks, draws):
-            first = chunk[0] if first is None else first
-            far = np.abs(chunk - first) > self._rounding(first)  # (draws, clients, dim)
-            moved += int(far.any(axis=(1, 2)).sum())
-        return moved
-
-    def _rounding(self, updates: AnyFloats) -> AnyFloats:
-        """Return how much equal updates, (..., dim), may seem to differ.
-
-        An update is a difference of models, so its error is relative to the model. A small
-        coordinate is a sum of larger terms, so it is also relative to the whole update.
-        """
-        size = np.sqrt(np.mean(np.square(updates), axis=-1, keepdims=True))
-        return ROUNDING * np.maximum(np.maximum(np.abs(updates), size), np.abs(self._model))
-
-    def _spread(self, draws: int, stream: Stream) -> NDArray[np.float32]:
-        """Return rows whose covariance is that of the sum, from single updates.
-
-        Each client's draws are centred by their own mean. Clients that partition one data set are
-        dependent; one factor for all coordinates models that.
-        """
-        chunks = self.sampler.sample(self._model, self._others, draws, stream)
-        watched = self._watched(str(stream[-1]), chunks, draws)
-        drawn = np.concatenate(list(watched), dtype=np.float32)
-        mean = drawn.mean(axis=0, dtype=np.float64)
-        drawn -= mean.astype(np.float32)
-        for client, centre in enumerate(mean):  # what rounding has left of a constant is none
-            still = np.abs(drawn[:, client]).max(axis=0) <= self._rounding(centre)
-            drawn[:, client, still] = 0.0
-        factor = 1.0
-        if self.sampler.game == "partition":
-            independent = np.einsum("ijk,ijk->k", drawn, drawn, dtype=np.float64)
-            moves = independent > 0
-            together = (drawn.sum(axis=1, dtype=np.float64) ** 2).sum(axis=0)
-            factor = float((together[moves] / independent[moves]).mean()) if moves.any() else 1.0
-        rows = drawn.reshape(-1, drawn.shape[-1])
-        rows *= np.float32(math.sqrt(factor * (len(rows) - 1) / (draws - 1)))
-        return rows
-
-    def span(self, test: Challenge, stream: Stream) -> tuple[Span, Vector | None]:
-        """Return how a pair's difference relates to the others' span, and its part beyond it.
-
-        The part, (dim,), is None where the samples show none. Without samples that span everything
-        there is, only coordinates that never move count. Large models would take too many samples
-        to say more.
-        """
-        gap, rows = test.first - test.second, self._rows
-        dim, enough = test.law.kept.size, _PER_CLIENT * len(self._others)
-        if isinstance(test.law, DenseLaw) and dim <= _MOST_SPANNED and test.law.samples >= enough:
-            rows = self._spread(max(3 + 2 * dim // len(self._others), _PER_CLIENT + 1), stream)
-        if rows is not None:
-            tracker = SpanTracker(gap.size, affine=False)
-            tracker.add(rows)
-            found = tracker.outside(gap)
-            return found, tracker.beyond(gap) if found.separated else None
-        free = np.arange(gap.size) if self.sampler.free is None else self.sampler.free
-        idle = np.setdiff1d(free, test.law.kept)
-        part = np.zeros_like(gap)
-        part[idle] = gap[idle]
-        length, left = float(np.linalg.norm(gap)), float(np.linalg.norm(part))
-        found = Span(
-            dim=free.size,
-            samples=test.law.samples,
-            rank=test.law.kept.size,
-            complete=False,
-            norm=length,
-            residual_norm=left,
-            idle_columns=idle.size,
-            idle_norm=left,
-            noise=1e-5 * length,
-        )
-        return found, part if found.separated else None
-
-    def along(
-        self, tests: Sequence[Challenge], draws: int, stream: Stream, noise_std: float
-    ) -> NDArray[np.float64]:
-        """Return the sum's component along each test, with noise, (draws, tests)."""
-        project = np.stack([test.direction for test in tests], axis=1)
-        return _noised(self._projected(project, draws, stream), project, stream, noise_std)
-
-    def trials(
-        self, test: Challenge, part: Vector | None, draws: int, stream: Stream, noise_std: float
-    ) -> tuple[Vector, Vector]:
-        """Return the scores of the test with noise, (draws,), and the component along a part.
-
-        The component is without noise. It is empty where there is no part.
-        """
-        project = test.direction[:, None]
-        asked = project if part is None else np.stack([test.direction, _unit(part)], axis=1)
-        found = self._projected(asked, draws, stream)
-        return _noised(found[:, :1], project, stream, noise_std)[:, 0], found[:, 1:].ravel()
-
-    def _projected(
-        self, project: NDArray[np.float64], draws: int, stream: Stream
-    ) -> NDArray[np.float64]:
-        """Return draws of the sum times a matrix (dim, k), (draws, k)."""
-        chunks = self.sampler.sums(self._model, self._others, draws, stream, project=project)
-        found = np.concatenate(list(self._watched(str(stream[-1]), chunks, draws)))
-        return np.asarray(found, dtype=np.float64)
-
-    def _watched(self, stage: str, chunks: Iterator[AnyFloats], draws: int) -> Iterator[AnyFloats]:
-        done = 0
-        for chunk in finite(chunks):
-            yield chunk
-            done += len(chunk)
-            self._watch(stage, done / draws)
-
-
-def _noised(
-    scores: NDArray[np.float64], project: NDArray[np.float64], stream: Stream, noise_std: float
-) -> NDArray[np.float64]:
-    """Return scores (draws, k) with the noise on the sum, along the columns of `project`."""
-    if noise_std == 0:
-        return scores
-    # Noise along fixed directions is Gaussian with their inner products as covariance.
-    root = np.linalg.qr(project, mode="r")
-    normals = numbers(0, *stream, "noise").standard_normal((len(scores), len(root)))
-    return np.asarray(scores + noise_std * normals @ root)
-
-
 def _beyond(part: Vector, span: Span, along: Vector) -> Beyond:
     """Return how long a part of the difference is, and how many sums moved along it."""
     moved = np.abs(along - np.median(along)) > span.noise
     return Beyond(float(np.linalg.norm(part)) / span.norm, int(moved.sum()))
 
 
-def _unit(vector: Vector) -> Vector:
-    return vector / np.linalg.norm(vector)
+def _gap(rows: RowStore, pair: tuple[int, int]) -> Vector:
+    """Return the difference of two candidates, (dim,)."""
+    first, second = (rows.row(index).astype(np.float64) for index in pair)
+    return np.asarray(first - second)
 
 
-def _against(really: Vector, rows: AnyFloats, law: SumLaw) -> Challenge:
+def _against(really: Vector, rows: RowStore, law: SumLaw) -> Challenge:
     """Return the test of the true update against the candidate farthest from it."""
-    gram = law.gram(np.concatenate([really[None].astype(rows.dtype), rows]) - rows.mean(axis=0))
+    both = RowStore(1 + len(rows), really.size, rows.row(0).dtype)
+    both.add(really)
+    for index in range(len(rows)):
+        both.add(rows.row(index))
+    gram = law.gram(both, rows.mean())
     distances = np.diagonal(gram)[1:] - 2 * gram[0, 1:]
     index = int(distances.argmax())
-    return between(really, rows[index], law, (-1, index))
+    return between(really, rows.row(index), law, (-1, index))
 
 
 def _ratio(shift: float, std: float) -> float:

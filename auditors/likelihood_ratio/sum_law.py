@@ -6,12 +6,16 @@ Estimator for Large-dimensional Covariance Matrices, Lemmas 3.2-3.4, say how far
 shrinks correlations towards zero and leaves the variances alone: the coordinates of an update
 have very different scales, and a target of equal variances would drown the small ones.
 Coordinates that never move in the samples are left out: the model knows nothing of them.
+
+Samples of `DualLaw` and candidates may be in a file (`RowStore`). Products over all coordinates are
+then added up block by block; in memory there is one block.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +25,7 @@ from scipy.linalg.lapack import dpocon
 
 from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector
 from leakmeter.auditors.sampler import ROUNDING, Moments
+from leakmeter.auditors.sampling.row_store import RowStore
 
 
 class NothingMovesError(ValueError):
@@ -55,8 +60,8 @@ class SumLaw(Protocol):
         """Which form this is, in words."""
         ...
 
-    def gram(self, rows: AnyFloats) -> Floats:
-        """Return rows Σ⁻¹ rowsᵀ, (m, m), for rows (m, dim)."""
+    def gram(self, rows: AnyFloats | RowStore, centre: AnyFloats | None = None) -> Floats:
+        """Return rows Σ⁻¹ rowsᵀ, (m, m), for rows (m, dim), less a centre (dim,) if given."""
         ...
 
     def solve(self, vector: AnyFloats) -> Vector:
@@ -109,9 +114,9 @@ class DenseLaw:
         factor, shrinkage, condition = _factored(matrix, shrinkage)
         return cls(kept, moments.count, shrinkage, condition, std, factor)
 
-    def gram(self, rows: AnyFloats) -> Floats:
+    def gram(self, rows: AnyFloats | RowStore, centre: AnyFloats | None = None) -> Floats:
         """Return rows Σ⁻¹ rowsᵀ."""
-        scaled = (rows[:, self.kept] / self.std).T
+        scaled = (_taken(RowStore.of(rows), self.kept, centre) / self.std).T
         white = solve_triangular(self.factor, scaled, lower=True, overwrite_b=True)
         return np.asarray(white.T @ white)
 
@@ -137,7 +142,7 @@ class DualLaw:
     shrinkage: float
     condition: float
     root: NDArray[np.float32]  # (kept,): √D
-    white: NDArray[np.float32]  # (samples, kept): centred samples in units of √D
+    white: RowStore  # (samples, kept): centred samples in units of √D
     mix: Floats  # (rank, samples)
     inside: Vector  # (rank,), ascending
     freedom: int  # directions that the samples could have shown
@@ -147,7 +152,7 @@ class DualLaw:
     @classmethod
     def fit(
         cls,
-        sums: AnyFloats,
+        sums: AnyFloats | RowStore,
         *,
         free: Indices | None = None,
         noise_std: float = 0.0,
@@ -157,35 +162,32 @@ class DualLaw:
         """Return the model of the rows of `sums`, (samples, dim).
 
         Args:
-            sums: Samples of the sum.
+            sums: Samples of the sum. Those in a file are overwritten.
             free: Coordinates to consider; None for all.
             noise_std: Standard deviation of noise that is added to every coordinate of the sum.
             shrinkage: In [0, 1]; None lets Ledoit and Wolf decide.
             freedom: Degrees of freedom of the samples, where they are fewer than one less than
                 the samples; they decide about the shrinkage.
         """
-        count = len(sums)
-        if count < 3:
+        rows = RowStore.of(sums)
+        if (count := len(rows)) < 3:
             raise ValueError(f"sums must hold at least 3 samples, got {count}")
-        mean = sums.mean(axis=0, dtype=np.float64)
-        own = _variance(sums, mean)
-        own = np.where(own > (ROUNDING * mean) ** 2, own, 0.0)
+        mean, own = _mean_and_variance(rows)
         kept = _moving(own + noise_std**2, free)
-        std = np.sqrt(own[kept] + noise_std**2)
-        white = np.empty((count, kept.size), dtype=np.float32)  # no second copy of `sums` is made
-        for row, out in zip(sums, white, strict=True):
-            out[:] = (row[kept] - mean[kept]) / std
-        ratio = own[kept] / std**2
+        own = own[kept]
+        std = np.sqrt(own + noise_std**2)
+        white = rows.changed(partial(_whitened, kept=kept, mean=mean, std=std))
+        ratio = own / std**2
         if shrinkage is None:
-            products = (white @ white.T).astype(np.float64)
+            products = _products(white)
             square = float((products**2).sum()) / (count - 1) ** 2
             quartic = float((np.diagonal(products) ** 2).sum())
             free_count = count if freedom is None else freedom + 1
             shrinkage = _intensity(square, ratio, free_count, quartic * free_count / count)
         shrinkage = min(max(shrinkage, _LEAST), 1.0)
         rest = np.sqrt(1 - (1 - shrinkage) * ratio)  # √D in units of std
-        white /= rest.astype(np.float32)
-        values, vectors = eigh((white @ white.T).astype(np.float64))
+        white = white.changed(partial(_divided, units=rest.astype(np.float32)))
+        values, vectors = eigh(_products(white))
         values, vectors = values[::-1], vectors[:, ::-1]
         rank = int((values > values[0] * 1e-6).sum())
         spread = 1 + (1 - shrinkage) / (count - 1) * values[:rank]  # of Σ along the basis
@@ -218,24 +220,32 @@ class DualLaw:
             form=f"{rank} leading directions",
         )
 
-    def gram(self, rows: AnyFloats) -> Floats:
+    def gram(self, rows: AnyFloats | RowStore, centre: AnyFloats | None = None) -> Floats:
         """Return rows Σ⁻¹ rowsᵀ."""
-        scaled = rows[:, self.kept].astype(np.float32, copy=False)  # a copy, by the indices
-        scaled /= self.root
-        along = (scaled @ self.white.T) @ self.mix.T
-        products = (along * (self.inside - self.outside)) @ along.T
-        if self.outside:
-            products += (scaled @ scaled.T) * self.outside
-        return np.asarray(products)
+        rows = RowStore.of(rows)
+        crossed, products = np.zeros((len(rows), self.samples)), np.zeros((len(rows),) * 2)
+        for at, white in self.white.blocks():
+            scaled = _taken(rows, self.kept[at], centre).astype(np.float32, copy=False)
+            scaled /= self.root[at]
+            crossed += scaled @ white.T
+            if self.outside:
+                products += (scaled @ scaled.T) * self.outside
+        along = crossed @ self.mix.T
+        return np.asarray((along * (self.inside - self.outside)) @ along.T + products)
 
     def solve(self, vector: AnyFloats) -> Vector:
         """Return Σ⁻¹ vector, zero outside `kept`."""
         out = np.zeros(vector.size)
         # Single precision throughout, or numpy would make a double of all samples.
         scaled = (vector[self.kept] / self.root).astype(np.float32)
-        along = (self.inside - self.outside) * (self.mix @ (self.white @ scaled))
-        within = (along @ self.mix).astype(np.float32) @ self.white
-        out[self.kept] = (self.outside * scaled + within) / self.root
+        crossed = np.zeros(self.samples)
+        for at, white in self.white.blocks():
+            crossed += white @ scaled[at]
+        along = (self.inside - self.outside) * (self.mix @ crossed)
+        weights = (along @ self.mix).astype(np.float32)
+        for at, white in self.white.blocks():
+            within = weights @ white
+            out[self.kept[at]] = (self.outside * scaled[at] + within) / self.root[at]
         return out
 
 
@@ -243,17 +253,55 @@ class DualLaw:
 _LEAST = 1e-4
 
 
-def _variance(rows: AnyFloats, mean: Vector) -> Vector:
-    """Return the variances without a centred copy of the rows."""
-    total = np.zeros(mean.size)
-    for row in rows:
-        total += (row - mean) ** 2
-    return total / (len(rows) - 1)
+def _mean_and_variance(rows: RowStore) -> tuple[Vector, Vector]:
+    """Return both for each coordinate, without a centred copy; what is rounding counts as 0."""
+    mean, own = np.empty(rows.shape[1]), np.zeros(rows.shape[1])
+    for at, block in rows.blocks():
+        mean[at] = block.mean(axis=0, dtype=np.float64)
+        for row in block:
+            own[at] += (row - mean[at]) ** 2
+        own[at] /= len(rows) - 1
+        own[at] = np.where(own[at] > (ROUNDING * mean[at]) ** 2, own[at], 0.0)
+    return mean, own
+
+
+def _whitened(
+    at: slice, block: AnyFloats, *, kept: Indices, mean: Vector, std: Vector
+) -> NDArray[np.float32]:
+    """Return the kept ones of some columns, centred and in units of `std`, (samples, kept)."""
+    here = slice(*np.searchsorted(kept, (at.start, at.stop)))
+    columns = kept[here]
+    centre, places = mean[columns], columns - at.start
+    white = np.empty((len(block), columns.size), dtype=np.float32)  # no second copy of `block`
+    for row, out in zip(block, white, strict=True):
+        out[:] = (row[places] - centre) / std[here]
+    return white
+
+
+def _divided(at: slice, block: AnyFloats, *, units: NDArray[np.float32]) -> AnyFloats:
+    block /= units[at]
+    return block
+
+
+def _products(rows: RowStore) -> Floats:
+    """Return rows rowsᵀ, (samples, samples)."""
+    total = np.zeros((len(rows), len(rows)))
+    for _, block in rows.blocks():
+        total += block @ block.T
+    return total
+
+
+def _taken(rows: RowStore, columns: Indices, centre: AnyFloats | None) -> AnyFloats:
+    """Return a copy of these columns of all rows, (m, columns), less the centre."""
+    found = rows.take(columns)
+    if centre is not None:
+        found -= centre[columns]
+    return found
 
 
 def _moving(variance: Vector, free: Indices | None) -> Indices:
     """Return the coordinates that the samples move at all."""
-    kept = np.flatnonzero(variance > 0) if free is None else free[variance[free] > 0]
+    kept = np.flatnonzero(variance > 0) if free is None else np.sort(free[variance[free] > 0])
     if not kept.size:
         raise NothingMovesError("samples must move at least one coordinate, got none that moves")
     return np.asarray(kept, dtype=np.int64)

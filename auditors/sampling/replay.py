@@ -19,10 +19,12 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import Project, RoundMessages, UnableError
+from leakmeter.auditors.auditor import Project, RoundMessages, RoundView, UnableError
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.remarks import noise_around
+from leakmeter.auditors.hook.seat import Sends
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.moments import Reruns
@@ -31,10 +33,15 @@ from leakmeter.auditors.sampling.moments import Reruns
 # the round's own, and a mask belongs to one upload.
 _LEFT_OUT: Final = (wire.CANARY, wire.TAP, wire.MASK, wire.SUM_ORDER)
 _MOST_BYTES = 2**26
+_MOST_REPLIES = 2**28  # bytes of the replies that are waited for together
 _SAID_EVERY = 30.0  # seconds between lines about a long replay
 _NOISE = (
     "replays keep a client's own noise in its candidate updates, where it hides nothing: sample "
     "with leakmeter.clients.CohortSampler where clients add noise"
+)
+_OUTSIDE = (
+    "canary_mod puts back what clients keep in context.state; what their app keeps elsewhere, in "
+    "files or global variables, moves on with each replay"
 )
 _log = logging.getLogger("flwr")
 
@@ -71,17 +78,22 @@ class ReplaySampler(UpdateSampler):
     of every client that is asked for. Client apps that seed themselves by the round give the same
     update again, and are told; an app that knows of audits mixes `replay_number(content)`, which
     differs from draw to draw, into its seeds. Apart from that a draw of a foreign app is fresh
-    whatever the stream says. A client app that keeps state of its own is moved on by a replay.
+    whatever the stream says.
+
+    Clients must list `canary_mod`: after a replay it puts the state in their context back. What an
+    app keeps elsewhere, in files or global variables, moves on.
 
     Args:
         seed: Names the replays for apps that know of audits.
-        timeout: Seconds to wait for the replies of one draw.
+        timeout: Seconds to wait for the replies of one draw. Clients of a large model are asked one
+            after the other, as many at once as 256 MB of replies allow, and each has so long.
         simulated: Whether all nodes are simulated, so that a round with secure aggregation may be
             replayed without it. Clients whose masking is required still refuse.
         chunk: Most updates held at once; None takes what 64 MB hold.
     """
 
     game: Final[Game] = "rerun"
+    asks_clients: Final = True
 
     def __init__(
         self,
@@ -97,6 +109,7 @@ class ReplaySampler(UpdateSampler):
             raise ValueError(f"chunk must be at least 1, got {chunk}")
         self._seed, self._timeout, self._simulated = seed, timeout, simulated
         self._chunk = chunk
+        self._sends: Sends = "models"
         self._round: _Round | None = None
         self._last: dict[int, tuple[int, bytes]] = {}  # client -> replay number, digest of update
         self._trained, self._said = 0, 0.0
@@ -131,6 +144,27 @@ class ReplaySampler(UpdateSampler):
             raise ReplayError(_NOISE)
         return ()
 
+    def for_round(self, view: RoundView) -> ReplaySampler:
+        """Check what clients have answered before any of them trains again.
+
+        Raises:
+            ReplayError: A client does not list `canary_mod`, or a mod adds noise.
+        """
+        honest = set(view.replies) - set(view.instructed)
+        if missing := sorted(honest - set(view.answers)):
+            raise ReplayError(
+                f"client {missing[0]} does not list canary_mod, which puts a client's state back "
+                "after a replay: list it in the client app, ClientApp(mods=[canary_mod])"
+            )
+        if (name := noise_around(view.answers)) is not None:
+            raise ReplayError(
+                f"{name} adds noise to each replayed update, where it hides nothing: audit with "
+                "canaries alone, or sample with leakmeter.clients.CohortSampler"
+            )
+        self._sends = view.sends
+        _log.info("round %d is replayed: %s", view.server_round, _OUTSIDE)
+        return self
+
     def sample(
         self,
         model: Vector,
@@ -148,9 +182,18 @@ class ReplaySampler(UpdateSampler):
         """
         step = self._step(model.size, len(clients))
         for at in range(first, first + draws, step):
-            numbers = range(at, min(at + step, first + draws))
-            rows = np.stack([self._draw(model, clients, (*stream, draw)) for draw in numbers])
-            yield rows if project is None else rows @ project
+            rows = []
+            for draw in range(at, min(at + step, first + draws)):
+                updates = self._draw(model, clients, (*stream, draw))
+                rows.append(np.stack([u if project is None else u @ project for u in updates]))
+            yield np.stack(rows)
+
+    def updates(
+        self, model: Vector, clients: Sequence[int], draws: int, stream: Stream
+    ) -> Iterator[NDArray[np.float64]]:
+        """Yield the same updates one by one; no more than a few replies are held at once."""
+        for draw in range(draws):
+            yield from self._draw(model, clients, (*stream, draw))
 
     def moments(self, model: Vector, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
         """Return the moments of the sum from `draws` replays of each client."""
@@ -171,20 +214,48 @@ class ReplaySampler(UpdateSampler):
         most = self._chunk or _MOST_BYTES // (8 * dim)
         return max(1, most // max(clients, 1))
 
-    def _draw(self, model: Vector, clients: Sequence[int], path: Stream) -> NDArray[np.float64]:
-        """Let all clients train once more and return their weighted updates."""
+    def _draw(
+        self, model: Vector, clients: Sequence[int], path: Stream
+    ) -> Iterator[NDArray[np.float64]]:
+        """Let all clients train once more and yield their weighted updates."""
         bound = self._round
         if bound is None:
             raise ReplayError("replays need a round: call bind(...) before sampling")
         if missing := [client for client in clients if client not in bound.orders]:
             raise ValueError(f"clients must be of the round {sorted(bound.orders)}, got {missing}")
         number = derive(self._seed, "replay", *path) >> 65  # a record holds 63 bits
+        at_once, repeated = max(1, _MOST_REPLIES // _reply_bytes(bound.layout)), 0
+        for first in range(0, len(clients), at_once):
+            asked = clients[first : first + at_once]
+            contents = self._replies(bound, asked, model, number)
+            for client in asked:
+                content = contents.pop(client)
+                update = _trained(client, content, bound.layout)
+                if self._sends == "models":
+                    update -= model
+                repeated += self._is_repeated(client, update, number)
+                update *= wire.weight(content, bound.weight_key)
+                yield update
+        # One constant client among others, with a single record perhaps, hides nobody but harms
+        # nothing.
+        if repeated and repeated == len(clients):
+            raise ReplayError(
+                f"client {clients[0]} gave the same update twice, and so did all that were asked: "
+                "they have no randomness of their own (full batches, a single record), or seed it "
+                "by the round, so replays cannot show the distribution of their updates; in the "
+                "second case let the client app mix leakmeter.replay_number(message.content) into "
+                "its seed"
+            )
+
+    def _replies(
+        self, bound: _Round, clients: Sequence[int], model: Vector, number: int
+    ) -> dict[int, RecordDict]:
+        """Return what some clients answer to a replay."""
         asked = {bound.orders[client].node: client for client in clients}
         messages = [_message(bound, bound.orders[client], model, number) for client in clients]
-        replies = bound.grid.send_and_receive(messages, timeout=self._timeout)
         contents: dict[int, RecordDict] = {}
         reasons: dict[int, str] = {}
-        for reply in replies:
+        for reply in bound.grid.send_and_receive(messages, timeout=self._timeout):
             client = asked.get(reply.metadata.src_node_id)
             if client is not None and reply.has_content():
                 contents[client] = reply.content
@@ -192,10 +263,7 @@ class ReplaySampler(UpdateSampler):
                 reasons[client] = reply.error.reason or f"error code {reply.error.code}"
         _check_complete(clients, contents, reasons)
         self._say_progress(len(clients))
-        updates = {c: _trained(c, contents[c], bound.layout) - model for c in clients}
-        self._check_random(updates, number)
-        weights = {c: wire.weight(contents[c], bound.weight_key) for c in clients}
-        return np.stack([weights[client] * updates[client] for client in clients])
+        return contents
 
     def _say_progress(self, trained: int) -> None:
         """Say now and then that the run is alive: an audit may train more than the run itself."""
@@ -204,25 +272,12 @@ class ReplaySampler(UpdateSampler):
             self._said = now
             _log.info("replaying: %d trainings of this round so far", self._trained)
 
-    def _check_random(self, updates: Mapping[int, Vector], number: int) -> None:
-        """Raise if another replay of a client has given the same update."""
-        repeated = []
-        for client, update in updates.items():
-            digest = hashlib.sha256(update.tobytes()).digest()
-            last = self._last.get(client)
-            if last is not None and last[0] != number and last[1] == digest:
-                repeated.append(client)
-            self._last[client] = (number, digest)
-        # One constant client among others, with a single record perhaps, hides nobody but harms
-        # nothing.
-        if repeated and len(repeated) == len(updates):
-            raise ReplayError(
-                f"client {repeated[0]} gave the same update twice, and so did all that were asked: "
-                "they have no randomness of their own (full batches, a single record), or seed it "
-                "by the round, so replays cannot show the distribution of their updates; in the "
-                "second case let the client app mix leakmeter.replay_number(message.content) into "
-                "its seed"
-            )
+    def _is_repeated(self, client: int, update: Vector, number: int) -> bool:
+        """Whether another replay of a client has given the same update."""
+        digest = hashlib.sha256(update.data).digest()
+        last = self._last.get(client)
+        self._last[client] = (number, digest)
+        return last is not None and last[0] != number and last[1] == digest
 
 
 def _order(message: Message) -> _Order:
@@ -244,6 +299,12 @@ def _message(bound: _Round, order: _Order, model: Vector, number: int) -> Messag
         content[key] = bound.layout.restore(model, wire.arrays(content))
     content[wire.REPLAY] = wire.replay_record(number)
     return Message(content, order.node, order.message_type, group_id=order.group_id)
+
+
+def _reply_bytes(layout: Layout) -> int:
+    """Return how large the arrays of a reply are, without those that nobody audits."""
+    widths = (np.dtype(kind).itemsize for kind in layout.dtypes)
+    return sum(size * width for size, width in zip(layout.sizes, widths, strict=True))
 
 
 def _trained(client: int, content: RecordDict, layout: Layout) -> Vector:

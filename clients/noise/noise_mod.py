@@ -17,6 +17,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
+from leakmeter.auditors.hook.seat import passed_on
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import clip, gaussian
 
@@ -89,7 +90,7 @@ class NoiseMod:
         done = ConfigRecord({"clip-norm": norm, "share-std": std})
         key = wire.arrays_key(reply.content)
         content = RecordDict({key: arrays, "metrics": metrics, wire.NOISE: done})
-        return Message(content, reply_to=message)
+        return Message(passed_on(reply.content, content), reply_to=message)
 
     def _allowed(self, order: ConfigRecord) -> tuple[float, float]:
         """Return the clip norm and noise that the order asks for, if the owner allows them."""

@@ -16,11 +16,12 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
+from leakmeter.auditors.hook.seat import passed_on
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.participant import Participant, Policy, RefusedError
-from leakmeter.clients.secure_sum.quantise import NotFiniteError, Quantiser
+from leakmeter.clients.secure_sum.quantise import HeavyError, NotFiniteError, Quantiser
 from leakmeter.clients.secure_sum.wire import (
     get_by_number,
     get_keys_of_peers,
@@ -35,6 +36,7 @@ from leakmeter.clients.secure_sum.wire import (
 )
 
 _log = logging.getLogger("flwr")
+_HEAVY = "the weight is above max_weight: raise max_weight of Masked to the most that a client has"
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ class MaskMod:
         after, masked = opened.upload(vector, quantiser.ring)
         # Last, since an exception after it would leave a client that thinks it has uploaded.
         context.state[wire.MASK] = put_participant(after)
-        return Message(put_upload(masked, quantiser.ring), reply_to=message)
+        upload = put_upload(masked, quantiser.ring)
+        return Message(passed_on(reply.content, upload), reply_to=message)
 
     def _rounding(self, server_round: int, context: Context) -> np.random.Generator:
         """Return the source of the stochastic rounding."""
@@ -183,9 +186,9 @@ def _difference(layout: Layout, trained: ArrayRecord, sent: ArrayRecord) -> Vect
     layout.check(trained)
     update = np.empty(layout.dim)
     parts = np.split(update, np.cumsum(layout.sizes)[:-1])
-    for name, part in zip(layout.names, parts, strict=True):
-        after, before = trained[name].numpy().ravel(), sent[name].numpy().ravel()
-        np.subtract(after, before, out=part, dtype=np.float64)
+    pairs = zip(layout.arrays_in(trained), layout.arrays_in(sent), parts, strict=True)
+    for after, before, part in pairs:
+        np.subtract(after.numpy().ravel(), before.numpy().ravel(), out=part, dtype=np.float64)
     return update
 
 
@@ -211,6 +214,8 @@ def _encode(
         _log.error("secure sum: this client stays out of the round: %s", error)
         if isinstance(error, NotFiniteError):
             raise
+        if isinstance(error, HeavyError):  # a setting of the server's, and the most common mistake
+            raise RefusedError(_HEAVY) from None
         raise RefusedError(
             "update, weight or a metric is missing or out of range; the client's own log says which"
         ) from None

@@ -31,6 +31,10 @@ _MAX_LEVELS = 1 << 40
 _CHUNK = 1 << 14
 
 
+class HeavyError(ValueError):
+    """A weight is above the largest that the sum has room for."""
+
+
 class NotFiniteError(ValueError):
     """An update or a metric holds NaN or an infinity: training has diverged."""
 
@@ -260,7 +264,8 @@ class Quantiser:
     def _weight_units(self, weight: float) -> int:
         least, most = self.weight_unit, self.max_weight
         if not least <= weight <= most:
-            raise ValueError(f"weight must be in [{least:g}, {most:g}], got {weight}")
+            kind = HeavyError if most < weight < math.inf else ValueError
+            raise kind(f"weight must be in [{least:g}, {most:g}], got {weight}")
         return round(weight / self.weight_unit)
 
     def _metric_units(

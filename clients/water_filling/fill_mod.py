@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call
+from leakmeter.auditors.hook.seat import passed_on
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class FillMod:
         metrics = MetricRecord({wire.get_text(order, "weight-key"): 1})
         key, arrays = wire.arrays_key(reply.content), wire.arrays(reply.content)
         content = RecordDict({key: arrays, "metrics": metrics, wire.FILLED: done})
-        return Message(content, reply_to=message)
+        return Message(passed_on(reply.content, content), reply_to=message)
 
 
 fill_mod = FillMod()

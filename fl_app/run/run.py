@@ -13,9 +13,11 @@ from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
 from leakmeter.auditors import Audited, Finding, Limitation, RunWarning
+from leakmeter.auditors.auditor import DamagedError
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
+from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run.budget import charge, statement
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
@@ -61,6 +63,8 @@ def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
             num_rounds=config.rounds,
             evaluate_fn=lambda _, model: task.evaluate(model),
         )
+    except DamagedError as error:
+        raise ConfigError(f"resume needs the files of the run: {error}") from None
     finally:  # what was released counts, however the run ends
         if charge(config, strategy, folder.path) is not None:
             progress.say(statement(config))
@@ -110,8 +114,10 @@ def _audited(
         config=config.to_mapping(),
         rounds_done=_rounds_done(kept),
         on_round=keep,
-        limitations=_open_updates(strategy),
+        sends="models",
     )
+    audited.logs_verdict = False  # the summary prints it
+    audited.add_limitations(*_open_updates(strategy))
     if kept is not None:
         audited.restore(kept["audit"])
     return audited

@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook import seat, wire
 from leakmeter.auditors.hook.chain import client_of, pattern, weight_key
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
@@ -275,7 +275,7 @@ class Noised(Wrapper):
         nodes = [m.metadata.src_node_id for m in replies]
         # The audit, which is outermost, has put its orders into our messages by now. A canary
         # moves from seat to seat, so the rounds of the seats say nothing about its own.
-        orders = wire.canaries(self._messages)
+        orders = seat.canaries(self._messages)
         self._spending.add(
             self._release(step),
             [known.get(node, node) for node in nodes],

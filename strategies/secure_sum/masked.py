@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook import seat, wire
 from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
@@ -185,7 +185,7 @@ class Masked(Wrapper):
         try:
             survivors, mean = self._sum(current, replies)
         except AbandonedError as reason:
-            self._abandon(str(reason))
+            self._abandon(f"{reason}{_complaint(current.exchange)}")
             return None, None
         self._facts = RoundFacts(
             aggregate=mean.mean,
@@ -200,7 +200,7 @@ class Masked(Wrapper):
         if mean.saturated:
             _log.warning("%d coordinates were clipped to fit the secure sum", mean.saturated)
         # The audit, which is outermost, has put its orders into our messages by now.
-        seats = len(wire.canaries(current.exchange.messages[n] for n in survivors))
+        seats = len(seat.canaries(current.exchange.messages[n] for n in survivors))
         self._tally = self._tally.with_round(len(survivors), current.plan, seats=seats)
         bearable = current.plan.bearable(len(survivors) - seats)
         replies = self._synthetic(current, survivors, mean, bearable)
@@ -236,9 +236,11 @@ class Masked(Wrapper):
         try:
             plan = self._topology.plan(len(keys))
         except ValueError as error:
+            listed = "" if keys else "; does the client app list mask_mod, as its first mod?"
             raise AbandonedError(
                 f"{len(keys)} of {len(exchange.messages)} clients have announced keys: {error}"
-                + (f"; one failed in stage {exchange.complaint}" if exchange.complaint else "")
+                + _complaint(exchange)
+                + listed
             ) from None
         cohort = MaskedCohort(exchange.session, keys, plan.draw(sorted(keys)), plan.threshold)
         boxes = exchange.boxes(cohort)
@@ -303,6 +305,11 @@ class Masked(Wrapper):
         _log.warning("secure sum abandoned, the model stays as it is: %s", reason)
         self._tally = self._tally.with_abandoned()
         self._facts = RoundFacts(abandoned=reason)
+
+
+def _complaint(exchange: Exchange) -> str:
+    """Return what a client that failed has said, as the end of a sentence."""
+    return f"; one failed in stage {exchange.complaint}" if exchange.complaint else ""
 
 
 def check_is_inside(wrapper: Wrapper) -> None:

@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors.finding import Bound, Finding
-from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook import seat, wire
 from leakmeter.auditors.hook.chain import client_of, weight_key, wrappers
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
@@ -212,7 +212,7 @@ class Filled(Wrapper):
         known = client_of(self.strategy) or {}
         nodes = [message.metadata.src_node_id for message in replies]
         # The audit, which is outermost, has put its orders into our messages by now.
-        orders = wire.canaries(self._messages)
+        orders = seat.canaries(self._messages)
         noted = _Sum(
             tuple(known.get(node, node) for node in nodes),
             max(self._grain, *(outcome.step for outcome in outcomes)),

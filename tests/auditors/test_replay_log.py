@@ -178,7 +178,11 @@ def test_a_new_run_leaves_nothing_of_an_old_one(tmp_path: Path) -> None:
         "round-000001.npz",
         "round-000002.npz",
     ]
-    assert json.loads((tmp_path / "plan.json").read_text()) == {"dim": 128, "num_rounds": 4}
+    assert json.loads((tmp_path / "plan.json").read_text()) == {
+        "dim": 128,
+        "num_rounds": 4,
+        "first_round": 1,
+    }
 
 
 def test_a_resumed_run_keeps_its_rounds_and_replaces_those_run_again(tmp_path: Path) -> None:

@@ -83,10 +83,23 @@ def test_a_configuration_that_is_no_json_is_refused_before_the_run(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "report.json"])
 def test_a_record_that_is_already_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("precious")
-    with pytest.raises(FileExistsError, match=f"without a run log, got .*{name}"):
-        RunLog(tmp_path, {})
-    assert (tmp_path / name).read_text() == "precious"
+    taken = tmp_path / "run"
+    for folder in (taken, tmp_path / "run-2"):
+        folder.mkdir()
+        (folder / name).write_text("precious")
+    log = RunLog(taken, {})
+    assert log.folder == tmp_path / "run-3"  # the next free name
+    log.add(line(1))
+    assert log.finish([], []).parent == tmp_path / "run-3"
+    for folder in (taken, tmp_path / "run-2"):
+        assert (folder / name).read_text() == "precious"
+        assert len(list(folder.iterdir())) == 1
+
+
+def test_the_name_of_a_run_is_in_its_report(tmp_path: Path) -> None:
+    assert strict(RunLog(tmp_path / "a", {}).finish([], []).read_text())["name"] is None
+    named = RunLog(tmp_path / "b", {}, name="night run").finish([], [])
+    assert strict(named.read_text())["name"] == "night run"
 
 
 def test_a_resumed_record_drops_what_comes_after_the_checkpoint(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import time
 import venv
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.metadata import distribution
 from pathlib import Path
 
 from tests.helpers.project import BIN, ROOT
@@ -42,6 +43,41 @@ def flower_home(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_ADDRESS": "local",  # else a cluster that somebody left behind is looked for
     }
+
+
+def own_ports() -> dict[str, str]:
+    """Return the variables of a local SuperLink that shares its ports with no other."""
+    return {
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
+    }
+
+
+def superlinks(home: Path) -> list[int]:
+    """Return the processes that serve this Flower home and no other."""
+    # -ww: the whole line, however narrow the terminal is thought to be.
+    listed = subprocess.run(
+        ["ps", "-axwwo", "pid=,command="], capture_output=True, text=True, check=True
+    )
+    rows = [line.split(maxsplit=1) for line in listed.stdout.splitlines()]
+    return [
+        int(row[0])
+        for row in rows
+        if len(row) == 2 and "flower-superlink" in row[1] and str(home) in row[1]
+    ]
+
+
+def end_superlinks(home: Path) -> int:
+    """End the SuperLinks of this Flower home and return how many there were."""
+    found = superlinks(home)
+    for pid in found:
+        os.kill(pid, signal.SIGTERM)
+    try:
+        wait_until(lambda: not superlinks(home), seconds=30)
+    except AssertionError:
+        for pid in superlinks(home):
+            os.kill(pid, signal.SIGKILL)
+    return len(found)
 
 
 def run(
@@ -148,12 +184,12 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def bare_python(folder: Path, *hidden: str) -> Path:
+def bare_python(folder: Path, *hidden: str, pip: bool = False) -> Path:
     """Return a Python with the libraries of this one but without this project.
 
     Modules named in `hidden` cannot be imported either.
     """
-    venv.create(folder, with_pip=False)
+    venv.create(folder, with_pip=pip)
     python = folder / "bin/python"
     own = site_packages(python)
     # A folder named in a .pth file is not searched for .pth files of its own, which is where an
@@ -165,7 +201,26 @@ def bare_python(folder: Path, *hidden: str) -> Path:
     return python
 
 
+def add_programs(python: Path, library: str) -> None:
+    """Write the console scripts of a library of ours into the environment of another Python."""
+    for entry in distribution(library).entry_points.select(group="console_scripts"):
+        call = f"import sys\nfrom {entry.module} import {entry.attr}\nsys.exit({entry.attr}())\n"
+        program = python.parent / entry.name
+        program.write_text(f"#!{python}\n{call}")
+        program.chmod(0o755)
+
+
 def site_packages(python: Path) -> Path:
     """Return where an environment has its packages."""
     inside = "import sysconfig; print(sysconfig.get_path('purelib'))"
     return Path(subprocess.check_output([python, "-c", inside], text=True).strip())
+
+
+def open_files(folder: Path) -> int:
+    """Return how many files of a folder this process has open, also those without a name.
+
+    0 where the system has no list of them.
+    """
+    links = Path("/proc/self/fd")
+    there = links.iterdir() if links.exists() else ()
+    return sum(str(folder) in str(one.readlink()) for one in there if one.exists())

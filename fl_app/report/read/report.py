@@ -86,6 +86,7 @@ class Report:
         limitations: What auditors cannot see or show in this project.
         warnings: Reasons to doubt the run itself.
         glossary: Each assumption of the findings with its sentence.
+        name: What the run is called, if somebody named it.
     """
 
     schema: Schema
@@ -97,6 +98,7 @@ class Report:
     limitations: tuple[Limitation, ...]
     warnings: tuple[RunWarning, ...]
     glossary: Mapping[str, str]
+    name: str | None = None
 
 
 def read(hint: Any, values: Any, where: str = "") -> Any:

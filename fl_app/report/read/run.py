@@ -102,6 +102,7 @@ def _finished(folder: Path, path: Path) -> Run:
         report: Report = _read(Report, values, path)
         known = {f.name: getattr(report, f.name) for f in fields(report)}
         _check_rounds(report.rounds, path)
+        known["name"] = report.name or folder.name
         known["findings"] = tuple(_explained(f, report.glossary) for f in report.findings)
         return replace(run, **{k: v for k, v in known.items() if k not in ("schema", "glossary")})
     if schema == FIRST:

@@ -421,12 +421,12 @@ def test_the_score_of_a_canary_does_not_move_with_the_coins_of_others() -> None:
     def silence_all_but_first(view: RoundView) -> RoundView:
         return replace(view, instructed={c: o for c, o in view.instructed.items() if o.id == 0})
 
-    states = []
+    scores = []
     for change in (silence_all_but_first, lambda view: view):
         auditor = OneShotCanaries(seats=10)
         play(auditor, dim=200, rounds=2, change=change)
-        states.append(auditor.state()["transcript"]["products"])
-    assert np.array_equal(states[0], states[1])
+        scores.append(auditor._transcript.final()[0])
+    assert np.array_equal(scores[0], scores[1])
 
 
 def test_the_score_moves_with_the_released_model() -> None:
@@ -470,12 +470,17 @@ def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
         ({}, 99, 4, "at least 100 parameters for canaries, got 99"),
         ({"canaries": 9}, 100, 4, r"at most seats x rounds = 8 .* got 9 x 1"),
         ({"canaries": 3, "repetitions": 3}, 100, 4, r"at most seats x rounds = 8 .* got 3 x 3"),
-        ({"repetitions": 5}, 100, 4, r"with at least 2 canaries, got 1 x 5"),
+        (
+            {"repetitions": 5},
+            100,
+            4,
+            r"canaries need .* 5 rounds, got 2 seats and 4",
+        ),
         (
             {"seats": 4, "repetitions": 5},
             100,
             4,
-            "repetitions must be at most the rounds, 4, got 5",
+            "canaries need .* 5 rounds, got 4 seats and 4 rounds",
         ),
     ],
 )

@@ -105,11 +105,13 @@ def same(a: ArrayRecord, b: ArrayRecord) -> bool:
 def test_the_whole_chain_trains_like_plain_fedavg(federation: Any) -> None:
     fed = federation()
     plain = chosen().start(fed.grid, fed.arrays(), 3)
-    audited = Audited(Through(chosen()), [Silent()]).start(fed.grid, fed.arrays(), 3)
+    audited = Audited(Through(chosen()), [Silent()], sends="models").start(
+        fed.grid, fed.arrays(), 3
+    )
     assert same(plain.arrays, audited.arrays)
     assert plain.train_metrics_clientapp == audited.train_metrics_clientapp
     masking = federation(mods=[MaskMod(allow_tap=True, seed=0), tap_mod, canary_mod])
-    whole = Audited(Masked(Through(chosen())), [Silent()])
+    whole = Audited(Masked(Through(chosen())), [Silent()], sends="models")
     layout = Layout.of(fed.arrays())
     np.testing.assert_allclose(  # a secure sum is the mean up to its rounding
         layout.flatten(whole.start(masking.grid, fed.arrays(), 3).arrays),
@@ -135,7 +137,9 @@ def test_the_whole_chain_trains_like_plain_fedavg(federation: Any) -> None:
 def test_other_strategies_train_as_without_it(federation: Any, make: Any) -> None:
     fed = federation()
     plain = chosen(make()).start(fed.grid, fed.arrays(), 3)
-    audited = Audited(Through(chosen(make())), [Spy()]).start(fed.grid, fed.arrays(), 3)
+    audited = Audited(Through(chosen(make())), [Spy()], sends="models").start(
+        fed.grid, fed.arrays(), 3
+    )
     assert same(plain.arrays, audited.arrays)
 
 
@@ -148,7 +152,7 @@ def test_it_works_around_flowers_own_privacy_wrapper(federation: Any) -> None:
     inner = DifferentialPrivacyServerSideFixedClipping(
         chosen(), noise_multiplier=0.0, clipping_norm=0.5, num_sampled_clients=6
     )
-    Audited(inner, [spy]).start(fed.grid, arrays, 2)
+    Audited(inner, [spy], sends="models").start(fed.grid, arrays, 2)
     moved = [np.linalg.norm(view.released - view.sent) for view in spy.views]
     assert len(moved) == 2
     assert max(moved) <= 0.5 + 1e-6
@@ -167,19 +171,20 @@ def test_a_loop_of_its_own_is_kept_however_deep(federation: Any, depth: int) -> 
     strategy: Strategy = OwnLoop()
     for _ in range(depth):
         strategy = Through(strategy)
-    result = Audited(strategy, [spy]).start(fed.grid, fed.arrays(), 4, extra="known to its start")
+    audited = Audited(strategy, [spy], sends="models", metrics=True)
+    result = audited.start(fed.grid, fed.arrays(), 4, extra="known to its start")
     assert [view.server_round for view in spy.views] == [1, 2, 3, 4]
     assert "spy.moved" in result.train_metrics_clientapp[4]
 
 
 def test_further_arguments_reach_the_inner_start(federation: Any) -> None:
     fed, inner = federation(), OwnLoop()
-    Audited(inner, []).start(fed.grid, fed.arrays(), 1, extra=1)
+    Audited(inner, [], sends="models").start(fed.grid, fed.arrays(), 1, extra=1)
     assert "extra" in inner.options
 
 
 def test_a_strategy_inside_keeps_its_attributes_to_itself() -> None:
-    audited = Audited(OwnLoop(), [])
+    audited = Audited(OwnLoop(), [], sends="models")
     assert audited.strategy.favourite == "blue"
     with pytest.raises(AttributeError, match="'Audited' object has no attribute 'favourite'"):
         _ = audited.favourite
@@ -195,7 +200,7 @@ class Broken(FedAvg):
 @pytest.mark.parametrize("strategy", [FedAvg, Broken])
 def test_hooks_are_taken_away_also_after_an_exception(federation: Any, strategy: Any) -> None:
     fed = federation()
-    audited = Audited(Through(Through(strategy(**NO_EVALUATION))), [Spy()])
+    audited = Audited(Through(Through(strategy(**NO_EVALUATION))), [Spy()], sends="models")
     inside = list(chain(audited.strategy))
     before = [set(vars(held)) for held in inside]
     if strategy is Broken:
@@ -213,7 +218,9 @@ def test_a_broken_start_leaves_no_line_for_the_next_one(federation: Any) -> None
         if server_round == 2:
             raise RuntimeError("no evaluation today")
 
-    audited = Audited(chosen(), [], on_round=lambda line, _: lines.append(line.server_round))
+    audited = Audited(
+        chosen(), [], on_round=lambda line, _: lines.append(line.server_round), sends="models"
+    )
     with pytest.raises(RuntimeError, match="no evaluation today"):
         audited.start(fed.grid, fed.arrays(), 3, evaluate_fn=evaluate)
     assert lines == [1]
@@ -229,12 +236,12 @@ def test_a_broken_start_leaves_no_line_for_the_next_one(federation: Any) -> None
         Through,
         chosen,
         lambda s: DifferentialPrivacyServerSideFixedClipping(s, 1.0, 1.0, 6),
-        lambda s: Audited(s, []),
+        lambda s: Audited(s, [], sends="models"),
     ],
 )
 def test_inside_another_wrapper_it_refuses_to_run(federation: Any, around: Any) -> None:
     fed = federation()
-    strategy = around(Audited(FedAvg(**NO_EVALUATION), [Spy()]))
+    strategy = around(Audited(FedAvg(**NO_EVALUATION), [Spy()], sends="models"))
     with pytest.raises(RuntimeError, match="Audited must be outermost"):
         strategy.start(fed.grid, fed.arrays(), 1)
     assert not [kind for kind, *_ in fed.seen if kind == "train"]  # before anybody trained
@@ -245,7 +252,7 @@ def test_inside_another_wrapper_it_refuses_to_run(federation: Any, around: Any) 
 
 def test_views_show_model_replies_and_mean(federation: Any) -> None:
     fed, spy = federation(), Spy()
-    Audited(Through(chosen(size=4)), [spy]).start(fed.grid, fed.arrays(), 2)
+    Audited(Through(chosen(size=4)), [spy], sends="models").start(fed.grid, fed.arrays(), 2)
     layout = Layout.of(fed.arrays())
     assert spy.begun == [(132, 2)]
     first, second = spy.views
@@ -267,7 +274,7 @@ def test_views_show_model_replies_and_mean(federation: Any) -> None:
 def test_the_mean_is_weighted_as_the_strategy_weights(federation: Any) -> None:
     fed, spy = federation(weight_key="share"), Spy()
     inner = FedAvg(weighted_by_key="share", **NO_EVALUATION)
-    Audited(Through(chosen(inner)), [spy]).start(fed.grid, fed.arrays(), 1)
+    Audited(Through(chosen(inner)), [spy], sends="models").start(fed.grid, fed.arrays(), 1)
     (view,) = spy.views
     assert view.facts.total_weight == sum(10 * (c + 1) for c in range(6))
     np.testing.assert_allclose(view.released - view.sent, view.facts.aggregate, atol=1e-6)
@@ -275,13 +282,13 @@ def test_the_mean_is_weighted_as_the_strategy_weights(federation: Any) -> None:
 
 def test_without_chosen_clients_are_numbered_by_node(federation: Any) -> None:
     fed, spy = federation(), Spy()
-    Audited(FedAvg(**NO_EVALUATION), [spy]).start(fed.grid, fed.arrays(), 1)
+    Audited(FedAvg(**NO_EVALUATION), [spy], sends="models").start(fed.grid, fed.arrays(), 1)
     assert list(spy.views[0].replies) == list(range(6))
 
 
 def test_plain_updates_are_collected_where_an_auditor_wants_them(federation: Any) -> None:
     fed, spy = federation(), Spy(wants_truth=True)
-    Audited(Through(chosen(size=4)), [spy]).start(fed.grid, fed.arrays(), 2)
+    Audited(Through(chosen(size=4)), [spy], sends="models").start(fed.grid, fed.arrays(), 2)
     for view in spy.views:
         assert list(view.truth) == list(view.replies)
         for client in view.truth:
@@ -290,14 +297,14 @@ def test_plain_updates_are_collected_where_an_auditor_wants_them(federation: Any
 
 def test_nothing_is_collected_where_nobody_wants_it(federation: Any) -> None:
     fed, spy = federation(), Spy()
-    Audited(chosen(), [spy]).start(fed.grid, fed.arrays(), 1)
+    Audited(chosen(), [spy], sends="models").start(fed.grid, fed.arrays(), 1)
     assert spy.views[0].truth == {}
     assert len(fed.seen) == 6
 
 
 def test_a_canary_reaches_the_sum_along_the_auditors_own_vector(federation: Any) -> None:
     fed, spy = federation(), Spy(seats=2)
-    Audited(Through(chosen()), [spy]).start(fed.grid, fed.arrays(), 3)
+    Audited(Through(chosen()), [spy], sends="models").start(fed.grid, fed.arrays(), 3)
     # From round 2 on FedAvg's counter is a float; the canary must not shift because of it.
     for view in spy.views:
         assert sorted(view.instructed) == [0, 1]
@@ -311,13 +318,13 @@ def test_canary_seats_keep_their_weight(federation: Any) -> None:
     fed = federation()
     spies = [Spy(seats=2), Spy()]
     for spy in spies:
-        Audited(chosen(), [spy]).start(fed.grid, fed.arrays(), 1)
+        Audited(chosen(), [spy], sends="models").start(fed.grid, fed.arrays(), 1)
     assert spies[0].views[0].facts.total_weight == spies[1].views[0].facts.total_weight
 
 
 def test_two_auditors_never_get_the_same_seat(federation: Any) -> None:
     fed, one, two = federation(), Spy("one", seats=2), Spy("another", seats=3)
-    Audited(chosen(size=6), [one, two]).start(fed.grid, fed.arrays(), 2)
+    Audited(chosen(size=6), [one, two], sends="models").start(fed.grid, fed.arrays(), 2)
     for view, free in zip(one.views, two.chosen, strict=True):
         seats = {c: order.seed for c, order in view.instructed.items()}
         assert seats == {0: 3, 1: 3, 2: 7, 3: 7, 4: 7}  # the spies' seeds
@@ -328,7 +335,7 @@ def test_one_shot_canaries_find_themselves_in_a_federation_without_noise(federat
     fed = federation(10)
     auditor = OneShotCanaries(seats=5)
     strategy = Chosen(FedAvg(**NO_EVALUATION), FixedSize(8), num_clients=10, seed=1)
-    audited = Audited(strategy, [auditor])
+    audited = Audited(strategy, [auditor], sends="models")
     audited.start(fed.grid, fed.arrays(), 12)
     assert not audited.failures
     headline = next(
@@ -381,7 +388,7 @@ def test_an_auditor_that_fails_is_left_out_and_training_goes_on(
     federation: Any, tmp_path: Path, where: str, failure: str
 ) -> None:
     fed, spy = federation(), Spy()
-    audited = Audited(chosen(), [Failing(where), spy], out=tmp_path)
+    audited = Audited(chosen(), [Failing(where), spy], out=tmp_path, sends="models")
     result = audited.start(fed.grid, fed.arrays(), 3)
     assert len(result.train_metrics_clientapp) == 3
     assert len(spy.views) == 3
@@ -393,7 +400,7 @@ def test_an_auditor_that_fails_is_left_out_and_training_goes_on(
 
 def test_an_auditor_that_cannot_begin_is_an_error_before_anything_is_sent(federation: Any) -> None:
     fed = federation()
-    audited = Audited(chosen(), [OneShotCanaries(seats=1, canaries=50)])
+    audited = Audited(chosen(), [OneShotCanaries(seats=1, canaries=50)], sends="models")
     with pytest.raises(ValueError, match="canaries x repetitions must be at most"):
         audited.start(fed.grid, fed.arrays(), 3)
     assert not fed.seen
@@ -402,7 +409,7 @@ def test_an_auditor_that_cannot_begin_is_an_error_before_anything_is_sent(federa
 def test_clients_that_fail_are_missing_from_the_view(federation: Any) -> None:
     fed = federation(fails=lambda server_round, client: client == 0 and server_round == 2)
     spy = Spy(seats=2, wants_truth=True)
-    Audited(chosen(), [spy]).start(fed.grid, fed.arrays(), 3)
+    Audited(chosen(), [spy], sends="models").start(fed.grid, fed.arrays(), 3)
     assert [next(iter(view.replies)) for view in spy.views] == [0, 1, 0]
     assert [sorted(view.instructed) for view in spy.views] == [[0, 1], [1], [0, 1]]
     assert [len(view.truth) for view in spy.views] == [6, 5, 6]
@@ -417,6 +424,7 @@ def test_a_round_in_which_all_fail_releases_nothing(federation: Any, tmp_path: P
         [spy, OneShotCanaries(seats=2)],
         out=tmp_path,
         on_round=lambda _, model: models.append(model),
+        sends="models",
     )
     result = audited.start(fed.grid, fed.arrays(), 3)
     empty = spy.views[1]
@@ -442,16 +450,18 @@ class Deaf(GridWrapper):
 
 def test_nobody_replying_is_a_round_like_any_other(federation: Any) -> None:
     fed, spy = federation(), Spy(seats=1)
-    result = Audited(FedAvg(**NO_EVALUATION), [Silent()]).start(Deaf(fed.grid), fed.arrays(), 2)
+    result = Audited(FedAvg(**NO_EVALUATION), [Silent()], sends="models").start(
+        Deaf(fed.grid), fed.arrays(), 2
+    )
     assert not result.train_metrics_clientapp  # as without the hook
-    Audited(FedAvg(**NO_EVALUATION), [spy]).start(Deaf(fed.grid), fed.arrays(), 2)
+    Audited(FedAvg(**NO_EVALUATION), [spy], sends="models").start(Deaf(fed.grid), fed.arrays(), 2)
     assert [len(view.replies) for view in spy.views] == [0, 0]
 
 
 def test_a_round_that_sends_nothing_asks_nobody_to_play(federation: Any) -> None:
     fed, spy = federation(), Spy(seats=1)
     none = FedAvg(fraction_train=0.0, fraction_evaluate=0.0)
-    audited = Audited(none, [spy])
+    audited = Audited(none, [spy], sends="models")
     audited.start(fed.grid, fed.arrays(), 2)
     assert spy.chosen == []
     assert len(spy.views) == 2
@@ -462,7 +472,7 @@ def test_a_client_that_sends_nans_does_not_stop_the_training(federation: Any) ->
     fed = federation()
     trained = fed.trained
     fed.trained = lambda c, a: {k: np.asarray(v * np.nan) for k, v in trained(c, a).items()}
-    audited = Audited(chosen(), [OneShotCanaries(seats=2)])
+    audited = Audited(chosen(), [OneShotCanaries(seats=2)], sends="models")
     result = audited.start(fed.grid, fed.arrays(), 2)
     assert len(result.train_metrics_clientapp) == 2
     assert audited.failures == []
@@ -474,9 +484,16 @@ def test_a_client_that_sends_nans_does_not_stop_the_training(federation: Any) ->
 # What is written and counted.
 
 
+def test_flowers_metrics_stay_clean_unless_findings_are_asked_for(federation: Any) -> None:
+    fed = federation()
+    result = Audited(chosen(), [Spy()]).start(fed.grid, fed.arrays(), 2)
+    plain = chosen().start(fed.grid, fed.arrays(), 2)
+    assert result.train_metrics_clientapp == plain.train_metrics_clientapp
+
+
 def test_findings_appear_in_flowers_result_beside_the_clients_metrics(federation: Any) -> None:
     fed, spy = federation(), Spy()
-    audited = Audited(chosen(), [spy])
+    audited = Audited(chosen(), [spy], sends="models", metrics=True)
     result = audited.start(fed.grid, fed.arrays(), 2)
     plain = chosen().start(fed.grid, fed.arrays(), 2)
     for server_round, view in enumerate(spy.views, start=1):
@@ -494,7 +511,7 @@ def test_metrics_of_all_evaluations_are_noted_in_the_line_of_their_round(
     def evaluate(server_round: int, _: ArrayRecord) -> MetricRecord | None:
         return None if server_round == 3 else MetricRecord({"loss": float(server_round)})
 
-    audited = Audited(chosen(FedAvg()), [], out=tmp_path)
+    audited = Audited(chosen(FedAvg()), [], out=tmp_path, sends="models")
     result = audited.start(fed.grid, fed.arrays(), 3, evaluate_fn=evaluate)
     assert list(result.evaluate_metrics_serverapp) == [0, 1, 2]
     rounds = json.loads((tmp_path / "report.json").read_text())["rounds"]
@@ -507,7 +524,9 @@ def test_metrics_of_all_evaluations_are_noted_in_the_line_of_their_round(
 
 def test_the_report_is_complete(federation: Any, tmp_path: Path) -> None:
     fed = federation()
-    audited = Audited(chosen(), [OneShotCanaries(seats=3)], out=tmp_path, config={"seed": 1})
+    audited = Audited(
+        chosen(), [OneShotCanaries(seats=3)], out=tmp_path, config={"seed": 1}, sends="models"
+    )
     audited.start(fed.grid, fed.arrays(), 4)
     report = json.loads((tmp_path / "report.json").read_text())
     assert {"schema", "config", "rounds", "findings", "failures"} <= set(report)
@@ -523,7 +542,11 @@ def test_the_report_is_complete(federation: Any, tmp_path: Path) -> None:
 def test_rounds_of_an_interrupted_run_are_counted_on_everywhere(federation: Any) -> None:
     fed, spy, evaluated, lines = federation(), Spy(), [], []
     audited = Audited(
-        chosen(FedAvg(), size=3), [spy], rounds_done=4, on_round=lambda line, _: lines.append(line)
+        chosen(FedAvg(), size=3),
+        [spy],
+        rounds_done=4,
+        on_round=lambda line, _: lines.append(line),
+        sends="models",
     )
     audited.start(
         fed.grid, fed.arrays(), num_rounds=6, evaluate_fn=lambda r, _: evaluated.append(r)
@@ -541,7 +564,9 @@ def test_rounds_of_an_interrupted_run_are_counted_on_everywhere(federation: Any)
 
 def test_a_finished_run_only_reports_again(federation: Any) -> None:
     fed, spy = federation(), Spy()
-    Audited(chosen(), [spy], rounds_done=3).start(fed.grid, fed.arrays(), num_rounds=3)
+    Audited(chosen(), [spy], rounds_done=3, sends="models").start(
+        fed.grid, fed.arrays(), num_rounds=3
+    )
     assert spy.views == []
     assert not fed.seen
 
@@ -551,7 +576,7 @@ def test_a_resumed_audit_finds_the_same_as_one_without_a_break(federation: Any) 
         return [OneShotCanaries(seats=3, seed=4), Failing("observe")]
 
     fed = federation()
-    whole = Audited(chosen(), auditors())
+    whole = Audited(chosen(), auditors(), sends="models")
     whole.start(fed.grid, fed.arrays(), 5)
 
     saved: dict[int, Any] = {}
@@ -559,10 +584,11 @@ def test_a_resumed_audit_finds_the_same_as_one_without_a_break(federation: Any) 
         chosen(),
         auditors(),
         on_round=lambda line, model: saved.update({line.server_round: (first.state(), model)}),
+        sends="models",
     )
     first.start(fed.grid, fed.arrays(), 5)
     state, model = saved[3]
-    second = Audited(chosen(), auditors(), rounds_done=3)
+    second = Audited(chosen(), auditors(), rounds_done=3, sends="models")
     second.restore(state)
     second.start(fed.grid, model, 5)
     assert whole.findings()[-len(second.findings()) :] == second.findings()
@@ -572,18 +598,18 @@ def test_a_resumed_audit_finds_the_same_as_one_without_a_break(federation: Any) 
 
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match=r"different names, got \['spy', 'spy'\]"):
-        Audited(FedAvg(), [Spy(), Spy()])
+        Audited(FedAvg(), [Spy(), Spy()], sends="models")
     with pytest.raises(ValueError, match="rounds_done must be at least 0, got -1"):
-        Audited(FedAvg(), [], rounds_done=-1)
+        Audited(FedAvg(), [], rounds_done=-1, sends="models")
 
 
 def test_a_client_app_without_canary_mod_is_noticed(federation: Any, caplog: Any) -> None:
     there, missing = federation(), federation(mods=[])
     audited = {}
     for name, made in {"there": there, "missing": missing}.items():
-        audited[name] = Audited(chosen(), [OneShotCanaries(seats=3, seed=4)])
+        audited[name] = Audited(chosen(), [OneShotCanaries(seats=3, seed=4)], sends="models")
         audited[name].start(made.grid, made.arrays(), num_rounds=4)
-        warned = "is canary_mod in the client app?" in caplog.text
+        warned = "no client answered for canary_mod" in caplog.text
         assert warned == (name == "missing")
     # Without the mod nothing was played: to call that "epsilon 0" would be false comfort.
     kinds = {f.kind for f in audited["missing"].findings() if f.auditor == "one-shot"}
@@ -603,7 +629,7 @@ def test_every_auditor_is_shown_the_messages_of_a_round_before_they_are_sent(
                 raise RuntimeError("not this one")
 
     fed, spy = federation(), Binding()
-    audited = Audited(FedAvg(**NO_EVALUATION), [spy])
+    audited = Audited(FedAvg(**NO_EVALUATION), [spy], sends="models")
     audited.start(fed.grid, fed.arrays(), 3)
     assert sorted(bound[0].by_client) == list(range(6))
     assert np.array_equal(bound[0].sent, spy.views[0].sent)

@@ -24,7 +24,7 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.health import Health
-from leakmeter.auditors.hook.open_round import NO_TRUTH
+from leakmeter.auditors.hook.remarks import NO_TRUTH
 from leakmeter.clients import MaskMod, NoiseMod
 from leakmeter.strategies import Central, Chosen, FixedClip, FixedSize, Local, Masked, Noised
 from tests.helpers.findings import finding
@@ -185,7 +185,7 @@ MODS = [MaskMod(required=False, allow_tap=True, seed=0), tap_mod, canary_mod]
 
 def warned(of: Any, strategy: Any, auditors: Any = (), **more: Any) -> dict[str, tuple[int, int]]:
     """Return the warnings of two rounds."""
-    audited = Audited(strategy, list(auditors), **more)
+    audited = Audited(strategy, list(auditors), **more, sends="models")
     audited.start(of.grid, of.arrays(), num_rounds=2)
     assert audited.failures == []
     return {one.kind: (one.count, one.total) for one in audited.warnings}
@@ -300,11 +300,11 @@ def test_what_fails_inside_the_hook_costs_neither_warnings_nor_findings(
 
     def run() -> Audited:
         of = federation(5, mods=MODS, fails=lambda _, client: client == 3)
-        audited = Audited(masked(), [Watch()])
+        audited = Audited(masked(), [Watch()], sends="models")
         audited.start(of.grid, of.arrays(), num_rounds=1)
         return audited
 
-    for place in ("open_round.OpenRound.truth", "panel.Panel.observe"):
+    for place in ("observer.collect_truth", "panel.Panel.observe"):
         with monkeypatch.context() as patched:
             patched.setattr(f"leakmeter.auditors.hook.{place}", fail)
             audited = run()

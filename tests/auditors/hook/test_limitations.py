@@ -137,7 +137,7 @@ def masked(of: Any, auditors: list[Auditor], out: Path | None = None) -> Audited
     inner = FedAvg(min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
     chosen = Chosen(inner, FixedSize(5), num_clients=5, seed=0)
     secure = Masked(chosen, max_weight=50.0, clip_range=8.0, metrics={"train-loss": (0.0, 9.0)})
-    audited = Audited(secure, auditors, out=out)
+    audited = Audited(secure, auditors, out=out, sends="models")
     audited.start(of.grid, of.arrays(), num_rounds=2)
     return audited
 
@@ -191,11 +191,12 @@ def test_a_missing_tap_is_said_once_after_the_first_round(federation: Any, tmp_p
     audited = masked(of, [auditor], out=tmp_path)
     assert audited.failures == []
     report = json.loads((tmp_path / "report.json").read_text())
-    [limitation] = report["limitations"]
+    cost, limitation = report["limitations"]
+    assert cost["text"].startswith("the audit trains clients 396 times, the run itself 10 times")
     assert limitation["auditor"] == "likelihood-ratio"
     assert limitation["text"] == (
         "no client kept its plain update, so the sum that was really released gets no verdict: in "
-        "a simulation list tap_mod in the client app, behind the mods that mask or noise"
+        "a simulation list tap_mod in the client app, after the mods that mask or noise"
     )
 
 
@@ -207,7 +208,7 @@ def test_a_model_too_small_for_canaries_leaves_the_auditor_out_and_trains(
     del arrays["w"]
     of.trained = lambda _, sent: {"b": sent["b"].numpy() + 1, "n": sent["n"].numpy()}
     inner = FedAvg(min_train_nodes=6, min_available_nodes=6, fraction_evaluate=0.0)
-    audited = Audited(inner, [OneShotCanaries(seats=2)])
+    audited = Audited(inner, [OneShotCanaries(seats=2)], sends="models")
     result = audited.start(of.grid, arrays, num_rounds=5)
     assert len(result.train_metrics_clientapp) == 5
     assert audited.failures == [
@@ -219,7 +220,7 @@ def test_a_model_too_small_for_canaries_leaves_the_auditor_out_and_trains(
 def test_limits_survive_an_interruption(federation: Any) -> None:
     def audited(done: int) -> Audited:
         inner = FedAvg(min_train_nodes=6, min_available_nodes=6, fraction_evaluate=0.0)
-        return Audited(inner, [OneShotCanaries(seats=4)], rounds_done=done)
+        return Audited(inner, [OneShotCanaries(seats=4)], rounds_done=done, sends="models")
 
     of = federation(mods=[canary_mod], identity=False)
     first = audited(0)

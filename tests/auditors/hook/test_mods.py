@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -18,11 +19,13 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.clientapp import ClientApp
 
 from leakmeter.auditors import Canary, canary_mod, tap_mod
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.seat import Answer, Order, take_answer
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -43,10 +46,8 @@ def model(value: float, counter: Any = np.int64(0)) -> ArrayRecord:  # noqa: B00
 def message(canary: Canary | None = None, sent: ArrayRecord | None = None, **more: Any) -> Message:
     content = RecordDict({"arrays": sent or model(1.0), "config": ConfigRecord(), **more})
     if canary is not None:
-        content[wire.CANARY] = wire.canary_record(canary)
-    made = Message(content, dst_node_id=1, message_type="train")
-    wire.add_left_out(made, ["n"])
-    return made
+        content[wire.CANARY] = Order(canary, left_out=(1,)).to_record()
+    return Message(content, dst_node_id=1, message_type="train")
 
 
 def context(**node_config: int) -> Context:
@@ -90,26 +91,159 @@ def test_a_canary_takes_the_place_of_the_update() -> None:
 
 def test_everything_but_the_arrays_stays_as_trained() -> None:
     reply = canary_mod(message(CANARY), context(), train)
-    assert list(reply.content) == ["model", "metrics", "note"]
+    assert list(reply.content) == ["model", "metrics", "note", wire.CANARY]
     assert dict(reply.content["metrics"]) == {"num-examples": 12, "train-loss": 0.25}
     assert wire.weight(reply.content) == 12
     assert reply.content["note"]["kept"] is True
 
 
-def test_the_reply_has_the_types_that_were_sent_and_counters_as_sent() -> None:
-    question = message(CANARY)
-    reply = canary_mod(question, context(), train)
-    sent, replied = wire.arrays(question.content), wire.arrays(reply.content)
-    for name in sent:
-        assert (sent[name].dtype, sent[name].shape) == (replied[name].dtype, replied[name].shape)
-    assert replied["n"].numpy() == 0
+def test_the_reply_has_the_types_and_counters_that_were_trained() -> None:
+    reply = canary_mod(message(CANARY), context(), train)
+    trained, replied = model(1.5, np.int64(1)), wire.arrays(reply.content)
+    assert list(replied) == list(trained)
+    for name, array in trained.items():
+        assert (array.dtype, array.shape) == (replied[name].dtype, replied[name].shape)
+    assert replied["n"].numpy() == 1  # a mean of counters stays what it would have been
 
 
-def test_a_canary_that_is_out_sends_exactly_zero_with_its_weight() -> None:
-    question = message(Canary(id=4, seed=11, included=False))
-    reply = canary_mod(question, context(), train)
-    assert np.array_equal(update(question, reply), np.zeros(DIM))
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("value", [0.0, 1.0, -300.0])
+@pytest.mark.parametrize("sends", ["models", "differences"])
+def test_a_canary_that_is_out_sends_next_to_nothing_with_its_weight(
+    dtype: str, value: float, sends: Any
+) -> None:
+    arrays = {"e": np.ones((0, 3), "float64"), "w": np.full(5, value, dtype)}
+    sent = ArrayRecord({name: Array(a) for name, a in arrays.items()})
+
+    def move(question: Message, _: Context) -> Message:
+        moved = {name: Array((a + 1).astype(a.dtype)) for name, a in arrays.items()}
+        content = {"arrays": ArrayRecord(moved), "metrics": MetricRecord({"num-examples": 12})}
+        return Message(RecordDict(content), reply_to=question)
+
+    order = Order(Canary(id=4, seed=11, included=False), sends=sends).to_record()
+    content = RecordDict({"arrays": sent, wire.CANARY: order})
+    reply = canary_mod(Message(content, dst_node_id=1, message_type="train"), context(), move)
+    base = arrays["w"] if sends == "models" else np.zeros(5, dtype)
+    sent_back = wire.arrays(reply.content)["w"].numpy()
+    # Not exactly nothing, also in the model's own precision: Flower's clipping divides by it.
+    length = np.linalg.norm(sent_back - base)
+    assert 0 < length <= 2 * np.spacing(np.asarray(abs(value) + 1, dtype))
+    assert sent_back.dtype == dtype
     assert wire.weight(reply.content) == 12
+
+
+def test_a_difference_is_replaced_by_the_canary_alone() -> None:
+    order = Order(CANARY, left_out=(1,), sends="differences").to_record()
+    content = RecordDict({"arrays": model(1.0), wire.CANARY: order})
+    reply = canary_mod(Message(content, dst_node_id=1, message_type="train"), context(), train)
+    layout = Layout.of(model(1.0))
+    sent_back = layout.flatten(wire.arrays(reply.content))
+    expected = 1.5 * np.sqrt(DIM) * canary_vector(11, 4, DIM)  # as long as what was trained
+    np.testing.assert_allclose(sent_back, expected, atol=1e-6)
+
+
+def test_a_reply_with_other_names_keeps_them() -> None:
+    def renamed(question: Message, ctx: Context) -> Message:
+        reply = train(question, ctx)
+        arrays = wire.arrays(reply.content)
+        return wire.replace_arrays(
+            reply, ArrayRecord(dict(zip("xyz", arrays.values(), strict=True)))
+        )
+
+    question = message(CANARY)
+    replied = wire.arrays(canary_mod(question, context(), renamed).content)
+    assert list(replied) == ["x", "y", "z"]
+    layout = Layout.of(model(1.0))
+    direction = layout.flatten(replied) - layout.flatten(model(1.0))
+    cosine = direction @ canary_vector(11, 4, DIM) / np.linalg.norm(direction)
+    assert cosine == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("canary", [CANARY, Canary(id=4, seed=11, included=False)])
+def test_what_cannot_be_replaced_is_sent_as_trained(canary: Canary) -> None:
+    def masked(question: Message, _: Context) -> Message:
+        upload = ArrayRecord({"upload": Array(np.arange(9, dtype=np.uint32))})
+        return Message(RecordDict({"arrays": upload}), reply_to=question)
+
+    def diverged(question: Message, ctx: Context) -> Message:
+        return wire.replace_arrays(train(question, ctx), model(np.nan))
+
+    for app, outcome in ((masked, "other-arrays"), (diverged, "not-finite")):
+        question = message(canary)
+        reply, alone = canary_mod(question, context(), app), app(question, context())
+        answer = take_answer(reply)
+        assert answer is not None
+        assert answer.outcome == outcome
+        assert {k: a.data for k, a in wire.arrays(reply.content).items()} == {
+            k: a.data for k, a in wire.arrays(alone.content).items()
+        }
+
+
+def test_a_greeting_is_answered_and_nothing_else_changes() -> None:
+    question = message(**{wire.CANARY: Order().to_record()})
+    reply = canary_mod(question, context(), train)
+    assert take_answer(reply) == Answer("greeted")
+    assert np.array_equal(update(question, reply), np.full(DIM, 0.5))
+
+
+def test_the_app_does_not_see_the_order_and_the_message_can_be_sent_again() -> None:
+    seen: list[list[str]] = []
+
+    def look(question: Message, ctx: Context) -> Message:
+        seen.append(list(question.content))
+        return train(question, ctx)
+
+    question = message(CANARY)
+    for _ in range(2):
+        assert take_answer(canary_mod(question, context(), look)) == Answer("played")
+    assert seen == [["arrays", "config"]] * 2
+
+
+def test_the_mod_names_those_before_and_behind_it() -> None:
+    class Outer:
+        def __call__(self, question: Message, ctx: Context, call_next: Any) -> Message:
+            return call_next(question, ctx)
+
+    def inner_mod(question: Message, ctx: Context, call_next: Any) -> Message:
+        return call_next(question, ctx)
+
+    outer = Outer()
+    for mods, before, behind in (
+        ([canary_mod], (), ()),
+        ([outer, canary_mod], ("Outer",), ()),
+        ([canary_mod, inner_mod], (), ("inner_mod",)),
+        (
+            [inner_mod, outer, canary_mod, outer, partial(inner_mod)],
+            ("inner_mod", "Outer"),
+            ("Outer", "inner_mod"),
+        ),
+    ):
+        app = ClientApp(mods=mods)
+        app.train()(train)
+        answer = take_answer(app(message(CANARY), context()))
+        assert answer == Answer("played", outer=before, inner=behind)
+
+
+def test_after_a_replay_the_state_is_as_before() -> None:
+    node = context()
+    node.state["count"] = MetricRecord({"rounds": 1, "losses": [0.5]})
+    node.state["head"] = model(1.0)
+
+    def remember(question: Message, ctx: Context) -> Message:
+        ctx.state["count"]["rounds"] += 1
+        ctx.state["count"]["losses"].append(0.25)
+        ctx.state["head"] = model(2.0)
+        ctx.state["new"] = ConfigRecord({"x": 1})
+        return train(question, ctx)
+
+    replay = message(**{wire.REPLAY: wire.replay_record(7)})
+    reply = canary_mod(replay, node, remember)
+    assert take_answer(reply) == Answer("greeted")  # so the server knows that it is there
+    assert dict(node.state["count"]) == {"rounds": 1, "losses": [0.5]}
+    assert node.state["head"]["b"].numpy()[0] == 1.0
+    assert list(node.state) == ["count", "head"]
+    canary_mod(message(CANARY), node, remember)  # a round of the run itself does count
+    assert node.state["count"]["rounds"] == 2
 
 
 @pytest.mark.parametrize(
@@ -129,7 +263,7 @@ def test_a_counter_that_became_a_float_is_still_left_alone() -> None:
     # FedAvg turns integer arrays into floats after round 1; counting it in would shift the canary.
     later = message(CANARY, sent=model(1.0, np.float64(3.0)))
     reply = canary_mod(later, context(), train)
-    assert wire.arrays(reply.content)["n"].numpy() == 3.0
+    assert wire.arrays(reply.content)["n"].numpy() == 1  # as trained
     direction = update(later, reply)
     cosine = direction @ canary_vector(11, 4, DIM) / np.linalg.norm(direction)
     assert cosine == pytest.approx(1.0, abs=1e-6)
@@ -138,7 +272,7 @@ def test_a_counter_that_became_a_float_is_still_left_alone() -> None:
 def test_the_message_is_not_spoiled_for_the_clients_that_share_it() -> None:
     shared = RecordDict({"arrays": model(1.0)})
     seat = Message(shared, dst_node_id=1, message_type="train")
-    wire.add_record(seat, wire.CANARY, wire.canary_record(CANARY))
+    wire.add_record(seat, wire.CANARY, Order(CANARY).to_record())
     other = Message(shared, dst_node_id=2, message_type="train")
     canary_mod(seat, context(), train)
     assert np.array_equal(wire.arrays(other.content)["b"].numpy(), np.ones(3))
@@ -151,11 +285,21 @@ def test_a_seat_that_fails_to_train_hands_its_error_on() -> None:
 
 
 def tapped(action: str, server_round: int) -> Message:
-    order = wire.keep_record(server_round, wire.WEIGHT)
     if action == "collect":
-        order = wire.collect_record(server_round)
+        order = wire.collect_record(server_round, wire.WEIGHT)
         return Message(RecordDict({wire.TAP: order}), dst_node_id=1, message_type="train")
-    return message(**{wire.TAP: order})
+    return message(**{wire.TAP: wire.keep_record(server_round)})
+
+
+def test_a_client_that_nobody_wants_hands_out_its_weight_and_forgets_the_rest() -> None:
+    node = context(**{"partition-id": 0})
+    tap_mod(tapped("keep", 3), node, train)
+    order = wire.collect_record(3, wire.WEIGHT, arrays=False)
+    question = Message(RecordDict({wire.TAP: order}), dst_node_id=1, message_type="train")
+    reply = tap_mod(question, node, fail)
+    assert list(reply.content) == [wire.TAP]
+    assert dict(reply.content[wire.TAP]) == {"round": 3, "weight": 12.0}
+    assert not node.state
 
 
 def test_without_an_order_nothing_is_kept() -> None:
@@ -242,7 +386,7 @@ def test_a_deployed_node_refuses_to_be_tapped_before_it_trains(action: str) -> N
 
 def test_the_tap_before_the_canary_keeps_what_the_seat_sends() -> None:
     node = context(**{"partition-id": 0})
-    question = message(CANARY, **{wire.TAP: wire.keep_record(3, wire.WEIGHT)})
+    question = message(CANARY, **{wire.TAP: wire.keep_record(3)})
 
     def canary_then_train(message: Message, context: Context) -> Message:
         return canary_mod(message, context, train)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from hypothesis import given
-from hypothesis import strategies as st
 
-from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
 
 pytestmark = pytest.mark.usefixtures("flower_task")
@@ -21,67 +16,6 @@ pytestmark = pytest.mark.usefixtures("flower_task")
 
 def record(*values: float) -> ArrayRecord:
     return ArrayRecord({"w": Array(np.array(values))})
-
-
-@given(
-    st.builds(
-        Canary,
-        id=st.integers(0, 2**31),
-        seed=st.integers(0, 2**128 - 1),
-        included=st.booleans(),
-        norm=st.none() | st.floats(0, 1e6),
-    )
-)
-def test_a_canary_survives_the_wire(canary: Canary) -> None:
-    content = RecordDict({wire.CANARY: wire.canary_record(canary)})
-    # Serialised, as between processes: a whole number beyond 64 bits would not pass.
-    assert wire.canary(recorddict_from_proto(recorddict_to_proto(content))) == canary
-    assert wire.left_out(content) == []
-
-
-SEED = [1, 2, 3, 4]  # as words of 32 bits, lowest first
-
-
-def test_a_seed_travels_with_all_its_128_bits() -> None:
-    content = RecordDict({wire.CANARY: MetricRecord({"id": 7, "seed": SEED, "included": 1})})
-    order = wire.canary(content)
-    assert order is not None
-    assert order.seed == 1 + 2 * 2**32 + 3 * 2**64 + 4 * 2**96
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"seed": 12345}, r"seed must be a list of 4 whole numbers in \[0, 2\^32\), got int"),
-        ({"seed": [1, 2, 3]}, "seed must be .*, got 3 entries"),
-        ({"seed": [1, 2, 3, 4, 5]}, "seed must be .*, got 5 entries"),
-        ({"seed": [1.0, 2.0, 3.0, 4.0]}, "seed must be"),
-        ({"seed": [1, 2, 3, 2**32]}, "seed must be"),
-        ({"seed": [-1, 2, 3, 4]}, "seed must be"),
-        ({"id": -1}, "canary order: id must be at least 0, got -1"),
-        ({"included": 2}, "included must be 0 or 1, got 2"),
-        ({"norm": -1.0}, "canary order: norm must be in"),
-        ({"norm": math.nan}, "canary order: norm must be in"),
-        ({"norm": math.inf}, "canary order: norm must be in"),
-    ],
-)
-def test_an_order_for_no_possible_canary_is_refused(changed: dict[str, Any], words: str) -> None:
-    order = MetricRecord({"id": 7, "seed": SEED, "included": 1, **changed})
-    with pytest.raises(wire.WireError, match=words):
-        wire.canary(RecordDict({wire.CANARY: order}))
-
-
-_NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats()
-_ENTRIES = _NUMBERS | st.lists(st.integers(-(2**63), 2**63 - 1)) | st.lists(st.floats())
-
-
-@given(st.dictionaries(st.sampled_from(["id", "seed", "included", "norm"]), _ENTRIES))
-def test_any_order_is_read_or_refused_with_a_reason(order: dict[str, Any]) -> None:
-    content = RecordDict({wire.CANARY: MetricRecord(order)})
-    with contextlib.suppress(wire.WireError):  # and no other error
-        read = wire.canary(content)
-        assert read is not None
-        assert 0 <= read.seed < 2**128
 
 
 def test_a_message_names_the_arrays_that_are_no_part_of_the_update() -> None:
@@ -94,7 +28,6 @@ def test_a_message_names_the_arrays_that_are_no_part_of_the_update() -> None:
 
 def test_a_message_without_orders_has_none() -> None:
     content = RecordDict({"arrays": record(1.0)})
-    assert wire.canary(content) is None
     assert wire.left_out(content) == []
     assert wire.clip_norm(content) is None
     assert wire.config(content, "arrays") is None  # another kind of record
@@ -142,9 +75,6 @@ def test_values_in_orders_are_named_where_they_have_another_type() -> None:
     cases: list[tuple[Any, str, Any, str]] = [
         (wire.clip_norm, wire.NOISE, ConfigRecord({"clip-norm": "2"}), "clip-norm"),
         (wire.share_std, wire.NOISE, ConfigRecord({"share-std": "2"}), "share-std"),
-        (wire.canary, wire.CANARY, MetricRecord({"id": 0.5, "seed": SEED, "included": 1}), "id"),
-        (wire.canary, wire.CANARY, MetricRecord({"id": 1, "seed": 1, "included": 1}), "seed"),
-        (wire.canary, wire.CANARY, MetricRecord({"id": 1, "seed": SEED}), "included"),
         (wire.replay_number, wire.REPLAY, MetricRecord({"number": 0.5}), "number"),
         (wire.sum_outcome, wire.SUM_OUTCOME, ConfigRecord({"step": 0.5}), "saturated"),
         (wire.server_round, wire.CONFIG, ConfigRecord({"server-round": "3"}), "server-round"),

@@ -12,7 +12,8 @@ from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.auditor import Canary, RoundMessages
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.open_round import collect_truth
+from leakmeter.auditors.hook.open_round import OpenRound, collect_truth
+from leakmeter.auditors.hook.seat import Order
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.replay import ReplayError, ReplaySampler
 from leakmeter.clients import MaskMod
@@ -147,18 +148,29 @@ def test_replays_start_from_the_model_that_is_asked_for(federation) -> None:
 
 def test_a_replay_trains_honestly_and_disturbs_nothing_that_the_round_has_kept(federation) -> None:
     of = Round(federation, mods=[tap_mod, canary_mod])
-    of.order(wire.CANARY, wire.canary_record(Canary(id=0, seed=0, included=False)))
-    of.order(wire.TAP, wire.keep_record(1, wire.WEIGHT))
+    of.order(wire.CANARY, Order(Canary(id=0, seed=0, included=False)).to_record())
+    of.order(wire.TAP, wire.keep_record(1))
     before = {c: (id(m), list(m.content)) for c, m in of.messages.items()}
     replies = list(of.federation.grid.send_and_receive(list(of.messages.values())))
     assert all(reply.has_content() for reply in replies)
     rows = np.concatenate(list(of.bound().sample(of.sent, CLIENTS, 3, ("a",))))
     assert np.linalg.norm(rows, axis=2).min() > 1  # a canary that is out would be zero
     assert {c: (id(m), list(m.content)) for c, m in of.messages.items()} == before
-    nodes = {client + 1: client for client in CLIENTS}
-    truth, weights = collect_truth(
-        of.federation.grid, nodes, server_round=1, layout=of.layout, sent=of.sent, timeout=9
+    opened = OpenRound(
+        server_round=1,
+        arrays=of.arrays,
+        sent=of.sent,
+        clients={client + 1: client for client in CLIENTS},
+        orders={},
+        greeted=(),
+        grid=of.federation.grid,
+        layout=of.layout,
+        weight_key=wire.WEIGHT,
+        hides_updates=True,
+        is_noised=False,
     )
+    truth, weights = collect_truth(opened, CLIENTS[:2], sends="models", timeout=9)
+    assert list(truth) == list(CLIENTS[:2])  # nobody else is asked for more than its weight
     for update in truth.values():
         np.testing.assert_allclose(update, 0, atol=1e-6)  # the round's own, not a replay's
     assert weights == {client: 10.0 * (client + 1) for client in CLIENTS}

@@ -143,6 +143,48 @@ def test_files_half_written_when_the_run_died_do_no_harm(
     assert resumed(tmp_path / "run") == whole("fedavg")
 
 
+CHANGES = "one-shot-changes.f32"
+
+
+def test_changes_beyond_the_checkpoint_are_written_again(
+    tiny_config: Config, tmp_path: Path, whole: Callable[[str], bytes]
+) -> None:
+    cut_off(tmp_path / "run", tiny_config, 2)
+    with (tmp_path / "run" / CHANGES).open("ab") as file:
+        file.write(b"a round and a half" * 500)
+    assert resumed(tmp_path / "run") == whole("fedavg")
+    assert not (tmp_path / "run" / CHANGES).exists()
+
+
+def test_changes_of_a_run_that_starts_over_are_written_again(
+    tiny_config: Config, tmp_path: Path, whole: Callable[[str], bytes]
+) -> None:
+    cut_off(tmp_path / "run", tiny_config, 0)
+    (tmp_path / "run" / CHANGES).write_bytes(b"of a round without a checkpoint" * 500)
+    assert resumed(tmp_path / "run") == whole("fedavg")
+
+
+def test_damaged_changes_are_a_mistake_that_is_said(
+    tiny_config: Config,
+    tmp_path: Path,
+    whole: Callable[[str], bytes],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cut_off(tmp_path / "run", tiny_config, 2)
+    path = tmp_path / "run" / CHANGES
+    data = path.read_bytes()
+    for left in (None, data[:-1], bytes(len(data))):
+        path.unlink()
+        if left is not None:
+            path.write_bytes(left)
+        assert main(["--resume", str(tmp_path / "run")]) == 2
+        said = capsys.readouterr().err
+        assert "resume needs the files of the run" in said
+        assert str(path) in said
+        path.write_bytes(data)  # what the message asks for
+    assert resumed(tmp_path / "run") == whole("fedavg")
+
+
 def test_where_the_data_is_and_who_computes_may_change(
     tiny_config: Config, tmp_path: Path, whole: Callable[[str], bytes]
 ) -> None:

@@ -242,7 +242,7 @@ def test_below_the_threshold_the_round_is_abandoned_and_the_next_goes_on(
     clients = Federation(faults=at(stage, {0, 1, 2}, rounds=[2]))
     strategy = masked(clients)
     with caplog.at_level(logging.WARNING, "flwr"):
-        result = clients.run(Audited(strategy, [Watch()]), rounds=3)
+        result = clients.run(Audited(strategy, [Watch()], sends="models"), rounds=3)
     assert [f.abandoned is None for f in seen] == [True, False, True]
     assert seen[1].aggregate is None
     assert (seen[1].num_clients, seen[1].total_weight) == (0, 0.0)
@@ -500,7 +500,7 @@ def test_the_mean_is_unbiased() -> None:
             means.append(view.facts.aggregate)
             return ()
 
-    clients.run(Audited(strategy, [Watch()]), rounds=80)
+    clients.run(Audited(strategy, [Watch()], sends="models"), rounds=80)
     errors = np.concatenate(means) - clients.mean()
     quantum = strategy.facts().quantum
     assert np.abs(errors).max() > quantum / 20  # the rounding is coarse enough to be seen
@@ -535,6 +535,14 @@ def test_weights_under_another_key_are_used() -> None:
     strategy = made(inner, max_weight=10.0, threshold=3)
     clients.run(strategy)
     assert strategy.facts().total_weight == pytest.approx(35.0, abs=1e-6)
+
+
+def test_a_largest_weight_that_is_too_small_says_what_to_do() -> None:
+    clients = Federation(metrics=lambda c: {"num-examples": 200.0 + c, "loss": 1.0})
+    strategy = masked(clients, max_weight=100.0)
+    clients.run(strategy)
+    assert "0 clients have uploaded, 2 are needed" in str(strategy.facts().abandoned)
+    assert "raise max_weight" in str(strategy.facts().abandoned)
 
 
 def test_integer_arrays_stay_as_sent_in_every_round() -> None:
@@ -751,7 +759,7 @@ def test_the_auditor_is_shown_masked_vectors_and_complete_facts() -> None:
     clients = Federation(faults=at("train", {4}))
     watching = Watching()
     strategy = masked(clients)
-    clients.run(Audited(strategy, [watching]), rounds=2)
+    clients.run(Audited(strategy, [watching], sends="models"), rounds=2)
     view = watching.views[0]
     assert sorted(view.replies) == [0, 1, 2, 3]
     for vector in watching.copies[0].values():
@@ -780,7 +788,7 @@ def test_the_tap_stays_empty_where_the_mod_does_not_allow_it() -> None:
     clients = Federation(mod=MaskMod(seed=SEED))
     watching = Watching()
     strategy = masked(clients)
-    clients.run(Audited(strategy, [watching]))
+    clients.run(Audited(strategy, [watching], sends="models"))
     assert watching.views[0].truth == {}
     check_mean(strategy, clients.mean())
 
@@ -790,7 +798,7 @@ def test_a_canary_plays_under_the_masks() -> None:
     clients = Federation()
     watching = Watching(orders)
     strategy = masked(clients)
-    clients.run(Audited(strategy, [watching]))
+    clients.run(Audited(strategy, [watching], sends="models"))
     sent = {c: np.full(7, clients.update(c)) for c in (1, 3, 4)}
     sent |= {0: 0.5 * canary_vector(9, 3, 7), 2: np.zeros(7)}
     expected = sum(clients.weight(c) * update for c, update in sent.items()) / 150
@@ -804,7 +812,7 @@ def test_the_finding_says_what_is_hidden_from_whom_and_what_is_not() -> None:
     clients = Federation(faults=at("train", {0}, rounds=[2]))
     strategy = masked(clients, threshold=4)
     assert strategy.findings() == ()
-    audited = Audited(strategy, [])
+    audited = Audited(strategy, [], sends="models")
     clients.run(audited, rounds=3)
     (finding,) = audited.findings()
     assert finding.kind == "guarantee"
@@ -834,7 +842,7 @@ def test_neither_canary_seats_nor_colluders_are_honest_clients() -> None:
     # Six clients, two of them seats, threshold 5: 2·5 − 6 − 1 = 3 colluders would leave one.
     orders = {0: Canary(id=3, seed=9, norm=0.5), 2: Canary(id=4, seed=9, included=False)}
     clients = Federation(num=6)
-    audited = Audited(masked(clients, threshold=5), [Watching(orders)])
+    audited = Audited(masked(clients, threshold=5), [Watching(orders)], sends="models")
     clients.run(audited)
     [finding] = audited.findings()
     assert finding.facts["clients in the smallest sum"] == 6
@@ -912,7 +920,7 @@ def test_secrets_reach_neither_logs_nor_records(
     monkeypatch.setattr(ClientSecrets, "generate", remember)
     clients = Federation(faults=at("unmask", {4}))
     strategy = masked(clients)
-    audited = Audited(strategy, [Watching()])
+    audited = Audited(strategy, [Watching()], sends="models")
     with caplog.at_level(logging.DEBUG):
         result = clients.run(audited, rounds=2)
     assert len(drawn) == 10

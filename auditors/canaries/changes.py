@@ -1,0 +1,211 @@
+"""The changes of a model, one a round, in a file: memory does not grow with the rounds."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.auditors.auditor import DamagedError, UnableError
+from leakmeter.auditors.canary import BLOCK
+
+Rows = NDArray[np.float32]
+
+_BYTES: Final = np.dtype(np.float32).itemsize
+_SAME: Final = 1e-9  # a length that differs by more is that of another change
+_SHARE: Final = 0.9  # of the free disk that may be used: the project itself needs some
+
+
+class Changes:
+    """Rows of `dim` numbers in single precision, appended once and read by blocks of columns.
+
+    A row is written part by part and counts once its length is noted. A part that fails leaves
+    nothing behind: the next row takes its place.
+
+    Args:
+        dim: Length of a row.
+        path: The file. None takes a temporary file without a name, which ends with this object.
+    """
+
+    def __init__(self, dim: int, path: Path | None) -> None:
+        self._dim, self._path = dim, path
+        self._lengths: list[float] = []
+        self._file: FileIO | None = None
+        self._release: Callable[[], object] | None = None
+
+    @property
+    def lengths(self) -> NDArray[np.float64]:
+        """L2 norm of each row."""
+        return np.array(self._lengths)
+
+    def write(self, start: int, part: Rows) -> None:
+        """Write a part of the next row, from coordinate `start` on."""
+        with self._in_words():
+            file = self._opened()
+            file.seek(_BYTES * (len(self._lengths) * self._dim + start))
+            left = part.data.cast("B")
+            while left:  # the system may take less than it is given
+                left = left[file.write(left) :]
+
+    def note(self, length: float) -> None:
+        """Count the row that was written, once it is on disk: a checkpoint may follow."""
+        if self._path is not None:
+            with self._in_words():
+                os.fsync(self._opened().fileno())
+        self._lengths.append(length)
+
+    def blocks(self, columns: int) -> Iterator[Rows]:
+        """Yield all rows, as many columns at a time; a block is gone when the next one comes."""
+        if not self._lengths:
+            return
+        buffer = np.empty((len(self._lengths), min(columns, self._dim)), dtype=np.float32)
+        for start in range(0, self._dim, columns):
+            block = buffer[:, : self._dim - start]
+            for row, numbers in enumerate(block):
+                self._read(row, start, numbers)
+            yield block
+
+    def state(self) -> dict[str, Any]:
+        """Return the lengths of the rows in a named file, and of a temporary one the rows."""
+        if self._path is not None:
+            return {"lengths": self.lengths}
+        rows = np.empty((len(self._lengths), self._dim), dtype=np.float32)
+        for i, row in enumerate(rows):
+            self._read(i, 0, row)
+        return {"changes": rows}
+
+    def resume(self, lengths: Sequence[float]) -> None:
+        """Continue with the rows of an interrupted run that are in the file; drop what follows.
+
+        Raises:
+            DamagedError: The file has not got these rows.
+        """
+        if len(lengths) == 0:
+            return
+        if self._path is None or not self._path.is_file():
+            raise DamagedError(f"{self._wanted(lengths)}, but there is none; {_START_AGAIN}")
+        size, whole = self._path.stat().st_size, _BYTES * self._dim * len(lengths)
+        if size < whole:
+            raise DamagedError(
+                f"{self._wanted(lengths)}, {whole:,} bytes, but it has {size:,}; {_START_AGAIN}"
+            )
+        file = self._held(self._path.open("r+b", buffering=0))
+        file.truncate(whole)  # a round beyond the checkpoint, or half of one
+        self._lengths = [float(length) for length in lengths]
+        self.check([self._measured(row) for row in range(len(lengths))])
+
+    def check(self, measured: Iterable[float]) -> None:
+        """Raise if rows in the file have other lengths than those that were written.
+
+        Raises:
+            DamagedError: One of them has.
+        """
+        for number, (length, found) in enumerate(zip(self._lengths, measured, strict=True), 1):
+            if not math.isclose(length, found, rel_tol=_SAME):
+                raise DamagedError(
+                    f"{self._wanted(self._lengths)}, but number {number} in it has been altered; "
+                    f"{_START_AGAIN}"
+                )
+
+    def close(self) -> None:
+        """Remove the file; rows are gone after that."""
+        if self._release is not None:
+            self._release()
+        self._file, self._lengths = None, []
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _opened(self) -> FileIO:
+        """Return the file; a new one at the first call, unless a run was resumed."""
+        if self._file is not None:
+            return self._file
+        # Unbuffered: with a buffer a full disk would show in a later call, or never.
+        if self._path is not None:
+            return self._held(self._path.open("w+b", buffering=0))
+        return self._held(tempfile.TemporaryFile(buffering=0))
+
+    def _held(self, file: FileIO) -> FileIO:
+        """Keep a file open for as long as this object is there."""
+        self._file, self._release = file, weakref.finalize(self, file.close)
+        return file
+
+    def _read(self, row: int, start: int, into: Rows) -> None:
+        """Read a part of a row."""
+        file = self._opened()
+        file.seek(_BYTES * (row * self._dim + start))
+        left = into.data.cast("B")
+        while left:
+            count = file.readinto(left)
+            if not count:
+                raise DamagedError(f"{_place(self._path)} ends too early: it has been altered")
+            left = left[count:]
+
+    def _measured(self, row: int) -> float:
+        """Return the length of a row in the file."""
+        square, buffer = 0.0, np.empty(min(BLOCK, self._dim), dtype=np.float32)
+        for start in range(0, self._dim, BLOCK):
+            part = buffer[: self._dim - start]
+            self._read(row, start, part)
+            exact = part.astype(np.float64)
+            square += float(exact @ exact)
+        return math.sqrt(square)
+
+    def _wanted(self, lengths: Sequence[float]) -> str:
+        rows = f"{len(lengths)} round{'s' * (len(lengths) > 1)}"
+        return f"{self._path or 'a file in the folder of the run'} must have the changes of {rows}"
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Turn an error of the disk into what to do about it."""
+        try:
+            yield
+        except OSError as error:
+            raise UnableError(
+                f"the changes of the model cannot be written to {_place(self._path)}: "
+                f"{error.strerror or error}; {_ELSEWHERE}"
+            ) from error
+
+
+_START_AGAIN = "put it back as it was, or start the run again in another folder"
+_ELSEWHERE = "free some space, plan fewer rounds, or choose a folder on another disk with `out`"
+
+
+def _place(path: Path | None) -> str:
+    return f"a temporary file in {tempfile.gettempdir()}" if path is None else str(path)
+
+
+def file_size(dim: int, rounds: int) -> int:
+    """Return the bytes that the changes of all rounds take."""
+    return _BYTES * dim * rounds
+
+
+def check_room(path: Path | None, needed: int) -> None:
+    """Raise if the disk has no room for a file of this size.
+
+    Raises:
+        UnableError: It has not, or the folder is not there.
+    """
+    folder = Path(tempfile.gettempdir()) if path is None else path.parent
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise UnableError(
+            f"the changes of the model need a folder to be written to, got {folder}: "
+            f"{error.strerror or error}"
+        ) from error
+    # A tenth stays free, for a training that finds no room for its own files is harmed.
+    if needed > _SHARE * free:
+        raise UnableError(
+            f"the changes of the model need {needed:,} bytes in {folder}, which has {free:,} "
+            f"bytes free: {_ELSEWHERE}"
+        )

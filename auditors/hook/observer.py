@@ -1,0 +1,138 @@
+"""Makes the view of a finished round and shows it to the auditors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import Strategy
+
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import RoundFacts, RoundView
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.hook import remarks
+from leakmeter.auditors.hook.chain import known_facts
+from leakmeter.auditors.hook.health import Health
+from leakmeter.auditors.hook.open_round import OpenRound, Updates, collect_truth, round_facts
+from leakmeter.auditors.hook.panel import Panel
+from leakmeter.auditors.hook.seat import Answer
+from leakmeter.auditors.hook.sending import Sending
+
+
+class RoundObserver:
+    """Looks at finished rounds.
+
+    Args:
+        strategy: The chain of strategies, which knows facts about a round.
+        panel: Those who look on.
+        sending: What clients reply with, as far as it is decided.
+
+    Attributes:
+        health: What has damaged the run.
+        has_tap: Whether clients keep plain updates; until nobody has answered for a tap.
+        timeout: Seconds to wait for what they kept.
+    """
+
+    def __init__(self, strategy: Strategy, panel: Panel, sending: Sending) -> None:
+        self._strategy, self._panel, self._sending = strategy, panel, sending
+        self.health = Health()
+        self.has_tap = True
+        self.timeout = 0.0
+
+    def observe(
+        self,
+        opened: OpenRound,
+        updates: Updates,
+        answers: Mapping[int, Answer],
+        arrays: ArrayRecord | None,
+        refused: int,
+    ) -> list[Finding]:
+        """Show a round to the auditors and return what they find.
+
+        Raises:
+            LayoutError: The released model has other arrays than the one that was sent.
+        """
+        view = self._view(opened, updates, opened.by_client(answers), arrays)
+        # First, and guarded by itself: no auditor may cost the run its warnings.
+        with self._panel.guarded(f"warnings may lack round {opened.server_round}"):
+            self.health.note(
+                view,
+                asked=len(opened.clients),
+                refused=refused,
+                plain=opened.plain(view.truth, updates),
+            )
+        return self._panel.observe(view)
+
+    def _view(
+        self,
+        opened: OpenRound,
+        updates: Updates,
+        answers: Mapping[int, Answer],
+        arrays: ArrayRecord | None,
+    ) -> RoundView:
+        """Return what the round shows, and note where instruments did not answer."""
+        released = opened.sent if arrays is None else opened.layout.flatten(arrays)
+        facts = self._facts(opened, updates, released, has_model=arrays is not None)
+        for words in remarks.remarks(answers, [c for c in opened.greeted if c in updates]):
+            self._panel.note_canaries(words)
+        if facts.abandoned is not None:
+            self._panel.note(f"rounds without an aggregate are not audited: {facts.abandoned}")
+        played = {c for c, answer in answers.items() if answer.outcome == "played"}
+        obeyed = {c: order for c, order in opened.orders.items() if c in updates and c in played}
+        truth, weights = self._truth(opened, updates, obeyed)
+        return RoundView(
+            server_round=opened.server_round,
+            sent=opened.sent,
+            replies=updates,
+            released=released,
+            facts=facts,
+            truth=truth,
+            truth_weights=weights,
+            instructed=obeyed,
+            sends=updates.sends,
+            sign=self._sending.sign,
+            answers=answers,
+        )
+
+    def _facts(
+        self, opened: OpenRound, updates: Updates, released: Vector, *, has_model: bool
+    ) -> RoundFacts:
+        """Return the facts of the round, once it is decided what clients send."""
+        sending = self._sending
+        if sending.sends is None and has_model and not opened.is_noised:
+            # The mean as if replies were models: a secure sum takes them for that.
+            change = updates.mean()
+            change = known_facts(self._strategy).aggregate if change is None else change
+            mean = None if change is None else change + opened.sent
+            hidden = () if mean is None else (mean,)
+            replies = updates.replies() if updates.are_plain else hidden
+            sending.note(opened.sent, replies, mean, released)
+        updates.sends = sending.sends or "models"
+        facts = round_facts(self._strategy, opened, updates, released=has_model)
+        sending.note_step(released - opened.sent, facts.aggregate)
+        return facts
+
+    def _truth(
+        self, opened: OpenRound, updates: Updates, obeyed: Collection[int]
+    ) -> tuple[Mapping[int, Vector], Mapping[int, float]]:
+        """Return the plain updates and weights, if an auditor wants them and they can be had."""
+        if not self._panel.wants_truth or (opened.hides_updates and not self.has_tap):
+            return {}, {}
+        if not opened.hides_updates:
+            return updates, updates.weights
+        honest = sorted(set(updates) - set(obeyed))
+        wanted = self._panel.truth_of(opened.server_round, honest)
+        if wanted:  # what seats have sent is subtracted from the sum
+            wanted |= set(obeyed)
+        found = None
+        with self._panel.guarded(f"round {opened.server_round} has no plain updates"):
+            found = collect_truth(opened, wanted, sends=updates.sends, timeout=self.timeout)
+        if found is None:
+            return {}, {}
+        truth, weights = found
+        # A client may have kept an update that it then refused to send.
+        truth = {client: truth[client] for client in truth if client in updates}
+        if updates and not weights:
+            self.has_tap = False  # a client app without one is not asked again
+            self._panel.note_truth(remarks.NO_TRUTH)
+        return truth, weights

@@ -1,0 +1,82 @@
+"""What the answers of `canary_mod` say about an audit, in words for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from leakmeter.auditors.hook.seat import Answer
+
+NO_ANSWER: Final = (
+    "no client answered for canary_mod, so no canary was played: list it in the client app, "
+    "ClientApp(mods=[canary_mod]). If it is there, a mod before it makes replies of its own and "
+    "drops the answer"
+)
+NO_TRUTH: Final = (
+    "no client kept its plain update, so the sum that was really released gets no verdict: in a "
+    "simulation list tap_mod in the client app, after the mods that mask or noise"
+)
+UNDECIDED: Final = (
+    "it could not be decided whether clients send models or differences, so no canary was played: "
+    "say sends='models' or sends='differences'"
+)
+# Mods that change nothing, or nothing that matters to a canary of the trained update's length.
+_HARMLESS: Final = frozenset(
+    {
+        "fixedclipping_mod",
+        "adaptiveclipping_mod",
+        "message_size_mod",
+        "arrays_size_mod",
+        "parameters_size_mod",
+        "canary_mod",
+        "tap_mod",
+    }
+)
+_NOISE: Final = frozenset({"LocalDpMod", "NoiseMod", "noise_mod", "FillMod", "fill_mod"})
+_MASKS: Final = frozenset({"MaskMod", "mask_mod", "secaggplus_mod", "secagg_mod"})
+
+
+def remarks(answers: Mapping[int, Answer], asked: Collection[int]) -> list[str]:
+    """Return what is wrong with the canaries of a round, each sentence once.
+
+    Args:
+        answers: Client to what its `canary_mod` said.
+        asked: Clients that were asked and have replied.
+    """
+    if asked and not answers:
+        return [NO_ANSWER]
+    said = (words for answer in answers.values() for words in _about(answer))
+    return list(dict.fromkeys(said))
+
+
+def noise_around(answers: Mapping[int, Answer]) -> str | None:
+    """Return the name of a mod that adds noise to what clients send, if there is one."""
+    names = (name for a in answers.values() for name in (*a.outer, *a.inner))
+    return next((name for name in names if name in _NOISE), None)
+
+
+def _about(answer: Answer) -> Iterator[str]:
+    for name in answer.inner:
+        order = f"list canary_mod after it, [{name}, canary_mod]"
+        if name in _NOISE:
+            yield (
+                f"canaries bypass the noise of {name}, so the numbers are those of a run without "
+                f"it: {order}"
+            )
+        elif name in _MASKS:
+            yield f"{name} hides the update from canary_mod, so no canary was played: {order}"
+        elif name not in _HARMLESS:
+            yield (
+                f"{name} handles the update before a canary replaces it, so canaries bypass it: if "
+                f"it protects clients, {order}"
+            )
+    if answer.outcome == "other-arrays" and not _MASKS & set(answer.inner):
+        yield (
+            "clients reply with other arrays than they are sent, so no canary was played: a canary "
+            "must look like the update it replaces"
+        )
+    if answer.trains_privately:
+        yield (
+            "clients have loaded opacus: DP-SGD protects records inside a client. A canary "
+            "replaces the update after the training, so the numbers are about clients, not records"
+        )

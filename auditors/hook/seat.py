@@ -1,0 +1,179 @@
+"""What the hook asks of `canary_mod`, and what the mod answers.
+
+The order is a MetricRecord in the train message: Flower's clipping mods refuse a second
+ConfigRecord there. The answer is a ConfigRecord in the reply, since `adaptiveclipping_mod` refuses
+a second MetricRecord there. The hook removes it before any strategy sees the reply. Nothing in an
+answer depends on a client's data, so it may pass masks and noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from leakmeter.auditors.auditor import Canary
+from leakmeter.auditors.canary import SEED_BITS
+from leakmeter.auditors.hook import wire
+
+# Whether the arrays of a reply are a model, or what is to be added to or taken from one.
+Sends: TypeAlias = Literal["models", "differences"]
+# What became of an order: nothing was ordered; done; the update was not finite; the reply had
+# other arrays than the message.
+Outcome: TypeAlias = Literal["greeted", "played", "not-finite", "other-arrays"]
+
+_WORD: Final = 32  # bits of a seed that travel together
+_SHIFTS: Final = range(0, SEED_BITS, _WORD)
+_MOST_NAMES: Final = 20  # of mods; more than anybody lists
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a train message asks of `canary_mod`.
+
+    Attributes:
+        canary: What to send in place of the update; None asks for an answer alone.
+        left_out: Places of the message's arrays that are no part of the update. FedAvg turns
+            integers into floats after round 1, so a client cannot see it by itself.
+        sends: What the client app replies with.
+    """
+
+    canary: Canary | None = None
+    left_out: tuple[int, ...] = ()
+    sends: Sends = "models"
+
+    def to_record(self) -> MetricRecord:
+        """Return the order as it travels.
+
+        Whole numbers have 64 bits there, so a seed is split into words of 32, lowest first.
+        """
+        record = MetricRecord()
+        if self.sends == "differences":
+            record["difference"] = 1
+        if self.left_out:
+            record["left-out"] = list(self.left_out)
+        if (canary := self.canary) is not None:
+            record["id"], record["included"] = canary.id, int(canary.included)
+            record["seed"] = [canary.seed >> shift & (2**_WORD - 1) for shift in _SHIFTS]
+            if canary.norm is not None:
+                record["norm"] = float(canary.norm)
+        return record
+
+    @classmethod
+    def of(cls, content: RecordDict) -> Order | None:
+        """Return the order in a train message, if there is one.
+
+        Raises:
+            WireError: The order lacks a value, or has one that cannot be.
+        """
+        record = content.get(wire.CANARY)
+        if not isinstance(record, MetricRecord):
+            return None
+        is_difference = "difference" in record and _flag(record, "difference")
+        sends: Sends = "differences" if is_difference else "models"
+        places = record.get("left-out", [])
+        if not isinstance(places, list) or not all(type(p) is int and p >= 0 for p in places):
+            raise wire.WireError(f"left-out must be a list of places, got {wire.described(places)}")
+        canary = _canary(record) if "id" in record else None
+        return cls(canary, tuple(int(place) for place in places), sends)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What `canary_mod` says about itself.
+
+    Attributes:
+        outcome: What became of the order.
+        outer: Mods before it in the list; they get its reply.
+        inner: Mods behind it; what they do happens before the canary replaces the update.
+        trains_privately: Whether the client process has loaded a library for DP-SGD.
+    """
+
+    outcome: Outcome = "greeted"
+    outer: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    trains_privately: bool = False
+
+    def to_record(self) -> ConfigRecord:
+        """Return the answer as it travels."""
+        record = ConfigRecord({"outcome": self.outcome, "trains-privately": self.trains_privately})
+        for key, names in (("outer", self.outer), ("inner", self.inner)):
+            if names:  # Flower's message_size_mod raises at an empty text
+                record[key] = " ".join(names)
+        return record
+
+    @classmethod
+    def of(cls, content: RecordDict) -> Answer | None:
+        """Return the answer in a reply; None if there is none, or something else in its place."""
+        record = wire.config(content, wire.CANARY)
+        if record is None:
+            return None
+        outcome = record.get("outcome")
+        known = [one for one in get_args(Outcome) if one == outcome]
+        if not known:
+            return None
+        private = record.get("trains-privately") is True
+        return cls(known[0], _names(record, "outer"), _names(record, "inner"), private)
+
+
+def passed_on(reply: RecordDict, content: RecordDict) -> RecordDict:
+    """Return `content` with the answer of `reply`, for a mod that makes replies of its own."""
+    answer = Answer.of(reply)
+    if answer is None:
+        return content
+    return RecordDict({**content, wire.CANARY: answer.to_record()})
+
+
+def take_answer(reply: Message) -> Answer | None:
+    """Return the answer in a reply and remove it, whatever it holds."""
+    if not reply.has_content() or wire.CANARY not in reply.content:
+        return None
+    answer = Answer.of(reply.content)
+    reply.content = RecordDict({k: v for k, v in reply.content.items() if k != wire.CANARY})
+    return answer
+
+
+def canaries(messages: Iterable[Message]) -> dict[int, Canary]:
+    """Return node to canary for those train messages that order one."""
+    ordered = ((m.metadata.dst_node_id, Order.of(m.content)) for m in messages)
+    return {node: o.canary for node, o in ordered if o is not None and o.canary is not None}
+
+
+def _canary(record: MetricRecord) -> Canary:
+    number, seed = wire.get_int(record, "id"), _seed(record)
+    norm = wire.get_float(record, "norm") if "norm" in record else None
+    try:
+        return Canary(number, seed, _flag(record, "included"), norm)
+    except ValueError as error:
+        raise wire.WireError(f"canary order: {error}") from error
+
+
+def _seed(record: MetricRecord) -> int:
+    """Return the seed that travels as words."""
+    words = record.get("seed")
+    if (
+        not isinstance(words, list)
+        or len(words) != len(_SHIFTS)
+        or not all(type(word) is int and 0 <= word < 2**_WORD for word in words)
+    ):
+        raise wire.WireError(
+            f"seed must be a list of {len(_SHIFTS)} whole numbers in [0, 2^{_WORD}), got "
+            f"{wire.described(words)}"
+        )
+    return sum(int(word) << shift for word, shift in zip(words, _SHIFTS, strict=True))
+
+
+def _flag(record: MetricRecord, name: str) -> bool:
+    value = wire.get_int(record, name)
+    if value not in (0, 1):
+        raise wire.WireError(f"{name} must be 0 or 1, got {value}")
+    return bool(value)
+
+
+def _names(record: ConfigRecord, key: str) -> tuple[str, ...]:
+    """Return names of mods; anything else that a client sends in their place is left out."""
+    text = record.get(key)
+    words = text[:1000].split() if isinstance(text, str) else []
+    return tuple(word for word in words if word.isidentifier())[:_MOST_NAMES]

@@ -1,0 +1,123 @@
+"""Decides whether clients reply with models or with differences, and which way the server moves.
+
+A canary has to look like an update. In a project that sends gradients, a seat that replied with a
+whole model would bend the training, and the audit would read it as a leak.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.hook.seat import Sends
+
+Choice: TypeAlias = Literal["auto"] | Sends
+
+CHOICES: Final = ("auto", *get_args(Sends))
+_ALONG: Final = 0.7  # cosine from which on the server moves along something
+_APART: Final = 0.1  # how far two cosines must differ to say which it is
+_NEAR: Final = 0.25  # how far a share may be from 1 or 0 to count as it
+_BLURRED: Final = 0.05  # standard error of a share that noise has made useless
+
+
+class Sending:
+    """What clients reply with: said by the user, or decided from honest replies.
+
+    Args:
+        choice: "auto" decides; until then all clients stay honest.
+
+    Attributes:
+        sends: What clients reply with; None until it is decided.
+        sign: 1 if the server adds what clients send, -1 if it subtracts it, as with gradients.
+    """
+
+    def __init__(self, choice: Choice) -> None:
+        if choice not in CHOICES:
+            raise ValueError(f"sends must be one of {', '.join(CHOICES)}, got {choice!r}")
+        self.sends: Sends | None = None if choice == "auto" else choice
+        self.sign = 1
+        self._has_sign = False
+
+    def note(
+        self, sent: Vector, replies: Iterable[Vector], mean: Vector | None, released: Vector
+    ) -> None:
+        """Look at what clients have replied to a model, if it is not decided yet.
+
+        Args:
+            sent: The model.
+            replies: Honest ones.
+            mean: Their weighted mean, if it is known.
+            released: What the server has made of them.
+        """
+        if self.sends is None:
+            self.sends = decided(sent, replies, mean, released)
+
+    def note_step(self, change: Vector, mean: Vector | None) -> None:
+        """Look which way the server has moved with the mean of what clients sent.
+
+        A canary that stayed out is independent of both, so its null stays exact.
+        """
+        if self._has_sign or self.sends != "differences" or mean is None:
+            return
+        product = float(change @ mean)
+        if math.isfinite(product) and product != 0:
+            self.sign, self._has_sign = (1 if product > 0 else -1), True
+
+    def state(self) -> dict[str, Any]:
+        """Return what was decided."""
+        return {"sends": self.sends, "sign": self.sign, "has_sign": self._has_sign}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that `state` returned."""
+        self.sends, self.sign = state["sends"], int(state["sign"])
+        self._has_sign = bool(state["has_sign"])
+
+
+def decided(
+    sent: Vector, replies: Iterable[Vector], mean: Vector | None, released: Vector
+) -> Sends | None:
+    """Return what honest replies to `sent` are; None where that cannot be decided.
+
+    The server moves along r - s where replies r are models, and along r or -r where they are
+    differences. Where it moves along neither, because of noise or of an aggregate that is no mean,
+    the share r·s/‖s‖² of the sent model decides: about 1 for a model, about 0 for a difference. A
+    model of zeros decides nothing: both are the same there.
+    """
+    if not 0 < float(sent @ sent) < math.inf:
+        return None
+    if mean is not None:
+        step = released - sent
+        along = {"models": _cosine(step, mean - sent), "differences": abs(_cosine(step, mean))}
+        first, second = sorted(along.values(), reverse=True)
+        if first > _ALONG:
+            if first - second < _APART:
+                return None
+            return "models" if along["models"] == first else "differences"
+    return _by_share(sent, replies)
+
+
+def _by_share(sent: Vector, replies: Iterable[Vector]) -> Sends | None:
+    """Decide by how much of the sent model is in the replies."""
+    square = float(sent @ sent)
+    with np.errstate(over="ignore", invalid="ignore"):
+        shares = np.array([float(reply @ sent) / square for reply in replies])
+    shares = shares[np.isfinite(shares)]
+    if not shares.size:
+        return None
+    if shares.size > 1 and shares.std(ddof=1) / math.sqrt(shares.size) > _BLURRED:
+        return None
+    if abs(shares.mean() - 1) <= _NEAR:
+        return "models"
+    return "differences" if abs(shares.mean()) <= _NEAR else None
+
+
+def _cosine(one: Vector, other: Vector) -> float:
+    """Return the cosine of two vectors; 0 where one is zero or not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
+        product = float(one @ other)
+    return product / lengths if 0 < lengths < math.inf and math.isfinite(product) else 0.0

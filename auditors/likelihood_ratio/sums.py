@@ -1,0 +1,257 @@
+"""Draws of the sum of the other clients: models of its distribution, and scores along directions.
+
+Updates arrive one at a time. Those that are looked at again are in a `RowStore`, by blocks of
+columns; the trials keep nothing but their scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.auditors._types import AnyFloats, Vector, Watch
+from leakmeter.auditors.auditor import DivergedError
+from leakmeter.auditors.likelihood_ratio.challenge import Challenge
+from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
+from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw, SumLaw
+from leakmeter.auditors.rng import stream as numbers
+from leakmeter.auditors.sampler import ROUNDING, Stream, UpdateSampler, finite
+from leakmeter.auditors.sampling.row_store import RowStore
+
+# Up to this dimension the span of the others' updates is sampled, if the fit had so many updates
+# of each client: fewer do not show what a sum never reaches.
+_MOST_SPANNED, _PER_CLIENT = 1000, 60
+
+
+def is_dense(updates: int, dim: int) -> bool:
+    """Whether so many updates of the fit are enough for a covariance matrix."""
+    return updates >= 2 * dim
+
+
+def fit_draws(updates: int, others: int) -> int:
+    """Return draws of each of the others for so many updates in all: every client has its turns."""
+    return max(-(-updates // others), 3)
+
+
+def span_draws(dim: int, samples: int, others: int) -> int:
+    """Return draws of each of the others for the span of their updates; 0 if it is not sampled.
+
+    Args:
+        dim: Coordinates that a dense model speaks of.
+        samples: Updates behind that model.
+        others: How many clients.
+    """
+    if dim > _MOST_SPANNED or samples < _PER_CLIENT * others:
+        return 0
+    return max(3 + 2 * dim // others, _PER_CLIENT + 1)
+
+
+class Sums:
+    """Draws of the others' sum.
+
+    Args:
+        sampler: Draws updates. It may be exchanged between two stages.
+        model: Global model that the clients start from.
+        others: Clients in the sum.
+        watch: Told of the progress.
+    """
+
+    def __init__(
+        self, sampler: UpdateSampler, model: Vector, others: Sequence[int], watch: Watch
+    ) -> None:
+        self.sampler = sampler
+        self._model, self._others, self._watch = model, others, watch
+        self._rows: RowStore | None = None  # samples that span all there is
+
+    def laws(self, updates: int, stream: Stream, noise_std: float) -> list[SumLaw]:
+        """Return models of the sum, in the forms that so many sampled updates allow."""
+        free, num_others = self.sampler.free, len(self._others)
+        each = fit_draws(updates, num_others)
+        if is_dense(updates, self._model.size if free is None else free.size):
+            draws = each if self.sampler.game == "rerun" else max(updates, 3 * num_others)
+            moments = self.sampler.moments(self._model, self._others, draws, stream)
+            if not np.isfinite(moments.mean).all():
+                raise DivergedError
+            return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
+        rows = self._spread(each, stream)
+        count, freedom = len(rows), len(rows) - num_others
+        law = DualLaw.fit(rows, free=free, noise_std=noise_std, freedom=freedom)
+        self._rows = rows if law.is_saturated and rows.is_in_memory else None
+        return [law, law.leading(count // 4)]
+
+    def moved(self, draws: int, stream: Stream) -> int:
+        """Return in how many draws some client's update differs from that of the first draw."""
+        firsts, moved = RowStore(len(self._others), self._model.size), set[int]()
+        for index, row in enumerate(self._updates(draws, stream)):
+            draw, place = divmod(index, len(self._others))
+            if draw == 0:
+                firsts.add(row)
+            elif draw not in moved:
+                first = firsts.row(place)
+                size = math.sqrt(np.mean(np.square(first)))
+                if (np.abs(row - first) > _rounding(first, size, self._model)).any():
+                    moved.add(draw)
+        return len(moved)
+
+    def _updates(self, draws: int, stream: Stream) -> Iterator[AnyFloats]:
+        """Yield the others' updates one by one, draw by draw, and tell of the progress."""
+        updates = self.sampler.updates(self._model, self._others, draws, stream)
+        for done, row in enumerate(finite(updates), 1):
+            yield row
+            if done % len(self._others) == 0:
+                self._watch(str(stream[-1]), done / (draws * len(self._others)))
+
+    def _spread(self, draws: int, stream: Stream) -> RowStore:
+        """Return rows whose covariance is that of the sum, from single updates.
+
+        Each client's draws are centred by their own mean. Clients that partition one data set are
+        dependent; one factor for all coordinates models that.
+        """
+        rows = RowStore(draws * len(self._others), self._model.size, np.float32)
+        for row in self._updates(draws, stream):
+            rows.add(row)
+        sizes = _mean_sizes(rows, draws)
+        rows = rows.changed(partial(_centred, draws=draws, sizes=sizes, model=self._model))
+        factor = _dependence(rows, draws) if self.sampler.game == "partition" else 1.0
+        scale = np.float32(math.sqrt(factor * (len(rows) - 1) / (draws - 1)))
+        return rows.changed(lambda _, block: np.multiply(block, scale, out=block))
+
+    def span(self, test: Challenge, gap: Vector, stream: Stream) -> tuple[Span, Vector | None]:
+        """Return how the pair's difference relates to the others' span, and its part beyond it.
+
+        The part, (dim,), is None where the samples show none. Without samples in memory that span
+        everything there is, only coordinates that never move count. Large models would take too
+        many samples to say more.
+        """
+        rows, law = self._rows, test.law
+        draws = 0
+        if isinstance(law, DenseLaw):
+            draws = span_draws(law.kept.size, law.samples, len(self._others))
+        if draws:
+            rows = self._spread(draws, stream)
+        if rows is not None:
+            tracker = SpanTracker(gap.size, affine=False)
+            tracker.add(rows.columns(slice(0, gap.size)))
+            found = tracker.outside(gap)
+            return found, tracker.beyond(gap) if found.separated else None
+        return self._idle(law, gap)
+
+    def _idle(self, law: SumLaw, gap: Vector) -> tuple[Span, Vector | None]:
+        """Return the same for a span of all coordinates that ever move."""
+        is_idle = np.full(gap.size, self.sampler.free is None)
+        if self.sampler.free is not None:
+            is_idle[self.sampler.free] = True
+        dim = int(is_idle.sum())
+        is_idle[law.kept] = False
+        part = np.where(is_idle, gap, 0.0)
+        length, left = float(np.linalg.norm(gap)), float(np.linalg.norm(part))
+        found = Span(
+            dim=dim,
+            samples=law.samples,
+            rank=law.kept.size,
+            complete=False,
+            norm=length,
+            residual_norm=left,
+            idle_columns=int(is_idle.sum()),
+            idle_norm=left,
+            noise=1e-5 * length,
+        )
+        return found, part if found.separated else None
+
+    def along(
+        self, tests: Sequence[Challenge], draws: int, stream: Stream, noise_std: float
+    ) -> NDArray[np.float64]:
+        """Return the sum's component along each test, with noise, (draws, tests)."""
+        project = np.stack([test.direction for test in tests], axis=1)
+        return _noised(self._projected(project, draws, stream), project, stream, noise_std)
+
+    def trials(
+        self, test: Challenge, part: Vector | None, draws: int, stream: Stream, noise_std: float
+    ) -> tuple[Vector, Vector]:
+        """Return the scores of the test with noise, (draws,), and the component along a part.
+
+        The component is without noise. It is empty where there is no part.
+        """
+        project = test.direction[:, None]
+        asked = project if part is None else np.stack([test.direction, _unit(part)], axis=1)
+        found = self._projected(asked, draws, stream)
+        return _noised(found[:, :1], project, stream, noise_std)[:, 0], found[:, 1:].ravel()
+
+    def _projected(
+        self, project: NDArray[np.float64], draws: int, stream: Stream
+    ) -> NDArray[np.float64]:
+        """Return draws of the sum times a matrix (dim, k), (draws, k)."""
+        chunks = self.sampler.sums(self._model, self._others, draws, stream, project=project)
+        found, done = [], 0
+        for chunk in finite(chunks):
+            found.append(chunk)
+            done += len(chunk)
+            self._watch(str(stream[-1]), done / draws)
+        return np.asarray(np.concatenate(found), dtype=np.float64)
+
+
+def _mean_sizes(rows: RowStore, draws: int) -> Vector:
+    """Return the root mean square of each client's mean update, (clients,)."""
+    squares = np.zeros(len(rows) // draws)
+    for _, block in rows.blocks():
+        squares += [np.square(mean).sum() for mean in _means(block, draws)]
+    return np.sqrt(squares / rows.shape[1])
+
+
+def _means(block: AnyFloats, draws: int) -> NDArray[np.float64]:
+    """Return the clients' means of some columns, (clients, columns)."""
+    drawn = block.reshape(draws, -1, block.shape[1])
+    return np.asarray(drawn.mean(axis=0, dtype=np.float64))
+
+
+def _centred(at: slice, block: AnyFloats, *, draws: int, sizes: Vector, model: Vector) -> AnyFloats:
+    """Subtract each client's mean from its draws; what rounding has left of a constant is 0."""
+    means = _means(block, draws)
+    drawn = block.reshape(draws, -1, block.shape[1])
+    drawn -= means.astype(np.float32)
+    for client, (centre, size) in enumerate(zip(means, sizes, strict=True)):
+        still = np.abs(drawn[:, client]).max(axis=0) <= _rounding(centre, size, model[at])
+        drawn[:, client, still] = 0.0
+    return block
+
+
+def _rounding(update: AnyFloats, size: float, model: Vector) -> AnyFloats:
+    """Return how much equal updates, (columns,), may seem to differ.
+
+    An update is a difference of models, so its error is relative to the model. A small coordinate
+    is a sum of larger terms, so it is also relative to the size of the whole update.
+    """
+    return ROUNDING * np.maximum(np.maximum(np.abs(update), size), np.abs(model))
+
+
+def _dependence(rows: RowStore, draws: int) -> float:
+    """Return the variance of sums over that of independent clients, the mean over coordinates."""
+    total, count = 0.0, 0
+    for _, block in rows.blocks():
+        drawn = block.reshape(draws, -1, block.shape[1])
+        independent = np.einsum("ijk,ijk->k", drawn, drawn, dtype=np.float64)
+        moves = independent > 0
+        together = (drawn.sum(axis=1, dtype=np.float64) ** 2).sum(axis=0)
+        total += float((together[moves] / independent[moves]).sum())
+        count += int(moves.sum())
+    return total / count if count else 1.0
+
+
+def _noised(
+    scores: NDArray[np.float64], project: NDArray[np.float64], stream: Stream, noise_std: float
+) -> NDArray[np.float64]:
+    """Return scores (draws, k) with the noise on the sum, along the columns of `project`."""
+    if noise_std == 0:
+        return scores
+    # Noise along fixed directions is Gaussian with their inner products as covariance.
+    root = np.linalg.qr(project, mode="r")
+    normals = numbers(0, *stream, "noise").standard_normal((len(scores), len(root)))
+    return np.asarray(scores + noise_std * normals @ root)
+
+
+def _unit(vector: Vector) -> Vector:
+    return vector / np.linalg.norm(vector)

@@ -1,0 +1,102 @@
+"""Models or differences: decided from honest replies, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakmeter.auditors.hook.sending import Sending, decided
+from leakmeter.auditors.rng import stream
+
+DIM = 300
+
+
+def vectors(seed: int, clients: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Return a model and updates of clients that agree in part, a tenth as long as the model."""
+    rng = stream(seed, "sending")
+    sent = rng.standard_normal(DIM)
+    common = rng.standard_normal(DIM)
+    return sent, 0.1 * (common + 0.5 * rng.standard_normal((clients, DIM)))
+
+
+def decide(sent: Any, replies: Any, released: Any) -> str | None:
+    return decided(sent, list(replies), np.mean(replies, axis=0), released)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 100.0])  # of the updates
+@pytest.mark.parametrize("rate", [0.01, 1.0])  # of the server
+def test_models_and_differences_are_recognised(seed: int, scale: float, rate: float) -> None:
+    sent, updates = vectors(seed)
+    updates *= scale
+    step = rate * updates.mean(axis=0)
+    found = decide(sent, sent + updates, sent + step)
+    assert found == "models" or (scale == 100.0 and found is None)
+    for sign in (1, -1):  # differences are added, gradients are subtracted
+        found = decide(sent, updates, sent + sign * step)
+        assert found == "differences" or (scale == 100.0 and found is None)
+
+
+def test_a_gradient_that_looks_like_the_model_is_still_a_difference() -> None:
+    sent, targets = vectors(0)
+    gradients = sent - targets  # of half the squared distance: all of the model is in it
+    assert decide(sent, gradients, sent - 0.1 * gradients.mean(axis=0)) == "differences"
+
+
+def test_an_adaptive_server_still_moves_along_models() -> None:
+    sent, updates = vectors(3)
+    released = sent + 0.01 * np.sign(updates.mean(axis=0))
+    assert decide(sent, sent + updates, released) == "models"
+
+
+def test_under_noise_the_share_of_the_model_decides() -> None:
+    sent, updates = vectors(1)
+    rng = stream(0, "noise")
+    noised = sent + updates.mean(axis=0) + 0.5 * rng.standard_normal(DIM)
+    assert decide(sent, sent + updates, noised) == "models"
+    assert decide(sent, updates, noised) == "differences"
+    blurred = sent + updates + 20 * rng.standard_normal(updates.shape)
+    assert decide(sent, blurred, sent + 20 * rng.standard_normal(DIM)) is None
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_nothing_is_decided_where_nothing_can_be(value: float) -> None:
+    _, updates = vectors(2)
+    flat = np.full(DIM, value)
+    assert decide(flat, updates, updates.mean(axis=0)) is None
+    if value:
+        sent, _ = vectors(2)
+        broken = np.full((3, DIM), value)
+        with np.errstate(invalid="ignore"):
+            assert decided(sent, list(broken), broken[0], sent) is None
+    assert decided(updates[0], [], None, updates[0]) is None
+
+
+def test_the_sign_is_seen_once_and_survives_an_interruption() -> None:
+    sent, updates = vectors(4)
+    mean = updates.mean(axis=0)
+    sending = Sending("auto")
+    sending.note(sent, list(updates), mean, sent - mean)
+    assert sending.sends == "differences"
+    sending.note_step(-mean, mean)
+    assert sending.sign == -1
+    sending.note_step(mean, mean)  # a later step that canaries have turned round
+    assert sending.sign == -1
+    again = Sending("auto")
+    again.restore(sending.state())
+    again.note_step(mean, mean)
+    assert (again.sends, again.sign) == ("differences", -1)
+
+
+def test_what_the_user_says_stays() -> None:
+    sent, updates = vectors(5)
+    sending = Sending("models")
+    sending.note(sent, list(updates), updates.mean(axis=0), sent + updates.mean(axis=0))
+    sending.note_step(-updates[0], updates[0])
+    assert (sending.sends, sending.sign) == ("models", 1)
+    with pytest.raises(
+        ValueError, match=r"sends must be one of auto, models, differences, got 'x'"
+    ):
+        Sending("x")  # type: ignore[arg-type]

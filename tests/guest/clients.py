@@ -1,0 +1,314 @@
+"""Client apps of foreign projects: how they train, what they keep and what they send."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from leakmeter.clients.identity import add_identity
+from tests.guest.frozen import Frozen, frozen
+from tests.guest.model import MODELS, RATE, Model, Values, draws, moved, targets
+
+REPLAY = "leakmeter.replay"
+
+
+@dataclass
+class Seen:
+    """What the train function of an app was called with, by round and client."""
+
+    received: list[tuple[int, int, Frozen]] = field(default_factory=list)
+    replayed: int = 0
+
+
+class Clients:
+    """Trains towards a point of its own, with noise that client and round determine.
+
+    A replay draws other noise, as a client would that shuffles without a seed. So a round is the
+    same in every run, whatever was replayed before it.
+    """
+
+    weight_key = "num-examples"
+
+    def __init__(self, model: Model | None = None) -> None:
+        self.model = model or MODELS["floats"]()
+
+    def arrays(self) -> ArrayRecord:
+        """Return what the server starts from."""
+        return self.model.record()
+
+    def app(
+        self, mods: Sequence[Any], train_mods: Sequence[Any] = (), seen: Seen | None = None
+    ) -> ClientApp:
+        """Return the app.
+
+        Args:
+            mods: Mods of the whole app.
+            train_mods: Mods of its train function alone, which are inside of the others.
+            seen: Notes what the train function gets.
+        """
+        app = ClientApp(mods=list(mods))
+        add_identity(app)
+        number = itertools.count(1)
+
+        @app.train(mods=list(train_mods))
+        def train(message: Message, context: Context) -> Message:
+            client, server_round = _about(message, context)
+            draw = 0
+            if REPLAY in message.content:
+                draw = next(number)
+            if seen is not None:
+                seen.replayed += draw > 0
+                if not draw:
+                    seen.received.append((server_round, client, frozen(message.content)))
+            record = message.content["arrays"]
+            assert isinstance(record, ArrayRecord)
+            content = self.trained(client, server_round, draw, record, context)
+            return Message(content, reply_to=message)
+
+        @app.evaluate()
+        def evaluate(message: Message, context: Context) -> Message:
+            client, server_round = _about(message, context)
+            metrics = MetricRecord({self.weight_key: 10, "accuracy": client / 10 + server_round})
+            return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+        return app
+
+    def trained(
+        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
+    ) -> RecordDict:
+        """Return the content of a reply."""
+        values = self.model.values(record)
+        after = self.step(client, server_round, draw, values)
+        return self.reply(client, self.model.record(after), self.loss(after))
+
+    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
+        """Return the model after one training."""
+        goal = targets(values, client)
+        noise = draws(values, "noise", client, server_round, draw)
+        return {name: moved(value, goal[name], noise[name]) for name, value in values.items()}
+
+    def loss(self, values: Values) -> float:
+        """Return a metric that depends on all arrays."""
+        return 1.0 + sum(float(np.abs(value).sum()) for value in values.values()) / 100
+
+    def reply(self, client: int, arrays: ArrayRecord, loss: float) -> RecordDict:
+        """Return arrays and metrics as this project names them."""
+        metrics = MetricRecord({self.weight_key: self.weight(client), "train-loss": loss})
+        return RecordDict({"arrays": arrays, "metrics": metrics})
+
+    def weight(self, client: int) -> int:
+        """Return the number of examples of a client."""
+        return 10 * (client % 3 + 1)
+
+
+def _about(message: Message, context: Context) -> tuple[int, int]:
+    config = message.content["config"]
+    assert isinstance(config, ConfigRecord)
+    return int(context.node_config["partition-id"]), int(str(config["server-round"]))
+
+
+class Failing(Clients):
+    """Client 1 raises in round 2, client 2 in every round but the first."""
+
+    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
+        if (client, server_round) == (1, 2) or (client == 2 and server_round > 1):
+            raise RuntimeError(f"client {client} fails in round {server_round}")
+        return super().step(client, server_round, draw, values)
+
+
+class FailingFirst(Clients):
+    """Everybody raises in round 1."""
+
+    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
+        if server_round == 1:
+            raise RuntimeError("the data are not there yet")
+        return super().step(client, server_round, draw, values)
+
+
+class Diverging(Clients):
+    """Client 1 sends a NaN in round 2."""
+
+    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
+        after = super().step(client, server_round, draw, values)
+        if (client, server_round) == (1, 2):
+            name = next(iter(after))
+            after[name].flat[0] = np.nan
+        return after
+
+
+class DivergingAlways(Clients):
+    """Client 1 sends infinity in every round."""
+
+    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
+        after = super().step(client, server_round, draw, values)
+        if client == 1:
+            next(iter(after.values())).flat[0] = np.inf
+        return after
+
+
+class Stateful(Clients):
+    """Counts its trainings and keeps an array of its own, and both change what it sends."""
+
+    def trained(
+        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
+    ) -> RecordDict:
+        state = context.state
+        counter = state["counter"] if "counter" in state else ConfigRecord({"trainings": 0})
+        assert isinstance(counter, ConfigRecord)
+        trainings = int(str(counter["trainings"])) + 1
+        state["counter"] = ConfigRecord({"trainings": trainings})
+        head = np.zeros(3)
+        if "head" in state:
+            kept = state["head"]
+            assert isinstance(kept, ArrayRecord)
+            head = kept["h"].numpy()
+        head = head + trainings + client
+        state["head"] = ArrayRecord({"h": Array(head)})
+        state["last"] = MetricRecord({"loss": [float(server_round), 0.5]})
+        after = self.step(client, server_round, draw, self.model.values(record))
+        shift = 0.01 * float(head.mean())
+        after = {name: np.asarray(v + shift).astype(v.dtype) for name, v in after.items()}
+        return self.reply(client, self.model.record(after), self.loss(after))
+
+
+class Differences(Clients):
+    """Sends how the model has changed."""
+
+    def trained(
+        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
+    ) -> RecordDict:
+        before = self.model.values(record)
+        after = self.step(client, server_round, draw, before)
+        change = {name: self.send(before[name], after[name]) for name in before}
+        return self.reply(client, self.model.record(change), self.loss(after))
+
+    def send(self, before: Any, after: Any) -> Any:
+        """Return what is sent of one array."""
+        return after - before
+
+
+class Gradients(Differences):
+    """Sends gradients: the server takes the step."""
+
+    def send(self, before: Any, after: Any) -> Any:
+        return (before - after) / RATE
+
+
+class Renamed(Clients):
+    """Numbers the arrays of its reply, as `to_numpy_ndarrays` and back does."""
+
+    def trained(
+        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
+    ) -> RecordDict:
+        named = ArrayRecord(dict(zip(self.model.names, record.values(), strict=True)))
+        content = super().trained(client, server_round, draw, named, context)
+        arrays = content["arrays"]
+        assert isinstance(arrays, ArrayRecord)
+        content["arrays"] = ArrayRecord({str(i): a for i, a in enumerate(arrays.values())})
+        return content
+
+
+class OtherKeys(Clients):
+    """Calls its records something else than the server does, and adds one of its own."""
+
+    def reply(self, client: int, arrays: ArrayRecord, loss: float) -> RecordDict:
+        content = super().reply(client, arrays, loss)
+        return RecordDict(
+            {
+                "note": ConfigRecord({"device": f"phone {client}"}),
+                "statistics": content["metrics"],
+                "model": content["arrays"],
+            }
+        )
+
+
+class NoMetrics(Clients):
+    """Sends arrays and nothing else."""
+
+    def reply(self, client: int, arrays: ArrayRecord, loss: float) -> RecordDict:
+        return RecordDict({"arrays": arrays})
+
+
+class OtherWeight(Clients):
+    """Calls its number of examples something else."""
+
+    weight_key = "records"
+
+
+class NoExamples(Clients):
+    """Client 0 has no examples."""
+
+    def weight(self, client: int) -> int:
+        return 10 * client
+
+
+class Part(Clients):
+    """Sends one array of the model only; the rest stays at home."""
+
+    def trained(
+        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
+    ) -> RecordDict:
+        whole = ArrayRecord({**self.model.record(), **record})
+        content = super().trained(client, server_round, draw, whole, context)
+        arrays = content["arrays"]
+        assert isinstance(arrays, ArrayRecord)
+        content["arrays"] = ArrayRecord({"w": arrays["w"]})
+        return content
+
+
+class Protecting(Clients):
+    """Clips its update and adds noise, as a client does that trains by DP-SGD."""
+
+    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
+        after = super().step(client, server_round, draw, values)
+        noise = draws(values, "privacy", client, server_round, draw)
+        changed = {}
+        for name, before in values.items():
+            update = after[name] - before
+            update = update / max(1.0, float(np.linalg.norm(update)))
+            changed[name] = np.asarray(before + update + 0.1 * noise[name]).astype(before.dtype)
+        return changed
+
+
+class Twofold(Clients):
+    """Sends a second record of arrays beside the model, as control variates are."""
+
+    def reply(self, client: int, arrays: ArrayRecord, loss: float) -> RecordDict:
+        content = super().reply(client, arrays, loss)
+        content["control"] = ArrayRecord({"c": Array(np.full(4, float(client)))})
+        return content
+
+
+class Constant(Clients):
+    """Sends back what it got: nothing is trained."""
+
+    def step(self, client: int, server_round: int, draw: int, values: Values) -> Values:
+        return values
+
+
+class Trees(Clients):
+    """Sends a model of trees as bytes, as Flower's example with XGBoost does."""
+
+    def arrays(self) -> ArrayRecord:
+        return ArrayRecord([np.frombuffer(b"", dtype=np.uint8)])
+
+    def trained(
+        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
+    ) -> RecordDict:
+        tree = {"id": 0, "leaf": client + server_round / 10 + draw}
+        model = {
+            "gbtree_model_param": {"num_trees": "1", "num_parallel_tree": "1"},
+            "iteration_indptr": [0, 1],
+            "tree_info": [0],
+            "trees": [tree],
+        }
+        grown = json.dumps({"learner": {"gradient_booster": {"model": model}}}).encode()
+        arrays = ArrayRecord([np.frombuffer(grown, dtype=np.uint8)])
+        return self.reply(client, arrays, float(len(grown)))

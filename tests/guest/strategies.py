@@ -1,0 +1,183 @@
+"""Strategies of foreign projects: all of Flower's, and some that projects write themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Strategy
+
+from tests.guest.harness import NODES
+from tests.guest.model import RATE, Model
+
+Make = Callable[[], Strategy]
+ALL: dict[str, Any] = {
+    "min_train_nodes": NODES,
+    "min_evaluate_nodes": NODES,
+    "min_available_nodes": NODES,
+    "fraction_evaluate": 0.5,
+}
+_CLIP, _NOISE = 3.0, 0.05
+
+
+def of(kind: type[Any], **options: Any) -> Make:
+    """Return the maker of a strategy for all nodes."""
+    return lambda: kind(**{**ALL, **options})
+
+
+def dp(wrapper: type[Any], inner: Make | None = None, **options: Any) -> Make:
+    """Return the maker of a privacy wrapper of Flower's around a strategy."""
+    name = "initial_clipping_norm" if "Adaptive" in wrapper.__name__ else "clipping_norm"
+    given = {"noise_multiplier": _NOISE, "num_sampled_clients": NODES, name: _CLIP, **options}
+
+    def make() -> Strategy:
+        made: Strategy = wrapper((inner or of(FedAvg))(), **given)
+        return made
+
+    return make
+
+
+PLAIN: dict[str, Make] = {
+    "FedAvg": of(FedAvg),
+    "FedAvgM": of(flower.FedAvgM, server_momentum=0.9, server_learning_rate=0.5),
+    "FedAdam": of(flower.FedAdam, eta=0.1),
+    "FedAdagrad": of(flower.FedAdagrad, eta=0.1),
+    "FedYogi": of(flower.FedYogi, eta=0.1),
+    "FedProx": of(flower.FedProx, proximal_mu=0.1),
+    "FedMedian": of(FedMedian),
+    "FedTrimmedAvg": of(FedTrimmedAvg, beta=0.2),
+    "QFedAvg": of(flower.QFedAvg, client_learning_rate=0.5, train_loss_key="train-loss"),
+}
+CHOOSING: dict[str, Make] = {
+    "Krum": of(flower.Krum, num_malicious_nodes=1),
+    "MultiKrum": of(flower.MultiKrum, num_malicious_nodes=1, num_nodes_to_select=3),
+    "Bulyan": of(flower.Bulyan, num_malicious_nodes=0),
+}
+TREES: dict[str, Make] = {
+    "FedXgbBagging": of(flower.FedXgbBagging),
+    "FedXgbCyclic": lambda: flower.FedXgbCyclic(min_available_nodes=NODES),
+}
+SERVER_SIDE: dict[str, Make] = {
+    kind.__name__: dp(kind)
+    for kind in (
+        flower.DifferentialPrivacyServerSideFixedClipping,
+        flower.DifferentialPrivacyServerSideAdaptiveClipping,
+    )
+}
+CLIENT_SIDE: dict[str, Make] = {
+    kind.__name__: dp(kind)
+    for kind in (
+        flower.DifferentialPrivacyClientSideFixedClipping,
+        flower.DifferentialPrivacyClientSideAdaptiveClipping,
+    )
+}
+FLOWERS = {**PLAIN, **CHOOSING, **TREES, **SERVER_SIDE, **CLIENT_SIDE}
+
+
+class Applies:
+    """Takes the aggregate as a step of the server, since its clients send no models."""
+
+    rate = 1.0
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Keep the model that the step starts from."""
+        self._before = {name: array.numpy() for name, array in arrays.items()}
+        messages: Iterable[Message] = super().configure_train(  # type: ignore[misc]
+            server_round, arrays, config, grid
+        )
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the model after the step."""
+        step, metrics = super().aggregate_train(server_round, replies)  # type: ignore[misc]
+        if step is None:
+            return None, metrics
+        after = {
+            name: np.asarray(before + self.rate * step[name].numpy()).astype(before.dtype)
+            for name, before in self._before.items()
+        }
+        return ArrayRecord({name: Array(value) for name, value in after.items()}), metrics
+
+
+class Adds(Applies, FedAvg):
+    """Adds the mean of the clients' differences."""
+
+
+class AddsMedian(Applies, FedMedian):
+    """Adds the median of the clients' differences."""
+
+
+class AddsTrimmed(Applies, FedTrimmedAvg):
+    """Adds the trimmed mean of the clients' differences."""
+
+
+class Descends(Adds):
+    """Goes against the mean of the clients' gradients."""
+
+    rate = -RATE
+
+
+class DescendsMedian(AddsMedian):
+    """Goes against the median of the clients' gradients."""
+
+    rate = -RATE
+
+
+class DescendsTrimmed(AddsTrimmed):
+    """Goes against the trimmed mean of the clients' gradients."""
+
+    rate = -RATE
+
+
+class Own(FedAvg):
+    """Averages in the project's own encoding, and asks for no metrics."""
+
+    model: Model
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the plain mean."""
+        records = [next(iter(m.content.array_records.values())) for m in replies if m.has_content()]
+        if not records:
+            return None, None
+        values = [self.model.values(record) for record in records]
+        mean = {
+            name: np.asarray(np.mean([v[name] for v in values], axis=0)).astype(first.dtype)
+            for name, first in values[0].items()
+        }
+        return self.model.record(mean), MetricRecord({"replies": len(records)})
+
+
+def own(make_model: Callable[[], Model]) -> Make:
+    """Return the maker of a strategy that reads the project's own encoding."""
+
+    def make() -> Strategy:
+        made = Own(**ALL)
+        made.model = make_model()
+        return made
+
+    return make
+
+
+class Controlled(FedAvg):
+    """Keeps the second record of arrays that clients send to itself."""
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate the models alone."""
+        replies = list(replies)
+        for reply in replies:
+            if reply.has_content():
+                kept = {key: r for key, r in reply.content.items() if key != "control"}
+                reply.content = RecordDict(kept)
+        return super().aggregate_train(server_round, replies)

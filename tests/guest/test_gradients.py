@@ -1,0 +1,136 @@
+"""Clients that send gradients or differences: canaries travel as those do, and bend nothing."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakmeter.auditors import Audited
+from tests.guest.clients import Clients, Differences, Failing, Gradients
+from tests.guest.harness import (
+    NODES,
+    Cell,
+    Run,
+    assert_unharmed,
+    canaries,
+    cells,
+    explained,
+    run_audited,
+    run_plain,
+    was_seen,
+)
+from tests.guest.model import MODELS, Model, targets
+from tests.guest.strategies import (
+    PLAIN,
+    Adds,
+    AddsMedian,
+    AddsTrimmed,
+    Descends,
+    DescendsMedian,
+    DescendsTrimmed,
+    Make,
+    of,
+)
+
+ROUNDS = 9
+FEDAVG = PLAIN["FedAvg"]
+SENDERS: dict[str, tuple[type[Clients], Make]] = {
+    "gradients": (Gradients, of(Descends)),
+    "differences": (Differences, of(Adds)),
+}
+OTHERS: dict[str, tuple[type[Clients], Make]] = {
+    "gradients, median": (Gradients, of(DescendsMedian)),
+    "gradients, trimmed": (Gradients, of(DescendsTrimmed)),
+    "differences, median": (Differences, of(AddsMedian)),
+    "differences, trimmed": (Differences, of(AddsTrimmed)),
+}
+
+
+def optimum(model: Model, clients: Clients) -> dict[str, Any]:
+    """Return the model at which the trainings of all clients cancel."""
+    weights = np.array([clients.weight(c) for c in range(NODES)], dtype=float)
+    goals = [targets(dict(model.start), client) for client in range(NODES)]
+    return {
+        name: np.average([goal[name] for goal in goals], axis=0, weights=weights)
+        for name in model.names
+    }
+
+
+def distance(run: Run) -> float:
+    """Return how far a model is from the optimum."""
+    best = optimum(MODELS["floats"](), Clients())
+    gaps = [run.result.arrays[name].numpy() - best[name] for name in best]
+    return float(np.sqrt(sum(float((gap**2).sum()) for gap in gaps)))
+
+
+def bound(audited: Audited) -> float:
+    """Return the largest ε that canaries have shown."""
+    return max(f.value for f in audited.findings() if f.kind == "lower_bound")
+
+
+@pytest.mark.parametrize("sends", cells(["auto", "differences"], fast=("auto",)))
+@pytest.mark.parametrize("name", SENDERS)
+def test_canaries_are_seen_and_the_model_stays_near_the_optimum(name: str, sends: str) -> None:
+    clients, strategy = SENDERS[name]
+    cell = Cell(strategy, clients, rounds=ROUNDS)
+    run, audited = run_audited(cell, [canaries(seats=1)], sends=sends)
+    assert_unharmed(cell, run)
+    assert audited.failures == []
+    assert was_seen(run, audited)
+    assert bound(audited) > 0
+    assert distance(run_plain(cell)) == pytest.approx(distance(run_plain(MODEL_SENDERS)), rel=1e-3)
+    assert distance(run) < 1.5 * distance_of_model_senders() + 0.2
+
+
+MODEL_SENDERS = Cell(FEDAVG, rounds=ROUNDS)  # the same training in other words
+
+
+@cache
+def distance_of_model_senders() -> float:
+    """Return how far canaries move the model where clients send models."""
+    run, _ = run_audited(MODEL_SENDERS, [canaries(seats=1)], sends="models")
+    return distance(run)
+
+
+@pytest.mark.parametrize("name", cells(OTHERS, fast=["gradients, median"]))
+def test_other_aggregates_of_differences_are_audited(name: str) -> None:
+    clients, strategy = OTHERS[name]
+    cell = Cell(strategy, clients)
+    run, audited = run_audited(cell)
+    assert_unharmed(cell, run)
+    assert was_seen(run, audited)
+
+
+@pytest.mark.parametrize("name", SENDERS)
+def test_seats_stay_honest_in_the_round_that_decides(name: str) -> None:
+    clients, strategy = SENDERS[name]
+    cell = Cell(strategy, clients)
+    run, _ = run_audited(cell)
+    assert_unharmed(cell, run)
+    assert min(server_round for server_round, _ in run.trace.swapped) == 2
+
+
+@pytest.mark.slow
+def test_a_model_that_starts_at_zero_does_not_hide_what_is_sent() -> None:
+    def zeros() -> Model:
+        return Model({name: np.zeros_like(v) for name, v in MODELS["floats"]().start.items()})
+
+    for clients, strategy in (*SENDERS.values(), (Clients, FEDAVG)):
+        cell = Cell(strategy, lambda kind=clients: kind(zeros()), rounds=6)  # type: ignore[misc]
+        run, audited = run_audited(cell, [canaries(seats=1)])
+        assert_unharmed(cell, run)
+        assert was_seen(run, audited) or explained(audited)
+        assert distance(run) < distance(run_plain(cell)) + 3.0
+
+
+def test_clients_that_fail_in_the_round_that_decides_delay_it() -> None:
+    class FailingGradients(Failing, Gradients):
+        """Sends gradients, and some clients fail."""
+
+    cell = Cell(of(Descends), FailingGradients, rounds=4)
+    run, audited = run_audited(cell)
+    assert_unharmed(cell, run)
+    assert was_seen(run, audited)

@@ -1,0 +1,207 @@
+"""Runs of all lengths, folders that are taken, and metrics that stay the user's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Message
+from flwr.serverapp.strategy import FedAvg
+
+from leakmeter.auditors import Auditor, passive
+from tests.guest.clients import Gradients, Stateful
+from tests.guest.harness import (
+    NODES,
+    Cell,
+    Quiet,
+    assert_same,
+    assert_unharmed,
+    canaries,
+    explained,
+    run_audited,
+    run_plain,
+    said,
+    was_seen,
+)
+from tests.guest.strategies import ALL, PLAIN, Descends, of
+from tests.helpers.strategies import OwnLoop
+
+FEDAVG = PLAIN["FedAvg"]
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+@pytest.mark.parametrize("seats", [1, 2])
+def test_short_runs_are_audited_or_said_to_be_too_short(rounds: int, seats: int) -> None:
+    cell = Cell(FEDAVG, Stateful, rounds=rounds)
+    run, audited = run_audited(cell, [canaries(seats=seats)])
+    assert run.error is None
+    assert_unharmed(cell, run)
+    assert was_seen(run, audited) or explained(audited)
+
+
+def test_one_round_is_audited_where_the_user_says_what_clients_send() -> None:
+    cell = Cell(FEDAVG, Stateful, rounds=1)
+    run, audited = run_audited(cell, [canaries(seats=3)], sends="models")
+    assert_unharmed(cell, run)
+    assert was_seen(run, audited)
+
+
+def test_more_seats_than_clients_are_said_to_be_too_many() -> None:
+    cell = Cell(FEDAVG, Stateful)
+    run, audited = run_audited(cell, [canaries(seats=NODES + 2)])
+    assert_unharmed(cell, run)
+    assert explained(audited)
+
+
+def test_more_repetitions_than_rounds_are_said_to_be_too_many() -> None:
+    cell = Cell(FEDAVG, Stateful, rounds=2)
+    run, audited = run_audited(cell, [canaries(repetitions=50), Quiet()])
+    assert_same(cell, run)
+    assert explained(audited)
+
+
+def test_a_second_auditor_goes_on_where_the_first_can_do_nothing() -> None:
+    cell = Cell(FEDAVG, Stateful, rounds=1)
+    seen: list[int] = []
+
+    class Counting(Auditor):
+        name = "counting"
+
+        def observe(self, view: Any) -> list[Any]:
+            seen.append(view.server_round)
+            return []
+
+    run, audited = run_audited(cell, [canaries(seats=1), Counting()])
+    assert_unharmed(cell, run)
+    assert seen == [1]
+    assert "one-shot" not in [one.name for one in audited.auditors] or explained(audited)
+
+
+def test_a_sample_of_the_nodes_is_the_same_as_without() -> None:
+    half = {**ALL, "min_train_nodes": 2, "fraction_train": 0.5}
+    cell = Cell(lambda: FedAvg(**half), Stateful)
+    run, audited = run_audited(cell, [Quiet()])
+    assert_same(cell, run)
+    run, audited = run_audited(cell, [canaries(seats=1)])
+    assert_unharmed(cell, run)
+    assert audited.failures == []
+
+
+def test_a_loop_of_its_own_is_kept() -> None:
+    cell = Cell(of(OwnLoop), Stateful)
+    run, audited = run_audited(cell, [Quiet()])
+    assert_same(cell, run)
+    run, audited = run_audited(cell)
+    assert_unharmed(cell, run)
+    assert was_seen(run, audited)
+
+
+class Breaking(FedAvg):
+    """Raises in the aggregation of round 2."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        if server_round == 2:
+            raise OSError("the disk is full")
+        return super().aggregate_train(server_round, replies)
+
+
+def test_a_strategy_that_raises_does_so_as_it_does_alone() -> None:
+    cell = Cell(of(Breaking), Stateful)
+    assert run_plain(cell).error == "OSError: the disk is full"
+    run, _ = run_audited(cell, [Quiet()])
+    assert_same(cell, run)
+    run, _ = run_audited(cell)
+    assert_unharmed(cell, run)
+
+
+class Raising(Auditor):
+    """Fails wherever it can."""
+
+    name = "raising"
+
+    def __init__(self, where: str) -> None:
+        def fail(*_: Any, **__: Any) -> Any:
+            raise ZeroDivisionError(f"a mistake in {where}")
+
+        setattr(self, where, fail)
+
+
+@pytest.mark.parametrize("where", ["begin", "limits", "instruct", "bind", "observe", "report"])
+def test_an_auditor_that_fails_is_named_and_changes_nothing(where: str) -> None:
+    cell = Cell(FEDAVG, Stateful)
+    run, audited = run_audited(cell, [Raising(where)])
+    assert_same(cell, run)
+    assert "raising" in "".join(audited.failures)
+    assert f"a mistake in {where}" in "".join(audited.failures)
+
+
+def test_metrics_hold_findings_only_if_asked_for() -> None:
+    cell = Cell(FEDAVG, Stateful)
+    ours = [
+        {key for metrics in run.result.train_metrics_clientapp.values() for key in metrics}
+        for run in (run_audited(cell)[0], run_audited(cell, metrics=True)[0])
+    ]
+    assert ours[0] == {"train-loss"}
+    assert any(key.startswith("one-shot") for key in ours[1])
+
+
+def test_a_folder_that_is_taken_is_not_written_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cell = Cell(FEDAVG, Stateful)
+    out = tmp_path / "audit"
+    run_audited(cell, [Quiet()], out=out, name="first")
+    kept = {path.name: path.read_bytes() for path in out.iterdir()}
+    caplog.clear()
+    run, audited = run_audited(cell, [Quiet()], out=out, name="second")
+    assert_same(cell, run)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == kept
+    [other] = [path for path in tmp_path.iterdir() if path != out]
+    assert json.loads((other / "report.json").read_text())["schema"]
+    assert other.name in caplog.text or other.name in said(audited, "quiet")
+
+
+def test_a_folder_that_vanishes_ends_no_training(tmp_path: Path) -> None:
+    out = tmp_path / "audit"
+
+    class Cleaning(FedAvg):
+        """Clears away all that is not its own in round 2."""
+
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            if server_round == 2:
+                shutil.rmtree(out, ignore_errors=True)
+            return super().aggregate_train(server_round, replies)
+
+    cell = Cell(of(Cleaning), Stateful)
+    run, audited = run_audited(cell, [Quiet()], out=out)
+    assert_same(cell, run)
+    assert str(out) in "".join(audited.failures)
+
+
+@pytest.mark.parametrize("sends", ["auto", "models"])
+def test_seats_stay_honest_until_it_is_known_what_clients_send(sends: str) -> None:
+    cell = Cell(FEDAVG, Stateful)
+    run, audited = run_audited(cell, sends=sends)
+    assert_unharmed(cell, run)
+    first = min(server_round for server_round, _ in run.trace.swapped)
+    assert first == (2 if sends == "auto" else 1)
+    assert was_seen(run, audited)
+
+
+def test_what_clients_send_must_be_one_of_three() -> None:
+    with pytest.raises(ValueError, match="gradients"):
+        run_audited(Cell(FEDAVG), [Quiet()], sends="gradients")
+
+
+@pytest.mark.slow
+def test_a_panel_for_any_project_says_something_of_every_auditor() -> None:
+    cell = Cell(of(Descends), Gradients, rounds=1)
+    panel = passive(seats=1, trials=20)
+    run, audited = run_audited(cell, panel)
+    assert_unharmed(cell, run)
+    for auditor in ("one-shot", "likelihood-ratio", "mutual-information"):
+        assert said(audited, auditor) or [f for f in audited.findings() if f.auditor == auditor]
