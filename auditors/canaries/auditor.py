@@ -39,7 +39,7 @@ from leakmeter.auditors.canaries.estimates import (
 )
 from leakmeter.auditors.canaries.limitations import canary_limitations
 from leakmeter.auditors.canaries.proofs import headline, prove
-from leakmeter.auditors.canaries.schedule import schedule
+from leakmeter.auditors.canaries.schedule import affordable, schedule
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.details import Histogram
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Sees, ThreatModel
@@ -122,8 +122,10 @@ class OneShotCanaries(Auditor):
             raise UnableError(
                 f"the model must have at least 100 parameters for canaries, got {dim}"
             )
-        rounds = num_rounds - self.first_round + 1
-        k = self._affordable(rounds)
+        rounds = max(num_rounds - self.first_round + 1, 0)
+        k = affordable(
+            self.canaries, self.repetitions, self.seats, rounds, is_late=self.first_round > 1
+        )
         self._dim, self._k, self._begun = dim, k, None
         self._plan = schedule(k, self.repetitions, rounds, self.seed)
         coins = stream(self.seed, "coins").random(k) < 0.5
@@ -135,30 +137,6 @@ class OneShotCanaries(Auditor):
             self._canary_seed, self._ids, dim, self._changes_file, self.watch
         )
         self._interference = Interference()
-
-    def _affordable(self, rounds: int) -> int:
-        """Return how many canaries play in so many rounds.
-
-        Raises:
-            UnableError: The project has too few rounds.
-            ValueError: The settings ask for more than that many rounds allow.
-        """
-        slots = self.seats * max(rounds, 0)
-        spent = ""
-        if self.first_round > 1:
-            spent = ", after round 1, which shows what clients send (sends='models' saves it)"
-        if slots < 2 or self.repetitions > rounds:
-            raise UnableError(
-                f"canaries need at least 2 seats x rounds and {self.repetitions} rounds, got "
-                f"{self.seats} seats and {max(rounds, 0)} rounds{spent}"
-            )
-        k = slots // self.repetitions if self.canaries is None else self.canaries
-        if k < 2 or k * self.repetitions > slots:
-            raise ValueError(
-                f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
-                f"2 canaries, got {k} x {self.repetitions}{spent}"
-            )
-        return k
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say where there are too few canaries, clients or parameters to see much.

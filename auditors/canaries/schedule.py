@@ -1,10 +1,44 @@
-"""Which canary plays in which round."""
+"""How many canaries play, and which in which round."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from leakmeter.auditors.auditor import UnableError
 from leakmeter.auditors.rng import stream
+
+
+def affordable(
+    canaries: int | None, repetitions: int, seats: int, rounds: int, *, is_late: bool
+) -> int:
+    """Return how many canaries play in so many rounds.
+
+    Args:
+        canaries: As the user has set it; None for as many as there are seats.
+        repetitions: In how many rounds each plays.
+        seats: Per round.
+        rounds: That may have canaries.
+        is_late: Whether round 1 may not.
+
+    Raises:
+        UnableError: The project has too few rounds.
+        ValueError: The user asks for more canaries than that many rounds allow.
+    """
+    slots = seats * rounds
+    spent = ", after round 1, which shows what clients send (sends='models' saves it)"
+    spent = spent if is_late else ""
+    if slots < 2 or repetitions > rounds:
+        raise UnableError(
+            f"canaries need at least 2 seats x rounds and {repetitions} rounds, got {seats} seats "
+            f"and {rounds} rounds{spent}"
+        )
+    k = slots // repetitions if canaries is None else canaries
+    if k < 2 or k * repetitions > slots:
+        raise ValueError(
+            f"canaries x repetitions must be at most seats x rounds = {slots} with at least "
+            f"2 canaries, got {k} x {repetitions}{spent}"
+        )
+    return k
 
 
 def schedule(k: int, repetitions: int, num_rounds: int, seed: int) -> dict[int, list[int]]:

@@ -37,6 +37,7 @@ from leakmeter.auditors.hook.observer import RoundObserver
 from leakmeter.auditors.hook.open_round import (
     ClientNumbers,
     OpenRound,
+    are_clipped,
     ask_to_keep,
     give_orders,
     will_hide_updates,
@@ -161,7 +162,7 @@ class Audited(Wrapper):
         `num_rounds` is the length of the whole run; of an interrupted one the rest is run.
         """
         if "configure_train" in vars(self):  # put there by the `start` of a wrapper around us
-            raise RuntimeError(_NOT_OUTERMOST)
+            raise RuntimeError(remarks.NOT_OUTERMOST)
         self._observer.timeout = timeout
         self._begin(initial_arrays, num_rounds)
         if evaluate_fn is not None:
@@ -215,15 +216,15 @@ class Audited(Wrapper):
         self._lines.forget()
         if self._seen and self._run_log is not None:  # a second start is another run
             self._run_log.start_again()
-        self._seen = 0
+        self._seen, self._is_blind = 0, False
         try:
             self._layout = self._layout or Layout.of(arrays)
             self._layout.announce()
         except Exception as error:  # a model that cannot be audited can still be trained
             self._stop(BEFORE, str(error))
             return
-        first_round = 1 if self._sending.sends else 2
         folder = None if self._run_log is None else self._run_log.folder
+        first_round = self._sending.first_round
         self._panel.begin(self._layout.dim, num_rounds, folder, first_round=first_round)
         with self._panel.guarded("the project could not be surveyed"):
             self._project = survey(self.strategy, self._layout.dim, num_rounds)
@@ -253,12 +254,12 @@ class Audited(Wrapper):
         try:
             sent = layout.flatten(arrays)
         except ValueError as error:
-            self._stop(f"round {server_round}", f"{_CHANGED}: {error}")
+            self._stop(f"round {server_round}", f"{remarks.CHANGED}: {error}")
             return None
         nodes = [m.metadata.dst_node_id for m in messages]
         clients = self._numbers.of(nodes, self.strategy, grid)
         by_client = {clients[m.metadata.dst_node_id]: m for m in messages}
-        if any(key in m.content for m in messages for key in (wire.NOISE, wire.FILLED)):
+        if self._sending.sends is None and are_clipped(messages):
             self._sending.sends = "models"  # our noise mods take replies for nothing else
         key, sends = weight_key(self.strategy), self._sending.sends
         # Nobody takes part in a round that was given up before it began, and nobody plays a canary
@@ -327,9 +328,7 @@ class Audited(Wrapper):
                 try:
                     findings = self._observer.observe(opened, updates, answers, arrays, refused)
                 except LayoutError as error:
-                    self._stop(
-                        f"round {server_round}", f"the model has changed its arrays: {error}"
-                    )
+                    self._stop(f"round {server_round}", f"{remarks.CHANGED}: {error}")
         answered = sum(m.has_content() for m in replies) if updates is None else len(updates)
         line = RoundLine(server_round, answered, scalars(metrics), tuple(findings))
         after = arrays if arrays is not None else (opened.arrays if opened else None)
@@ -339,10 +338,7 @@ class Audited(Wrapper):
 
     def _flush(self) -> None:
         """Write the line of the last round; a full disk must not end the training."""
-        try:
-            self._lines.flush()
-        except OSError as error:
-            self._lines.close()
+        if (error := self._lines.flush()) is not None:
             self._run_log = None
             self._panel.fail("the run log could not be written any further", error)
 
@@ -374,7 +370,7 @@ class Audited(Wrapper):
     def _finish(self, *, was_seen: bool) -> None:
         """Let every auditor report on the run and write the report."""
         if not was_seen:
-            self._panel.fail("the run was not audited", RuntimeError(_UNSEEN))
+            self._panel.fail("the run was not audited", RuntimeError(remarks.UNSEEN))
         if self._seen and self._sending.sends is None:
             self._panel.note_canaries(remarks.UNDECIDED)
         final = self._panel.report() if was_seen else []
@@ -393,17 +389,6 @@ class Audited(Wrapper):
 
     def _refuse(self, *args: Any, **more: Any) -> NoReturn:
         """Refuse: only a wrapper around `Audited` would call one of these."""
-        raise RuntimeError(_NOT_OUTERMOST)
+        raise RuntimeError(remarks.NOT_OUTERMOST)
 
     configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _refuse
-
-
-_NOT_OUTERMOST = (
-    "Audited must be outermost: write Audited(Wrapper(strategy), ...), "
-    "not Wrapper(Audited(strategy, ...))"
-)
-_CHANGED = "the model has changed its arrays"
-_UNSEEN = (
-    "the strategy's start never called self.configure_train and self.aggregate_train, so no "
-    "auditor saw a round: let its loop call these two"
-)

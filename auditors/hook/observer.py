@@ -75,6 +75,9 @@ class RoundObserver:
         facts = self._facts(opened, updates, released, has_model=arrays is not None)
         for words in remarks.remarks(answers, [c for c in opened.greeted if c in updates]):
             self._panel.note_canaries(words)
+        if self._panel.replays(opened.server_round):
+            for words in remarks.replayed(answers):
+                self._panel.note_replays(opened.server_round, words)
         if facts.abandoned is not None:
             self._panel.note(f"rounds without an aggregate are not audited: {facts.abandoned}")
         played = {c for c, answer in answers.items() if answer.outcome == "played"}
@@ -109,7 +112,7 @@ class RoundObserver:
             sending.note(opened.sent, replies, mean, released)
         updates.sends = sending.sends or "models"
         facts = round_facts(self._strategy, opened, updates, released=has_model)
-        sending.note_step(released - opened.sent, facts.aggregate)
+        sending.note_step(opened.sent, released, facts.aggregate)
         return facts
 
     def _truth(

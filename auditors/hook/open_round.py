@@ -66,6 +66,10 @@ class Updates(Mapping[int, Vector]):
     def __len__(self) -> int:
         return len(self._records)
 
+    def __contains__(self, client: object) -> bool:
+        # A mapping's own would make the whole update to see whether it is there.
+        return client in self._records
+
     def replies(self) -> Iterator[Vector]:
         """Yield the replies as they are, those that no mask hides."""
         fitting = (record for record in self._records.values() if self._layout.fits(record))
@@ -160,10 +164,14 @@ class ClientNumbers:
         return {node: self._seen[node] for node in nodes}
 
 
+def are_clipped(messages: Collection[Message]) -> bool:
+    """Whether our own mods will clip updates or check how they were filled."""
+    return any(key in m.content for m in messages for key in (wire.NOISE, wire.FILLED))
+
+
 def will_hide_updates(messages: Collection[Message]) -> bool:
     """Whether our own mods will change updates on their way, so that only a tap has them plain."""
-    keys = (wire.MASK, wire.NOISE, wire.FILLED)
-    return any(key in m.content for m in messages for key in keys)
+    return are_clipped(messages) or any(wire.MASK in m.content for m in messages)
 
 
 def give_orders(

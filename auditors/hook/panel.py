@@ -116,6 +116,10 @@ class Panel:
         """Note why there are no plain updates, for the auditors that want them."""
         self._note_all(words, [a for a in self.auditors if a.wants_truth])
 
+    def note_replays(self, server_round: int, words: str) -> None:
+        """Note what replays of a round do, for the auditors that send its messages again."""
+        self._note_all(words, [a for a in self.auditors if a.replays(server_round)])
+
     def note(self, words: str) -> None:
         """Note what holds for every auditor."""
         self._note_all(words, self.auditors)

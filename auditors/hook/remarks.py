@@ -1,4 +1,4 @@
-"""What the answers of `canary_mod` say about an audit, in words for the user."""
+"""What the hook tells the user: about the answers of `canary_mod`, and about the project."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ UNDECIDED: Final = (
     "it could not be decided whether clients send models or differences, so no canary was played: "
     "say sends='models' or sends='differences'"
 )
+CHANGED: Final = "the model has changed its arrays"
+UNSEEN: Final = (
+    "the strategy's start never called self.configure_train and self.aggregate_train, so no "
+    "auditor saw a round: let its loop call these two"
+)
+NOT_OUTERMOST: Final = (
+    "Audited must be outermost: write Audited(Wrapper(strategy), ...), "
+    "not Wrapper(Audited(strategy, ...))"
+)
 # Mods that change nothing, or nothing that matters to a canary of the trained update's length.
 _HARMLESS: Final = frozenset(
     {
@@ -32,6 +41,8 @@ _HARMLESS: Final = frozenset(
         "tap_mod",
     }
 )
+# Of the mods that we know, those that keep nothing, or nothing that a replay without masks changes.
+_STATELESS: Final = _HARMLESS | {"LocalDpMod", "MaskMod", "mask_mod"}
 _NOISE: Final = frozenset({"LocalDpMod", "NoiseMod", "noise_mod", "FillMod", "fill_mod"})
 _MASKS: Final = frozenset({"MaskMod", "mask_mod", "secaggplus_mod", "secagg_mod"})
 
@@ -47,6 +58,17 @@ def remarks(answers: Mapping[int, Answer], asked: Collection[int]) -> list[str]:
         return [NO_ANSWER]
     said = (words for answer in answers.values() for words in _about(answer))
     return list(dict.fromkeys(said))
+
+
+def replayed(answers: Mapping[int, Answer]) -> list[str]:
+    """Return what replays of a round do to mods before `canary_mod`, each sentence once."""
+    names = dict.fromkeys(name for answer in answers.values() for name in answer.outer)
+    return [
+        f"{name} is before canary_mod and sees every replay: what it keeps in context.state is not "
+        f"put back. If it keeps something there, list it after canary_mod, [canary_mod, {name}]"
+        for name in names
+        if name not in _STATELESS
+    ]
 
 
 def noise_around(answers: Mapping[int, Answer]) -> str | None:

@@ -31,10 +31,6 @@ class RoundLog:
         """Drop a line that a broken start has left."""
         self._open = None
 
-    def close(self) -> None:
-        """Write no more lines."""
-        self._run_log = None
-
     def put(self, line: RoundLine, arrays: ArrayRecord) -> None:
         """Open the line of a round that was aggregated."""
         self._open = (line, arrays)
@@ -45,17 +41,26 @@ class RoundLog:
             line, arrays = self._open
             self._open = (replace(line, metrics={**line.metrics, **scalars(metrics)}), arrays)
 
-    def flush(self) -> None:
-        """Write the open line, once, and tell whoever listens."""
+    def flush(self) -> OSError | None:
+        """Write the open line, once, and tell whoever listens.
+
+        Returns:
+            Why it could not be written; then no further line is tried.
+        """
         if self._open is None:
-            return
+            return None
         line, arrays = self._open
         self._open = None
         self.findings += line.findings
+        failed = None
         if self._run_log is not None:
-            self._run_log.add(line)
+            try:
+                self._run_log.add(line)
+            except OSError as error:
+                self._run_log, failed = None, error
         if self._on_round is not None:
             self._on_round(line, arrays)
+        return failed
 
 
 def scalars(metrics: object) -> dict[str, float]:

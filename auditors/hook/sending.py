@@ -33,12 +33,14 @@ class Sending:
     Attributes:
         sends: What clients reply with; None until it is decided.
         sign: 1 if the server adds what clients send, -1 if it subtracts it, as with gradients.
+        first_round: First round that may have canaries; of a resumed run as well.
     """
 
     def __init__(self, choice: Choice) -> None:
         if choice not in CHOICES:
             raise ValueError(f"sends must be one of {', '.join(CHOICES)}, got {choice!r}")
         self.sends: Sends | None = None if choice == "auto" else choice
+        self.first_round = 1 if self.sends else 2
         self.sign = 1
         self._has_sign = False
 
@@ -56,14 +58,14 @@ class Sending:
         if self.sends is None:
             self.sends = decided(sent, replies, mean, released)
 
-    def note_step(self, change: Vector, mean: Vector | None) -> None:
+    def note_step(self, sent: Vector, released: Vector, mean: Vector | None) -> None:
         """Look which way the server has moved with the mean of what clients sent.
 
         A canary that stayed out is independent of both, so its null stays exact.
         """
         if self._has_sign or self.sends != "differences" or mean is None:
             return
-        product = float(change @ mean)
+        product = float((released - sent) @ mean)
         if math.isfinite(product) and product != 0:
             self.sign, self._has_sign = (1 if product > 0 else -1), True
 

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 
 from leakmeter.clients.identity import add_identity
@@ -35,6 +44,7 @@ class Clients:
     """
 
     weight_key = "num-examples"
+    action = "default"  # which of its train functions the app has; Flower's own name for the first
 
     def __init__(self, model: Model | None = None) -> None:
         self.model = model or MODELS["floats"]()
@@ -57,7 +67,7 @@ class Clients:
         add_identity(app)
         number = itertools.count(1)
 
-        @app.train(mods=list(train_mods))
+        @app.train(self.action, mods=list(train_mods))
         def train(message: Message, context: Context) -> Message:
             client, server_round = _about(message, context)
             draw = 0
@@ -132,6 +142,21 @@ class FailingFirst(Clients):
         return super().step(client, server_round, draw, values)
 
 
+class Refusing(Clients):
+    """Client 1 answers with an error of its own."""
+
+    def app(
+        self, mods: Sequence[Any], train_mods: Sequence[Any] = (), seen: Seen | None = None
+    ) -> ClientApp:
+        def refusing_mod(message: Message, context: Context, call_next: Any) -> Message:
+            if context.node_config["partition-id"] == 1:
+                return Message(Error(100, "this client has not agreed"), reply_to=message)
+            reply: Message = call_next(message, context)
+            return reply
+
+        return super().app(mods, [*train_mods, refusing_mod], seen)
+
+
 class Diverging(Clients):
     """Client 1 sends a NaN in round 2."""
 
@@ -176,6 +201,17 @@ class Stateful(Clients):
         shift = 0.01 * float(head.mean())
         after = {name: np.asarray(v + shift).astype(v.dtype) for name, v in after.items()}
         return self.reply(client, self.model.record(after), self.loss(after))
+
+
+class Keeping(Clients):
+    """Keeps the very record that it sends, as its own model."""
+
+    def trained(
+        self, client: int, server_round: int, draw: int, record: ArrayRecord, context: Context
+    ) -> RecordDict:
+        content = super().trained(client, server_round, draw, record, context)
+        context.state["model"] = content["arrays"]
+        return content
 
 
 class Differences(Clients):
@@ -234,6 +270,19 @@ class NoMetrics(Clients):
 
     def reply(self, client: int, arrays: ArrayRecord, loss: float) -> RecordDict:
         return RecordDict({"arrays": arrays})
+
+
+class OddMetrics(Clients):
+    """Sends lists, and numbers that are not finite or very large."""
+
+    def reply(self, client: int, arrays: ArrayRecord, loss: float) -> RecordDict:
+        content = super().reply(client, arrays, loss)
+        metrics = content["metrics"]
+        assert isinstance(metrics, MetricRecord)
+        metrics["losses"] = [float("nan"), loss]
+        metrics["worst"] = float("inf")
+        metrics["steps"] = 2**62
+        return content
 
 
 class OtherWeight(Clients):

@@ -43,6 +43,9 @@ AUDITED: dict[str, tuple[Callable[[], Clients], Make]] = {
     "no metrics": (kinds.NoMetrics, OWN),
     "no examples": (kinds.NoExamples, FEDAVG),
     "protecting": (kinds.Protecting, FEDAVG),
+    "refusing": (kinds.Refusing, FEDAVG),
+    "keeping": (kinds.Keeping, FEDAVG),
+    "odd metrics": (kinds.OddMetrics, FEDAVG),
 }
 # Projects in which a part cannot be seen, which must be said.
 ODD: dict[str, tuple[Callable[[], Clients], Make]] = {

@@ -54,6 +54,9 @@ CLIENTS: dict[str, type[Clients]] = {
         kinds.NoExamples,
         kinds.Part,
         kinds.Protecting,
+        kinds.Refusing,
+        kinds.Keeping,
+        kinds.OddMetrics,
         kinds.Constant,
     )
 }
@@ -62,7 +65,7 @@ READABLE = [kind for kind in MODELS if kind != "own bytes"]  # to Flower's strat
 CHOICES = (list(STRATEGIES), list(MODS), READABLE, list(CLIENTS))
 # What hinders no canary.
 FLOATS = {"floats", "batchnorm", "integers", "0-d", "empty", "float16", "bool", "complex"}
-STEADY = {"Clients", "Stateful", "OtherKeys", "OtherWeight", "NoExamples", "Protecting"}
+STEADY = {"Clients", "Stateful", "OtherKeys", "OtherWeight", "NoExamples", "Protecting", "Keeping"}
 
 
 def pairs() -> list[tuple[str, ...]]:

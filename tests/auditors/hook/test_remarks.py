@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakmeter.auditors.hook.remarks import NO_ANSWER, noise_around, remarks
+from leakmeter.auditors.hook.remarks import NO_ANSWER, noise_around, remarks, replayed
 from leakmeter.auditors.hook.seat import Answer
 
 
@@ -48,3 +48,10 @@ def test_noise_is_found_on_either_side() -> None:
     assert noise_around({0: Answer("played", outer=("MaskMod", "LocalDpMod"))}) == "LocalDpMod"
     assert noise_around({0: Answer(), 1: Answer(inner=("NoiseMod",))}) == "NoiseMod"
     assert noise_around({0: Answer(outer=("fixedclipping_mod",))}) is None
+
+
+def test_a_mod_that_sees_replays_is_named_once() -> None:
+    told = replayed({0: Answer(outer=("mine", "LocalDpMod")), 1: Answer(outer=("mine",))})
+    assert len(told) == 1
+    assert "[canary_mod, mine]" in told[0]
+    assert replayed({0: Answer(inner=("mine",))}) == []
