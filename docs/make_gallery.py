@@ -1,6 +1,6 @@
 """Draws the pictures of `docs/gallery.md`, one for each example, from a run of that example.
 
-`python docs/make_gallery.py` draws all of them in about two CPU minutes, `python
+`python docs/make_gallery.py` draws all of them in about one CPU minute, `python
 docs/make_gallery.py own_loop` one. The figures are those of the report page. Everything random is
 seeded, so that the same code gives the same pictures.
 """
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -90,13 +91,10 @@ def audited(name: str) -> Run:
     from leakmeter.fl_app.engines.inline import run_inline
     from tests.foreign_app import configured, settings
 
-    app, home = EXAMPLES / name / "after", os.environ.get("HOME", "")
+    app = EXAMPLES / name / "after"
     with tempfile.TemporaryDirectory() as folder, configured(app) as (server, client):
-        os.environ["HOME"] = folder  # the examples write to ~/audits
-        try:
+        with patch.dict(os.environ, HOME=folder):  # the examples write to ~/audits
             run_inline(server, client, settings(app)["config"]["min-nodes"])
-        finally:
-            os.environ["HOME"] = home
         [report] = Path(folder).glob("audits/*/report.json")
         return read_run(report)
 
