@@ -20,6 +20,10 @@ Choice: TypeAlias = Literal["auto"] | Sends
 CHOICES: Final = ("auto", *get_args(Sends))
 _ALONG: Final = 0.7  # cosine from which on the server moves along something
 _APART: Final = 0.1  # how far two cosines must differ to say which it is
+_EXACT: Final = (
+    100.0  # how much farther off the other must be if the server moves exactly along one
+)
+_ROUNDED: Final = 1e-4  # how far off rounding may make a cosine of 1
 _NEAR: Final = 0.25  # how far a share may be from 1 or 0 to count as it
 _BLURRED: Final = 0.05  # standard error of a share that noise has made useless
 
@@ -96,7 +100,8 @@ def decided(
         along = {"models": _cosine(step, mean - sent), "differences": abs(_cosine(step, mean))}
         first, second = sorted(along.values(), reverse=True)
         if first > _ALONG:
-            if first - second < _APART:
+            is_exact = 1 - second > max(_EXACT * (1 - first), _ROUNDED)
+            if not is_exact and first - second < _APART:
                 return None
             return "models" if along["models"] == first else "differences"
     return _by_share(sent, replies)

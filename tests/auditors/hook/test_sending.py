@@ -45,6 +45,18 @@ def test_a_gradient_that_looks_like_the_model_is_still_a_difference() -> None:
     assert decide(sent, gradients, sent - 0.1 * gradients.mean(axis=0)) == "differences"
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_model_that_started_at_zero_is_decided_in_round_two(seed: int) -> None:
+    _, first = vectors(seed)
+    _, second = vectors(seed + 100)
+    sent = first.mean(axis=0)  # all that is in the model has come from round 1
+    updates = first + 0.3 * second  # and round 2 goes on in nearly the same direction
+    step = updates.mean(axis=0)
+    rounded = [np.float64(np.float32(sent + u)) for u in updates]
+    assert decide(sent, rounded, np.float64(np.float32(sent + step))) == "models"
+    assert decide(sent, updates, np.float64(np.float32(sent - 0.5 * step))) == "differences"
+
+
 def test_an_adaptive_server_still_moves_along_models() -> None:
     sent, updates = vectors(3)
     released = sent + 0.01 * np.sign(updates.mean(axis=0))
