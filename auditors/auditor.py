@@ -52,7 +52,8 @@ class RoundFacts:
     """What our own wrappers know of a round beyond what crossed the wire.
 
     Attributes:
-        aggregate: Mean update that the server learnt; None if it could not learn it.
+        aggregate: Mean update that the server learnt; None if it could not learn it, or if no
+            auditor wants it.
         noised: The same after server noise; None where the server adds none.
         num_clients: Contributors to the mean.
         total_weight: Sum of their weights.
@@ -205,6 +206,8 @@ class Auditor(ABC):
         name: How findings and checkpoints call it; differs between the auditors of one run.
         reads: Fields of `RoundView` that its adversary sees. A finding may depend on no others.
         wants_truth: Whether clients should keep their plain updates (simulation only).
+        wants_mean: Whether it reads `facts.aggregate`. The hook does not compute the mean of plain
+            updates for auditors that do not.
         watch: Told which stage of a long audit is how far, if somebody shows progress.
         first_round: First round in which clients may be instructed. The hook sets it before
             `begin`; round 1 is spent where it shows what clients send.
@@ -215,6 +218,7 @@ class Auditor(ABC):
     name: str = "auditor"
     reads: frozenset[str] = frozenset({"sent", "released"})
     wants_truth: bool = False
+    wants_mean: bool = True
     watch: Watch | None = None
     first_round: int = 1
     folder: Path | None = None

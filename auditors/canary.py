@@ -6,6 +6,7 @@ for Federated Learning, arXiv:2302.03098, section 3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -30,6 +31,16 @@ def canary_vector(seed: int, canary: int, dim: int) -> Vector:
     vector = _stream(seed, canary).standard_normal(dim, dtype=np.float32).astype(np.float64)
     vector /= np.linalg.norm(vector)
     return vector
+
+
+def add_canary(vector: Vector, seed: int, canary: int, norm: float) -> None:
+    """Add `norm` times a canary to a vector in place, with half of the memory of a canary."""
+    normals = _stream(seed, canary).standard_normal(vector.size, dtype=np.float32)
+    parts = [slice(start, start + BLOCK) for start in range(0, vector.size, BLOCK)]
+    exact = (normals[part].astype(np.float64) for part in parts)
+    scale = norm / math.sqrt(sum(float(part @ part) for part in exact))
+    for part in parts:
+        vector[part] += np.multiply(normals[part], scale, dtype=np.float64)
 
 
 def canary_products(seed: int, canaries: Iterable[int], vector: Vector) -> NDArray[np.float64]:

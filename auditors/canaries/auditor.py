@@ -80,6 +80,7 @@ class OneShotCanaries(Auditor):
     name = "one-shot"
     # The adversary sees the models only; the noise in the facts tells how well the estimates do.
     reads = frozenset({"sent", "released", "facts"})
+    wants_mean = False
 
     def __init__(
         self,

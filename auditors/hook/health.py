@@ -33,7 +33,13 @@ class Health:
         self._counts: dict[WarningKind, tuple[int, int]] = dict.fromkeys(_LEAST, (0, 0))
 
     def note(
-        self, view: RoundView, *, asked: int, refused: int, plain: Mapping[int, Vector]
+        self,
+        view: RoundView,
+        *,
+        asked: int,
+        refused: int,
+        diverged: int,
+        plain: Mapping[int, Vector],
     ) -> None:
         """Count one round.
 
@@ -41,6 +47,7 @@ class Health:
             view: What the round showed.
             asked: Clients that got a train message.
             refused: Clients that would not send an update because it was not finite.
+            diverged: Replies with a value that is not finite.
             plain: Updates that neither masks nor noise hide; empty where there are none.
         """
         facts = view.facts
@@ -49,7 +56,7 @@ class Health:
         asked = asked if facts.asked is None else facts.asked
         self._add("abandoned-rounds", int(is_abandoned), 1)
         self._add("dropouts", max(asked - arrived - refused, 0), asked)
-        self._add("non-finite-updates", refused + _not_finite(view), arrived + refused)
+        self._add("non-finite-updates", refused + diverged, arrived + refused)
         if facts.saturated is not None and facts.coordinates is not None:
             self._add("clipped-coordinates", facts.saturated, facts.coordinates)
         if facts.clip_norm is not None:
@@ -92,14 +99,6 @@ class Health:
     def _add(self, kind: WarningKind, count: int, total: int) -> None:
         before, of = self._counts[kind]
         self._counts[kind] = (before + count, of + total)
-
-
-def _not_finite(view: RoundView) -> int:
-    """Return how many replies hold a value that is not finite."""
-    mean = view.facts.aggregate
-    if mean is not None and np.isfinite(mean).all():  # so is every update in it
-        return 0
-    return sum(not np.isfinite(update).all() for update in view.replies.values())
 
 
 def _norm(update: Vector) -> float:

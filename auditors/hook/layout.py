@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -12,11 +13,11 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.hook.values import values
+from leakmeter.auditors.hook.values import is_float, values
 
 _log = logging.getLogger("flwr")
 
-_BLOCK: Final = 2**15  # numbers that are added at a time
+_BLOCK: Final = 2**15  # numbers at a time, which stay in the processor's cache
 
 
 class LayoutError(ValueError):
@@ -122,14 +123,20 @@ class Layout:
     def add(self, record: Mapping[str, Array], weight: float, to: Vector) -> None:
         """Add `weight` times the float arrays of `record` to a vector."""
         self.check(record)
-        scaled, start = np.empty(_BLOCK), 0
-        for array in self.arrays_in(record):
-            numbers = values(array)
-            for first in range(0, numbers.size, _BLOCK):  # which stay in the processor's cache
-                part = numbers[first : first + _BLOCK]
-                np.multiply(part, weight, out=scaled[: part.size], dtype=np.float64)
-                to[start + first : start + first + part.size] += scaled[: part.size]
-            start += numbers.size
+        scaled = np.empty(_BLOCK)
+        for place, numbers in self._blocks(record):
+            np.multiply(numbers, weight, out=scaled[: numbers.size], dtype=np.float64)
+            to[place] += scaled[: numbers.size]
+
+    def distance(self, record: Mapping[str, Array], vector: Vector) -> float:
+        """Return the length of the difference between `record` and a vector; it may be NaN."""
+        self.check(record)
+        square = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for place, numbers in self._blocks(record):
+                difference = numbers - vector[place]
+                square += float(difference @ difference)
+        return math.sqrt(square)
 
     def restore(
         self,
@@ -209,14 +216,16 @@ class Layout:
         called = dict(zip(self.order, record, strict=True))
         return [called[name] for name in self.names]
 
+    def _blocks(self, record: Mapping[str, Array]) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Yield the float arrays of `record` by blocks, and where each is in the vector."""
+        start = 0
+        for array in self.arrays_in(record):
+            numbers = values(array)
+            for first in range(0, numbers.size, _BLOCK):
+                part = numbers[first : first + _BLOCK]
+                yield slice(start, start + part.size), part
+                start += part.size
+
     def _parts(self, vector: NDArray[np.floating]) -> list[NDArray[np.floating]]:
         """Return views of the vector, one for each array."""
         return np.split(vector, np.cumsum(self.sizes)[:-1])
-
-
-def is_float(array: Array) -> bool:
-    """Whether an array has a float type of numpy's; bfloat16 and complex numbers are none."""
-    try:
-        return bool(np.issubdtype(np.dtype(array.dtype), np.floating))
-    except TypeError:  # a name that numpy does not know
-        return False

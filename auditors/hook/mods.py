@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.canary import canary_vector
+from leakmeter.auditors.canary import add_canary
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.seat import Answer, Order, Outcome
@@ -88,14 +88,12 @@ def _play(order: Order, message: Message, reply: Message) -> Outcome:
         vector[:] = 0.0
     norm = wire.clip_norm(message.content) if canary.norm is None else canary.norm
     if norm is None:
-        norm = float(np.linalg.norm(layout.flatten(trained) - vector))
+        norm = layout.distance(trained, vector)
         if not math.isfinite(norm):  # as without an audit: others see a client that diverged
             return "not-finite"
     dtypes = layout.dtypes_in(trained)
     if canary.included:
-        swap = canary_vector(canary.seed, canary.id, layout.dim)
-        swap *= norm
-        vector += swap
+        add_canary(vector, canary.seed, canary.id, norm)
     else:
         _nudge(vector, layout, dtypes)
     wire.replace_arrays(reply, layout.restore(vector, trained, dtypes))

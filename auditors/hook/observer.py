@@ -59,6 +59,7 @@ class RoundObserver:
                 view,
                 asked=len(opened.clients),
                 refused=refused,
+                diverged=updates.diverged(),
                 plain=opened.plain(view.truth, updates),
             )
         return self._panel.observe(view)
@@ -111,7 +112,10 @@ class RoundObserver:
             replies = updates.replies() if updates.are_plain else hidden
             sending.note(opened.sent, replies, mean, released)
         updates.sends = sending.sends or "models"
-        facts = round_facts(self._strategy, opened, updates, released=has_model)
+        wants_mean = self._panel.wants_mean or sending.wants_mean
+        facts = round_facts(
+            self._strategy, opened, updates, released=has_model, wants_mean=wants_mean
+        )
         sending.note_step(opened.sent, released, facts.aggregate)
         return facts
 

@@ -17,6 +17,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import client_of, known_facts
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.seat import Answer, Order, Sends
+from leakmeter.auditors.hook.values import is_finite
 
 _log = logging.getLogger("flwr")
 
@@ -85,6 +86,10 @@ class Updates(Mapping[int, Vector]):
         for client, record in self._records.items():
             self._layout.add(record, self.weights[client] / total, mean)
         return mean
+
+    def diverged(self) -> int:
+        """Return how many replies hold a value that is not finite."""
+        return sum(not all(map(is_finite, record.values())) for record in self._records.values())
 
     @property
     def are_plain(self) -> bool:
@@ -238,7 +243,12 @@ def collect_truth(
 
 
 def round_facts(
-    strategy: Strategy, opened: OpenRound, updates: Updates, *, released: bool
+    strategy: Strategy,
+    opened: OpenRound,
+    updates: Updates,
+    *,
+    released: bool,
+    wants_mean: bool = True,
 ) -> RoundFacts:
     """Return what the wrappers know of a round, completed by what the replies show.
 
@@ -247,6 +257,7 @@ def round_facts(
         opened: The round.
         updates: The round's replies. Without a secure sum the mean is computed from them.
         released: Whether the strategy released a model.
+        wants_mean: Whether anybody needs the mean, if it is not known.
     """
     known = known_facts(strategy)
     if known.abandoned is not None:
@@ -258,7 +269,7 @@ def round_facts(
             noised=_plus(known.noised, opened.sent),
         )
     seen = RoundFacts(
-        aggregate=updates.mean() if known.aggregate is None else None,
+        aggregate=updates.mean() if wants_mean and known.aggregate is None else None,
         num_clients=len(updates),
         total_weight=sum(updates.weights.values()),
         abandoned=None if released else "the strategy released no model",

@@ -59,6 +59,11 @@ class Panel:
         """Whether anyone needs the plain updates."""
         return any(a.wants_truth for a in self.auditors)
 
+    @property
+    def wants_mean(self) -> bool:
+        """Whether anyone needs the mean of the updates."""
+        return any(a.wants_mean for a in self.auditors)
+
     def replays(self, server_round: int) -> bool:
         """Whether anyone sends messages of this round again."""
         return any(a.replays(server_round) for a in self.auditors)

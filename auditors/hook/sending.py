@@ -62,12 +62,17 @@ class Sending:
         if self.sends is None:
             self.sends = decided(sent, replies, mean, released)
 
+    @property
+    def wants_mean(self) -> bool:
+        """Whether the mean of what clients sent would show which way the server moves."""
+        return self.sends == "differences" and not self._has_sign
+
     def note_step(self, sent: Vector, released: Vector, mean: Vector | None) -> None:
         """Look which way the server has moved with the mean of what clients sent.
 
         A canary that stayed out is independent of both, so its null stays exact.
         """
-        if self._has_sign or self.sends != "differences" or mean is None:
+        if not self.wants_mean or mean is None:
             return
         product = float((released - sent) @ mean)
         if math.isfinite(product) and product != 0:

@@ -35,6 +35,24 @@ def values(array: Array) -> NDArray[Any]:
     return np.frombuffer(array.data, dtype, count, start) if count else np.empty(0, dtype)
 
 
+def is_finite(array: Array) -> bool:
+    """Whether all numbers of an array are finite; True if they are no floats of numpy's."""
+    if not is_float(array):
+        return True
+    numbers = values(array)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # One that is not finite makes the sum so. A sum of finite ones may be too large.
+        return bool(np.isfinite(numbers.sum()) or np.isfinite(numbers).all())
+
+
+def is_float(array: Array) -> bool:
+    """Whether an array has a float type of numpy's; bfloat16 and complex numbers are none."""
+    try:
+        return bool(np.issubdtype(np.dtype(array.dtype), np.floating))
+    except TypeError:  # a name that numpy does not know
+        return False
+
+
 @lru_cache(maxsize=2**12)  # for the arrays of a model come again in every update
 def _place(header: bytes) -> tuple[np.dtype[Any], int, int] | None:
     """Return type, number and start of the numbers behind a header; None if it is another."""

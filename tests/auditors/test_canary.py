@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, kstest
 
-from leakmeter.auditors.canary import canary_products, canary_vector
+from leakmeter.auditors.canary import add_canary, canary_products, canary_vector
 from leakmeter.auditors.rng import stream
 
 # Statistical tests: fixed seeds, each fails by bad luck with a chance of 1e-4, and the wrong law
@@ -66,3 +66,11 @@ def test_every_bit_of_a_seed_of_128_bits_counts() -> None:
     for bit in (0, 31, 32, 63, 64, 100, 127):
         other = canary_vector(seed ^ (1 << bit), 0, 400)
         assert abs(other @ canary_vector(seed, 0, 400)) < 0.3  # six standard deviations
+
+
+@pytest.mark.parametrize("dim", [1, 200, 2**15 + 3])
+def test_a_canary_is_added_in_place(dim: int) -> None:
+    start = stream(0, "start").standard_normal(dim)
+    vector = start.copy()
+    add_canary(vector, 7, 2, 3.5)
+    np.testing.assert_allclose(vector, start + 3.5 * canary_vector(7, 2, dim), atol=1e-13)

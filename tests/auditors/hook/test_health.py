@@ -42,7 +42,8 @@ def view(replies: int = 4, instructed: Any = None, **facts: Any) -> RoundView:
 def noted(*rounds: RoundView, asked: int = 4, refused: int = 0, plain: Any = None) -> Health:
     health = Health()
     for one in rounds:
-        health.note(one, asked=asked, refused=refused, plain=plain or {})
+        diverged = sum(not np.isfinite(update).all() for update in one.replies.values())
+        health.note(one, asked=asked, refused=refused, diverged=diverged, plain=plain or {})
     return health
 
 

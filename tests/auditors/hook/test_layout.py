@@ -155,3 +155,29 @@ def test_what_is_not_audited_is_said_once(caplog: pytest.LogCaptureFixture) -> N
         Layout.of(ArrayRecord({"a": simple()["a"]})).announce()
     lines = [r.getMessage() for r in caplog.records if "not audited" in r.getMessage()]
     assert lines == ["not audited (no float arrays): n"]
+
+
+def test_weighted_records_and_distances_are_those_of_the_vectors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leakmeter.auditors.hook.layout._BLOCK", 4)  # several, and parts of one
+    rng = np.random.default_rng(0)
+    record = ArrayRecord(
+        {
+            "a": Array(rng.standard_normal((3, 5)).astype(np.float32)),
+            "n": Array(np.arange(3)),
+            "b": Array(rng.standard_normal(2)),
+        }
+    )
+    layout, vector = Layout.of(record), rng.standard_normal(17)
+    flat = layout.flatten(record)
+    total = vector.copy()
+    layout.add(record, 0.3, total)
+    np.testing.assert_allclose(total, vector + 0.3 * flat, rtol=1e-14, atol=1e-15)
+    assert layout.distance(record, vector) == pytest.approx(np.linalg.norm(flat - vector))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_the_distance_to_what_is_not_finite_is_not_finite(value: float) -> None:
+    record = ArrayRecord({"a": Array(np.array([1.0, value], dtype=np.float32))})
+    assert not np.isfinite(Layout.of(record).distance(record, np.zeros(2)))

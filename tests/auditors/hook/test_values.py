@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array
 
-from leakmeter.auditors.hook.values import values
+from leakmeter.auditors.hook.values import is_finite, values
 
 ARRAYS = {
     "a matrix": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -44,3 +44,22 @@ def test_bytes_that_are_no_array_raise_as_flower_does(cut: int) -> None:
 def test_another_kind_of_bytes_raises_as_flower_does() -> None:
     with pytest.raises(TypeError, match="Unsupported"):
         values(Array(dtype="float32", shape=(1,), stype="torch", data=b"\x93NUMPY"))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "finite"),
+    [
+        ([1.0, -2.0], True),
+        ([], True),
+        ([1.0, np.nan], False),
+        ([np.inf, -np.inf], False),
+        ([3e38, 3e38], True),  # whose sum is too large for single precision
+    ],
+)
+def test_numbers_are_finite_whatever_their_sum_is(numbers: list[float], finite: bool) -> None:
+    assert is_finite(Array(np.array(numbers, dtype=np.float32))) is finite
+
+
+def test_what_is_no_float_is_finite() -> None:
+    assert is_finite(Array(np.array([1, 2])))
+    assert is_finite(Array(dtype="bfloat16", shape=(1,), stype="numpy.ndarray", data=b""))

@@ -12,14 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from leakmeter.auditors import Audited, Auditor, Finding, OneShotCanaries, RoundView, canary_mod
 from leakmeter.auditors.auditor import DamagedError, Project, UnableError
 from leakmeter.auditors.canaries import changes
-from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.open_round import Updates
 from leakmeter.auditors.hook.panel import Panel
 
 ROUNDS = 4
@@ -220,13 +217,3 @@ def test_an_auditor_that_never_began_can_be_closed() -> None:
     with pytest.raises(UnableError):
         auditor.begin(5, 5)
     auditor.close()
-
-
-def test_asking_whether_a_client_has_replied_does_not_make_its_update(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    record = ArrayRecord({"w": Array(np.zeros(3))})
-    updates = Updates(Layout.of(record), np.zeros(3), {4: RecordDict({"arrays": record})})
-    monkeypatch.setattr(Layout, "flatten", None)
-    assert 4 in updates
-    assert 5 not in updates
