@@ -112,7 +112,10 @@ class RoundObserver:
             sending.note(opened.sent, replies, mean, released)
         updates.sends = sending.sends or "models"
         facts = round_facts(self._strategy, opened, updates, released=has_model)
-        sending.note_step(released - opened.sent, facts.aggregate)
+        if sending.needs_sign:
+            # The coins of canaries must not decide it. A secure sum cannot leave their seats out.
+            honest = facts.aggregate if not opened.orders else updates.mean(without=opened.orders)
+            sending.note_step(opened.sent, released, honest)
         return facts
 
     def _truth(

@@ -71,15 +71,20 @@ class Updates(Mapping[int, Vector]):
         fitting = (record for record in self._records.values() if self._layout.fits(record))
         return map(self._layout.flatten, fitting)
 
-    def mean(self) -> Vector | None:
-        """Return the weighted mean update; None if the replies hold no plain updates."""
-        total = sum(self.weights.values())
+    def mean(self, without: Collection[int] = ()) -> Vector | None:
+        """Return the weighted mean update; None if the replies hold no plain updates.
+
+        Args:
+            without: Clients whose updates are left out.
+        """
+        weights = {c: weight for c, weight in self.weights.items() if c not in without}
+        total = sum(weights.values())
         if total <= 0 or not self.are_plain:
             return None
         is_model = self.sends == "models"
         mean = np.negative(self._sent) if is_model else np.zeros(self._layout.dim)
-        for client, record in self._records.items():
-            self._layout.add(record, self.weights[client] / total, mean)
+        for client, weight in weights.items():
+            self._layout.add(self._records[client], weight / total, mean)
         return mean
 
     @property
