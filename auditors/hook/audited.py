@@ -40,6 +40,7 @@ from leakmeter.auditors.hook.open_round import (
     are_clipped,
     ask_to_keep,
     give_orders,
+    take_back_orders,
     will_hide_updates,
 )
 from leakmeter.auditors.hook.panel import BEFORE, Panel
@@ -240,6 +241,8 @@ class Audited(Wrapper):
         server_round += self._offset
         kept = ArrayRecord(dict(arrays))  # the inner strategy may change the record
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
+        with self._panel.guarded(f"round {server_round} may repeat orders of an earlier round"):
+            take_back_orders(messages)
         if not self._is_blind:
             with self._panel.guarded(f"round {server_round} could not be audited"):
                 self._open = self._ordered(server_round, kept, messages, grid)

@@ -175,6 +175,15 @@ def will_hide_updates(messages: Collection[Message]) -> bool:
     return are_clipped(messages) or any(wire.MASK in m.content for m in messages)
 
 
+def take_back_orders(messages: Iterable[Message]) -> None:
+    """Remove orders of an earlier round: a strategy may send the same message objects again."""
+    for message in messages:
+        if wire.CANARY in message.content or wire.TAP in message.content:
+            ours = (wire.CANARY, wire.TAP)
+            kept = {key: record for key, record in message.content.items() if key not in ours}
+            message.content = RecordDict(kept)
+
+
 def give_orders(
     messages: Mapping[int, Message],
     orders: Mapping[int, Canary],
