@@ -17,21 +17,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from leakmeter.auditors.auditor import (
-    Auditor,
-    Project,
-    RoundMessages,
-    UnableError,
-)
+from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, UnableError
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.hook import remarks, wire
-from leakmeter.auditors.hook.chain import (
-    survey,
-    understood,
-    weight_key,
-    with_round,
-    wrappers,
-)
+from leakmeter.auditors.hook.chain import survey, understood, weight_key, with_round, wrappers
 from leakmeter.auditors.hook.layout import Layout, LayoutError
 from leakmeter.auditors.hook.observer import RoundObserver
 from leakmeter.auditors.hook.open_round import (
@@ -40,6 +29,7 @@ from leakmeter.auditors.hook.open_round import (
     are_clipped,
     ask_to_keep,
     give_orders,
+    take_back_orders,
     will_hide_updates,
 )
 from leakmeter.auditors.hook.panel import BEFORE, Panel
@@ -232,14 +222,25 @@ class Audited(Wrapper):
         _log.info("Auditors: %s", ", ".join(a.name for a in self.auditors) or "none")
 
     def _configure(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        *more: Any,
+        **named: Any,
+    ) -> list[Message] | None:
         """Stand in for the inner `configure_train`: let it choose, then hand out orders."""
         self._flush()
         self._open = None
         server_round += self._offset
         kept = ArrayRecord(dict(arrays))  # the inner strategy may change the record
-        messages = list(self._inner_configure_train(server_round, arrays, config, grid))
+        made = self._inner_configure_train(server_round, arrays, config, grid, *more, **named)
+        if made is None:  # so a loop of its own may skip a round
+            return None
+        messages = list(made)
+        with self._panel.guarded(f"round {server_round} may repeat orders of an earlier round"):
+            take_back_orders(messages)
         if not self._is_blind:
             with self._panel.guarded(f"round {server_round} could not be audited"):
                 self._open = self._ordered(server_round, kept, messages, grid)
@@ -304,8 +305,8 @@ class Audited(Wrapper):
         self._panel.consider(self._project)
 
     def _aggregate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        self, server_round: int, replies: Iterable[Message], *more: Any, **named: Any
+    ) -> tuple[Any, ...]:
         """Stand in for the inner `aggregate_train`: let it aggregate, then look."""
         opened, self._open = self._open, None
         server_round += self._offset
@@ -320,7 +321,9 @@ class Audited(Wrapper):
                 # Before the inner strategy may put other arrays into the replies.
                 updates = opened.updates(replies)
         refused = sum(map(wire.says_not_finite, replies))
-        arrays, metrics = self._inner_aggregate_train(server_round, replies)
+        # A strategy with a loop of its own may take and return more than Flower's do.
+        made: tuple[Any, ...] = self._inner_aggregate_train(server_round, replies, *more, **named)
+        arrays, metrics, *rest = made
         self._seen += 1
         findings: list[Finding] = []
         if opened is not None and updates is not None:
@@ -334,7 +337,8 @@ class Audited(Wrapper):
         after = arrays if arrays is not None else (opened.arrays if opened else None)
         if after is not None:
             self._lines.put(line, after)
-        return arrays, with_findings(metrics, findings) if self._has_metrics else metrics
+        metrics = with_findings(metrics, findings) if self._has_metrics else metrics
+        return arrays, metrics, *rest
 
     def _flush(self) -> None:
         """Write the line of the last round; a full disk must not end the training."""

@@ -112,11 +112,14 @@ class RoundObserver:
             replies = updates.replies() if updates.are_plain else hidden
             sending.note(opened.sent, replies, mean, released)
         updates.sends = sending.sends or "models"
-        wants_mean = self._panel.wants_mean or sending.wants_mean
+        wants_mean = self._panel.wants_mean or (sending.needs_sign and not opened.orders)
         facts = round_facts(
             self._strategy, opened, updates, released=has_model, wants_mean=wants_mean
         )
-        sending.note_step(opened.sent, released, facts.aggregate)
+        if sending.needs_sign:
+            # The coins of canaries must not decide it. A secure sum cannot leave their seats out.
+            honest = facts.aggregate if not opened.orders else updates.mean(without=opened.orders)
+            sending.note_step(opened.sent, released, honest)
         return facts
 
     def _truth(

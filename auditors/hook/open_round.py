@@ -76,15 +76,20 @@ class Updates(Mapping[int, Vector]):
         fitting = (record for record in self._records.values() if self._layout.fits(record))
         return map(self._layout.flatten, fitting)
 
-    def mean(self) -> Vector | None:
-        """Return the weighted mean update; None if the replies hold no plain updates."""
-        total = sum(self.weights.values())
+    def mean(self, without: Collection[int] = ()) -> Vector | None:
+        """Return the weighted mean update; None if the replies hold no plain updates.
+
+        Args:
+            without: Clients whose updates are left out.
+        """
+        weights = {c: weight for c, weight in self.weights.items() if c not in without}
+        total = sum(weights.values())
         if total <= 0 or not self.are_plain:
             return None
         is_model = self.sends == "models"
         mean = np.negative(self._sent) if is_model else np.zeros(self._layout.dim)
-        for client, record in self._records.items():
-            self._layout.add(record, self.weights[client] / total, mean)
+        for client, weight in weights.items():
+            self._layout.add(self._records[client], weight / total, mean)
         return mean
 
     def diverged(self) -> int:
@@ -177,6 +182,15 @@ def are_clipped(messages: Collection[Message]) -> bool:
 def will_hide_updates(messages: Collection[Message]) -> bool:
     """Whether our own mods will change updates on their way, so that only a tap has them plain."""
     return are_clipped(messages) or any(wire.MASK in m.content for m in messages)
+
+
+def take_back_orders(messages: Iterable[Message]) -> None:
+    """Remove orders of an earlier round: a strategy may send the same message objects again."""
+    for message in messages:
+        if wire.CANARY in message.content or wire.TAP in message.content:
+            ours = (wire.CANARY, wire.TAP)
+            kept = {key: record for key, record in message.content.items() if key not in ours}
+            message.content = RecordDict(kept)
 
 
 def give_orders(

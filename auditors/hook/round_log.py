@@ -9,6 +9,7 @@ from dataclasses import replace
 from flwr.app import ArrayRecord, MetricRecord
 
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.hook import wire
 from leakmeter.auditors.run_log import RoundLine, RunLog
 
 OnRound = Callable[[RoundLine, ArrayRecord], None]
@@ -67,7 +68,7 @@ def scalars(metrics: object) -> dict[str, float]:
     """Return the metrics that are single numbers; a loop of its own may evaluate to anything."""
     if not isinstance(metrics, Mapping):
         return {}
-    return {str(k): float(v) for k, v in metrics.items() if isinstance(v, int | float)}
+    return {str(k): wire.as_float(v) for k, v in metrics.items() if isinstance(v, int | float)}
 
 
 def with_findings(metrics: MetricRecord | None, findings: Sequence[Finding]) -> MetricRecord | None:

@@ -63,18 +63,23 @@ class Sending:
             self.sends = decided(sent, replies, mean, released)
 
     @property
-    def wants_mean(self) -> bool:
-        """Whether the mean of what clients sent would show which way the server moves."""
+    def needs_sign(self) -> bool:
+        """Whether it is still open which way the server moves with what clients send."""
         return self.sends == "differences" and not self._has_sign
 
     def note_step(self, sent: Vector, released: Vector, mean: Vector | None) -> None:
         """Look which way the server has moved with the mean of what clients sent.
 
-        A canary that stayed out is independent of both, so its null stays exact.
+        Args:
+            sent: The model before the round.
+            released: The model after it.
+            mean: Of what honest clients sent, if it is known. With canaries in it the sign would
+                favour those that are in, also where noise hides them all.
         """
-        if not self.wants_mean or mean is None:
+        if not self.needs_sign or mean is None:
             return
-        product = float((released - sent) @ mean)
+        with np.errstate(over="ignore", invalid="ignore"):
+            product = float((released - sent) @ mean)
         if math.isfinite(product) and product != 0:
             self.sign, self._has_sign = (1 if product > 0 else -1), True
 

@@ -65,9 +65,14 @@ def get_float(record: Record, name: str) -> float:
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise WireError(f"{name} must be a number, got {described(value)}")
+    return as_float(value)
+
+
+def as_float(value: float) -> float:
+    """Return a number as float64; an integer beyond it is infinite, as limits downstream expect."""
     try:
         return float(value)
-    except OverflowError:  # an integer beyond float64, which limits downstream treat as infinite
+    except OverflowError:
         return math.inf if value > 0 else -math.inf
 
 

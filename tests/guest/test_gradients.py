@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors import Audited
+from leakmeter.auditors import Audited, Finding, RoundView
+from leakmeter.auditors.hook.sending import Sending
 from tests.guest.clients import Clients, Differences, Failing, Gradients
 from tests.guest.harness import (
     NODES,
     Cell,
+    Quiet,
     Run,
     assert_unharmed,
     canaries,
@@ -134,3 +136,34 @@ def test_clients_that_fail_in_the_round_that_decides_delay_it() -> None:
     run, audited = run_audited(cell)
     assert_unharmed(cell, run)
     assert was_seen(run, audited)
+
+
+def test_canaries_do_not_decide_which_way_the_server_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    means: list[Any] = []
+    noted = Sending.note_step
+
+    def note(self: Sending, sent: Any, released: Any, mean: Any) -> None:
+        means.append(mean)
+        noted(self, sent, released, mean)
+
+    monkeypatch.setattr(Sending, "note_step", note)
+    clients, strategy = SENDERS["gradients"]
+    spy = Replies()
+    auditors = [canaries(include="all"), spy]
+    _, audited = run_audited(Cell(strategy, clients, rounds=2), auditors, sends="differences")
+    assert not audited.failures
+    assert len(means) == 1
+    replies, seats = spy.first
+    weights = {c: clients().weight(c) for c in replies if c not in seats}
+    honest = sum(w * replies[c] for c, w in weights.items()) / sum(weights.values())
+    assert len(seats) == 2
+    np.testing.assert_allclose(means[0], honest, rtol=1e-6)
+
+
+class Replies(Quiet):
+    """Keeps the replies of round 1, and who of them plays a canary."""
+
+    def observe(self, view: RoundView) -> list[Finding]:
+        if view.server_round == 1:
+            self.first = dict(view.replies), set(view.instructed)
+        return []

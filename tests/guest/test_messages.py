@@ -137,3 +137,27 @@ def test_two_auditors_share_the_seats_of_a_round() -> None:
     assert_unharmed(cell, run)
     assert was_seen(run, audited)
     assert was_seen(run, audited, "another")
+
+
+class Reusing(FedAvg):
+    """Makes its messages once and fills them again in every round."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        if server_round == 1:
+            made = super().configure_train(server_round, arrays, config, grid)
+            self._mine = sorted(made, key=lambda message: message.metadata.dst_node_id)
+        for message in self._mine:
+            message.content["arrays"] = arrays
+            message.content["config"] = ConfigRecord({**config, "server-round": server_round})
+        return self._mine
+
+
+def test_a_message_that_is_used_again_has_no_order_of_an_earlier_round() -> None:
+    cell = Cell(of(Reusing))
+    run, audited = run_audited(cell, [canaries(include="all")], sends="models")
+    assert not audited.failures
+    assert len(run.trace.seats) == 6
+    assert sorted(run.trace.swapped) == sorted(run.trace.seats)
+    assert not run.trace.harm

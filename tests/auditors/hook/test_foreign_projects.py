@@ -284,6 +284,38 @@ def test_a_start_with_fewer_arguments_is_called_with_those_it_has(foreign: Any) 
         )
 
 
+class Richer(FedAvg):
+    """Has a loop of its own, whose two calls take and return more than Flower's."""
+
+    def configure_train(self, *asked: Any, rate: float) -> Any:
+        assert rate == 0.5
+        return None if asked[0] == 2 else super().configure_train(*asked)
+
+    def aggregate_train(self, server_round: int, replies: Any, grid: Any) -> Any:
+        assert grid is not None
+        arrays, _ = super().aggregate_train(server_round, replies)
+        return arrays, MetricRecord({"large": 10**400}), "more"
+
+    def start(self, grid: Any, initial_arrays: ArrayRecord, num_rounds: int = 3) -> Result:
+        result = Result(arrays=initial_arrays)
+        for r in range(1, num_rounds + 1):
+            config = ConfigRecord()
+            messages = self.configure_train(r, result.arrays, config, grid, rate=0.5)
+            result.train_metrics_clientapp[r] = MetricRecord()
+            if messages is not None:  # a round is skipped
+                replies = grid.send_and_receive(messages)
+                result.arrays, _, said = self.aggregate_train(r, replies, grid)
+                assert said == "more"
+        return result
+
+
+def test_calls_that_take_and_return_more_than_flowers_are_handed_on(foreign: Any) -> None:
+    spy = Spy()
+    audited = run(foreign(), Richer(**ALL), [spy])
+    assert not audited.failures
+    assert spy.seen == [6] * (ROUNDS - 1)
+
+
 class Elsewhere(FedAvg):
     """Trains without the two calls that Flower gives a strategy."""
 

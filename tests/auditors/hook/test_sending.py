@@ -92,13 +92,13 @@ def test_the_sign_is_seen_once_and_survives_an_interruption() -> None:
     sending = Sending("auto")
     sending.note(sent, list(updates), mean, sent - mean)
     assert sending.sends == "differences"
-    sending.note_step(mean, 0 * mean, mean)
+    sending.note_step(sent, sent - mean, mean)
     assert sending.sign == -1
-    sending.note_step(0 * mean, mean, mean)  # a later step that canaries have turned round
+    sending.note_step(sent, sent + mean, mean)  # a later step that canaries have turned round
     assert sending.sign == -1
     again = Sending("auto")
     again.restore(sending.state())
-    again.note_step(0 * mean, mean, mean)
+    again.note_step(sent, sent + mean, mean)
     assert (again.sends, again.sign) == ("differences", -1)
 
 
@@ -106,7 +106,7 @@ def test_what_the_user_says_stays() -> None:
     sent, updates = vectors(5)
     sending = Sending("models")
     sending.note(sent, list(updates), updates.mean(axis=0), sent + updates.mean(axis=0))
-    sending.note_step(updates[0], 0 * updates[0], updates[0])
+    sending.note_step(sent, sent - updates[0], updates[0])
     assert (sending.sends, sending.sign) == ("models", 1)
     with pytest.raises(
         ValueError, match=r"sends must be one of auto, models, differences, got 'x'"
