@@ -27,10 +27,12 @@ def affordable(
     slots = seats * rounds
     spent = ", after round 1, which shows what clients send (sends='models' saves it)"
     spent = spent if is_late else ""
-    if slots < 2 or repetitions > rounds:
+    # Fewer than two in all the seats of a project is nothing that the user has typed.
+    least = 2 if canaries is not None else 2 * repetitions
+    if slots < least or repetitions > rounds:
         raise UnableError(
-            f"canaries need at least 2 seats x rounds and {repetitions} rounds, got {seats} seats "
-            f"and {rounds} rounds{spent}"
+            f"canaries need at least {least} seats x rounds and {repetitions} rounds, got {seats} "
+            f"seats and {rounds} rounds{spent}"
         )
     k = slots // repetitions if canaries is None else canaries
     if k < 2 or k * repetitions > slots:

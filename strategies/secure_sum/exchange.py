@@ -27,6 +27,7 @@ from leakmeter.clients.secure_sum.wire import (
 from leakmeter.strategies.secure_sum.unmasking import MaskedCohort
 
 _log = logging.getLogger("flwr")
+_MOST_WORDS = 500  # characters of what a client says about its failure
 
 Answer = TypeVar("Answer")
 
@@ -153,7 +154,10 @@ class Exchange:
         return {n: answers[n] for n in sorted(answers)}
 
     def _complain(self, stage: str, number: int | None, reason: str) -> None:
-        self.complaint = f"{stage!r}: {reason}"
+        # A client writes it, and log and report show it: one line, and not a long one.
+        words = " ".join(reason[: 2 * _MOST_WORDS].split())
+        words = "".join(c for c in words if c.isprintable())[:_MOST_WORDS]
+        self.complaint = f"{stage!r}: {words}"
         _log.info("secure sum: client %s drops out in stage %s", number, self.complaint)
 
     def _record(self, stage: str, values: Mapping[str, Any]) -> ConfigRecord:

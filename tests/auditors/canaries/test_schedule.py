@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakmeter.auditors.canaries.schedule import schedule
+from leakmeter.auditors.auditor import UnableError
+from leakmeter.auditors.canaries.schedule import affordable, schedule
 
 
 @given(st.data())
@@ -30,3 +32,12 @@ def test_every_canary_plays_as_often_as_planned_and_never_twice_a_round(
 
 def test_another_seed_plans_other_rounds() -> None:
     assert schedule(20, 2, 10, seed=0) != schedule(20, 2, 10, seed=1)
+
+
+def test_too_few_rounds_for_two_canaries_leave_the_auditor_out() -> None:
+    with pytest.raises(UnableError, match=r"at least 4 seats x rounds and 2 rounds, got 1 seats"):
+        affordable(None, repetitions=2, seats=1, rounds=2, is_late=True)
+    assert affordable(None, repetitions=2, seats=2, rounds=2, is_late=True) == 2
+    with pytest.raises(ValueError, match="got 2 x 2") as typed:
+        affordable(2, repetitions=2, seats=1, rounds=2, is_late=True)
+    assert not isinstance(typed.value, UnableError)
