@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.rng import stream
+from leakmeter.auditors.rng import derive
 
 __all__ = ["canary_vector"]
 
@@ -33,9 +33,18 @@ def canary_vector(seed: int, canary: int, dim: int) -> Vector:
     return vector
 
 
-def add_canary(vector: Vector, seed: int, canary: int, norm: float) -> None:
-    """Add `norm` times a canary to a vector in place, with half of the memory of a canary."""
-    normals = _stream(seed, canary).standard_normal(vector.size, dtype=np.float32)
+def canary_key(seed: int, canary: int) -> int:
+    """Return the key that a seat gets: it makes this canary, and no other follows from it.
+
+    A seat that knew the seed could send all canaries at once, and those of others would seem to be
+    in the sum.
+    """
+    return derive(seed, "canary", canary)
+
+
+def add_canary(vector: Vector, key: int, norm: float) -> None:
+    """Add `norm` times the canary of a key to a vector, with half of the memory of a canary."""
+    normals = _of_key(key).standard_normal(vector.size, dtype=np.float32)
     parts = [slice(start, start + BLOCK) for start in range(0, vector.size, BLOCK)]
     exact = (normals[part].astype(np.float64) for part in parts)
     scale = norm / math.sqrt(sum(float(part @ part) for part in exact))
@@ -105,4 +114,8 @@ class CanaryBlocks:
 
 
 def _stream(seed: int, canary: int) -> np.random.Generator:
-    return stream(seed, "canary", canary)
+    return _of_key(canary_key(seed, canary))
+
+
+def _of_key(key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=key))

@@ -21,6 +21,7 @@ from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, UnableEr
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.hook import remarks, wire
 from leakmeter.auditors.hook.chain import survey, understood, weight_key, with_round, wrappers
+from leakmeter.auditors.hook.health import Health
 from leakmeter.auditors.hook.layout import Layout, LayoutError
 from leakmeter.auditors.hook.observer import RoundObserver
 from leakmeter.auditors.hook.open_round import (
@@ -34,7 +35,7 @@ from leakmeter.auditors.hook.open_round import (
 )
 from leakmeter.auditors.hook.panel import BEFORE, Panel
 from leakmeter.auditors.hook.round_log import OnRound, RoundLog, scalars, with_findings
-from leakmeter.auditors.hook.seat import Answer, take_answer
+from leakmeter.auditors.hook.seat import take_answer
 from leakmeter.auditors.hook.sending import Choice, Sending
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.auditors.judge.summary import summary
@@ -204,8 +205,11 @@ class Audited(Wrapper):
         """Fix the layout, wake the auditors and let them say what they cannot do."""
         self._open = None  # of a start that was broken off
         self._lines.forget()
-        if self._seen and self._run_log is not None:  # a second start is another run
-            self._run_log.start_again()
+        if self._seen:  # a second start is another run
+            self._lines.findings, self._layout, self._project = [], None, None
+            self._observer.health = Health()
+            if self._run_log is not None:
+                self._run_log.start_again()
         self._seen, self._is_blind = 0, False
         try:
             self._layout = self._layout or Layout.of(arrays)
@@ -312,15 +316,17 @@ class Audited(Wrapper):
         server_round += self._offset
         replies = list(replies)
         failed = f"round {server_round} could not be audited"
-        answers, updates = dict[int, Answer](), None
-        for reply in replies:  # whatever happens, the strategy sees none of our records
-            if (answer := take_answer(reply)) is not None:
-                answers[reply.metadata.src_node_id] = answer
+        # A loop of its own may hand on something else than messages; that is not audited.
+        messages = [reply for reply in replies if isinstance(reply, Message)]
+        # Whatever happens, the strategy sees none of our records.
+        taken = {m.metadata.src_node_id: take_answer(m) for m in messages}
+        answers = {node: answer for node, answer in taken.items() if answer is not None}
+        updates = None
         if opened is not None:
             with self._panel.guarded(failed):
                 # Before the inner strategy may put other arrays into the replies.
-                updates = opened.updates(replies)
-        refused = sum(map(wire.says_not_finite, replies))
+                updates = opened.updates(messages)
+        refused = sum(map(wire.says_not_finite, messages))
         # A strategy with a loop of its own may take and return more than Flower's do.
         made: tuple[Any, ...] = self._inner_aggregate_train(server_round, replies, *more, **named)
         arrays, metrics, *rest = made
@@ -332,7 +338,7 @@ class Audited(Wrapper):
                     findings = self._observer.observe(opened, updates, answers, arrays, refused)
                 except LayoutError as error:
                     self._stop(f"round {server_round}", f"{remarks.CHANGED}: {error}")
-        answered = sum(m.has_content() for m in replies) if updates is None else len(updates)
+        answered = sum(m.has_content() for m in messages) if updates is None else len(updates)
         line = RoundLine(server_round, answered, scalars(metrics), tuple(findings))
         after = arrays if arrays is not None else (opened.arrays if opened else None)
         if after is not None:

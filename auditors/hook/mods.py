@@ -93,7 +93,7 @@ def _play(order: Order, message: Message, reply: Message) -> Outcome:
             return "not-finite"
     dtypes = layout.dtypes_in(trained)
     if canary.included:
-        add_canary(vector, canary.seed, canary.id, norm)
+        add_canary(vector, canary.seed, norm)  # the seed of an order is a key
     else:
         _nudge(vector, layout, dtypes)
     wire.replace_arrays(reply, layout.restore(vector, trained, dtypes))

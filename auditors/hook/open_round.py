@@ -16,7 +16,7 @@ from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import client_of, known_facts
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.seat import Answer, Order, Sends
+from leakmeter.auditors.hook.seat import Answer, Order, Sends, keyed
 from leakmeter.auditors.hook.values import is_finite
 
 _log = logging.getLogger("flwr")
@@ -202,7 +202,8 @@ def give_orders(
 ) -> None:
     """Tell seats which canary to play, and ask others for nothing but an answer."""
     for client in greeted:
-        order = Order(orders.get(client), layout.left_out_places, sends or "models")
+        canary = keyed(orders[client]) if client in orders else None
+        order = Order(canary, layout.left_out_places, sends or "models")
         wire.add_record(messages[client], wire.CANARY, order.to_record())
 
 

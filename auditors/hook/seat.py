@@ -2,20 +2,21 @@
 
 The order is a MetricRecord in the train message: Flower's clipping mods refuse a second
 ConfigRecord there. The answer is a ConfigRecord in the reply, since `adaptiveclipping_mod` refuses
-a second MetricRecord there. The hook removes it before any strategy sees the reply. Nothing in an
-answer depends on a client's data, so it may pass masks and noise.
+a second MetricRecord there. The hook removes it before any strategy sees the reply. It may pass our
+masks and noise: under them nothing in it depends on a client's data, since the outcome "not-finite"
+needs a reply without a clip norm, which `mask_mod` turns into an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.auditor import Canary
-from leakmeter.auditors.canary import SEED_BITS
+from leakmeter.auditors.canary import SEED_BITS, canary_key
 from leakmeter.auditors.hook import wire
 
 # Whether the arrays of a reply are a model, or what is to be added to or taken from one.
@@ -26,6 +27,7 @@ Outcome: TypeAlias = Literal["greeted", "played", "not-finite", "other-arrays"]
 
 _WORD: Final = 32  # bits of a seed that travel together
 _SHIFTS: Final = range(0, SEED_BITS, _WORD)
+_LONGEST_NAME: Final = 60
 _MOST_NAMES: Final = 20  # of mods; more than anybody lists
 
 
@@ -34,7 +36,8 @@ class Order:
     """What a train message asks of `canary_mod`.
 
     Attributes:
-        canary: What to send in place of the update; None asks for an answer alone.
+        canary: What to send in place of the update; None asks for an answer alone. Its seed is
+            the canary's own key, see `keyed`.
         left_out: Places of the message's arrays that are no part of the update. FedAvg turns
             integers into floats after round 1, so a client cannot see it by itself.
         sends: What the client app replies with.
@@ -118,6 +121,11 @@ class Answer:
         return cls(known[0], _names(record, "outer"), _names(record, "inner"), private)
 
 
+def keyed(canary: Canary) -> Canary:
+    """Return a canary as its seat may know it: with a key of its own in place of the seed."""
+    return replace(canary, seed=canary_key(canary.seed, canary.id))
+
+
 def passed_on(reply: RecordDict, content: RecordDict) -> RecordDict:
     """Return `content` with the answer of `reply`, for a mod that makes replies of its own."""
     answer = Answer.of(reply)
@@ -176,4 +184,5 @@ def _names(record: ConfigRecord, key: str) -> tuple[str, ...]:
     """Return names of mods; anything else that a client sends in their place is left out."""
     text = record.get(key)
     words = text[:1000].split() if isinstance(text, str) else []
-    return tuple(word for word in words if word.isidentifier())[:_MOST_NAMES]
+    named = (word for word in words if word.isidentifier() and len(word) <= _LONGEST_NAME)
+    return tuple(named)[:_MOST_NAMES]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, kstest
 
-from leakmeter.auditors.canary import add_canary, canary_products, canary_vector
+from leakmeter.auditors.canary import add_canary, canary_key, canary_products, canary_vector
 from leakmeter.auditors.rng import stream
 
 # Statistical tests: fixed seeds, each fails by bad luck with a chance of 1e-4, and the wrong law
@@ -72,5 +72,5 @@ def test_every_bit_of_a_seed_of_128_bits_counts() -> None:
 def test_a_canary_is_added_in_place(dim: int) -> None:
     start = stream(0, "start").standard_normal(dim)
     vector = start.copy()
-    add_canary(vector, 7, 2, 3.5)
+    add_canary(vector, canary_key(7, 2), 3.5)
     np.testing.assert_allclose(vector, start + 3.5 * canary_vector(7, 2, dim), atol=1e-13)

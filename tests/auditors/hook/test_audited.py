@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
@@ -616,8 +616,30 @@ def test_the_log_ends_with_the_verdict_and_where_the_report_is(
     audited.logs_verdict = False
     audited.start(fed.grid, fed.arrays(), 4)  # a second run goes to a folder of its own
     assert "Verdict: " not in caplog.text
-    assert (tmp_path / "run-2" / "report.json").is_file()
+    second = json.loads((tmp_path / "run-2" / "report.json").read_text())
+    assert len(second["findings"]) == len(audited.findings())  # none of the first run
     assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_loop_that_hands_on_something_else_than_messages_is_not_audited(federation: Any) -> None:
+    class Pairs(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            return super().aggregate_train(server_round, [reply for _, reply in replies])
+
+        def start(self, grid: Any, initial_arrays: ArrayRecord, num_rounds: int = 3) -> Any:
+            arrays, config = initial_arrays, ConfigRecord()
+            for current in range(1, num_rounds + 1):
+                messages = list(self.configure_train(current, arrays, config, grid))
+                replies = grid.send_and_receive(messages)
+                arrays, _ = self.aggregate_train(current, [(0, reply) for reply in replies])
+            return arrays
+
+    fed = federation()
+    audited = Audited(Pairs(**NO_EVALUATION), [Spy()])
+    plain = Pairs(**NO_EVALUATION).start(fed.grid, fed.arrays(), 2)
+    arrays = audited.start(fed.grid, fed.arrays(), 2)
+    for name, array in plain.items():
+        np.testing.assert_allclose(arrays[name].numpy(), array.numpy(), atol=1e-6)
 
 
 def test_bad_arguments_are_named() -> None:

@@ -14,12 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakmeter.auditors.auditor import Canary
+from leakmeter.auditors.canary import add_canary, canary_key, canary_vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import (
     Answer,
     Order,
     Outcome,
     canaries,
+    keyed,
     passed_on,
     take_answer,
 )
@@ -111,6 +113,19 @@ def test_an_order_keeps_what_the_reply_is_made_of() -> None:
         assert Order.of(travelled(content)) == order
     assert Order.of(RecordDict({"arrays": ArrayRecord()})) is None
     assert Order.of(RecordDict({wire.CANARY: ConfigRecord()})) is None  # an answer is no order
+
+
+def test_a_seat_gets_the_key_of_its_own_canary_and_not_the_seed() -> None:
+    canary = Canary(id=5, seed=99, norm=2.0)
+    seat = keyed(canary)
+    assert (seat.id, seat.norm) == (5, 2.0)
+    vector = np.zeros(40)
+    add_canary(vector, seat.seed, 2.0)
+    np.testing.assert_allclose(vector, 2.0 * canary_vector(99, 5, 40), rtol=1e-12)
+    # Neither as a seed nor as a key of another canary does it make one that others may play.
+    others = {canary_key(99, i) for i in range(50)} | {canary_key(seat.seed, i) for i in range(50)}
+    assert len(others) == 100
+    assert 99 not in others
 
 
 def test_only_messages_that_order_a_canary_are_seats() -> None:
