@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,21 @@ def test_it_keeps_the_contract_of_auditors(
     monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 2000)
     monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_RUNS", 50)
     check_auditor(lambda: OneShotCanaries(**settings))
+
+
+def test_it_keeps_the_contract_with_its_changes_in_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 2000)
+    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_RUNS", 50)
+
+    def made() -> OneShotCanaries:
+        auditor = OneShotCanaries(seats=3)
+        auditor.folder = tmp_path
+        return auditor
+
+    check_auditor(made)
+    assert [path.name for path in tmp_path.iterdir()] == ["one-shot-changes.f32"]
 
 
 def test_estimates_agree_with_the_published_table() -> None:
