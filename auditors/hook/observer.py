@@ -38,6 +38,7 @@ class RoundObserver:
         self.health = Health()
         self.has_tap = True
         self.timeout = 0.0
+        self._is_abandonment_noted = False
 
     def observe(
         self,
@@ -79,7 +80,8 @@ class RoundObserver:
         if self._panel.replays(opened.server_round):
             for words in remarks.replayed(answers):
                 self._panel.note_replays(opened.server_round, words)
-        if facts.abandoned is not None:
+        if facts.abandoned is not None and not self._is_abandonment_noted:
+            self._is_abandonment_noted = True  # the first; the log has all
             self._panel.note(f"rounds without an aggregate are not audited: {facts.abandoned}")
         played = {c for c, answer in answers.items() if answer.outcome == "played"}
         obeyed = {c: order for c, order in opened.orders.items() if c in updates and c in played}

@@ -21,6 +21,7 @@ from leakmeter.auditors.finding import Finding, Limitation
 
 _log = logging.getLogger("flwr")
 BEFORE = "before round 1"
+_MOST_LIMITATIONS = 60  # far more than a project has; one client must not fill a report
 _SILENT = "produced no findings; this is not evidence of privacy"
 
 
@@ -234,6 +235,8 @@ class Panel:
     def _note(self, auditor: Auditor, words: str) -> None:
         """Say once what an auditor cannot do, and keep it for the report."""
         if (noted := Limitation(auditor.name, words)) in self._limitations:
+            return
+        if len(self._limitations) >= _MOST_LIMITATIONS:  # clients have a part in some of them
             return
         _log.warning("auditor %s: %s", auditor.name, words)
         self._limitations[noted] = None

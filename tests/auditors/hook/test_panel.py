@@ -34,3 +34,11 @@ def test_a_round_that_diverged_is_a_limitation_and_the_auditor_stays() -> None:
     assert [auditor.name for auditor in panel.auditors] == ["careful"]
     assert panel.failures == []
     assert panel.limitations == (Limitation("careful", str(DivergedError())),)  # said once
+
+
+def test_the_limits_of_a_run_are_limited() -> None:
+    panel = Panel([Auditor()])
+    for number in range(500):  # as clients can make them up, by names of mods
+        panel.note(f"mod_{number} is in the way")
+    assert len(panel.limitations) == 60
+    assert panel.limitations[0].text == "mod_0 is in the way"
