@@ -69,7 +69,7 @@ def run(dim: int, honest: int, *, is_audited: bool) -> None:
             min_train_nodes=clients, min_available_nodes=clients, fraction_evaluate=0.0
         )
         if is_audited:
-            strategy = Audited(strategy, passive(seats=SEATS))
+            strategy = Audited(strategy, passive(seats=SEATS), sends="models")
         arrays = ArrayRecord({"w": Array(np.zeros(dim, np.float32))})
         strategy.start(grid, arrays, num_rounds=ROUNDS)
         if is_audited and strategy.failures:

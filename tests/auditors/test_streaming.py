@@ -21,6 +21,7 @@ from leakmeter.auditors import (
     Look,
     MutualInformation,
     ReplaySampler,
+    canary_mod,
 )
 from leakmeter.auditors.auditor import Project, UnableError
 from leakmeter.auditors.information.measure import measure
@@ -135,7 +136,7 @@ class Random:
     def __init__(self, dim: int, clients: int) -> None:
         self.dim, self.trained = dim, 0
         table = stream(0, "table").standard_normal(dim + 1000, dtype=np.float32)
-        offsets, app = stream(0, "offsets"), ClientApp()
+        offsets, app = stream(0, "offsets"), ClientApp(mods=[canary_mod])
 
         @app.train()
         def train(message: Message, context: Context) -> Message:  # noqa: ARG001

@@ -133,7 +133,7 @@ def test_a_process_that_turns_out_to_be_deployed_leaves_the_simulated_policies(
             wire.NOISE: ConfigRecord(noise),
         }
     )
-    collect = RecordDict({wire.TAP: ConfigRecord({"action": "collect", "round": 1})})
+    collect = RecordDict({wire.TAP: wire.collect_record(1, wire.WEIGHT)})
     app = client_app_of(config)
 
     def noised() -> np.ndarray:
