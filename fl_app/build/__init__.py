@@ -1,0 +1,8 @@
+"""Builds the server's side of a run from its configuration: the strategies and the auditors."""
+
+from __future__ import annotations
+
+from leakmeter.fl_app.build.audit import auditors
+from leakmeter.fl_app.build.strategy import server_strategy
+
+__all__ = ["auditors", "server_strategy"]

@@ -1,0 +1,115 @@
+"""Builds the auditors of a run from its configuration, each by the name that a user types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import cast
+
+from leakmeter.auditors import (
+    Auditor,
+    Effort,
+    LikelihoodRatio,
+    MutualInformation,
+    OneShotCanaries,
+)
+from leakmeter.auditors._types import Watch
+from leakmeter.auditors.finding import Game
+from leakmeter.auditors.information import Look, Theory
+from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
+from leakmeter.auditors.sampler import PerRound
+from leakmeter.fl_app.build.resampling import each_round, entropy_of
+from leakmeter.fl_app.build.strategy import participation
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.deployment import cohort_seed
+from leakmeter.fl_app.engines.record_case import record_case
+
+# Gives the sampler of a game. Auditors of one run that play the same game share it.
+Samplers = Callable[[Game], PerRound]
+
+
+def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Auditor]:
+    """Return the auditors by name; what they cannot do with this model is an error now.
+
+    Args:
+        config: Says which, and how they are set.
+        dim: Number of parameters of the model.
+        watch: Told which stage of a long audit is how far.
+    """
+    samplers = cache(partial(each_round, config))
+    made = [_MAKERS[name](config, samplers) for name in dict.fromkeys(config.auditor_names)]
+    for auditor in made:
+        auditor.watch = watch
+        try:
+            auditor.begin(dim, config.rounds)
+        except ValueError as error:
+            raise ConfigError(f"auditor {auditor.name}: {error}") from None
+    return made
+
+
+def _one_shot(config: Config, _: Samplers) -> Auditor:
+    return OneShotCanaries(
+        seats=config.canary_seats,
+        canaries=config.canaries or None,
+        repetitions=config.canary_repetitions,
+        delta=config.delta,
+        seed=config.seed,
+    )
+
+
+def _likelihood_ratio(config: Config, samplers: Samplers) -> Auditor:
+    return LikelihoodRatio(
+        samplers(cast(Game, config.game)),
+        target=None if config.lrt_target < 0 else config.lrt_target,
+        every=config.lrt_every,
+        effort=Effort(
+            fit=config.lrt_fit,
+            candidates=config.lrt_candidates,
+            pilot=max(config.lrt_trials // 4, 20),
+            trials=config.lrt_trials,
+        ),
+        observer="outsider" if config.noise == "central" else "server",
+        delta=config.delta,
+        seed=config.seed,
+    )
+
+
+def _mutual_information(config: Config, samplers: Samplers) -> Auditor:
+    return MutualInformation(
+        samplers(_without_pair(config)),
+        target=None if config.mi_target < 0 else config.mi_target,
+        every=config.mi_every,
+        look=Look(draws=config.mi_draws, rank=config.mi_rank or None),
+        theory=Theory(limit=partial(entropy_of, config)),
+        observer="outsider" if config.noise == "central" else "server",
+        seed=config.seed,
+    )
+
+
+def _record_likelihood_ratio(config: Config, _: Samplers) -> Auditor:
+    pattern, seed = participation(config), cohort_seed(config)
+
+    def cohort_of(server_round: int) -> list[int]:
+        return pattern.cohort(seed, server_round, config.clients)
+
+    return RecordLikelihoodRatio(
+        partial(record_case, config, cohort_of),
+        every=config.lrt_every,
+        delta=config.delta,
+        seed=config.seed,
+    )
+
+
+def _without_pair(config: Config) -> Game:
+    """Return the game of an audit without a pair of updates whose records could be held out."""
+    game = "independent" if config.game == "independent-held-out" else config.game
+    return cast(Game, game)
+
+
+_MAKERS: dict[str, Callable[[Config, Samplers], Auditor]] = {
+    "one-shot": _one_shot,
+    "likelihood-ratio": _likelihood_ratio,
+    "mutual-information": _mutual_information,
+    "record-likelihood-ratio": _record_likelihood_ratio,
+}

@@ -1,0 +1,57 @@
+"""What audits that resample updates are given: a sampler of each round, and its entropy."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from leakmeter.auditors import RoundView
+from leakmeter.auditors.finding import Game
+from leakmeter.auditors.information import UpdateEntropy, update_entropy
+from leakmeter.auditors.sampler import PerRound
+from leakmeter.clients import CohortSampler
+from leakmeter.clients.update import as_steps, batch_sizes
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.engines.ray_sampler import WhereRayRuns, threads
+from leakmeter.fl_app.engines.samplers import postprocess_for, sampler_for
+from leakmeter.fl_app.rule import update_rule
+from leakmeter.fl_app.task import load_task
+
+
+def each_round(config: Config, game: Game) -> PerRound:
+    """Return what makes the sampler of each round."""
+    in_process = partial(sampler_of, config, game)
+    return PerRound(WhereRayRuns(in_process) if config.engine == "ray" else in_process)
+
+
+def sampler_of(config: Config, game: Game, view: RoundView) -> CohortSampler:
+    """Return what draws updates as the clients of this round compute and clip them."""
+    return sampler_for(
+        load_task(config),
+        config.task,
+        update_rule(config),
+        game,
+        postprocess=postprocess_for(config, clip_norm=view.facts.clip_norm),
+        weighted=config.noise == "none",  # the accounting of noise knows no other weight than 1
+        threads=threads(),
+    )
+
+
+def entropy_of(config: Config, client: int) -> UpdateEntropy | None:
+    """Return the entropy of a client's update; None where more is random than whole records.
+
+    The audit draws records and batches. Clients that add noise draw that too, and under skewed
+    labels the number of records is itself random.
+    """
+    rule = as_steps(update_rule(config))  # None with water filling, whose weights are Gaussian
+    if rule is None or config.noise not in ("none", "central"):
+        return None
+    parts = load_task(config).parts
+    own = len(parts[client])
+    if config.game == "rerun":  # the records are known
+        return update_entropy(own, own, batch_sizes(rule, own), epochs=rule.passes)
+    if config.partition != "iid":
+        return None
+    records = sum(len(part) for part in parts)
+    if config.game != "partition":  # every client draws an equal share
+        own = round(records / len(parts))
+    return update_entropy(records, own, batch_sizes(rule, own), epochs=rule.passes)
