@@ -24,7 +24,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import (
     Auditor,
     Project,
@@ -33,6 +32,7 @@ from leakmeter.auditors.auditor import (
     check_noise_is_known,
     few_clients,
 )
+from leakmeter.auditors.due import Due, check_every
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.account import Account, Entry
 from leakmeter.auditors.information.directions import ConstantUpdatesError
@@ -51,9 +51,7 @@ from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.round_sum import (
     check_sampler,
     fitting_sampler,
-    is_due,
     noise_on_sum,
-    num_due,
 )
 from leakmeter.auditors.sampling.row_store import check_room, file_bytes
 
@@ -68,7 +66,8 @@ class MutualInformation(Auditor):
             changes from round to round.
         target: Client whose update is at stake; None takes the mean over the round's clients and
             lists each of them.
-        every: Audit every so many rounds, from the first on; 0 audits the first only.
+        every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
+            last.
         look: How closely a round is looked at: draws, directions, estimators.
         theory: What the figure is compared with: the bound of Theorem 1, entropies that limit it.
         colluding: Clients that show the server their update.
@@ -96,7 +95,7 @@ class MutualInformation(Auditor):
         seed: int = 0,
     ) -> None:
         check_sampler(sampler)
-        within("every", every, lowest=0)
+        check_every(every)
         if observer not in ("server", "outsider"):
             raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")
         if target is not None and (target < 0 or target in colluding):
@@ -116,11 +115,11 @@ class MutualInformation(Auditor):
             colluders=len(self.colluding),
             directions=look.rank,
         )
-        self._account, self._dim = Account(), 0
+        self._account, self._dim, self._due = Account(), 0, Due(every, 1)
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Start a new account."""
-        self._account, self._dim = Account(), dim
+        self._account, self._dim, self._due = Account(), dim, Due(self.every, num_rounds)
 
     def limits(self, project: Project) -> Sequence[str]:
         """Return where updates cannot be resampled, or draws, clients or theory do not suffice."""
@@ -155,7 +154,7 @@ class MutualInformation(Auditor):
         if self.look.rank is not None and not fit:  # no direction can be looked along
             return 0
         updates = (fit + self.look.draws) * project.honest
-        return updates * num_due(project.num_rounds, self.every)
+        return updates * len(Due(self.every, project.num_rounds))
 
     def bind(self, messages: RoundMessages) -> None:
         """Show the sampler the round, whose messages it may send again."""
@@ -163,7 +162,7 @@ class MutualInformation(Auditor):
 
     def replays(self, server_round: int) -> bool:
         """Whether the sampler sends messages of this round again."""
-        return self.sampler.asks_clients and is_due(server_round, self.every)
+        return self.sampler.asks_clients and server_round in self._due
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due; its bound counts in any case."""
@@ -174,7 +173,7 @@ class MutualInformation(Auditor):
         bound = self._bound(view, len(hidden))
         unbounded = math.inf if self.theory.cases else 0.0
         self._account.took_part(hidden, unbounded if bound is None else bound.nats)
-        if not is_due(view.server_round, self.every):
+        if view.server_round not in self._due:
             return ()
         if self.target is not None and self.target not in hidden:
             _log.warning("round %d: client %d took no part", view.server_round, self.target)

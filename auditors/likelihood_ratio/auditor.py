@@ -32,6 +32,7 @@ from leakmeter.auditors.auditor import (
     check_noise_is_known,
     few_clients,
 )
+from leakmeter.auditors.due import Due, check_every
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.findings import Judge
 from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Effort, duel
@@ -41,9 +42,7 @@ from leakmeter.auditors.sampling.round_sum import (
     check_sampler,
     contribution,
     fitting_sampler,
-    is_due,
     noise_on_sum,
-    num_due,
     rounding_on_sum,
     seen_sum,
 )
@@ -60,8 +59,8 @@ class LikelihoodRatio(Auditor):
             changes from round to round.
         target: Client under attack; None draws one of the round's clients. A round without the
             target is not audited.
-        every: Audit every so many rounds, from the first on; 0 audits the first only, as the
-            paper does.
+        every: Rounds between two audits; 0 audits the first only, as the paper does, and -1
+            rounds 1, 2, 4, 8, … and the last.
         effort: How many draws go into each stage.
         observer: "server" sees the sum before server noise, "outsider" after it. Both know who
             takes part in the round.
@@ -89,7 +88,7 @@ class LikelihoodRatio(Auditor):
         seed: int = 0,
     ) -> None:
         check_sampler(sampler)
-        within("every", every, lowest=0)
+        check_every(every)
         within("delta", delta, above=0.0, below=1.0)
         within("confidence", confidence, above=0.0, below=1.0)
         if observer not in ("server", "outsider"):
@@ -102,12 +101,12 @@ class LikelihoodRatio(Auditor):
         self._judge = Judge(self.name, observer, delta, seed)
         self._played: list[dict[str, Any]] = []
         self._constant: dict[str, Any] | None = None  # the first round in which nothing hid anyone
-        self._num_audits = 1
+        self._due = Due(every, 1)
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited: they share the run's confidence."""
         self._played, self._constant = [], None
-        self._num_audits = num_due(num_rounds, self.every)
+        self._due = Due(self.every, num_rounds)
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say where updates cannot be resampled or stored, or too few clients hide one another."""
@@ -125,7 +124,7 @@ class LikelihoodRatio(Auditor):
         if not self.sampler.asks_clients or project.honest is None or project.honest < 2:
             return 0
         updates = self.effort.updates(project.honest - 1, project.dim)
-        return updates * num_due(project.num_rounds, self.every)
+        return updates * len(Due(self.every, project.num_rounds))
 
     def bind(self, messages: RoundMessages) -> None:
         """Show the sampler the round, whose messages it may send again."""
@@ -133,18 +132,18 @@ class LikelihoodRatio(Auditor):
 
     def replays(self, server_round: int) -> bool:
         """Whether the sampler sends messages of this round again."""
-        return self.sampler.asks_clients and is_due(server_round, self.every)
+        return self.sampler.asks_clients and server_round in self._due
 
     def truth_of(self, server_round: int, honest: Sequence[int]) -> Collection[int]:
         """Return the target, if the round is audited."""
-        if not is_due(server_round, self.every):
+        if server_round not in self._due:
             return ()
         target = self._chosen(honest, server_round)
         return () if target is None else (target,)
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due."""
-        if not is_due(view.server_round, self.every) or view.facts.abandoned:
+        if view.server_round not in self._due or view.facts.abandoned:
             return ()
         honest = sorted(set(view.replies) - set(view.instructed))
         target = self._chosen(honest, view.server_round)
@@ -194,7 +193,7 @@ class LikelihoodRatio(Auditor):
         found = () if self._constant is None else (self._judge.constant_of_run(self._constant),)
         if not self._played:
             return found
-        shared = 1 - (1 - self.confidence) / max(self._num_audits, len(self._played))
+        shared = 1 - (1 - self.confidence) / max(len(self._due), len(self._played))
         return [self._judge.of_run(self._played, shared, self.confidence), *found]
 
     def state(self) -> dict[str, Any]:

@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Project, RoundView, few_clients
 from leakmeter.auditors.details import PerClient
+from leakmeter.auditors.due import Due, check_every
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
-from leakmeter.auditors.sampling.round_sum import is_due
 
 
 class SpanCondition(Auditor):
@@ -29,7 +28,8 @@ class SpanCondition(Auditor):
     for each client.
 
     Args:
-        every: Look at every so many rounds, from the first on; 0 looks at the first only.
+        every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
+            last.
 
     Example:
         strategy = Audited(FedAvg(), auditors=[SpanCondition(every=10)])
@@ -40,8 +40,12 @@ class SpanCondition(Auditor):
     wants_truth = True
 
     def __init__(self, *, every: int = 1) -> None:
-        within("every", every, lowest=0)
-        self.every = every
+        check_every(every)
+        self.every, self._due = every, Due(every, 1)
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Take up the planned rounds."""
+        self._due = Due(self.every, num_rounds)
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say where there are no other clients to compare with."""
@@ -50,7 +54,7 @@ class SpanCondition(Auditor):
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Return the largest share of an update outside the span of the others'."""
         honest = {c: u for c, u in view.truth.items() if c not in view.instructed}
-        if len(honest) < 2 or not is_due(view.server_round, self.every):
+        if len(honest) < 2 or view.server_round not in self._due:
             return ()
         found = spans(honest)
         client = max(found, key=lambda c: found[c].share)

@@ -11,6 +11,7 @@ import numpy as np
 
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import Auditor, RoundView
+from leakmeter.auditors.due import Due, check_every
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 from leakmeter.auditors.records.game import (
     THIS_RUN,
@@ -21,7 +22,6 @@ from leakmeter.auditors.records.game import (
     audit_records,
 )
 from leakmeter.auditors.records.spectrum import Spectrum
-from leakmeter.auditors.sampling.round_sum import is_due
 
 
 class RecordLikelihoodRatio(Auditor):
@@ -35,7 +35,8 @@ class RecordLikelihoodRatio(Auditor):
 
     Args:
         case_of: Returns a client's part in the round; the gradients are taken at `view.sent`.
-        every: Rounds between two audits; 0 for the first only.
+        every: Rounds between two audits; 0 for the first only, -1 for rounds 1, 2, 4, 8, … and the
+            last.
         delta: δ.
         effort: How much is drawn.
         confidence: Of each round's bound, and of the run's.
@@ -55,11 +56,11 @@ class RecordLikelihoodRatio(Auditor):
         confidence: float = 0.95,
         seed: int = 0,
     ) -> None:
-        within("every", every, lowest=0)
+        check_every(every)
         within("delta", delta, lowest=0.0, below=1.0)
         within("confidence", confidence, above=0.0, below=1.0)
         self._case_of, self._every, self._seed = case_of, every, seed
-        self._confidence, self._planned = confidence, 1
+        self._confidence, self._due = confidence, Due(every, 1)
         self._audit = partial(
             audit_records, delta=delta, effort=effort, confidence=confidence, seed=seed
         )
@@ -68,11 +69,11 @@ class RecordLikelihoodRatio(Auditor):
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited."""
         self._played = []
-        self._planned = -(-num_rounds // self._every) if self._every else 1
+        self._due = Due(self._every, num_rounds)
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit the round if it is due and there was a sum."""
-        if not is_due(view.server_round, self._every) or view.facts.abandoned is not None:
+        if view.server_round not in self._due or view.facts.abandoned is not None:
             return ()
         case, path = self._case_of(view), ("round", view.server_round)
         found = [self._audit(replace(case, excess=()), path=path)]
@@ -92,7 +93,7 @@ class RecordLikelihoodRatio(Auditor):
         if not audits:
             return None
         # A strategy's own loop may go on for longer than planned, and its rounds pay too.
-        sharing = max(self._planned, len(audits))
+        sharing = max(len(self._due), len(audits))
         level = 1 - (1 - self._confidence) / sharing
         shared = [(r, one.at(level)) for r, one in audits]
         server_round, best = max(shared, key=lambda pair: pair[1].bound.value)
@@ -107,11 +108,10 @@ class RecordLikelihoodRatio(Auditor):
 
     def state(self) -> dict[str, Any]:
         """Return the scores so far: the confidence of their bounds is known at the end only."""
-        return {"planned": self._planned, "played": [_kept(r, one) for r, one in self._played]}
+        return {"played": [_kept(r, one) for r, one in self._played]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned."""
-        self._planned = int(state["planned"])
         self._played = [(int(kept["server_round"]), _restored(kept)) for kept in state["played"]]
 
 

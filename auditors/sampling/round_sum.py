@@ -15,16 +15,6 @@ from leakmeter.auditors.finding import Observer
 from leakmeter.auditors.sampler import UpdateSampler
 
 
-def is_due(server_round: int, every: int) -> bool:
-    """Whether a round is audited: every so many from the first on, or with 0 the first only."""
-    return (server_round - 1) % every == 0 if every else server_round == 1
-
-
-def num_due(num_rounds: int, every: int) -> int:
-    """Return how many rounds of a run are audited."""
-    return -(-num_rounds // every) if every else min(num_rounds, 1)
-
-
 def check_sampler(sampler: object) -> None:
     """Raise if an auditor was given something else, such as the function that `PerRound` wraps."""
     if not isinstance(sampler, UpdateSampler):

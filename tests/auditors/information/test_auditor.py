@@ -199,7 +199,9 @@ def test_updates_that_never_vary_give_an_honest_zero(gaussian_sampler) -> None:
         assert finding.kind == "diagnostic"
 
 
-@pytest.mark.parametrize(("every", "rounds"), [(0, [1]), (2, [1, 3, 5]), (1, [1, 2, 3, 4, 5])])
+@pytest.mark.parametrize(
+    ("every", "rounds"), [(0, [1]), (2, [1, 3, 5]), (-1, [1, 2, 4, 5]), (1, [1, 2, 3, 4, 5])]
+)
 def test_it_audits_the_rounds_that_are_due_and_sums_them(gaussian_sampler, every, rounds) -> None:
     auditor = made(gaussian_sampler(EYE), every=every, rank=3)
     auditor.begin(DIM, 5)
@@ -499,7 +501,7 @@ def test_all_figures_are_in_bits_and_of_clients(gaussian_sampler) -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"every": -1}, r"every must be in \[0, inf\), got -1"),
+        ({"every": -2}, r"every must be in \[-1, inf\), got -2"),
         ({"draws": 3}, r"draws must be in \[4, inf\), got 3"),
         ({"draws": 10, "estimators": ("mine",)}, r"draws must be in \[20, inf\), got 10"),
         ({"rank": 0}, r"rank must be in \[1, inf\), got 0"),

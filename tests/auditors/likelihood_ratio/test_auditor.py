@@ -124,7 +124,9 @@ def test_the_trials_do_not_move_the_threshold(gaussian_sampler) -> None:
     assert middles[0] == middles[1]
 
 
-@pytest.mark.parametrize(("every", "audited"), [(0, [1]), (2, [1, 3, 5]), (1, [1, 2, 3, 4, 5])])
+@pytest.mark.parametrize(
+    ("every", "audited"), [(0, [1]), (2, [1, 3, 5]), (-1, [1, 2, 4, 5]), (1, [1, 2, 3, 4, 5])]
+)
 def test_it_audits_the_rounds_that_are_due(gaussian_sampler, every, audited) -> None:
     effort = Effort(fit=60, candidates=5, pilot=10, trials=20)
     auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), every=every, effort=effort)
@@ -309,7 +311,7 @@ def test_wrong_arguments_are_named(gaussian_sampler) -> None:
     for wrong, words in (
         ({"delta": 0.0}, r"delta must be in \(0, 1\), got 0"),
         ({"confidence": 1.0}, r"confidence must be in \(0, 1\), got 1"),
-        ({"every": -1}, r"every must be in \[0, inf\), got -1"),
+        ({"every": -2}, r"every must be in \[-1, inf\), got -2"),
         ({"target": -1}, "target must be a client, 0 or more, or None, got -1"),
         ({"observer": "wire"}, "observer must be 'server' or 'outsider', got 'wire'"),
     ):

@@ -167,4 +167,4 @@ def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="at least 2"):
         spans({0: np.ones(3)})
     with pytest.raises(ValueError, match="every must be"):
-        SpanCondition(every=-1)
+        SpanCondition(every=-2)

@@ -292,7 +292,7 @@ def test_a_network_that_learnt_its_records_by_heart_is_caught() -> None:
             lambda: Shadows(np.eye(3), np.eye(3, dtype=bool), "record").scores(np.ones(3)),
             "at least 2 shadow models trained on it with spread 'record', got 1",
         ),
-        (lambda: Membership(fake_losses, every=-1), "every must be in .* got -1"),
+        (lambda: Membership(fake_losses, every=-2), "every must be in .* got -2"),
         (lambda: Membership(fake_losses, delta=1.0), "delta must be in .* got 1"),
         (lambda: Membership(fake_losses, confidence=1.0), "confidence must be in .* got 1"),
     ],

@@ -1,0 +1,53 @@
+"""Which rounds of a run an auditor looks at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leakmeter.auditors._validate import within
+
+DOUBLING = -1  # rounds 1, 2, 4, 8, … and the last
+FIRST = 0
+
+
+def check_every(every: int) -> None:
+    """Raise unless `every` is a schedule: -1, 0, or the number of rounds between two audits."""
+    within("every", every, lowest=DOUBLING)
+
+
+@dataclass(frozen=True)
+class Due:
+    """The audited rounds of a run.
+
+    Attributes:
+        every: Rounds between two audits, from the first on; 0 audits the first only; -1 audits
+            rounds 1, 2, 4, 8, … and the last. Fewer audits share the confidence of a run, so each
+            bound is larger.
+        num_rounds: Planned rounds.
+
+    >>> due = Due(-1, 10)
+    >>> [r for r in range(1, 11) if r in due], len(due)
+    ([1, 2, 4, 8, 10], 5)
+    """
+
+    every: int
+    num_rounds: int
+
+    def __post_init__(self) -> None:
+        check_every(self.every)
+
+    def __contains__(self, server_round: int) -> bool:
+        if self.every > 0:
+            return (server_round - 1) % self.every == 0
+        if self.every == FIRST:
+            return server_round == 1
+        return server_round == self.num_rounds or server_round & (server_round - 1) == 0
+
+    def __len__(self) -> int:
+        if self.every > 0:
+            return -(-self.num_rounds // self.every)
+        if self.every == FIRST:
+            return min(self.num_rounds, 1)
+        doubled = self.num_rounds.bit_length()  # powers of two up to the last round
+        is_power = self.num_rounds & (self.num_rounds - 1) == 0
+        return doubled + (not is_power)
