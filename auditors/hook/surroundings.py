@@ -1,4 +1,4 @@
-"""Where a mod stands in the client app's list.
+"""Finds the position of a mod in the client app's list.
 
 Flower gives a mod nothing but the next call, so the names are read from how Flower chains mods
 (`make_ffn`, the same from release 1.26.1 to 1.41.0): each link is a function `new_ffn` that keeps

@@ -125,7 +125,7 @@ def arrays(content: RecordDict) -> ArrayRecord:
 
 
 def arrays_key(content: RecordDict) -> str:
-    """Return the key under which the one ArrayRecord stands."""
+    """Return the key of the only ArrayRecord."""
     return _arrays(content)[0]
 
 
