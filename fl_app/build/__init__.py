@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-from leakmeter.fl_app.build.audit import auditors
-from leakmeter.fl_app.build.strategy import server_strategy
-
-__all__ = ["auditors", "server_strategy"]
+from leakmeter.fl_app.build.audit import auditors as auditors
+from leakmeter.fl_app.build.strategy import server_strategy as server_strategy
