@@ -14,8 +14,9 @@ from leakmeter.auditors.wording import (
     claim,
     evidence,
     null_band,
+    observation,
+    observed,
     plain_spaces,
-    quantity,
     size,
     terms,
 )
@@ -78,7 +79,7 @@ def _lines(
 def brief(finding: Finding) -> str:
     """Return a finding in a few words that say how strong it is."""
     if finding.kind == "diagnostic":
-        return f"{quantity(finding.quantity)}: {finding.rule}"
+        return observed(finding)
     return claim(finding) + terms(finding)
 
 
@@ -101,7 +102,7 @@ def _block(group: Group) -> list[str]:
     if more := unsaid_bounds(group.findings):
         lines.append(f"and {more}: see report.json")
     # Where there is no number, say why.
-    return lines or list(dict.fromkeys(f"{f.auditor}: {f.rule}" for f in group.findings))
+    return lines or list(dict.fromkeys(f"{f.auditor}: {observation(f)}" for f in group.findings))
 
 
 def _line(finding: Finding) -> str:
