@@ -37,6 +37,7 @@ FOLDER = "inversion"
 _CEILING = 60.0  # dB; beyond it nobody sees a difference, and a perfect image has no finite PSNR
 # Images that are compared: enough for a null, and a matrix of products that fits any memory.
 _MOST_ORIGINALS, _MOST_STRANGERS = 2000, 4000
+_MOST_SHOWN = 16  # reconstructions in a picture, the best first
 _LOW, _HIGH = 0.05, 0.95
 
 
@@ -209,22 +210,17 @@ class Inversion(Auditor):
         self, played: Comparison, band: tuple[float, float], server_round: int | None
     ) -> Finding:
         sought, originals, strangers = played.sizes
-        many = f", the best of {counted(len(self._played), 'audited round')}"
-        low, high = (number(edge) for edge in band)
         return Finding(
             value=played.best,
             kind="diagnostic",
-            rule=f"best match between {counted(sought, 'reconstruction')} from the sum of round "
-            f"{played.server_round}{many if server_round is None else ''} and "
-            f"{counted(originals, 'image')} that its clients trained on. As many strangers reach "
-            f"{number(played.strangers)} dB; {low} to {high} dB in 90 % of choices. "
-            + (f"The gradient is approximate: {played.caveat}. " if played.caveat else "")
-            + "A low PSNR is not evidence of privacy: another attack may find more",
+            rule=self._rule(played, band, is_of_run=server_round is None),
             sample_sizes={
                 "reconstructions": sought,
                 "originals": originals,
                 "strangers": strangers,
             },
+            cap=_CEILING,
+            saturated=played.best >= _CEILING,
             assumptions=(Assumption.THIS_ROUND_ONLY, Assumption.RECORDS_ALIKE),
             auditor=self.name,
             quantity="best PSNR in dB",
@@ -245,14 +241,31 @@ class Inversion(Auditor):
             },
         )
 
+    def _rule(self, played: Comparison, band: tuple[float, float], *, is_of_run: bool) -> str:
+        """Return how the best match came about, and what it is worth."""
+        sought, originals, _ = played.sizes
+        rounds = len(self._played) if is_of_run else 1
+        many = f" (best of {rounds} audited rounds)" if rounds > 1 else ""
+        low, high = (number(edge) for edge in band)
+        caveat = f"The gradient is approximate: {played.caveat}. " if played.caveat else ""
+        return (
+            f"best match between {counted(sought, 'reconstruction')} from the sum of round "
+            f"{played.server_round}{many} and {counted(originals, 'image')} that its clients "
+            f"trained on. As many strangers reach {number(played.strangers)} dB; {low} to {high} "
+            f"dB in 90 % of choices. Reconstructions nearer to an image of the round than to these "
+            f"strangers: {played.nearest} of {sought}, without a leak about half. {caveat}A low "
+            "PSNR is not evidence of privacy: another attack may find more"
+        )
+
     def _draw(self, compared: _Compared, played: Comparison) -> None:
         """Write reconstructions beside the nearest originals and strangers, if there is a place."""
         if self.folder is None:
             return
-        order = np.argsort(-compared.to_originals.max(axis=1), kind="stable")
+        order = np.argsort(-compared.to_originals.max(axis=1), kind="stable")[:_MOST_SHOWN]
         rows = [part[order] for part in compared.rows()]
         words = (
-            f"Round {played.server_round}. Top: images reconstructed from the sum of the round. "
+            f"Round {played.server_round}. Top: images reconstructed from the sum of the round, "
+            f"best match first ({len(order)} of {len(compared.images)}). "
             "Middle: the nearest image that a client of the round trained on. Bottom: the nearest "
             "of as many images that nobody in the round trained on. A reconstruction that is as "
             f"near to both shows nothing. Best PSNR: {number(played.best)} dB (strangers: "
@@ -287,8 +300,8 @@ class _Compared:
             float(_psnr(strangers.mean(axis=0, keepdims=True), originals).max()),
             float(_psnr(noise, originals).max()),
         )
-        to = (_psnr(images, part) for part in (originals, strangers))
-        return cls(images, originals, strangers, *to, controls)
+        near, far = _psnr(images, originals), _psnr(images, strangers)
+        return cls(images, originals, strangers, near, far, controls)
 
     def figures(
         self, server_round: int, *, mismatch: float, sharing: int, caveat: str

@@ -75,7 +75,7 @@ INFORMATION: Final = (  # quantities in bits
     "mutual information by critics",
 )
 # Observed numbers that say something by themselves; of other diagnostics the rule says it all.
-_OBSERVED: Final = ("share outside the span", "best PSNR in dB")
+OBSERVED: Final = ("share outside the span", "best PSNR in dB")
 
 
 def attacker(model: ThreatModel, *, is_sized: bool = True) -> str:
@@ -219,7 +219,7 @@ def signed(finding: Finding) -> str:
 
 def observed(finding: Finding) -> str:
     """Return a diagnostic in a few words: its number, or its rule where that says it all."""
-    if finding.quantity not in _OBSERVED:
+    if finding.quantity not in OBSERVED:
         return f"{quantity(finding.quantity)}: {finding.rule}"
     band = f" ({words})" if (words := null_band(finding)) else ""
     return signed(finding) + band
@@ -227,7 +227,7 @@ def observed(finding: Finding) -> str:
 
 def observation(finding: Finding) -> str:
     """Return what a diagnostic says, in sentences."""
-    if finding.quantity not in _OBSERVED:
+    if finding.quantity not in OBSERVED:
         return finding.rule
     return f"{signed(finding)}. {sentence(finding.rule)}"
 

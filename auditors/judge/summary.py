@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.judge.adversary import Group, unsaid_bounds
-from leakmeter.auditors.judge.meaning import certainties, surprises
+from leakmeter.auditors.judge.meaning import certainties, observations, surprises
 from leakmeter.auditors.judge.verdict import judged, overall
 from leakmeter.auditors.wording import (
     both_ends,
@@ -99,6 +99,7 @@ def _block(group: Group) -> list[str]:
         lines += [_line(one) for one in (f, upper) if one is not None]
     lines += surprises(group)
     lines += [f"{f.auditor}: {f.rule}" for f in certainties(group)] if lines else []
+    lines += [f"{f.auditor}: {observation(f)}" for f in observations(group)] if lines else []
     if more := unsaid_bounds(group.findings):
         lines.append(f"and {more}: see report.json")
     # Where there is no number, say why.
