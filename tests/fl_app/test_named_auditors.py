@@ -70,7 +70,10 @@ class Dying(Progress):
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("name", NAMES)
+_LONG = {"record-likelihood-ratio": pytest.mark.slow}  # it draws thousands of gradients
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_LONG.get(n, ())) for n in NAMES])
 def test_an_auditor_asked_for_by_name_is_shown_everywhere_and_resumes(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
