@@ -174,7 +174,8 @@ class Membership(Auditor):
         losses: Gives the cross-entropy losses of the member and of the held-out records at a
             model, in a fixed order; called with the flat released model.
         shadows: Shadow models' confidences in the members, then the held-out records; adds the
-            likelihood-ratio attack to the loss threshold.
+            likelihood-ratio attack to the loss threshold. With `trained`, a function that returns
+            them for the same counts as `losses` gets.
         every: Rounds between two models that are reported on, from the first on; -1 takes those
             of rounds 1, 2, 4, 8, …; 0 none. The final model always is.
         trained: Returns the indices of the records that trained in a round, where a simulation
@@ -202,7 +203,7 @@ class Membership(Auditor):
         self,
         losses: Losses,
         *,
-        shadows: Shadows | None = None,
+        shadows: Shadows | Callable[[Indices], Shadows] | None = None,
         every: int = 0,
         trained: Callable[[RoundView], Indices] | None = None,
         delta: float = 1e-5,
@@ -262,10 +263,11 @@ class Membership(Auditor):
         parts = zip(("member", "held-out"), self._losses(model.copy(), *known), strict=True)
         ins, outs = (_losses(f"losses of {name} records", part) for name, part in parts)
         attacks = [("loss threshold", -ins, -outs)]
-        if self._shadows is not None:
-            scores = self._shadows.scores(logit_confidences(np.concatenate([ins, outs])))
-            kind = "offline" if self._shadows.was_in is None else "online"
-            words = f"likelihood ratio, {kind}, {len(self._shadows.confidences)} shadow models"
+        shadows = self._shadows(*known) if callable(self._shadows) else self._shadows
+        if shadows is not None:
+            scores = shadows.scores(logit_confidences(np.concatenate([ins, outs])))
+            kind = "offline" if shadows.was_in is None else "online"
+            words = f"likelihood ratio, {kind}, {len(shadows.confidences)} shadow models"
             attacks.append((words, scores[: ins.size], scores[ins.size :]))
         return [self._finding(*attack, server_round) for attack in attacks]
 

@@ -28,7 +28,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import cohort_seed
 from leakmeter.fl_app.engines.record_case import record_case
-from leakmeter.fl_app.engines.simulated_records import SimulatedRecords
+from leakmeter.fl_app.engines.simulated_records import SimulatedRecords, check_shadows
 
 # Gives the sampler of a game. Auditors of one run that play the same game share it.
 Samplers = Callable[[Game], PerRound]
@@ -102,9 +102,14 @@ def _record_likelihood_ratio(config: Config, _: Samplers) -> Auditor:
 
 
 def _membership(config: Config, _: Samplers) -> Auditor:
+    check_shadows(config)
     known = SimulatedRecords(config, _cohort_of(config))
     return Membership(
-        known.losses, trained=known.trained, every=config.membership_every, delta=config.delta
+        known.losses,
+        shadows=known.shadows if config.membership_shadows else None,
+        trained=known.trained,
+        every=config.membership_every,
+        delta=config.delta,
     )
 
 

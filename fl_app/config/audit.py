@@ -79,6 +79,14 @@ class AuditSettings:
         group="audit",
         low=-1,
     )
+    membership_shadows: int = setting(
+        0,
+        "models that membership trains on half of the test records for its likelihood ratio; 0 = "
+        "loss threshold only",
+        group="audit",
+        low=0,
+        high=256,
+    )
     inversion_every: int = setting(
         0,
         "rounds between two inversion audits; 0 = round 1 only, -1 = rounds 1, 2, 4, 8, … and the "

@@ -37,6 +37,8 @@ def check_together(config: Settings) -> None:
         raise out_of_range("dataset", allowed, config.dataset)
     if "span" in config.auditor_names and config.sample < 2:
         raise out_of_range("sample", "at least 2 for the auditor span", config.sample)
+    if config.membership_shadows == 1:
+        raise out_of_range("membership-shadows", "0, or at least 2 to know their spread", 1)
 
 
 def _check_noise(config: Settings) -> None:

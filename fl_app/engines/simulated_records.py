@@ -7,25 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import vector_to_parameters
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.inversion import RoundImages
+from leakmeter.auditors.records import Shadows, logit_confidences
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.update import as_steps, batch_sizes
+from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.update import FedAvg, as_steps, batch_sizes
 from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import Task, load_task
 
 _MOST_RECORDS = 2000  # members, and as many held-out records, whose losses are compared
 _CHUNK = 500  # records that go through a model at once
+_LEAST_OWN, _MOST_OWN = 20, 1000  # test records that shadow models are trained on
+
+_Labelled = tuple[NDArray[np.float32], Indices]
 
 
 @dataclass(frozen=True)
@@ -81,18 +89,33 @@ class SimulatedRecords:
             model: Flat parameters.
             uses: Rounds in which each training record trained.
         """
-        data, seed = self.task.dataset, self.config.seed
+        members, held_out = self._compared(uses)
+        net = self.at(model).double()
+        return _losses(net, *members), _losses(net, *held_out)
+
+    def shadows(self, uses: Indices) -> Shadows:
+        """Return what models of the attacker's own make of the same records.
+
+        The attacker holds half of the test records and trains each model on half of these. None of
+        them is compared, so this is the offline attack.
+        """
+        (x, y), (other_x, other_y) = self._compared(uses)
+        rows = np.concatenate([x, other_x]), np.concatenate([y, other_y])
+        each = [_losses(self.at(model).double(), *rows) for model in _shadow_models(self.config)]
+        return Shadows(np.stack([logit_confidences(losses) for losses in each]))
+
+    def _compared(self, uses: Indices) -> tuple[_Labelled, _Labelled]:
+        """Return records that trained and test records, each with labels."""
+        data = self.task.dataset
         used = np.zeros(data.num_train, dtype=bool)
         used[: len(uses)] = uses > 0
         # One order for all rounds, so that models are compared on the same records if they can be.
-        order = stream(seed, "membership", "members").permutation(data.num_train)
+        order = stream(self.config.seed, "membership", "members").permutation(data.num_train)
         members = order[used[order]][:_MOST_RECORDS]
-        held_out = stream(seed, "membership", "held-out").permutation(len(data.test_y))
-        held_out = held_out[:_MOST_RECORDS]
-        net = self.at(model).double()
+        held_out = _test_records(self.config)[1][:_MOST_RECORDS]
         return (
-            _losses(net, data.train_x[members], data.train_y[members]),
-            _losses(net, data.test_x[held_out], data.test_y[held_out]),
+            (data.train_x[members], data.train_y[members]),
+            (data.test_x[held_out], data.test_y[held_out]),
         )
 
     def at(self, model: Vector) -> nn.Module:
@@ -110,9 +133,42 @@ class SimulatedRecords:
         return RoundImages(data.train_x[trained], strangers)
 
 
-def _losses(
-    net: nn.Module, x: np.ndarray[tuple[int, ...], np.dtype[np.float32]], y: Indices
-) -> Floats:
+def check_shadows(config: Config) -> None:
+    """Raise if there are too few test records to train shadow models on and to compare with."""
+    own, _ = _test_records(config)
+    if config.membership_shadows and len(own) < _LEAST_OWN:
+        few = len(load_task(config).dataset.test_y)
+        allowed = f"0 with {few} test records, as it needs {2 * _LEAST_OWN}"
+        raise out_of_range("membership-shadows", allowed, config.membership_shadows)
+
+
+def _test_records(config: Config) -> tuple[Indices, Indices]:
+    """Return the attacker's own test records, none without shadow models, and the others."""
+    count = len(load_task(config).dataset.test_y)
+    order = stream(config.seed, "membership", "held-out").permutation(count)
+    own = count // 2 if config.membership_shadows else 0
+    return order[:own], order[own:]
+
+
+@lru_cache(maxsize=1)
+def _shadow_models(config: Config) -> Floats:
+    """Return flat models, each trained on half of the attacker's records; (models, dim).
+
+    They take as many passes as a client that is in every round, with its step length and batches.
+    """
+    task, own = load_task(config), _test_records(config)[0][:_MOST_OWN]
+    names = [("membership", "shadow", i) for i in range(config.membership_shadows)]
+    parts = [stream(config.seed, *name, "part").permutation(own)[: len(own) // 2] for name in names]
+    rngs = [stream(config.seed, *name, "batches") for name in names]
+    passes = config.rounds * (1 if config.algorithm == "fedsgd" else config.epochs)
+    start = parameters_to_vector(task.initial.parameters()).detach()
+    x, y = torch.from_numpy(task.dataset.test_x), torch.from_numpy(task.dataset.test_y)
+    cohort = Cohort(task.new_model(), FedAvg(passes, config.batch_size, config.lr))
+    updates = cohort.updates(start, x, y, parts, rngs)
+    return np.asarray((start + updates).double().numpy())
+
+
+def _losses(net: nn.Module, x: NDArray[np.float32], y: Indices) -> Floats:
     """Return the cross-entropy of each record."""
     with torch.no_grad():
         each = [
