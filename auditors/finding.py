@@ -46,7 +46,7 @@ Quantity = Literal[
     "normality",
     "guess",
     "share outside the span",
-    "best PSNR in dB",
+    "reconstruction PSNR in dB",
     "interference",
     "canaries",
     "rounds recorded",

@@ -3,19 +3,19 @@
 As Elkordy et al. 2023 (arXiv:2208.02304), §5.7 attack a secure sum: the mean update of a round is
 taken for the mean gradient, and images with that gradient are searched for. How ours differs:
 1. The attacker does not aim at one client: a reconstruction counts if any client held the image.
-2. A PSNR is compared with strangers, images that nobody in the round held. The best of many
-   matches is large without any leak, and it is as large for as many strangers.
+2. A PSNR is compared with strangers, images that nobody in the round held. The nearest of many
+   images is near without any leak, and it is as near among as many strangers.
 3. Of several local steps the update is an approximate gradient, and the finding says so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import gammaln
 
 from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector
 from leakmeter.auditors._validate import within
@@ -39,6 +39,7 @@ _CEILING = 60.0  # dB; beyond it nobody sees a difference, and a perfect image h
 _MOST_ORIGINALS, _MOST_STRANGERS = 2000, 4000
 _MOST_SHOWN = 16  # reconstructions in a picture, the best first
 _LOW, _HIGH = 0.05, 0.95
+_CHOICES = 999  # of originals by chance, for the null
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,27 +57,30 @@ class RoundImages:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How near reconstructions come to the images of a round, in dB; the best of all matches.
+    """How near reconstructions come to the images of a round: PSNR in dB.
 
     Attributes:
         server_round: Which round.
-        best: PSNR of the best match with an original.
+        psnr: Of each reconstruction with its nearest original, the mean.
         strangers: The same with as many strangers.
-        mean_image: The same with an original, of the mean stranger in place of a reconstruction.
-        noise: The same of as many images of noise.
+        mean_image: The same of the mean stranger in place of reconstructions, with originals.
+        noise: The same of as many images of noise, with originals.
+        best: Of the reconstruction that is nearest to an original.
         nearest: Reconstructions that are nearer to an original than to any of these strangers.
         mismatch: Squared distance of the gradients, relative.
         sizes: Reconstructions, originals that were compared, and all strangers.
-        band: 5 % and 95 % quantile of the best match of as many strangers, over their choice.
+        band: 5 % and 95 % quantile of the same mean, where chance says which of all images,
+            originals and strangers, are the originals.
         shared: The same quantiles where all audited rounds share the chance to be outside.
         caveat: Why the gradient is not exact; empty if it is.
     """
 
     server_round: int
-    best: float
+    psnr: float
     strangers: float
     mean_image: float
     noise: float
+    best: float
     nearest: int
     mismatch: float
     sizes: tuple[int, int, int]
@@ -161,23 +165,23 @@ class Inversion(Auditor):
         )
         rng = stream(self.seed, self.name, "compare", view.server_round)
         compared = _Compared.of(found.images, images, rng)
-        played = compared.figures(
-            view.server_round,
+        played = Comparison(
+            server_round=view.server_round,
             mismatch=found.mismatch,
-            sharing=len(self._due),
             caveat=self._caveat(view),
+            **compared.figures(rng, sharing=len(self._due)),
         )
         self._played.append(played)
         self._draw(compared, played)
         return [self._finding(played, played.band, view.server_round)]
 
     def report(self) -> Sequence[Finding]:
-        """Return the best match of all audited rounds."""
+        """Return the largest PSNR of all audited rounds."""
         if not self._played:
             return ()
-        best = max(self._played, key=lambda one: one.best)
+        best = max(self._played, key=lambda one: one.psnr)
         # P(all below their edge) is at least the product of the rounds' chances, so the largest
-        # edge is one for the largest match.
+        # edge is one for the largest value.
         low, high = (max(one.shared[i] for one in self._played) for i in (0, 1))
         return [self._finding(best, (low, high), None)]
 
@@ -211,7 +215,7 @@ class Inversion(Auditor):
     ) -> Finding:
         sought, originals, strangers = played.sizes
         return Finding(
-            value=played.best,
+            value=played.psnr,
             kind="diagnostic",
             rule=self._rule(played, band, is_of_run=server_round is None),
             sample_sizes={
@@ -220,10 +224,10 @@ class Inversion(Auditor):
                 "strangers": strangers,
             },
             cap=_CEILING,
-            saturated=played.best >= _CEILING,
+            saturated=played.psnr >= _CEILING,
             assumptions=(Assumption.THIS_ROUND_ONLY, Assumption.RECORDS_ALIKE),
             auditor=self.name,
-            quantity="best PSNR in dB",
+            quantity="reconstruction PSNR in dB",
             threat_model=ThreatModel(observer="server", sees="round sum", knows_cohort=True),
             unit="record",
             server_round=server_round,
@@ -231,6 +235,7 @@ class Inversion(Auditor):
             seed=self.seed,
             facts={
                 "round": played.server_round,
+                "best dB": played.best,
                 "strangers dB": played.strangers,
                 "mean image dB": played.mean_image,
                 "noise dB": played.noise,
@@ -249,10 +254,11 @@ class Inversion(Auditor):
         low, high = (number(edge) for edge in band)
         caveat = f"The gradient is approximate: {played.caveat}. " if played.caveat else ""
         return (
-            f"best match between {counted(sought, 'reconstruction')} from the sum of round "
-            f"{played.server_round}{many} and {counted(originals, 'image')} that its clients "
-            f"trained on. As many strangers reach {number(played.strangers)} dB; {low} to {high} "
-            f"dB in 90 % of choices. Reconstructions nearer to an image of the round than to these "
+            f"mean over {counted(sought, 'reconstruction')} from the sum of round "
+            f"{played.server_round}{many}, each with the nearest of {counted(originals, 'image')} "
+            f"that its clients trained on; the best has {number(played.best)} dB. As many "
+            f"strangers: {number(played.strangers)} dB, and {low} to {high} dB in 90 % of random "
+            "choices of images. Reconstructions nearer to an image of the round than to these "
             f"strangers: {played.nearest} of {sought}, without a leak about half. {caveat}A low "
             "PSNR is not evidence of privacy: another attack may find more"
         )
@@ -268,7 +274,7 @@ class Inversion(Auditor):
             f"best match first ({len(order)} of {len(compared.images)}). "
             "Middle: the nearest image that a client of the round trained on. Bottom: the nearest "
             "of as many images that nobody in the round trained on. A reconstruction that is as "
-            f"near to both shows nothing. Best PSNR: {number(played.best)} dB (strangers: "
+            f"near to both shows nothing. Mean PSNR: {number(played.psnr)} dB (strangers: "
             f"{number(played.strangers)} dB)."
         )
         folder = self.folder / FOLDER
@@ -292,42 +298,45 @@ class _Compared:
     def of(cls, images: AnyFloats, known: RoundImages, rng: np.random.Generator) -> _Compared:
         """Choose what is compared, and compare it."""
         strangers = _some(known.strangers, _MOST_STRANGERS, rng)
-        # A set of strangers is as large, and there must be a choice of such sets.
-        most = min(_MOST_ORIGINALS, len(strangers) // 2)
-        originals = _some(known.originals, most, rng)
+        originals = _some(known.originals, min(_MOST_ORIGINALS, len(strangers)), rng)
         noise = rng.random(images.shape)
-        controls = (
-            float(_psnr(strangers.mean(axis=0, keepdims=True), originals).max()),
-            float(_psnr(noise, originals).max()),
-        )
+        mean_image = strangers.mean(axis=0, keepdims=True)
+        controls = tuple(_nearest(_psnr(guess, originals)) for guess in (mean_image, noise))
         near, far = _psnr(images, originals), _psnr(images, strangers)
-        return cls(images, originals, strangers, near, far, controls)
+        return cls(images, originals, strangers, near, far, (controls[0], controls[1]))
 
-    def figures(
-        self, server_round: int, *, mismatch: float, sharing: int, caveat: str
-    ) -> Comparison:
+    def figures(self, rng: np.random.Generator, *, sharing: int) -> dict[str, Any]:
         """Return the numbers of a round, of which `sharing` rounds are audited."""
         count = len(self.originals)
         same = self.to_strangers[:, :count]
         nearer = self.to_originals.max(axis=1) > same.max(axis=1)
-        each = np.sort(self.to_strangers.max(axis=0))  # best match of each stranger
-        edges = [
-            tuple(_quantile_of_largest(each, count, q**share) for q in (_LOW, _HIGH))
-            for share in (1.0, 1.0 / max(sharing, 1))
-        ]
-        return Comparison(
-            server_round=server_round,
-            best=float(self.to_originals.max()),
-            strangers=float(same.max()),
-            mean_image=self.controls[0],
-            noise=self.controls[1],
-            nearest=int(nearer.sum()),
-            mismatch=mismatch,
-            sizes=(len(self.images), count, len(self.strangers)),
-            band=(edges[0][0], edges[0][1]),
-            shared=(edges[1][0], edges[1][1]),
-            caveat=caveat,
+        null = np.sort(self._relabelled(rng))
+        low, high, low_shared, high_shared = (
+            _edge(null, q**share) for share in (1.0, 1.0 / max(sharing, 1)) for q in (_LOW, _HIGH)
         )
+        return {
+            "psnr": _nearest(self.to_originals),
+            "strangers": _nearest(same),
+            "mean_image": self.controls[0],
+            "noise": self.controls[1],
+            "best": float(self.to_originals.max()),
+            "nearest": int(nearer.sum()),
+            "sizes": (len(self.images), count, len(self.strangers)),
+            "band": (low, high),
+            "shared": (low_shared, high_shared),
+        }
+
+    def _relabelled(self, rng: np.random.Generator) -> Floats:
+        """Return the mean PSNR for random choices of the originals, (choices,).
+
+        If the reconstructions do not depend on which images were in the round, the real choice is
+        one of these. Choices among strangers alone would be too far away: the nearest of n images
+        is near, and it is an original with chance n / all.
+        """
+        every = np.concatenate([self.to_originals, self.to_strangers], axis=1)
+        count = self.to_originals.shape[1]
+        chosen = (rng.permutation(every.shape[1])[:count] for _ in range(_CHOICES))
+        return np.array([_nearest(every[:, which]) for which in chosen])
 
     def rows(self) -> tuple[AnyFloats, AnyFloats, AnyFloats]:
         """Return each reconstruction, its nearest original and its nearest stranger."""
@@ -351,26 +360,23 @@ def _psnr(images: AnyFloats, others: AnyFloats) -> Floats:
     return np.asarray(-10 * np.log10(np.maximum(squares / one.shape[1], least)))
 
 
-def _quantile_of_largest(values: Floats, count: int, chance: float) -> float:
-    """Return a quantile of the largest of `count` values, drawn without replacement.
+def _nearest(each: Floats) -> float:
+    """Return the mean over images of the largest PSNR with any other; (images, others)."""
+    return float(each.max(axis=1).mean())
 
-    The largest is at most the k-th smallest value with chance C(k, count) / C(all, count).
+
+def _edge(null: Floats, chance: float) -> float:
+    """Return what a further value is at most with the given chance, or the largest of all.
 
     Args:
-        values: All of them, in rising order.
-        count: How many are drawn.
-        chance: Least chance that the largest is at most the quantile.
+        null: Values in rising order.
+        chance: In (0, 1).
 
-    >>> _quantile_of_largest(np.array([1.0, 2.0, 3.0, 4.0]), 2, 0.5)
-    3.0
+    >>> _edge(np.arange(1.0, 20.0), 0.95), _edge(np.arange(1.0, 20.0), 0.05)
+    (19.0, 1.0)
     """
-    k = np.arange(count, len(values) + 1)
-    log_chance = (gammaln(k + 1) - gammaln(k - count + 1)) - (
-        gammaln(len(values) + 1) - gammaln(len(values) - count + 1)
-    )
-    # Rounding must not move a chance that is met exactly to the next value.
-    at = int(np.searchsorted(log_chance, np.log(chance) - 1e-12))
-    return float(values[count - 1 + min(at, len(k) - 1)])
+    place = math.ceil(round(chance * (len(null) + 1), 9))
+    return float(null[min(max(place, 1), len(null)) - 1])
 
 
 def _shown(images: AnyFloats) -> AnyFloats:

@@ -75,7 +75,7 @@ INFORMATION: Final = (  # quantities in bits
     "mutual information by critics",
 )
 # Observed numbers that say something by themselves; of other diagnostics the rule says it all.
-OBSERVED: Final = ("share outside the span", "best PSNR in dB")
+OBSERVED: Final = ("share outside the span", "reconstruction PSNR in dB")
 
 
 def attacker(model: ThreatModel, *, is_sized: bool = True) -> str:
