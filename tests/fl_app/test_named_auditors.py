@@ -15,10 +15,12 @@ from leakmeter.auditors import RoundView
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.inversion import Inversion
 from leakmeter.auditors.run_log import RoundLine
+from leakmeter.fl_app.build.audit import _cohort_of, auditors
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import check_deployed
+from leakmeter.fl_app.engines import simulated_records
 from leakmeter.fl_app.engines.simulated_records import SimulatedRecords
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
@@ -43,7 +45,7 @@ _FEW = {
     "sample": 3,
 }
 NAMES: dict[str, dict[str, Any]] = {
-    "membership": {"membership_every": 2},
+    "membership": {"membership_every": 2, "membership_shadows": 2},
     "inversion": {"inversion_every": 1, "inversion_images": 3, "inversion_steps": 5},
     "span": {"span_every": -1},
     "record-likelihood-ratio": {**_FEW, **_FILLED},
@@ -139,8 +141,6 @@ def test_images_of_a_round_are_those_whose_gradient_is_in_its_sum(
 
 
 def _records(config: Config) -> SimulatedRecords:
-    from leakmeter.fl_app.build.audit import _cohort_of
-
     return SimulatedRecords(config, _cohort_of(config))
 
 
@@ -197,6 +197,8 @@ def test_records_take_part_in_as_many_rounds_as_they_did(tmp_path: Path) -> None
         ({"inversion_images": 0}, "inversion-images must be at least 1 and at most 512, got 0"),
         ({"inversion_steps": 10**6}, "inversion-steps must be at least 1 and at most 100000"),
         ({"span_every": -2}, "span-every must be at least -1"),
+        ({"membership_shadows": 1}, "membership-shadows must be 0, or at least 2"),
+        ({"membership_shadows": 257}, "membership-shadows must be at least 0 and at most 256"),
         ({"membership_every": -2}, "membership-every must be at least -1"),
         ({"inversion_every": -2}, "inversion-every must be at least -1"),
     ],
@@ -204,6 +206,26 @@ def test_records_take_part_in_as_many_rounds_as_they_did(tmp_path: Path) -> None
 def test_what_cannot_be_is_refused_before_training(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Config(**changes)
+
+
+def test_shadow_models_need_test_records() -> None:
+    config = config_of("membership", **{**_FEW, "synthetic_examples": 60, "clients": 4})
+    with pytest.raises(ConfigError, match="membership-shadows must be 0 with 15 test records"):
+        auditors(config, 14)
+
+
+def test_shadow_models_never_see_a_record_that_is_compared() -> None:
+    config = config_of("membership")
+    known, data = _records(config), load_task(config).dataset
+    own, held_out = simulated_records._test_records(config)
+    assert not set(own) & set(held_out)
+    assert len(own) + len(held_out) == len(data.test_y)
+    uses = np.ones(data.num_train, dtype=np.int64)
+    shadows = known.shadows(uses)
+    _, compared = known._compared(uses)
+    assert np.array_equal(compared[0], data.test_x[held_out])
+    assert shadows.confidences.shape == (2, data.num_train + len(held_out))
+    assert shadows.was_in is None
 
 
 @pytest.mark.parametrize(
