@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.hook.wrapper import Wrapper
     from leakmeter.auditors.information.auditor import MutualInformation
     from leakmeter.auditors.information.measure import Look
+    from leakmeter.auditors.inversion import Inversion, RoundImages
     from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
     from leakmeter.auditors.likelihood_ratio.game import Effort
     from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition
@@ -51,6 +52,7 @@ __all__ = [
     "Canary",
     "Effort",
     "Finding",
+    "Inversion",
     "LikelihoodRatio",
     "Limitation",
     "Look",
@@ -62,6 +64,7 @@ __all__ = [
     "RecordLikelihoodRatio",
     "ReplaySampler",
     "RoundFacts",
+    "RoundImages",
     "RoundView",
     "RunWarning",
     "SpanCondition",
@@ -86,6 +89,7 @@ _HOME = {
     "Canary": "auditor",
     "Effort": "likelihood_ratio.game",
     "Finding": "finding",
+    "Inversion": "inversion",
     "LikelihoodRatio": "likelihood_ratio.auditor",
     "Limitation": "finding",
     "Look": "information.measure",
@@ -97,6 +101,7 @@ _HOME = {
     "RecordLikelihoodRatio": "records.auditor",
     "ReplaySampler": "sampling.replay",
     "RoundFacts": "auditor",
+    "RoundImages": "inversion",
     "RoundView": "auditor",
     "RunWarning": "finding",
     "SpanCondition": "likelihood_ratio.span_condition",

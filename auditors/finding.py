@@ -46,6 +46,7 @@ Quantity = Literal[
     "normality",
     "guess",
     "share outside the span",
+    "reconstruction PSNR in dB",
     "interference",
     "canaries",
     "rounds recorded",

@@ -74,6 +74,8 @@ INFORMATION: Final = (  # quantities in bits
     "mutual information of all coordinates",
     "mutual information by critics",
 )
+# Observed numbers that say something by themselves; of other diagnostics the rule says it all.
+OBSERVED: Final = ("share outside the span", "reconstruction PSNR in dB")
 
 
 def attacker(model: ThreatModel, *, is_sized: bool = True) -> str:
@@ -213,6 +215,21 @@ def signed(finding: Finding) -> str:
     # Hard spaces: a sign without its number says nothing.
     sign = SIGNS.get(finding.kind, "≈")
     return f"{name}\N{NO-BREAK SPACE}{sign}\N{NO-BREAK SPACE}{value(finding)}"
+
+
+def observed(finding: Finding) -> str:
+    """Return a diagnostic in a few words: its number, or its rule where that says it all."""
+    if finding.quantity not in OBSERVED:
+        return f"{quantity(finding.quantity)}: {finding.rule}"
+    band = f" ({words})" if (words := null_band(finding)) else ""
+    return signed(finding) + band
+
+
+def observation(finding: Finding) -> str:
+    """Return what a diagnostic says, in sentences."""
+    if finding.quantity not in OBSERVED:
+        return finding.rule
+    return f"{signed(finding)}. {sentence(finding.rule)}"
 
 
 def _along(finding: Finding) -> str:

@@ -20,6 +20,12 @@ _PROGRAMS = ("flwr-serverapp", "flwr-clientapp")
 # well, or ours.
 _SIMULATORS = ("flwr.server.superlink.fleet.vce", "leakmeter.fl_app.engines.inline")
 _POSSIBLE = ("one-shot",)
+# What the server of a deployment does not have; other auditors draw the clients' data anew.
+_LACKS = {
+    "membership": "needs the records that clients trained on",
+    "inversion": "compares images with those that clients trained on",
+    "span": "needs the clients' plain updates, which only a simulation keeps",
+}
 
 
 def is_deployed() -> bool:
@@ -57,8 +63,6 @@ def check_deployed(config: Config) -> None:
         raise out_of_range("noise", allowed, config.noise)
     for name in config.auditor_names:
         if name not in _POSSIBLE:
-            allowed = (
-                f"{' or '.join(_POSSIBLE)} or none in a deployment: others draw the clients' data "
-                "anew, which the server does not hold"
-            )
+            why = _LACKS.get(name, "draws the clients' data anew, which the server does not hold")
+            allowed = f"{' or '.join(_POSSIBLE)} or none in a deployment: {name} {why}"
             raise out_of_range("auditors", allowed, name)

@@ -75,6 +75,32 @@ def test_flowers_launch_leaves_the_same_findings(
     assert launched["config"] == {**inline["config"], "engine": "ray"}
 
 
+def test_flowers_launch_takes_auditors_by_name(flower: dict[str, str], tmp_path: Path) -> None:
+    names = "membership,inversion,span"
+    settings: dict[str, Setting] = {
+        "dataset": "digits",
+        "model": "linear",
+        "clients": 10,
+        "sample": 4,
+        "rounds": 2,
+        "algorithm": "fedsgd",
+        "batch-size": 2,
+        "auditors": names,
+        "inversion-steps": 5,
+        "membership-shadows": 2,
+    }
+    inline, out = tmp_path / "inline", tmp_path / "run"
+    done = run(sys.executable, "run_sim.py", *arguments(settings), "--out", inline)
+    assert done.returncode == 0, done.stderr
+    printed, status = flwr_run(flower, {**settings, "out": str(out)})
+    assert status == "finished:completed", printed
+    launched = report(out)
+    assert launched["failures"] == []
+    assert set(names.split(",")) <= auditors(launched)
+    assert launched["findings"] == report(inline)["findings"]
+    assert (out / "inversion/round-000001.png").exists()
+
+
 def test_a_mistake_fails_flowers_launch_and_says_why(
     flower: dict[str, str], tmp_path: Path
 ) -> None:

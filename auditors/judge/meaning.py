@@ -10,6 +10,7 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.judge.adversary import Group, unsaid_bounds
 from leakmeter.auditors.wording import (
     INFORMATION,
+    OBSERVED,
     capital,
     claim,
     evidence,
@@ -17,6 +18,7 @@ from leakmeter.auditors.wording import (
     is_epsilon,
     null_band,
     number,
+    observation,
     percent,
     sentence,
     signed,
@@ -56,6 +58,7 @@ def found(group: Group) -> tuple[str, ...]:
         meant = f"{_meaning(f)}{rests}".strip()
         sentences.append(f"{capital(claim(f))}{terms(f)}{about}{how}. {meant}".strip())
     sentences = [*(sentence(f.rule) for f in certainties(group)), *sentences, *surprises(group)]
+    sentences += [sentence(observation(f)) for f in observations(group)]
     if extra := unsaid_bounds(group.findings):
         sentences.append(
             f"{extra}: see the table. The largest of several has less confidence than each by "
@@ -67,6 +70,11 @@ def found(group: Group) -> tuple[str, ...]:
 def certainties(group: Group) -> list[Finding]:
     """Return what separated the two worlds in every draw; no bound on ε, but no mere remark."""
     return [f for f in group.findings if f.quantity == "certain separation" and f.value > 0]
+
+
+def observations(group: Group) -> list[Finding]:
+    """Return diagnostics whose number says something by itself, beside bounds and estimates."""
+    return [f for f in group.findings if f.kind == "diagnostic" and f.quantity in OBSERVED]
 
 
 def draws_of(finding: Finding) -> str:

@@ -7,15 +7,16 @@ from textwrap import wrap
 
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.judge.adversary import Group, unsaid_bounds
-from leakmeter.auditors.judge.meaning import certainties, surprises
+from leakmeter.auditors.judge.meaning import certainties, observations, surprises
 from leakmeter.auditors.judge.verdict import judged, overall
 from leakmeter.auditors.wording import (
     both_ends,
     claim,
     evidence,
     null_band,
+    observation,
+    observed,
     plain_spaces,
-    quantity,
     size,
     terms,
 )
@@ -78,7 +79,7 @@ def _lines(
 def brief(finding: Finding) -> str:
     """Return a finding in a few words that say how strong it is."""
     if finding.kind == "diagnostic":
-        return f"{quantity(finding.quantity)}: {finding.rule}"
+        return observed(finding)
     return claim(finding) + terms(finding)
 
 
@@ -98,10 +99,11 @@ def _block(group: Group) -> list[str]:
         lines += [_line(one) for one in (f, upper) if one is not None]
     lines += surprises(group)
     lines += [f"{f.auditor}: {f.rule}" for f in certainties(group)] if lines else []
+    lines += [f"{f.auditor}: {observation(f)}" for f in observations(group)] if lines else []
     if more := unsaid_bounds(group.findings):
         lines.append(f"and {more}: see report.json")
     # Where there is no number, say why.
-    return lines or list(dict.fromkeys(f"{f.auditor}: {f.rule}" for f in group.findings))
+    return lines or list(dict.fromkeys(f"{f.auditor}: {observation(f)}" for f in group.findings))
 
 
 def _line(finding: Finding) -> str:

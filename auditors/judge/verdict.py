@@ -27,6 +27,7 @@ from leakmeter.auditors.wording import (
     is_certain,
     is_epsilon,
     is_nothing,
+    observation,
     remarked,
     sentence,
 )
@@ -129,7 +130,7 @@ def _distorts(warning: RunWarning) -> bool:
 def _verdict(group: Group) -> Verdict:
     level, lead = _level(group)
     if level == "silent":
-        rules = tuple(dict.fromkeys(sentence(f.rule) for f in group.findings))
+        rules = tuple(dict.fromkeys(sentence(observation(f)) for f in group.findings))
         words = "Observations only; this is not evidence of privacy"
         return Verdict(group, lead, level, words, rules, ())
     return Verdict(group, lead, level, _headline(level, lead, group), found(group), sure(group))

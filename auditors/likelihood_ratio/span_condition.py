@@ -8,13 +8,15 @@ one is safe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import Auditor, Project, RoundView, few_clients
+from leakmeter.auditors.auditor import Auditor, DivergedError, Project, RoundView, few_clients
 from leakmeter.auditors.details import PerClient
 from leakmeter.auditors.due import Due, check_every
 from leakmeter.auditors.finding import Finding, ThreatModel
@@ -38,55 +40,82 @@ class SpanCondition(Auditor):
     name = "span"
     reads = frozenset({"truth"})
     wants_truth = True
+    wants_mean = False
 
     def __init__(self, *, every: int = 1) -> None:
         check_every(every)
         self.every, self._due = every, Due(every, 1)
+        self._audited, self._largest = 0, dict[str, Any]()
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Take up the planned rounds."""
         self._due = Due(self.every, num_rounds)
+        self._audited, self._largest = 0, {}
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say where there are no other clients to compare with."""
         return few_clients(project, 2, "no other update can hide its own; not audited")
+
+    def truth_of(self, server_round: int, honest: Sequence[int]) -> Collection[int]:
+        """Return all honest clients of the rounds that are audited."""
+        return honest if server_round in self._due else ()
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Return the largest share of an update outside the span of the others'."""
         honest = {c: u for c, u in view.truth.items() if c not in view.instructed}
         if len(honest) < 2 or view.server_round not in self._due:
             return ()
+        if not all(np.isfinite(update).all() for update in honest.values()):
+            raise DivergedError
         found = spans(honest)
         client = max(found, key=lambda c: found[c].share)
         worst = found[client]
-        return [
-            Finding(
-                value=worst.share,
-                kind="diagnostic",
-                rule=f"share of client {client}'s update outside the span of the other updates, "
-                f"the largest of {len(found)} clients. Each client was seen once, so this does "
-                "not show what the others never send",
-                sample_sizes={"others": worst.samples, "rank": worst.rank, "dim": worst.dim},
-                assumptions=(
-                    Assumption.THIS_ROUND_ONLY,
-                    Assumption.ANY_WEIGHTS,
-                ),
-                auditor=self.name,
-                quantity="share outside the span",
-                threat_model=ThreatModel(observer="server", sees="round sum", knows_cohort=True),
-                server_round=view.server_round,
-                facts={
-                    "client": client,
-                    "draws": 1,
-                    "idle columns": worst.idle_columns,
-                },
-                details=(
-                    PerClient(
-                        tuple(found), tuple(s.share for s in found.values()), (1,) * len(found)
-                    ),
-                ),
-            )
-        ]
+        seen = {
+            "value": worst.share,
+            "sizes": {"others": worst.samples, "rank": worst.rank, "dim": worst.dim},
+            "facts": {
+                "client": client,
+                "round": view.server_round,
+                "draws": 1,
+                "idle columns": worst.idle_columns,
+            },
+        }
+        self._audited += 1
+        if worst.share > self._largest.get("value", -1.0):
+            self._largest = seen
+        shares = tuple(s.share for s in found.values())
+        details = (PerClient(tuple(found), shares, (1,) * len(found)),)
+        return [replace(self._finding(seen, view.server_round), details=details)]
+
+    def report(self) -> Sequence[Finding]:
+        """Return the largest share of all audited rounds."""
+        return [self._finding(self._largest, None)] if self._largest else ()
+
+    def state(self) -> dict[str, Any]:
+        """Return the largest share so far, and of how many rounds."""
+        return {"audited": self._audited, "largest": self._largest}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that `state` returned."""
+        self._audited, self._largest = int(state["audited"]), dict(state["largest"])
+
+    def _finding(self, seen: Mapping[str, Any], server_round: int | None) -> Finding:
+        facts, sizes = seen["facts"], seen["sizes"]
+        rounds = f" and {self._audited} audited rounds" if server_round is None else ""
+        return Finding(
+            value=seen["value"],
+            kind="diagnostic",
+            rule=f"share of client {facts['client']}'s update of round {facts['round']} outside "
+            f"the span of the other updates, the largest of {sizes['others'] + 1} clients{rounds}. "
+            "Each client was seen once per round, so this does not show what the others never send",
+            sample_sizes=sizes,
+            assumptions=(Assumption.THIS_ROUND_ONLY, Assumption.ANY_WEIGHTS),
+            auditor=self.name,
+            quantity="share outside the span",
+            threat_model=ThreatModel(observer="server", sees="round sum", knows_cohort=True),
+            server_round=server_round,
+            facts=facts,
+        )
 
 
 def spans(updates: Mapping[int, NDArray[np.floating]]) -> dict[int, Span]:

@@ -19,17 +19,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from leakmeter.auditors._types import Floats, Vector
+from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import Auditor, RoundView
+from leakmeter.auditors.auditor import Auditor, DivergedError, RoundView
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Rule, SimultaneousBand
+from leakmeter.auditors.due import Due, check_every
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 
 Spread = Literal["shared", "record"]
-# The losses of member and of held-out records at a model.
-Losses = Callable[[Vector], tuple[ArrayLike, ArrayLike]]
+# The losses of member and of held-out records at a model; with `trained`, of a model and of how
+# many rounds each record trained in.
+Losses = Callable[..., tuple[ArrayLike, ArrayLike]]
 
 # A probability that rounds to 1 or to 0 has no logit; these losses are the last that have one.
 _LEAST_LOSS, _LARGEST_LOSS = 2.0**-53, 745.0
@@ -172,8 +174,13 @@ class Membership(Auditor):
         losses: Gives the cross-entropy losses of the member and of the held-out records at a
             model, in a fixed order; called with the flat released model.
         shadows: Shadow models' confidences in the members, then the held-out records; adds the
-            likelihood-ratio attack to the loss threshold.
-        every: Also report on the model of every so many rounds; 0 reports at the end only.
+            likelihood-ratio attack to the loss threshold. With `trained`, a function that returns
+            them for the same counts as `losses` gets.
+        every: Rounds between two models that are reported on, from the first on; -1 takes those
+            of rounds 1, 2, 4, 8, …; 0 none. The final model always is.
+        trained: Returns the indices of the records that trained in a round, where a simulation
+            knows them. `losses` is then called with the model and with the number of rounds that
+            each record trained in, (records,).
         delta: The delta of the bounds.
         confidence: Of each bound by itself: the largest of several deserves less.
         rule: Where the threshold comes from.
@@ -190,33 +197,44 @@ class Membership(Auditor):
 
     name = "membership"
     reads = frozenset({"released"})
+    wants_mean = False
 
     def __init__(
         self,
         losses: Losses,
         *,
-        shadows: Shadows | None = None,
+        shadows: Shadows | Callable[[Indices], Shadows] | None = None,
         every: int = 0,
+        trained: Callable[[RoundView], Indices] | None = None,
         delta: float = 1e-5,
         confidence: float = 0.95,
         rule: Rule = SimultaneousBand(),  # noqa: B008 - a frozen value
     ) -> None:
-        within("every", every, lowest=0)
+        check_every(every)
         within("delta", delta, lowest=0.0, below=1.0)
         within("confidence", confidence, above=0.0, below=1.0)
-        self._losses, self._shadows, self.every = losses, shadows, every
+        self._losses, self._shadows, self._trained = losses, shadows, trained
+        self.every, self._due = every, Due(every, 1)
         self.delta, self.confidence, self.rule = delta, confidence, rule
         self._model: Vector | None = None
         self._rounds = 0  # behind the model
+        self._uses = np.zeros(0, dtype=np.int64)  # rounds in which each record trained
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Forget the model of an earlier run."""
+        self._due = Due(self.every, num_rounds)
         self._model, self._rounds = None, 0
+        self._uses = np.zeros(0, dtype=np.int64)
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Keep the model that the round released, and report on it if that is due."""
+        if not np.isfinite(view.released).all():
+            self._model = None
+            raise DivergedError
         self._model, self._rounds = view.released, view.server_round
-        if self.every == 0 or view.server_round % self.every:
+        if self._trained is not None and view.facts.abandoned is None:
+            self._uses = _added(self._uses, self._trained(view))
+        if self.every == 0 or view.server_round not in self._due:
             return ()
         return self._findings(view.released, view.server_round)
 
@@ -225,26 +243,31 @@ class Membership(Auditor):
         return () if self._model is None else self._findings(self._model, None)
 
     def state(self) -> dict[str, Any]:
-        """Return the last model: all else is a function of it."""
+        """Return the last model and how often records trained: all else is a function of them."""
         if self._model is None:
-            return {}
-        return {"model": self._model.copy(), "rounds": self._rounds}
+            return {"uses": self._uses.copy()}
+        return {"model": self._model.copy(), "rounds": self._rounds, "uses": self._uses.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
         kept = state.get("model")
         self._model = None if kept is None else np.asarray(kept, dtype=np.float64)
         self._rounds = int(state.get("rounds", 0))
+        self._uses = np.asarray(state.get("uses", ()), dtype=np.int64)
 
     def _findings(self, model: Vector, server_round: int | None) -> list[Finding]:
-        """Return a finding for each attack on one model."""
-        parts = zip(("members", "held-out records"), self._losses(model.copy()), strict=True)
-        ins, outs = (_losses(f"losses of {name}", part) for name, part in parts)
+        """Return a finding for each attack on one model; nothing if no record has trained."""
+        known = () if self._trained is None else (self._uses.copy(),)
+        if known and not self._uses.any():
+            return []
+        parts = zip(("member", "held-out"), self._losses(model.copy(), *known), strict=True)
+        ins, outs = (_losses(f"losses of {name} records", part) for name, part in parts)
         attacks = [("loss threshold", -ins, -outs)]
-        if self._shadows is not None:
-            scores = self._shadows.scores(logit_confidences(np.concatenate([ins, outs])))
-            kind = "offline" if self._shadows.was_in is None else "online"
-            words = f"likelihood ratio, {kind}, {len(self._shadows.confidences)} shadow models"
+        shadows = self._shadows(*known) if callable(self._shadows) else self._shadows
+        if shadows is not None:
+            scores = shadows.scores(logit_confidences(np.concatenate([ins, outs])))
+            kind = "offline" if shadows.was_in is None else "online"
+            words = f"likelihood ratio, {kind}, {len(shadows.confidences)} shadow models"
             attacks.append((words, scores[: ins.size], scores[ins.size :]))
         return [self._finding(*attack, server_round) for attack in attacks]
 
@@ -262,14 +285,20 @@ class Membership(Auditor):
                 observer="outsider",
                 sees="final model" if server_round is None else "round model",
                 holds="record",
-                # Nobody says which rounds the records' clients were in: at most all of them.
-                participations=self._rounds,
+                # Without `trained` nobody says which rounds the records were in: at most all.
+                participations=self._rounds if self._trained is None else int(self._uses.max()),
             ),
             adjacency="replace",
             unit="record",
             server_round=server_round,
             facts={"attack": attack, **separation(members, held_out)},
         )
+
+
+def _added(uses: Indices, records: Indices) -> Indices:
+    """Return how often each record trained, with one round more for the given ones."""
+    more = np.bincount(np.unique(records), minlength=uses.size)
+    return more + np.pad(uses, (0, more.size - uses.size))
 
 
 def _losses(name: str, values: ArrayLike) -> Floats:

@@ -10,12 +10,16 @@ from leakmeter.auditors import (
     Auditor,
     Effort,
     LikelihoodRatio,
+    Membership,
     MutualInformation,
     OneShotCanaries,
+    SpanCondition,
 )
 from leakmeter.auditors._types import Watch
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import Look, Theory
+from leakmeter.auditors.inversion import Inversion
+from leakmeter.auditors.reconstruction import Attack
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.sampler import PerRound
 from leakmeter.fl_app.build.resampling import each_round, entropy_of
@@ -24,6 +28,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import cohort_seed
 from leakmeter.fl_app.engines.record_case import record_case
+from leakmeter.fl_app.engines.simulated_records import SimulatedRecords, check_shadows
 
 # Gives the sampler of a game. Auditors of one run that play the same game share it.
 Samplers = Callable[[Game], PerRound]
@@ -88,17 +93,52 @@ def _mutual_information(config: Config, samplers: Samplers) -> Auditor:
 
 
 def _record_likelihood_ratio(config: Config, _: Samplers) -> Auditor:
+    return RecordLikelihoodRatio(
+        partial(record_case, config, _cohort_of(config)),
+        every=config.lrt_every,
+        delta=config.delta,
+        seed=config.seed,
+    )
+
+
+def _membership(config: Config, _: Samplers) -> Auditor:
+    check_shadows(config)
+    known = SimulatedRecords(config, _cohort_of(config))
+    return Membership(
+        known.losses,
+        shadows=known.shadows if config.membership_shadows else None,
+        trained=known.trained,
+        every=config.membership_every,
+        delta=config.delta,
+    )
+
+
+def _inversion(config: Config, _: Samplers) -> Auditor:
+    known = SimulatedRecords(config, _cohort_of(config))
+    return Inversion(
+        known.at,
+        known.images,
+        rate=config.lr,
+        steps=known.mean_steps,
+        seek=config.inversion_images,
+        every=config.inversion_every,
+        attack=Attack(steps=config.inversion_steps),
+        seed=config.seed,
+    )
+
+
+def _span(config: Config, _: Samplers) -> Auditor:
+    return SpanCondition(every=config.span_every)
+
+
+def _cohort_of(config: Config) -> Callable[[int], list[int]]:
+    """Return who is asked in which round."""
     pattern, seed = participation(config), cohort_seed(config)
 
     def cohort_of(server_round: int) -> list[int]:
         return pattern.cohort(seed, server_round, config.clients)
 
-    return RecordLikelihoodRatio(
-        partial(record_case, config, cohort_of),
-        every=config.lrt_every,
-        delta=config.delta,
-        seed=config.seed,
-    )
+    return cohort_of
 
 
 def _without_pair(config: Config) -> Game:
@@ -112,4 +152,7 @@ _MAKERS: dict[str, Callable[[Config, Samplers], Auditor]] = {
     "likelihood-ratio": _likelihood_ratio,
     "mutual-information": _mutual_information,
     "record-likelihood-ratio": _record_likelihood_ratio,
+    "membership": _membership,
+    "inversion": _inversion,
+    "span": _span,
 }

@@ -72,4 +72,38 @@ class AuditSettings:
         group="audit",
         low=0,
     )
+    membership_every: int = setting(
+        0,
+        "rounds between two models that membership attacks beside the final one; 0 = final model "
+        "only, -1 = rounds 1, 2, 4, 8, … and the last",
+        group="audit",
+        low=-1,
+    )
+    membership_shadows: int = setting(
+        0,
+        "models that membership trains on half of the test records for its likelihood ratio; 0 = "
+        "loss threshold only",
+        group="audit",
+        low=0,
+        high=256,
+    )
+    inversion_every: int = setting(
+        0,
+        "rounds between two inversion audits; 0 = round 1 only, -1 = rounds 1, 2, 4, 8, … and the "
+        "last",
+        group="audit",
+        low=-1,
+    )
+    inversion_images: int = setting(
+        8, "images that inversion searches for in a round's sum", group="audit", low=1, high=512
+    )
+    inversion_steps: int = setting(
+        200, "steps of each search of inversion", group="audit", low=1, high=100_000
+    )
+    span_every: int = setting(
+        1,
+        "rounds between two span audits; 0 = round 1 only, -1 = rounds 1, 2, 4, 8, … and the last",
+        group="audit",
+        low=-1,
+    )
     delta: float = setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
-from leakmeter.fl_app.config.names import AUDITORS
+from leakmeter.fl_app.config.names import AUDITORS, IMAGES
 from leakmeter.fl_app.config.settings import Settings
 
 
@@ -32,6 +32,13 @@ def check_together(config: Settings) -> None:
         raise out_of_range("mi-target", f"below clients = {config.clients}", config.mi_target)
     if {"likelihood-ratio", "mutual-information"} & set(config.auditor_names):
         _check_game(config)
+    if "inversion" in config.auditor_names and config.dataset not in IMAGES:
+        allowed = f"one of images ({', '.join(IMAGES)}) for the auditor inversion, such as digits"
+        raise out_of_range("dataset", allowed, config.dataset)
+    if "span" in config.auditor_names and config.sample < 2:
+        raise out_of_range("sample", "at least 2 for the auditor span", config.sample)
+    if config.membership_shadows == 1:
+        raise out_of_range("membership-shadows", "0, or at least 2 to know their spread", 1)
 
 
 def _check_noise(config: Settings) -> None:

@@ -13,6 +13,7 @@ DATASETS: Final = (
     "cifar10",
     "synthetic",
 )
+IMAGES: Final = ("digits", "mnist", "fashion-mnist", "emnist-digits", "cifar10")  # of DATASETS
 MODELS: Final = ("linear", "slp", "mlp", "cnn")
 PARTITIONS: Final = ("iid", "dirichlet", "natural")
 ALGORITHMS: Final = ("fedavg", "fedsgd", "fedprox", "gd")
@@ -22,6 +23,9 @@ AUDITORS: Final = (
     "likelihood-ratio",
     "mutual-information",
     "record-likelihood-ratio",
+    "membership",
+    "inversion",
+    "span",
     "none",
 )
 GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")

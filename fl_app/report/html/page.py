@@ -11,7 +11,7 @@ from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.draw.forest import forest
 from leakmeter.fl_app.report.html.cards import cards
 from leakmeter.fl_app.report.html.compare import comparison
-from leakmeter.fl_app.report.html.pictures import pictures
+from leakmeter.fl_app.report.html.pictures import galleries_of, pictures
 from leakmeter.fl_app.report.html.repeat import repeat
 from leakmeter.fl_app.report.html.script import SCRIPT
 from leakmeter.fl_app.report.html.style import STYLE
@@ -97,7 +97,7 @@ def _sections(runs: Sequence[Run], galleries: Sequence[Path]) -> list[_Section]:
     each("epsilon", "Guaranteed, shown, estimated", [[forest(run)] for run in runs])
     charts = [figure.html() for figure in figures(runs)]
     add("figures", "Figures", [tag("div", *charts, class_="figures")] if charts else [])
-    shots = pictures([*(run.folder for run in runs), *galleries])
+    shots = pictures([*(place for run in runs for place in galleries_of(run.folder)), *galleries])
     add("pictures", "Reconstructions", [tag("div", *shots, class_="figures")] if shots else [])
     each("findings", "All findings", [[tables(run)] for run in runs])
     each("repeat", "How to repeat it", [[repeat(run)] for run in runs])

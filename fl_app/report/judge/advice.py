@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.judge.verdict import Verdict
-from leakmeter.auditors.wording import claim, is_certain, is_epsilon, signed, terms
+from leakmeter.auditors.wording import OBSERVED, claim, is_certain, is_epsilon, signed, terms
 from leakmeter.fl_app.report.read.run import Run
 
 _CLEARLY = 0.5  # a difference of two ε that is worth an advice
@@ -46,6 +46,11 @@ def _sentences(verdict: Verdict, run: Run, others: Sequence[Verdict]) -> Iterato
             yield "Check that the assumptions hold where you deploy, and audit the sum itself."
         case "open":
             yield from _noise_for(verdict.lead, run)
+        case "silent" if verdict.lead.quantity in OBSERVED:
+            yield (
+                "This number is observed and bounds nothing. For a lower bound against a server "
+                "that sees the sum, add likelihood-ratio to the auditors."
+            )
         case "silent":
             yield "Give the audit more data: more clients, rounds, trials or canaries."
 
@@ -145,6 +150,9 @@ def _see_more(verdict: Verdict, run: Run) -> Iterator[str]:
         if f.cap == 0 and f.auditor == "one-shot":
             fewer = f"a smaller δ{_now(run, 'delta')} or fewer canaries{_now(run, 'canary-seats')}"
             yield f"To let the audit show anything, use {fewer}."
+            continue
+        if f.auditor == "membership":
+            yield f"A stronger attack has shadow models{_now(run, 'membership-shadows')}."
             continue
         setting = {"likelihood-ratio": "lrt-trials", "one-shot": "canary-seats"}.get(f.auditor)
         what = {"one-shot": "canaries"}.get(f.auditor, "trials")

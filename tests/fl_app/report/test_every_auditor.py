@@ -18,12 +18,14 @@ from rich.console import Console
 
 from leakmeter.auditors import (
     Finding,
+    Inversion,
     LikelihoodRatio,
     Limitation,
     Membership,
     MutualInformation,
     OneShotCanaries,
     RecordLikelihoodRatio,
+    RoundImages,
     RunWarning,
     assumptions,
     wording,
@@ -38,6 +40,7 @@ from leakmeter.auditors.judge.meaning import surprises
 from leakmeter.auditors.judge.verdict import Verdict, is_distorted
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition
+from leakmeter.auditors.reconstruction import Attack
 from leakmeter.auditors.records.game import RecordCase, RecordEffort
 from leakmeter.auditors.replay_log import AggregateRecorder
 from leakmeter.auditors.rng import stream
@@ -82,6 +85,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
         RecordLikelihoodRatio(_case, effort=RecordEffort(pairs=2, pilot=20, trials=100)),
         Membership(lambda model: (model[:30] ** 2, model[:30] ** 2 + 3.0), delta=DELTA),
         SpanCondition(),
+        Inversion(_net, _images, rate=1.0, steps=2.0, seek=2, every=1, attack=Attack(steps=2)),
         AggregateRecorder(tmp_path_factory.mktemp("kept")),
     ]
     with pytest.MonkeyPatch.context() as patched:
@@ -128,6 +132,19 @@ def _case(_: RoundView) -> RecordCase:
     return RecordCase((DenseGradients(rows),), records=5, batch=2, floor=0.05, rest=0.1)
 
 
+def _net(model: Floats) -> Any:
+    import torch
+
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(14, 8))
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(model).float(), net.parameters())
+    return net
+
+
+def _images(_: RoundView) -> RoundImages:
+    images = stream(0, "images").random((30, 2, 7))
+    return RoundImages(images[:5], images[5:])
+
+
 def _promised(participations: int) -> Iterator[Finding]:
     """Yield all guarantees."""
     releases = (Release(2.0, 1.0, sampling="fixed", cohort=5, population=500),) * ROUNDS
@@ -170,7 +187,7 @@ def test_every_kind_of_finding_is_there(runs: list[Run]) -> None:
     }
     assert {f.auditor for f in found} >= {
         *("one-shot", "likelihood-ratio", "mutual-information", "record-likelihood-ratio"),
-        *("membership", "span", "accountant", "water-filling", "secure-sum"),
+        *("membership", "span", "inversion", "accountant", "water-filling", "secure-sum"),
     }
     assert {v.level for v in verdicts(runs[0])} >= {
         *("leak", "conditional", "open", "bounded", "count")

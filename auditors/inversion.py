@@ -1,0 +1,386 @@
+"""Gradient inversion on the rounds of a run: which training images are in the sum of a round?
+
+As Elkordy et al. 2023 (arXiv:2208.02304), §5.7 attack a secure sum: the mean update of a round is
+taken for the mean gradient, and images with that gradient are searched for. How ours differs:
+1. The attacker does not aim at one client: a reconstruction counts if any client held the image.
+2. A PSNR is compared with strangers, images that nobody in the round held. The nearest of many
+   images is near without any leak, and it is as near among as many strangers.
+3. Of several local steps the update is an approximate gradient, and the finding says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.auditor import Auditor, DivergedError, Project, RoundView
+from leakmeter.auditors.due import Due, check_every
+from leakmeter.auditors.finding import Finding, ThreatModel
+from leakmeter.auditors.picture import png
+from leakmeter.auditors.reconstruction import Attack, invert
+from leakmeter.auditors.rng import derive, stream
+from leakmeter.auditors.run_log import write_atomically
+from leakmeter.auditors.wording import counted, number
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# Folder of the pictures in that of the run.
+FOLDER = "inversion"
+_CEILING = 60.0  # dB; beyond it nobody sees a difference, and a perfect image has no finite PSNR
+# Images that are compared: enough for a null, and a matrix of products that fits any memory.
+_MOST_ORIGINALS, _MOST_STRANGERS = 2000, 4000
+_MOST_SHOWN = 16  # reconstructions in a picture, the best first
+_LOW, _HIGH = 0.05, 0.95
+_CHOICES = 999  # of originals by chance, for the null
+
+
+@dataclass(frozen=True, eq=False)
+class RoundImages:
+    """Images that a simulation knows, from 0 to 1, (count, *shape).
+
+    Attributes:
+        originals: Those that clients trained on in the round.
+        strangers: Those of the same source that nobody trained on in the round.
+    """
+
+    originals: AnyFloats
+    strangers: AnyFloats
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How near reconstructions come to the images of a round: PSNR in dB.
+
+    Attributes:
+        server_round: Which round.
+        psnr: Of each reconstruction with its nearest original, the mean.
+        strangers: The same with as many strangers.
+        mean_image: The same of the mean stranger in place of reconstructions, with originals.
+        noise: The same of as many images of noise, with originals.
+        best: Of the reconstruction that is nearest to an original.
+        nearest: Reconstructions that are nearer to an original than to any of these strangers.
+        mismatch: Squared distance of the gradients, relative.
+        sizes: Reconstructions, originals that were compared, and all strangers.
+        band: 5 % and 95 % quantile of the same mean, where chance says which of all images,
+            originals and strangers, are the originals.
+        shared: The same quantiles where all audited rounds share the chance to be outside.
+        caveat: Why the gradient is not exact; empty if it is.
+    """
+
+    server_round: int
+    psnr: float
+    strangers: float
+    mean_image: float
+    noise: float
+    best: float
+    nearest: int
+    mismatch: float
+    sizes: tuple[int, int, int]
+    band: tuple[float, float]
+    shared: tuple[float, float]
+    caveat: str = ""
+
+
+class Inversion(Auditor):
+    """Searches the sum of a round for the images that its clients trained on.
+
+    The attacker reads the model sent and the mean update. The images of a simulation only tell how
+    near it came. With a run folder, pictures go into its folder `inversion`.
+
+    Args:
+        at: Returns the model, from images to scores, with the given flat parameters.
+        images_of: Returns the images of a round, and strangers.
+        rate: Learning rate of the clients; 1 for clients that send gradients.
+        steps: Mean number of steps of a client in a round. With 1 the update is a gradient; with
+            more it is an approximation.
+        seek: Images to search for.
+        every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
+            last.
+        attack: How images are searched for.
+        seed: Names the draws.
+    """
+
+    name = "inversion"
+    reads = frozenset({"sent", "facts", "instructed"})
+
+    def __init__(
+        self,
+        at: Callable[[Vector], nn.Module],
+        images_of: Callable[[RoundView], RoundImages],
+        *,
+        rate: float,
+        steps: float = 1.0,
+        seek: int = 8,
+        every: int = 0,
+        attack: Attack | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_every(every)
+        within("rate", rate, above=0.0)
+        within("steps", steps, lowest=1.0)
+        within("seek", seek, lowest=1)
+        self._at, self._images_of = at, images_of
+        self.rate, self.steps, self.seek, self.every = rate, steps, seek, every
+        self.attack, self.seed = attack or Attack(), seed
+        self._due, self._played = Due(every, 1), list[Comparison]()
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Take up the planned rounds."""
+        self._due, self._played = Due(self.every, num_rounds), []
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say what is in the sum beside the gradients of images."""
+        if not project.seats:
+            return ()
+        return [
+            f"{counted(project.seats, 'client')} of round 1 play canaries, which are in the sum "
+            "and hide images; audit images in a run without one-shot"
+        ]
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        """Search the round's mean update for images, if the round is due and has one."""
+        update = view.facts.aggregate
+        if view.server_round not in self._due or update is None:
+            return ()
+        if not (np.isfinite(update).all() and np.isfinite(view.sent).all()):
+            raise DivergedError
+        images = self._images_of(view)
+        if not update.any() or not len(images.originals) or len(images.strangers) < 2:
+            return ()
+        found = invert(
+            self._at(view.sent),
+            -view.sign * update / (self.rate * self.steps),
+            shape=images.originals.shape[1:],
+            batch=self.seek,
+            seed=derive(self.seed, self.name, view.server_round),
+            attack=self.attack,
+        )
+        rng = stream(self.seed, self.name, "compare", view.server_round)
+        compared = _Compared.of(found.images, images, rng)
+        played = Comparison(
+            server_round=view.server_round,
+            mismatch=found.mismatch,
+            caveat=self._caveat(view),
+            **compared.figures(rng, sharing=len(self._due)),
+        )
+        self._played.append(played)
+        self._draw(compared, played)
+        return [self._finding(played, played.band, view.server_round)]
+
+    def report(self) -> Sequence[Finding]:
+        """Return the largest PSNR of all audited rounds."""
+        if not self._played:
+            return ()
+        best = max(self._played, key=lambda one: one.psnr)
+        # P(all below their edge) is at least the product of the rounds' chances, so the largest
+        # edge is one for the largest value.
+        low, high = (max(one.shared[i] for one in self._played) for i in (0, 1))
+        return [self._finding(best, (low, high), None)]
+
+    def state(self) -> dict[str, Any]:
+        """Return the figures of the audited rounds; pictures are on disk."""
+        return {"played": [asdict(one) for one in self._played]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that `state` returned."""
+        lists = ("sizes", "band", "shared")
+        self._played = [
+            Comparison(**{**kept, **{name: tuple(kept[name]) for name in lists}})
+            for kept in state["played"]
+        ]
+
+    def _caveat(self, view: RoundView) -> str:
+        """Return why the update is not the gradient of images, in words."""
+        facts, why = view.facts, []
+        if self.steps > 1:
+            why.append(f"clients take {number(self.steps)} steps, taken for one gradient")
+        if facts.clip_norm is not None:
+            why.append("clients clip")
+        if facts.share_std is not None:
+            why.append("clients add noise")
+        if view.instructed:
+            why.append(f"{counted(len(view.instructed), 'canary seat')} in the sum")
+        return ", ".join(why)
+
+    def _finding(
+        self, played: Comparison, band: tuple[float, float], server_round: int | None
+    ) -> Finding:
+        sought, originals, strangers = played.sizes
+        return Finding(
+            value=played.psnr,
+            kind="diagnostic",
+            rule=self._rule(played, band, is_of_run=server_round is None),
+            sample_sizes={
+                "reconstructions": sought,
+                "originals": originals,
+                "strangers": strangers,
+            },
+            cap=_CEILING,
+            saturated=played.psnr >= _CEILING,
+            assumptions=(Assumption.THIS_ROUND_ONLY, Assumption.RECORDS_ALIKE),
+            auditor=self.name,
+            quantity="reconstruction PSNR in dB",
+            threat_model=ThreatModel(observer="server", sees="round sum", knows_cohort=True),
+            unit="record",
+            server_round=server_round,
+            null_band=band,
+            seed=self.seed,
+            facts={
+                "round": played.server_round,
+                "best dB": played.best,
+                "strangers dB": played.strangers,
+                "mean image dB": played.mean_image,
+                "noise dB": played.noise,
+                "nearest to an original": played.nearest,
+                "gradient mismatch": played.mismatch,
+                "gradient is exact": not played.caveat,
+                "method": f"{self.attack.method}, {self.attack.optimizer}",
+            },
+        )
+
+    def _rule(self, played: Comparison, band: tuple[float, float], *, is_of_run: bool) -> str:
+        """Return how the best match came about, and what it is worth."""
+        sought, originals, _ = played.sizes
+        rounds = len(self._played) if is_of_run else 1
+        many = f" (best of {rounds} audited rounds)" if rounds > 1 else ""
+        low, high = (number(edge) for edge in band)
+        caveat = f"The gradient is approximate: {played.caveat}. " if played.caveat else ""
+        return (
+            f"mean over {counted(sought, 'reconstruction')} from the sum of round "
+            f"{played.server_round}{many}, each with the nearest of {counted(originals, 'image')} "
+            f"that its clients trained on; the best has {number(played.best)} dB. As many "
+            f"strangers: {number(played.strangers)} dB, and {low} to {high} dB in 90 % of random "
+            "choices of images. Reconstructions nearer to an image of the round than to these "
+            f"strangers: {played.nearest} of {sought}, without a leak about half. {caveat}A low "
+            "PSNR is not evidence of privacy: another attack may find more"
+        )
+
+    def _draw(self, compared: _Compared, played: Comparison) -> None:
+        """Write reconstructions beside the nearest originals and strangers, if there is a place."""
+        if self.folder is None:
+            return
+        order = np.argsort(-compared.to_originals.max(axis=1), kind="stable")[:_MOST_SHOWN]
+        rows = [part[order] for part in compared.rows()]
+        words = (
+            f"Round {played.server_round}. Top: images reconstructed from the sum of the round, "
+            f"best match first ({len(order)} of {len(compared.images)}). "
+            "Middle: the nearest image that a client of the round trained on. Bottom: the nearest "
+            "of as many images that nobody in the round trained on. A reconstruction that is as "
+            f"near to both shows nothing. Mean PSNR: {number(played.psnr)} dB (strangers: "
+            f"{number(played.strangers)} dB)."
+        )
+        folder = self.folder / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        content = png([_shown(row) for row in rows], words)
+        write_atomically(folder / f"round-{played.server_round:06d}.png", content)
+
+
+@dataclass(frozen=True, eq=False)
+class _Compared:
+    """Reconstructions, and images of the round and strangers that they are compared with."""
+
+    images: AnyFloats
+    originals: AnyFloats
+    strangers: AnyFloats  # in random order: the first are as many as originals
+    to_originals: Floats  # PSNR, (reconstructions, originals)
+    to_strangers: Floats  # PSNR, (reconstructions, strangers)
+    controls: tuple[float, float]  # of the mean stranger and of noise, with originals
+
+    @classmethod
+    def of(cls, images: AnyFloats, known: RoundImages, rng: np.random.Generator) -> _Compared:
+        """Choose what is compared, and compare it."""
+        strangers = _some(known.strangers, _MOST_STRANGERS, rng)
+        originals = _some(known.originals, min(_MOST_ORIGINALS, len(strangers)), rng)
+        noise = rng.random(images.shape)
+        mean_image = strangers.mean(axis=0, keepdims=True)
+        controls = tuple(_nearest(_psnr(guess, originals)) for guess in (mean_image, noise))
+        near, far = _psnr(images, originals), _psnr(images, strangers)
+        return cls(images, originals, strangers, near, far, (controls[0], controls[1]))
+
+    def figures(self, rng: np.random.Generator, *, sharing: int) -> dict[str, Any]:
+        """Return the numbers of a round, of which `sharing` rounds are audited."""
+        count = len(self.originals)
+        same = self.to_strangers[:, :count]
+        nearer = self.to_originals.max(axis=1) > same.max(axis=1)
+        null = np.sort(self._relabelled(rng))
+        low, high, low_shared, high_shared = (
+            _edge(null, q**share) for share in (1.0, 1.0 / max(sharing, 1)) for q in (_LOW, _HIGH)
+        )
+        return {
+            "psnr": _nearest(self.to_originals),
+            "strangers": _nearest(same),
+            "mean_image": self.controls[0],
+            "noise": self.controls[1],
+            "best": float(self.to_originals.max()),
+            "nearest": int(nearer.sum()),
+            "sizes": (len(self.images), count, len(self.strangers)),
+            "band": (low, high),
+            "shared": (low_shared, high_shared),
+        }
+
+    def _relabelled(self, rng: np.random.Generator) -> Floats:
+        """Return the mean PSNR for random choices of the originals, (choices,).
+
+        If the reconstructions do not depend on which images were in the round, the real choice is
+        one of these. Choices among strangers alone would be too far away: the nearest of n images
+        is near, and it is an original with chance n / all.
+        """
+        every = np.concatenate([self.to_originals, self.to_strangers], axis=1)
+        count = self.to_originals.shape[1]
+        chosen = (rng.permutation(every.shape[1])[:count] for _ in range(_CHOICES))
+        return np.array([_nearest(every[:, which]) for which in chosen])
+
+    def rows(self) -> tuple[AnyFloats, AnyFloats, AnyFloats]:
+        """Return each reconstruction, its nearest original and its nearest stranger."""
+        count = len(self.originals)
+        near = self.originals[self.to_originals.argmax(axis=1)]
+        return self.images, near, self.strangers[self.to_strangers[:, :count].argmax(axis=1)]
+
+
+def _some(images: AnyFloats, most: int, rng: np.random.Generator) -> AnyFloats:
+    """Return at most so many images, in random order."""
+    chosen: Indices = rng.permutation(len(images))[:most]
+    return np.asarray(images[chosen])
+
+
+def _psnr(images: AnyFloats, others: AnyFloats) -> Floats:
+    """Return the PSNR in dB of each image with each other one, (images, others)."""
+    one, two = (np.asarray(a, dtype=np.float64).reshape(len(a), -1) for a in (images, others))
+    # ‖a - b‖² = ‖a‖² + ‖b‖² - 2ab: no array of all differences.
+    squares = (one**2).sum(1)[:, None] + (two**2).sum(1) - 2 * one @ two.T
+    least = 10 ** (-_CEILING / 10)
+    return np.asarray(-10 * np.log10(np.maximum(squares / one.shape[1], least)))
+
+
+def _nearest(each: Floats) -> float:
+    """Return the mean over images of the largest PSNR with any other; (images, others)."""
+    return float(each.max(axis=1).mean())
+
+
+def _edge(null: Floats, chance: float) -> float:
+    """Return what a further value is at most with the given chance, or the largest of all.
+
+    Args:
+        null: Values in rising order.
+        chance: In (0, 1).
+
+    >>> _edge(np.arange(1.0, 20.0), 0.95), _edge(np.arange(1.0, 20.0), 0.05)
+    (19.0, 1.0)
+    """
+    place = math.ceil(round(chance * (len(null) + 1), 9))
+    return float(null[min(max(place, 1), len(null)) - 1])
+
+
+def _shown(images: AnyFloats) -> AnyFloats:
+    """Return images as a picture takes them: a single line of numbers is one pixel high."""
+    flat = images[:, None] if images.ndim == 2 else images
+    is_colour = flat.ndim == 4 and flat.shape[1] in (1, 3)
+    return flat if flat.ndim == 3 or is_colour else flat.reshape(len(flat), -1, flat.shape[-1])
