@@ -7,6 +7,7 @@ from functools import cache, partial
 from typing import cast
 
 from leakmeter.auditors import (
+    AggregateRecorder,
     Auditor,
     Effort,
     LikelihoodRatio,
@@ -22,7 +23,7 @@ from leakmeter.fl_app.build.resampling import each_round, entropy_of
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.deployment import cohort_seed
+from leakmeter.fl_app.deployment import cohort_seed, is_deployed
 from leakmeter.fl_app.engines.record_case import record_case
 
 # Gives the sampler of a game. Auditors of one run that play the same game share it.
@@ -101,6 +102,10 @@ def _record_likelihood_ratio(config: Config, _: Samplers) -> Auditor:
     )
 
 
+def _recorder(config: Config, _: Samplers) -> Auditor:
+    return AggregateRecorder(about={"config": config.to_mapping(), "deployed": is_deployed()})
+
+
 def _without_pair(config: Config) -> Game:
     """Return the game of an audit without a pair of updates whose records could be held out."""
     game = "independent" if config.game == "independent-held-out" else config.game
@@ -112,4 +117,5 @@ _MAKERS: dict[str, Callable[[Config, Samplers], Auditor]] = {
     "likelihood-ratio": _likelihood_ratio,
     "mutual-information": _mutual_information,
     "record-likelihood-ratio": _record_likelihood_ratio,
+    "recorder": _recorder,
 }

@@ -22,6 +22,7 @@ AUDITORS: Final = (
     "likelihood-ratio",
     "mutual-information",
     "record-likelihood-ratio",
+    "recorder",
     "none",
 )
 GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")
