@@ -19,6 +19,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundFacts, RoundView, UnableError
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.run_log import write_atomically
+from leakmeter.auditors.wording import counted
 
 FOLDER: Final = "recording"  # inside a run's folder
 _PLAN: Final = "plan.json"
@@ -123,7 +124,7 @@ class AggregateRecorder(Auditor):
             Finding(
                 value=float(self._rounds),
                 kind="diagnostic",
-                rule=f"{self._rounds} rounds are kept; leakmeter replay audits them again",
+                rule=f"{counted(self._rounds, 'round')} kept for a later audit by leakmeter replay",
                 auditor=self.name,
                 quantity="rounds recorded",
                 threat_model=ThreatModel(observer="server", sees=None),
@@ -327,7 +328,7 @@ class _Repliers(Mapping[int, Vector]):
 def _about(path: Path, server_round: int) -> Mapping[str, Any]:
     """Return what a file says of its round beside the vectors."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             about: dict[str, Any] = json.loads(str(file["about"]))
         for name in ("server_round", "facts", "instructed"):
             about[name]
@@ -341,7 +342,7 @@ def _about(path: Path, server_round: int) -> Mapping[str, Any]:
 def _read(path: Path, about: Mapping[str, Any], dim: int) -> RoundView:
     """Return a round as it was seen, without what was not kept."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays: dict[str, Vector] = {
                 name: file[name].astype(np.float64) for name in file.files if name != "about"
             }

@@ -128,7 +128,7 @@ def _lede(run: Run, *, many: bool) -> Markup:
             tag(
                 "p",
                 "A replay: these auditors looked at the recorded rounds of ",
-                tag("code", source),
+                tag("code", str(source)),
             )
         )
     pieces += [tag("p", warning.text, class_="warn") for warning in run.warnings]
