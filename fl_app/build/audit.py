@@ -81,7 +81,7 @@ def _mutual_information(config: Config, samplers: Samplers) -> Auditor:
         samplers(_without_pair(config)),
         target=None if config.mi_target < 0 else config.mi_target,
         every=config.mi_every,
-        look=Look(draws=config.mi_draws, rank=config.mi_rank or None),
+        look=Look(draws=config.mi_draws, rank=config.mi_rank or None, pairs=config.mi_over_rounds),
         theory=Theory(limit=partial(entropy_of, config)),
         observer="outsider" if config.noise == "central" else "server",
         seed=config.seed,
