@@ -79,6 +79,27 @@ def test_other_settings_and_auditors_look_at_the_same_run(run: Path, tmp_path: P
     assert (first["facts"]["directions"], first["server_round"]) == (2, 1)
 
 
+def test_information_over_all_rounds_is_found_in_a_run_and_in_its_replay(
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, again = tmp_path / "over", tmp_path / "again"
+    pairs = ("--mi-rank", "2", "--mi-over-rounds", "40")
+    names = ("--auditors", "mutual-information,recorder")
+    assert main([*tiny, *pairs, *names, "--rounds", "2", "--out", str(out)]) == 0
+    (found,) = (f for f in findings(out) if f["quantity"].startswith("information about the data"))
+    assert (found["auditor"], found["server_round"]) == ("mutual-information", None)
+    assert isinstance(found["facts"]["told_from_zero"], bool)
+    assert "information about the data over all rounds" in capsys.readouterr().out
+    assert main(["replay", str(out), "--out", str(again)]) == 0
+    assert found in findings(again)
+    more = ["replay", str(out), "--mi-over-rounds"]
+    assert "audited rounds must be at least 20, got 3" in refused([*more, "3"], capsys)
+    said = refused([*more, "40", "--lrt-game", "partition"], capsys)
+    assert "mi-over-rounds must be 0 in the game partition, in which data are known or" in said
+    said = refused([*tiny, "--auditors", "none", "--mi-over-rounds", "40"], capsys)
+    assert "mi-over-rounds must be 0 without the auditor mutual-information, got 40" in said
+
+
 def test_who_took_part_is_as_in_the_run_whoever_looks(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
