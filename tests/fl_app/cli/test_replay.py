@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,13 @@ import pytest
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.fl_app.build import audit
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.report.read.run import read_run
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.launch import launch
+from leakmeter.fl_app.run.progress import Progress
 from tests.fl_app.cli.test_main import refused
+from tests.fl_app.run.test_resume import Dying
 
 QUICK = ("--lrt-fit", "20", "--lrt-candidates", "4", "--lrt-trials", "20", "--mi-draws", "6")
 ALL = "one-shot,likelihood-ratio,mutual-information"
@@ -245,3 +251,43 @@ def test_a_run_without_canaries_cannot_be_searched_for_them(
     assert "recorder: 1 round kept" in capsys.readouterr().out
     said = refused(["replay", str(out), "--auditors", "one-shot"], capsys)
     assert "one-shot looks for canaries, and the recorded run has played none" in said
+
+
+def test_a_run_that_was_cut_off_and_resumed_is_recorded_as_a_whole_one(
+    tiny_config: Config, tmp_path: Path
+) -> None:
+    config = replace(tiny_config, auditors="one-shot,recorder", rounds=3)
+    launch(RunFolder.create(tmp_path / "whole", config), Progress())
+    cut = RunFolder.create(tmp_path / "cut", config)
+    with pytest.raises(KeyboardInterrupt):
+        launch(cut, Dying(2))
+    assert main(["--resume", str(cut.path)]) == 0
+    whole, again = (findings(tmp_path / name) for name in ("whole", "cut"))
+    assert whole == again
+    for name in ("plan.json", "round-000001.npz", "round-000002.npz", "round-000003.npz"):
+        recorded = [tmp_path / run / "recording" / name for run in ("whole", "cut")]
+        assert recorded[0].read_bytes() == recorded[1].read_bytes(), name
+
+
+@pytest.mark.slow
+def test_records_are_audited_again_with_the_cohorts_of_the_run(
+    tiny: list[str], tmp_path: Path
+) -> None:
+    out, again = tmp_path / "filled", tmp_path / "again"
+    noise = [
+        "--noise",
+        "wfna",
+        "--wfna-floor",
+        "1e-4",
+        "--clip-norm",
+        "1",
+        "--algorithm",
+        "fedsgd",
+        "--lrt-every",
+        "0",
+    ]
+    names = ("--auditors", "one-shot,record-likelihood-ratio,recorder", "--rounds", "2")
+    assert main([*tiny, *noise, *names, "--out", str(out)]) == 0
+    only = ("--auditors", "record-likelihood-ratio")  # without the canary seats of the run
+    assert main(["replay", str(out), *only, "--out", str(again)]) == 0
+    assert findings(again) == findings(out, "recorder", "one-shot")
