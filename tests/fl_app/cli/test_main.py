@@ -375,8 +375,9 @@ def test_help_without_a_command_is_that_of_run_and_names_the_others(
         "run",
         "report",
         "reproduce",
+        "replay",
     ]
-    for command in ("report", "reproduce"):
+    for command in ("report", "reproduce", "replay"):
         assert help_text(capsys, command).startswith(f"usage: python run_sim.py {command} [-h]")
 
 
