@@ -60,6 +60,7 @@ class Assumption(StrEnum):
     RANDOM_BATCH_ONLY = "random-batch-only"
     NOTHING_ELSE_RANDOM = "nothing-else-random"
     ALL_COORDINATES_VARY = "all-coordinates-vary"
+    MODELS_AS_SENT = "models-as-sent"
     # Noise and accounting
     EQUAL_WEIGHTS = "equal-weights"
     REAL_GAUSSIAN = "real-gaussian"
@@ -140,6 +141,10 @@ _SENTENCES: Final[dict[Assumption, str]] = {
         "into batches"
     ),
     _A.ALL_COORDINATES_VARY: "updates vary in every coordinate that is not fixed by the others",
+    _A.MODELS_AS_SENT: (
+        "every draw starts each round from the model that the run had there: what the models "
+        "themselves reveal is not counted"
+    ),
     _A.EQUAL_WEIGHTS: (
         "every client has weight 1 and clips to the stated norm; sums are divided by a public "
         "number"

@@ -7,6 +7,7 @@ from abc import ABC
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from leakmeter.auditors._types import Vector, Watch
@@ -205,6 +206,7 @@ class Auditor(ABC):
     Attributes:
         name: How findings and checkpoints call it; differs between the auditors of one run.
         reads: Fields of `RoundView` that its adversary sees. A finding may depend on no others.
+        optional: Fields among these that it can do without, and what is left out then.
         wants_truth: Whether clients should keep their plain updates (simulation only).
         wants_mean: Whether it reads `facts.aggregate`. The hook does not compute the mean of plain
             updates for auditors that do not.
@@ -217,6 +219,7 @@ class Auditor(ABC):
 
     name: str = "auditor"
     reads: frozenset[str] = frozenset({"sent", "released"})
+    optional: Mapping[str, str] = MappingProxyType({})
     wants_truth: bool = False
     wants_mean: bool = True
     watch: Watch | None = None

@@ -40,6 +40,7 @@ Quantity = Literal[
     "mutual information",
     "mutual information of all coordinates",
     "mutual information by critics",
+    "information about the data over all rounds",
     "honest clients in the smallest sum",
     "separation",
     "certain separation",

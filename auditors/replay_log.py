@@ -4,74 +4,117 @@ from __future__ import annotations
 
 import io
 import json
+import logging
+import shutil
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.auditor import Auditor, Canary, RoundFacts, RoundView
+from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundFacts, RoundView, UnableError
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.run_log import write_atomically
+from leakmeter.auditors.wording import counted
 
+FOLDER: Final = "recording"  # inside a run's folder
+_PLAN: Final = "plan.json"
 _VECTORS = ("aggregate", "noised")  # fields of RoundFacts that are vectors
-_KEPT = frozenset({"server_round", "sent", "released", "facts", "instructed", "sends", "sign"})
+_KEPT = frozenset(
+    {"server_round", "sent", "released", "facts", "instructed", "sends", "sign", "replies"}
+)
 _FILES = "round-*.npz"
+# Bytes of a parameter per round at most: two models of four, and the mean before and after noise.
+_BYTES: Final = 2 * 4 + 2 * 8
+_LARGE: Final = 1e9  # bytes that are worth a line
+_SHARE: Final = 0.9  # of the free disk: a training that finds no room for its own files is harmed
+_MANY: Final = 10_000  # more clients than a plan of canaries has seats in a round
+
+_log = logging.getLogger("flwr")
 
 
 class AggregateRecorder(Auditor):
     """Writes model, aggregate and facts of every round to a folder; see `replay`.
 
-    Single replies and plain updates are not kept: they would be as large as all clients together.
+    It keeps who replied, but neither replies nor plain updates: they would be as large as all
+    clients together.
 
     Args:
         folder: Where to; one file a round. A round that is run again replaces its file, and a
-            first round whatever else a former run has left.
+            first round whatever else a former run has left. None takes the folder `recording`
+            inside that of the run.
+        about: What to note about the run, in JSON types; `leakmeter replay` reads settings there.
     """
 
     name = "recorder"
-    reads = frozenset({"sent", "released", "facts"})
+    reads = frozenset({"sent", "released", "facts", "instructed", "replies"})
 
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
+    def __init__(
+        self, folder: str | Path | None = None, *, about: Mapping[str, Any] | None = None
+    ) -> None:
+        self._own = None if folder is None else Path(folder)
+        self._about = dict(about or {})
         self._rounds = 0
+
+    @property
+    def _where(self) -> Path | None:
+        """The folder of the recording; None as long as the run has no folder either."""
+        if self._own is not None or self.folder is None:
+            return self._own
+        return self.folder / FOLDER
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Note what the auditors of a replay will be told."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        about = {"dim": dim, "num_rounds": num_rounds, "first_round": self.first_round}
-        plan = json.dumps(about)
-        write_atomically(self._folder / "plan.json", plan)
+        self._rounds = 0
+        if (folder := self._where) is None:  # the hook begins again once there is one
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = {"dim": dim, "num_rounds": num_rounds, "first_round": self.first_round}
+        write_atomically(folder / _PLAN, json.dumps({**plan, "about": self._about}))
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say how much disk a large recording takes.
+
+        Raises:
+            UnableError: There is no folder to write to, or the disk has no room.
+        """
+        folder, size = self._folder_or_raise(), project.num_rounds * project.dim * _BYTES
+        free = shutil.disk_usage(folder).free
+        sizes = f"{project.num_rounds:,} rounds of {project.dim:,} parameters"
+        if size > _SHARE * free:
+            raise UnableError(
+                f"the recording needs up to {size / 1e9:.1f} GB in {folder} ({sizes}), which has "
+                f"{free / 1e9:.1f} GB free: make room, or choose another disk (--out)"
+            )
+        if size <= _LARGE:
+            return ()
+        return [f"the recording takes up to {size / 1e9:.1f} GB of disk: {sizes}"]
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Write the round."""
+        folder = self._folder_or_raise()
         if view.server_round == 1:  # one log per run: rounds that are left are another's
-            for old in self._folder.glob(_FILES):
+            for old in folder.glob(_FILES):
                 old.unlink()
             self._rounds = 0
-        facts = {k: v for k, v in vars(view.facts).items() if k not in _VECTORS}
-        orders = {str(client): asdict(order) for client, order in view.instructed.items()}
-        vectors = {
-            "sent": view.sent,
-            "released": view.released,
-            "aggregate": view.facts.aggregate,
-            "noised": view.facts.noised,
-        }
+        vectors = {"sent": view.sent, "released": view.released}
+        vectors |= {k: v for k in _VECTORS if (v := vars(view.facts)[k]) is not None}
         about = {
             "server_round": view.server_round,
-            "facts": facts,
-            "instructed": orders,
+            "facts": {k: v for k, v in vars(view.facts).items() if k not in _VECTORS},
+            "instructed": {str(c): asdict(order) for c, order in view.instructed.items()},
+            "replies": sorted(view.replies),
             "sends": view.sends,
             "sign": view.sign,
         }
         buffer = io.BytesIO()
-        packed: dict[str, Any] = {k: _short(v) for k, v in vectors.items() if v is not None}
+        packed: dict[str, Any] = {k: _short(v) for k, v in vectors.items()}
         np.savez(buffer, about=np.array(json.dumps(about, default=_number)), **packed)
-        write_atomically(_path(self._folder, view.server_round), buffer.getvalue())
+        write_atomically(_path(folder, view.server_round), buffer.getvalue())
         self._rounds += 1
         return ()
 
@@ -81,7 +124,7 @@ class AggregateRecorder(Auditor):
             Finding(
                 value=float(self._rounds),
                 kind="diagnostic",
-                rule="rounds kept for a replay",
+                rule=f"{counted(self._rounds, 'round')} kept for a later audit by leakmeter replay",
                 auditor=self.name,
                 quantity="rounds recorded",
                 threat_model=ThreatModel(observer="server", sees=None),
@@ -96,38 +139,161 @@ class AggregateRecorder(Auditor):
         """Take up a state that `state` returned."""
         self._rounds = int(state["rounds"])
 
+    def _folder_or_raise(self) -> Path:
+        if (folder := self._where) is None:
+            raise UnableError(
+                "there is no folder to record to: give the run one with Audited(..., out=...), or "
+                "the recorder its own with AggregateRecorder(folder)"
+            )
+        return folder
 
-def replay(folder: str | Path, auditors: Sequence[Auditor]) -> list[Finding]:
+
+@dataclass(frozen=True)
+class Recording:
+    """The rounds that a recorder has left in a folder.
+
+    Attributes:
+        folder: Where.
+        dim: Float parameters of the model.
+        num_rounds: Rounds that were planned.
+        first_round: First round in which canaries may have played.
+        about: What was noted about the run.
+        rounds: What each recorded round says beside its vectors, from round 1 on without a gap.
+    """
+
+    folder: Path
+    dim: int
+    num_rounds: int
+    first_round: int = 1
+    about: Mapping[str, Any] = field(default_factory=dict)
+    rounds: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Recording:
+        """Return the recording in a folder.
+
+        Raises:
+            ValueError: It is none, a round is missing, or a file is damaged. The text names it.
+        """
+        folder = Path(folder)
+        try:
+            plan = json.loads((folder / _PLAN).read_text())
+            known = {name: int(plan[name]) for name in ("dim", "num_rounds")}
+            known["first_round"] = int(plan.get("first_round", 1))
+            about = dict(plan.get("about", {}))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"folder must hold {_PLAN} of a recorder with dim and num_rounds, got {folder}: "
+                f"{_reason(error)}"
+            ) from error
+        # A strategy's own loop may have gone on for longer than planned.
+        count = len(paths := sorted(folder.glob(_FILES)))
+        for server_round, path in enumerate(paths, 1):
+            if path != _path(folder, server_round):
+                raise ValueError(
+                    f"{folder} must hold every round up to its last, {paths[-1].name}, lacks "
+                    f"{_path(folder, server_round).name}: copy it from where the run was recorded"
+                )
+        if not count:
+            raise ValueError(f"{folder} must hold at least one round, got no {_FILES}")
+        rounds = tuple(_about(path, r) for r, path in enumerate(paths, 1))
+        return cls(folder, **known, about=about, rounds=rounds)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every planned round was recorded."""
+        return len(self.rounds) >= self.num_rounds
+
+    def check(self, auditor: Auditor) -> list[str]:
+        """Return in words what an auditor must do without here.
+
+        Raises:
+            ValueError: The auditor needs a field that was not kept, or its canaries did not play.
+        """
+        missing = auditor.reads - _KEPT
+        if needed := sorted(missing - set(auditor.optional)):
+            raise ValueError(
+                f"{auditor.name} reads {', '.join(needed)}, which a recording does not have: "
+                f"single updates are not kept. Use {auditor.name} while the run is going on"
+            )
+        if "replies" in auditor.reads and "replies" not in self.rounds[0]:
+            raise ValueError(
+                f"{auditor.name} reads replies, which {_path(self.folder, 1)} does not have: an "
+                "earlier release wrote it. Record the run again"
+            )
+        if auditor.canaries_played is not None:
+            self._check_canaries(auditor)
+        return [
+            f"the recording has no {name}: {auditor.optional[name]} is left out"
+            for name in sorted(missing)
+        ]
+
+    def views(self) -> Iterator[RoundView]:
+        """Yield each round as it was seen, without what was not kept."""
+        for server_round, about in enumerate(self.rounds, 1):
+            yield _read(_path(self.folder, server_round), about, self.dim)
+
+    def _check_canaries(self, auditor: Auditor) -> None:
+        """Raise unless the canaries of the recording are those that the auditor looks for."""
+        orders = [[Canary(**o) for o in about["instructed"].values()] for about in self.rounds]
+        if not any(orders):
+            raise ValueError(
+                f"{auditor.name} looks for canaries, and the recording has none: they cannot be "
+                f"played in hindsight. Run again with {auditor.name} and a recorder"
+            )
+        auditor.first_round = self.first_round
+        auditor.begin(self.dim, self.num_rounds)
+        plan = [set(auditor.instruct(r, range(_MANY)).values()) for r in range(1, len(orders) + 1)]
+        seeds = {order.seed for wanted in plan for order in wanted}
+        if not any(order.seed in seeds for played in orders for order in played):
+            raise ValueError(
+                f"the recording has canaries of another seed than {auditor.name} looks for, and "
+                "canaries cannot be played in hindsight: give the seed of the recorded run"
+            )
+        if self.first_round > 1:  # the plan has begun when it was known what clients send
+            return
+        for server_round, (played, wanted) in enumerate(zip(orders, plan, strict=True), 1):
+            if not {order for order in played if order.seed in seeds} <= wanted:
+                raise ValueError(
+                    f"round {server_round} of the recording has other canaries than "
+                    f"{auditor.name} would play: give the seats, canaries and repetitions of the "
+                    "recorded run"
+                )
+
+
+def replay(
+    folder: str | Path, auditors: Sequence[Auditor], *, partial: bool = False
+) -> list[Finding]:
     """Show a recorded run to auditors and return what they would have found in it.
 
-    An auditor with the settings it had in the run finds the same. Canaries cannot be played in
-    hindsight: an auditor that plays some sees those that were played under its own seed.
+    An auditor with the settings it had in the run finds the same, except for what needs single
+    updates, which are not kept. Canaries cannot be played in hindsight: an auditor that plays some
+    needs the seed and the plan that it had in the run.
+
+    Args:
+        folder: Of the recording.
+        auditors: Who looks.
+        partial: Whether a recording that lacks its last rounds is shown as far as it goes.
 
     Raises:
-        ValueError: If an auditor reads what was not kept, or rounds are missing in the folder.
+        ValueError: An auditor reads what was not kept or has other canaries, or rounds are missing
+            in the folder.
     """
-    folder = Path(folder)
+    recording = Recording.open(folder)
+    if not (recording.is_whole or partial):
+        lacking = _path(recording.folder, len(recording.rounds) + 1).name
+        raise ValueError(
+            f"folder must hold all {recording.num_rounds} rounds, lacks {lacking}: resume the run, "
+            "or take partial=True"
+        )
     for auditor in auditors:
-        if missing := auditor.reads - _KEPT:
-            raise ValueError(f"{auditor.name} must read only {sorted(_KEPT)}, reads {missing}")
-    try:
-        plan = json.loads((folder / "plan.json").read_text())
-        dim, num_rounds = int(plan["dim"]), int(plan["num_rounds"])
-        first_round = int(plan.get("first_round", 1))
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"folder must hold plan.json of a recorder, got {folder}") from error
-    # A strategy's own loop may have gone on for longer than planned.
-    kept = len(list(folder.glob(_FILES)))
-    paths = [_path(folder, r) for r in range(1, max(num_rounds, kept) + 1)]
-    for path in paths:
-        if not path.exists():
-            raise ValueError(f"folder must hold all {len(paths)} rounds, lacks {path.name}")
+        for words in recording.check(auditor):
+            _log.warning("auditor %s: %s", auditor.name, words)
     for auditor in auditors:
-        auditor.first_round = first_round
-        auditor.begin(dim, num_rounds)
+        auditor.first_round = recording.first_round
+        auditor.begin(recording.dim, recording.num_rounds)
     findings: list[Finding] = []
-    for path in paths:
-        view = _read(path)
+    for view in recording.views():
         for auditor in auditors:
             findings += auditor.observe(view)
     for auditor in auditors:
@@ -135,27 +301,84 @@ def replay(folder: str | Path, auditors: Sequence[Auditor]) -> list[Finding]:
     return findings
 
 
-def _read(path: Path) -> RoundView:
+class _Repliers(Mapping[int, Vector]):
+    """Who replied; what they sent was not kept."""
+
+    def __init__(self, clients: Collection[int]) -> None:
+        self._clients = tuple(clients)
+
+    def __getitem__(self, client: int) -> Vector:
+        if client not in self._clients:
+            raise KeyError(client)
+        raise UnableError(
+            "a recording has no single updates (replies), only who sent one: let this auditor look "
+            "on while the run is going on"
+        )
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._clients
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+
+def _about(path: Path, server_round: int) -> Mapping[str, Any]:
+    """Return what a file says of its round beside the vectors."""
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            about: dict[str, Any] = json.loads(str(file["about"]))
+        for name in ("server_round", "facts", "instructed"):
+            about[name]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise _damaged(path, error) from error
+    if about["server_round"] != server_round:
+        raise ValueError(f"{path} must be of round {server_round}, got {about['server_round']}")
+    return about
+
+
+def _read(path: Path, about: Mapping[str, Any], dim: int) -> RoundView:
     """Return a round as it was seen, without what was not kept."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays: dict[str, Vector] = {
                 name: file[name].astype(np.float64) for name in file.files if name != "about"
             }
-            about = json.loads(str(file["about"]))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} must be a round of a recorder, got {error!r}") from error
-    facts: dict[str, Any] = about["facts"] | {k: arrays[k] for k in _VECTORS if k in arrays}
+        sent, released = arrays["sent"], arrays["released"]
+        facts: dict[str, Any] = about["facts"] | {k: arrays[k] for k in _VECTORS if k in arrays}
+        known = RoundFacts(**facts)
+        orders = {int(c): Canary(**order) for c, order in about["instructed"].items()}
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise _damaged(path, error) from error
+    for name, vector in arrays.items():
+        if vector.shape != (dim,):
+            raise ValueError(f"{name} in {path} must have {dim} numbers, got {vector.shape}")
     return RoundView(
         server_round=about["server_round"],
-        sent=arrays["sent"],
-        replies={},
-        released=arrays["released"],
-        facts=RoundFacts(**facts),
-        instructed={int(c): Canary(**order) for c, order in about["instructed"].items()},
+        sent=sent,
+        replies=_Repliers(about.get("replies", ())),
+        released=released,
+        facts=known,
+        instructed=orders,
         sends=about.get("sends", "models"),
         sign=int(about.get("sign", 1)),
     )
+
+
+def _damaged(path: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"{path} must be a round of a recorder, got {_reason(error)}: copy it again from where the "
+        "run was recorded, or run again"
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return why a file cannot be read, in one line."""
+    if isinstance(error, KeyError):
+        return f"no field {error.args[0]}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _number(value: Any) -> Any:

@@ -174,6 +174,14 @@ class UpdateSampler(ABC):
     def moments(self, model: Vector, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
         """Return the moments of the sum over `clients`, fitted for the game that is played."""
 
+    def keeping(self, stream: Stream) -> UpdateSampler | None:
+        """Return the sampler whose clients keep their data, whatever model and batches they draw.
+
+        In draw t a client holds what this stream says, in every call; the stream of the call names
+        the rest. None if data and the rest cannot be drawn separately.
+        """
+        return None
+
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> UpdateSampler:
         """Return the sampler of the other clients when `client` held what it held in these draws.
 

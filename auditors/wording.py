@@ -36,6 +36,7 @@ KINDS: Final[Mapping[Kind, tuple[str, str]]] = {
     "diagnostic": ("diagnostic", "observed, no claim"),
 }
 SIGNS: Final[Mapping[str, str]] = {"guarantee": "≤", "lower_bound": "≥"}
+TOLD_FROM_ZERO: Final = "told_from_zero"  # a fact: whether a figure is above its null band
 CERTAIN: Final = 20.0  # an ε above which an attacker is practically certain
 _DIGITS: Final = 3  # that count, in every number for people
 # What each game draws again.
@@ -73,6 +74,7 @@ INFORMATION: Final = (  # quantities in bits
     "mutual information",
     "mutual information of all coordinates",
     "mutual information by critics",
+    "information about the data over all rounds",
 )
 # Observed numbers that say something by themselves; of other diagnostics the rule says it all.
 OBSERVED: Final = ("share outside the span", "reconstruction PSNR in dB")
@@ -241,7 +243,9 @@ def _along(finding: Finding) -> str:
 
 
 def remark(finding: Finding) -> str:
-    """Return what an ε above 20 means; nothing for other numbers."""
+    """Return what an ε above 20 means, or that a figure may be zero; nothing for other numbers."""
+    if finding.facts.get(TOLD_FROM_ZERO) is False:
+        return "cannot be told from zero"
     if not is_certain(finding):
         return ""
     match finding.kind:

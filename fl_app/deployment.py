@@ -19,13 +19,13 @@ _PROGRAMS = ("flwr-serverapp", "flwr-clientapp")
 # One of these is loaded wherever clients are simulated: Flower's engine, in all of its workers as
 # well, or ours.
 _SIMULATORS = ("flwr.server.superlink.fleet.vce", "leakmeter.fl_app.engines.inline")
-_POSSIBLE = ("one-shot",)
 # What the server of a deployment does not have; other auditors draw the clients' data anew.
 _LACKS = {
     "membership": "needs the records that clients trained on",
     "inversion": "compares images with those that clients trained on",
     "span": "needs the clients' plain updates, which only a simulation keeps",
 }
+_POSSIBLE = ("one-shot", "recorder")
 
 
 def is_deployed() -> bool:
@@ -61,6 +61,11 @@ def check_deployed(config: Config) -> None:
     if config.noise == "wfna":
         allowed = "another in a deployment: this one is drawn from the run's seed"
         raise out_of_range("noise", allowed, config.noise)
+    check_auditors_deployed(config)
+
+
+def check_auditors_deployed(config: Config) -> None:
+    """Raise if an auditor needs the clients' data, which the server of a deployment lacks."""
     for name in config.auditor_names:
         if name not in _POSSIBLE:
             why = _LACKS.get(name, "draws the clients' data anew, which the server does not hold")

@@ -14,7 +14,7 @@ import pytest
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.clients import MaskMod
-from leakmeter.fl_app.cli import reproduce, run
+from leakmeter.fl_app.cli import replay, reproduce, run
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -69,6 +69,7 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         raise Parsed
 
     monkeypatch.setattr(run, "run", check)
+    monkeypatch.setattr(replay, "replay", check)
     monkeypatch.setattr(reproduce, "_run", stop)
     monkeypatch.setattr(reproduce, "_engine", lambda *_: nullcontext())
     monkeypatch.setattr("leakmeter.fl_app.report.read.run.read_runs", stop)

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from leakmeter.auditors.auditor import (
     Auditor,
@@ -44,6 +45,12 @@ from leakmeter.auditors.information.findings import (
     in_all_coordinates,
 )
 from leakmeter.auditors.information.measure import Look, check_whole, measure
+from leakmeter.auditors.information.over_rounds import (
+    PairedDraws,
+    directions_of,
+    draw_pairs,
+    over_rounds,
+)
 from leakmeter.auditors.information.per_client import most_directions
 from leakmeter.auditors.information.theory import Theory, round_bound
 from leakmeter.auditors.rng import stream
@@ -56,6 +63,12 @@ from leakmeter.auditors.sampling.round_sum import (
 from leakmeter.auditors.sampling.row_store import check_room, file_bytes
 
 _log = logging.getLogger("flwr")
+_KEEPING: Final = "independent"  # the game in which a client's data can be kept over rounds
+_NOT_OVER_ROUNDS: Final = (
+    f"the information over all rounds is measured in the game {_KEEPING} only: elsewhere the data "
+    "are known, or clients share them"
+)
+_MANY_TRAININGS: Final = 20_000  # that are worth a line
 
 
 class MutualInformation(Auditor):
@@ -116,17 +129,26 @@ class MutualInformation(Auditor):
             directions=look.rank,
         )
         self._account, self._dim, self._due = Account(), 0, Due(every, 1)
+        self._paired: list[PairedDraws] = []
+        self._directions = 0  # of each round, for the information over all rounds
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Start a new account."""
         self._account, self._dim, self._due = Account(), dim, Due(self.every, num_rounds)
+        self._paired = []
+        if self.look.pairs:
+            self._directions = directions_of(self.look.pairs, len(self._due), self.look.rank)
 
     def limits(self, project: Project) -> Sequence[str]:
         """Return where updates cannot be resampled, or draws, clients or theory do not suffice."""
         check_noise_is_known(self.observer, project)
         said = list(self.sampler.limits(project))
+        if self.look.pairs:
+            said += self._cost()
         if not self.sampler.is_settled:
             return said
+        if self.look.pairs and self.sampler.game != _KEEPING:
+            said.append(_NOT_OVER_ROUNDS)
         if self.theory.cases and not _is_covered(self.sampler):
             said.append(
                 "Theorem 1 is about FedSGD with independent clients, so its bound is not printed"
@@ -188,6 +210,7 @@ class MutualInformation(Auditor):
             colluding=len(honest) - len(hidden),
         )
         found = self._measured(view, sampler, hidden, words)
+        self._pair(view, sampler, hidden)
         return found if bound is None else [*found, words.finding(bound, {}, WHOLE)]
 
     def report(self) -> Sequence[Finding]:
@@ -197,7 +220,7 @@ class MutualInformation(Auditor):
         if self.target is not None and self.target not in account.entries:
             never = f"client {self.target} took part in no round: the sums reveal nothing about it"
             return [replace(words, participations=0).note(Information(0.0, "diagnostic", never))]
-        found = words.run(account)
+        found = [*words.run(account), *self._together(words)]
         who = account.most_bound(self.target) if self.theory.cases else None
         if who is None or not math.isfinite((entry := account.entries[who]).bound):
             return found
@@ -205,12 +228,13 @@ class MutualInformation(Auditor):
         return [*found, words.finding(self._over_rounds(entry), {"target": who}, WHOLE)]
 
     def state(self) -> dict[str, Any]:
-        """Return the account."""
-        return self._account.state()
+        """Return the account, and what was drawn in pairs."""
+        return {**self._account.state(), "paired": [one.state() for one in self._paired]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
         self._account = Account.restored(state)
+        self._paired = [PairedDraws.restored(one) for one in state.get("paired", ())]
 
     def _measured(
         self, view: RoundView, sampler: UpdateSampler, hidden: list[int], words: Words
@@ -250,6 +274,55 @@ class MutualInformation(Auditor):
             alike=None if whole is None else whole.nats,
         )
         return words.round(found, whole, noise_std)
+
+    def _pair(self, view: RoundView, sampler: UpdateSampler, hidden: Sequence[int]) -> None:
+        """Draw one client in pairs that share its data, for what all rounds reveal together."""
+        if not self.look.pairs or sampler.game != _KEEPING:
+            return
+        try:
+            halves = draw_pairs(
+                sampler,
+                view.sent,
+                0,  # clients of this game are alike, whether they take part or not
+                pairs=self.look.pairs,
+                directions=self._directions,
+                names=(self.name, self.seed, "over-rounds"),
+                server_round=view.server_round,
+                watch=self.watch,
+            )
+        except ConstantUpdatesError:
+            return
+        if halves is not None:
+            noise = noise_on_sum(
+                view.facts, self.observer, sampler.scale, colluding=self._shown(view)
+            )
+            self._paired.append(PairedDraws(view.server_round, tuple(hidden), noise, halves))
+
+    def _shown(self, view: RoundView) -> int:
+        """Return how many of the round's honest clients show the observer their update."""
+        return len(self.colluding & (set(view.replies) - set(view.instructed)))
+
+    def _together(self, words: Words) -> list[Finding]:
+        """Return what all audited rounds reveal about the data of the client with most of them."""
+        counts = Counter(client for one in self._paired for client in one.hidden)
+        if not counts:
+            return []
+        # Of equally many rounds the first client: clients are alike, so this is no selection.
+        client = self.target
+        if client is None:
+            client = min(counts, key=lambda c: (-counts[c], c))
+        found = over_rounds(self._paired, client, self.seed)
+        return [] if found is None else [words.over_rounds(found, client, self._directions)]
+
+    def _cost(self) -> list[str]:
+        """Say how many more trainings the information over all rounds takes, if they are many."""
+        each = 2 * self.look.pairs + 3 * self._directions + 2
+        if (total := each * len(self._due)) < _MANY_TRAININGS:
+            return []
+        return [
+            f"the information over all rounds trains a client {total:,} times more, {each:,} times "
+            "in each audited round: fewer pairs cost less and show less"
+        ]
 
     def _chosen(self, hidden: Sequence[int], server_round: int) -> int | None:
         """Return the client whose update is at stake; None for all, if all can be looked at."""

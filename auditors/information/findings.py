@@ -13,7 +13,9 @@ from leakmeter.auditors.finding import Finding, Game, Observer, Quantity, Threat
 from leakmeter.auditors.information.account import Account, Entry
 from leakmeter.auditors.information.figure import NATS_PER_BIT, Information
 from leakmeter.auditors.information.measure import Measured
+from leakmeter.auditors.information.over_rounds import OverRounds
 from leakmeter.auditors.information.theory import LimitOf, gaussian_information
+from leakmeter.auditors.wording import TOLD_FROM_ZERO
 
 if TYPE_CHECKING:
     from leakmeter.auditors.information.mine.estimator import NeuralEstimate, Spread
@@ -22,6 +24,7 @@ QUANTITY: Quantity = "mutual information"
 # Figures that are not of the directions looked along, or not of a model, have names of their own.
 WHOLE: Quantity = "mutual information of all coordinates"
 NEURAL: Quantity = "mutual information by critics"
+OVER_ROUNDS: Quantity = "information about the data over all rounds"
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,21 @@ class Words:
         if account.has_alike and limit is not None:
             found.append(words.finding(alike(entry).limited(limit), facts, WHOLE))
         return found
+
+    def over_rounds(self, found: OverRounds, client: int, directions: int) -> Finding:
+        """Return what all audited rounds of a client together reveal about its data."""
+        known = None if self.limit is None else self.limit(client)
+        # About the data, not the batches: their entropy counts once, however many the rounds.
+        figure = found.figure.limited(None if known is None else known.records)
+        facts = {
+            "target": client,
+            TOLD_FROM_ZERO: found.is_told_from_zero,
+            "single_rounds_bits": found.single_rounds / NATS_PER_BIT,
+        }
+        words = replace(self, participations=found.rounds, directions=directions)
+        finding = words.finding(figure, facts, OVER_ROUNDS)
+        low, high = found.null_band
+        return replace(finding, null_band=(low / NATS_PER_BIT, high / NATS_PER_BIT))
 
     def limit_of(self, clients: Mapping[int, int], rounds: int) -> float | None:
         """Return the entropy in nats of the updates of so many rounds, as a mean over clients.

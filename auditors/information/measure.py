@@ -43,6 +43,8 @@ class Look:
         fit: Further draws, which fix the directions; more if the clients are few for so many.
         estimators: Of "log-det" and "mine", at least one; the second is slow.
         critics: Critics of "mine" on the pairs as they are, and as many on shuffled ones.
+        pairs: Pairs of draws that share a client's data, in every audited round, for what all
+            rounds together reveal about it; 0 leaves that out.
     """
 
     draws: int = 16
@@ -50,6 +52,7 @@ class Look:
     fit: int = 4
     estimators: tuple[str, ...] = ("log-det",)
     critics: int = 5
+    pairs: int = 0
 
     def __post_init__(self) -> None:
         within("draws", self.draws, lowest=20 if "mine" in self.estimators else 4)
@@ -60,6 +63,7 @@ class Look:
             allowed = f"one or more of {', '.join(ESTIMATORS)}"
             raise ValueError(f"estimators must be {allowed}, got {self.estimators!r}")
         within("critics", self.critics, lowest=2)
+        within("pairs", self.pairs, lowest=0)
 
     def fit_draws(self, rank: int, clients: int) -> int:
         """Return draws that fix so many directions; more than asked for if clients are few."""

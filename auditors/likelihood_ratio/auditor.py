@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -73,6 +74,7 @@ class LikelihoodRatio(Auditor):
     # The server knows the model and who takes part, and sees the sum. The truth makes the
     # candidate of the guess and subtracts what canary seats have sent; it scores nothing.
     reads = frozenset({"sent", "replies", "facts", "truth"})
+    optional = MappingProxyType({"truth": "the guess about the sum that was really released"})
     wants_truth = True
 
     def __init__(

@@ -66,6 +66,7 @@ class CohortSampler(Sampling):
         self._cohort, self._x, self._y = cohort, x, y
         self._source, self._seed, self._postprocess = source, seed, postprocess
         self._weighted, self._holdings = weighted, holdings
+        self._kept: tuple[str | int, ...] | None = None  # names the data, if not the call's stream
         most = min(_MOST_BYTES // (4 * cohort.dim), _MOST_UPDATES)
         self._chunk = chunk or max(most, 1)
         self._scale = float(cohort.weights(source.usual()).mean()) if weighted else 1.0
@@ -89,6 +90,12 @@ class CohortSampler(Sampling):
     @property
     def chunk(self) -> int:
         return self._chunk
+
+    def keeping(self, stream: Stream) -> CohortSampler:
+        """Return the sampler whose clients hold, in draw t of any call, what this stream says."""
+        other = copy.copy(self)
+        other._kept = tuple(stream)
+        return other
 
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> CohortSampler:
         """Return the sampler of the other clients when `client` held what it held in these draws.
@@ -162,10 +169,15 @@ class CohortSampler(Sampling):
         self, clients: tuple[int, ...], draw: int, stream: tuple[str | int, ...]
     ) -> tuple[list[Indices], list[np.random.Generator]]:
         """Return records and generator of each client in one draw."""
-        shared = Generators(self._seed, *stream, "deal")
+        data = stream if self._kept is None else self._kept
+        shared = Generators(self._seed, *data, "deal")
         single = Generators(self._seed, *stream, "client")
         own = [single(draw, client) for client in clients]
-        return self._source.records(clients, partial(shared, draw), own), own
+        hold = own
+        if self._kept is not None:
+            kept = Generators(self._seed, *data, "client")
+            hold = [kept(draw, client) for client in clients]
+        return self._source.records(clients, partial(shared, draw), hold), own
 
     def _finished(self, rows: Array, weights: NDArray[np.float64], job: Job, piece: Piece) -> Array:
         """Return the updates as the clients send them; models share this randomness too."""

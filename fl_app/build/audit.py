@@ -7,6 +7,7 @@ from functools import cache, partial
 from typing import cast
 
 from leakmeter.auditors import (
+    AggregateRecorder,
     Auditor,
     Effort,
     LikelihoodRatio,
@@ -26,7 +27,7 @@ from leakmeter.fl_app.build.resampling import each_round, entropy_of
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.deployment import cohort_seed
+from leakmeter.fl_app.deployment import cohort_seed, is_deployed
 from leakmeter.fl_app.engines.record_case import record_case
 from leakmeter.fl_app.engines.simulated_records import SimulatedRecords, check_shadows
 
@@ -85,7 +86,7 @@ def _mutual_information(config: Config, samplers: Samplers) -> Auditor:
         samplers(_without_pair(config)),
         target=None if config.mi_target < 0 else config.mi_target,
         every=config.mi_every,
-        look=Look(draws=config.mi_draws, rank=config.mi_rank or None),
+        look=Look(draws=config.mi_draws, rank=config.mi_rank or None, pairs=config.mi_over_rounds),
         theory=Theory(limit=partial(entropy_of, config)),
         observer="outsider" if config.noise == "central" else "server",
         seed=config.seed,
@@ -141,6 +142,10 @@ def _cohort_of(config: Config) -> Callable[[int], list[int]]:
     return cohort_of
 
 
+def _recorder(config: Config, _: Samplers) -> Auditor:
+    return AggregateRecorder(about={"config": config.to_mapping(), "deployed": is_deployed()})
+
+
 def _without_pair(config: Config) -> Game:
     """Return the game of an audit without a pair of updates whose records could be held out."""
     game = "independent" if config.game == "independent-held-out" else config.game
@@ -155,4 +160,5 @@ _MAKERS: dict[str, Callable[[Config, Samplers], Auditor]] = {
     "membership": _membership,
     "inversion": _inversion,
     "span": _span,
+    "recorder": _recorder,
 }

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import report, reproduce, run
+from leakmeter.fl_app.cli import replay, report, reproduce, run
 from leakmeter.fl_app.config.errors import ConfigError, nearest
 
-_COMMANDS = {"run": run, "report": report, "reproduce": reproduce}
+_COMMANDS = {"run": run, "report": report, "reproduce": reproduce, "replay": replay}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields, replace
+from dataclasses import Field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,8 @@ _GROUPS = {
 _USAGE = """\
 %(prog)s [--config FILE] [--out DIR | --resume DIR] [settings]
        %(prog)s report RUN [RUN ...]
-       %(prog)s reproduce NAME"""
+       %(prog)s reproduce NAME
+       %(prog)s replay RUN --auditors NAMES [settings]"""
 _DESCRIPTION = """\
 Runs federated learning and measures what its aggregates leak: clients train a model together,
 auditors look at every round, and a report says what an adversary could have learnt.
@@ -36,7 +37,8 @@ commands:
   run         train and audit; the default, so you can leave the word out
   report      write a page about one run, or compare several
   reproduce   repeat a published table or figure
-  `%(prog)s report --help` and `%(prog)s reproduce --help` list their options.
+  replay      audit a recorded run again, without training
+  `%(prog)s report --help` and so on list the options of each.
 
 examples:
   %(prog)s
@@ -51,6 +53,9 @@ examples:
       one page about both runs, side by side
   %(prog)s reproduce --list
       all published tables and figures that can be repeated
+  %(prog)s --out runs/kept --auditors one-shot,recorder
+  %(prog)s replay runs/kept --auditors one-shot,likelihood-ratio --delta 1e-6
+      record a run, then audit it again with other auditors and settings
 """
 
 
@@ -67,19 +72,23 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", help="show Flower's log too")
     groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
     for spec in fields(Config):
-        meta = spec.metadata
-        options: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": kebab(spec.name)}
-        text = meta["help"]
-        kind = type(spec.default)
-        if kind is bool:
-            options |= {"action": argparse.BooleanOptionalAction}
-        else:
-            # Choices and ranges are checked by Config, so that TOML gets the same messages.
-            names = "|".join(meta["choices"]) or meta["metavar"]
-            options |= {"type": kind, "metavar": names or {int: "N", float: "X"}[kind]}
-        if kind is not bool and spec.default != "":
+        text = spec.metadata["help"]
+        if type(spec.default) is not bool and spec.default != "":
             text += f" (default: {spec.default})"
-        groups[meta["group"]].add_argument(f"--{kebab(spec.name)}", help=text, **options)
+        add_setting(groups[spec.metadata["group"]], spec, text)
+
+
+def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) -> None:
+    """Add the option of one setting; it is in the result only if the user gives it."""
+    kind, meta = type(spec.default), spec.metadata
+    options: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": kebab(spec.name)}
+    if kind is bool:
+        options |= {"action": argparse.BooleanOptionalAction}
+    else:
+        # Choices and ranges are checked by Config, so that TOML gets the same messages.
+        names = "|".join(meta["choices"]) or meta["metavar"]
+        options |= {"type": kind, "metavar": names or {int: "N", float: "X"}[kind]}
+    group.add_argument(f"--{kebab(spec.name)}", help=text, **options)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -106,4 +106,12 @@ class AuditSettings:
         group="audit",
         low=-1,
     )
+    mi_over_rounds: int = setting(
+        0,
+        "pairs of draws that share a client's data, in each round that mutual-information audits, "
+        "for what all rounds together reveal about the data; 0 = off",
+        group="audit",
+        low=0,
+        high=1_000_000,
+    )
     delta: float = setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)

@@ -39,6 +39,19 @@ def check_together(config: Settings) -> None:
         raise out_of_range("sample", "at least 2 for the auditor span", config.sample)
     if config.membership_shadows == 1:
         raise out_of_range("membership-shadows", "0, or at least 2 to know their spread", 1)
+    _check_over_rounds(config)
+
+
+def _check_over_rounds(config: Settings) -> None:
+    """Data that are kept over rounds must be random, and somebody must look."""
+    if not config.mi_over_rounds:
+        return
+    if "mutual-information" not in config.auditor_names:
+        allowed = "0 without the auditor mutual-information"
+        raise out_of_range("mi-over-rounds", allowed, config.mi_over_rounds)
+    if config.game not in ("independent", "independent-held-out"):
+        allowed = f"0 in the game {config.game}, in which data are known or shared; try --lrt-game "
+        raise out_of_range("mi-over-rounds", f"{allowed}independent", config.mi_over_rounds)
 
 
 def _check_noise(config: Settings) -> None:

@@ -26,6 +26,7 @@ AUDITORS: Final = (
     "membership",
     "inversion",
     "span",
+    "recorder",
     "none",
 )
 GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")

@@ -72,6 +72,10 @@ class RaySampler(Sampling):
     def chunk(self) -> int:
         return self._sampler.chunk
 
+    def keeping(self, stream: Stream) -> RaySampler:
+        """Return the sampler whose clients hold, in draw t of any call, what this stream says."""
+        return self.around(self._sampler.keeping(stream))
+
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> RaySampler:
         """Return the sampler of the others when `client` held what it held in these draws."""
         return self.around(self._sampler.apart(client, stream, draws))

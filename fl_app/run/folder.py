@@ -14,7 +14,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run import checkpoint
 
 # Settings that say where a run finds things, not what it does.
-_MAY_CHANGE = ("data-dir", "download", "engine", "ray-address", "ledger", "budget", "over-budget")
+MAY_CHANGE = ("data-dir", "download", "engine", "ray-address", "ledger", "budget", "over-budget")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class RunFolder:
             raise ConfigError(f"resume needs a checkpoint of a run, but {self.checkpoint} is none")
         ours = self.config.to_mapping()
         changed = [
-            k for k, v in ours.items() if k not in _MAY_CHANGE and state["config"].get(k) != v
+            k for k, v in ours.items() if k not in MAY_CHANGE and state["config"].get(k) != v
         ]
         if changed:
             raise ConfigError(

@@ -39,6 +39,17 @@ class Progress:
         self.say(f"auditors: {auditors}; engine {config.engine}, seed {config.seed}")
         if rounds_done:
             self.say(f"resuming after round {rounds_done} of {config.rounds}")
+        self._count(config.rounds, rounds_done)
+
+    def begin_replay(self, source: str, auditors: Sequence[str], dim: int, rounds: int) -> None:
+        """Say which recorded run is about to be audited again."""
+        self.say(f"replay of {source}: {rounds} rounds of {dim:,} parameters; nothing is trained")
+        self.say(f"auditors: {', '.join(auditors)}")
+        self._count(rounds, 0)
+
+    def _count(self, rounds: int, done: int) -> None:
+        """Show a bar of the rounds, in a terminal."""
+        self._total = rounds
         if self._console.is_terminal:
             self._bar = Bar(
                 TextColumn("rounds"),
@@ -50,11 +61,8 @@ class Progress:
                 console=self._console,
                 speed_estimate_period=math.inf,  # a round may take minutes, and the next seconds
             )
-            self._task = self._bar.add_task(
-                "rounds", total=config.rounds, completed=rounds_done, audit=""
-            )
+            self._task = self._bar.add_task("rounds", total=rounds, completed=done, audit="")
             self._bar.start()
-        self._total = config.rounds
 
     def round(self, line: RoundLine) -> None:
         """Show a finished round."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +23,8 @@ from leakmeter.auditors import (
     check_auditor,
     replay,
 )
+from leakmeter.auditors.auditor import Project, UnableError
+from leakmeter.auditors.replay_log import Recording
 
 if TYPE_CHECKING:
     from tests.helpers.federation import Federation
@@ -68,7 +72,9 @@ def test_a_replay_finds_what_the_run_has_found(
 
     fed = federation(8)
     strategy = Audited(
-        FedAvg(fraction_evaluate=0.0), auditors=[shots(), AggregateRecorder(tmp_path / "kept")]
+        FedAvg(fraction_evaluate=0.0),
+        auditors=[shots(), AggregateRecorder(tmp_path / "kept")],
+        sends="models",
     )
     strategy.start(fed.grid, fed.arrays(), num_rounds=ROUNDS)
     assert strategy.failures == []
@@ -79,9 +85,11 @@ def test_a_replay_finds_what_the_run_has_found(
     # Another look at the same run: same canaries, another question.
     asked = replay(tmp_path / "kept", [shots(delta=1e-3, confidence=0.5)])
     assert {f.delta for f in asked if f.quantity == "epsilon"} == {1e-3}
-    # Canaries of another seed have not been played.
-    strangers = replay(tmp_path / "kept", [shots(seed=4)])
-    assert {f.value for f in strangers if f.quantity == "canaries"} == {0.0}
+    # Canaries of another seed, or of another plan, have not been played.
+    with pytest.raises(ValueError, match="canaries of another seed than one-shot looks for"):
+        replay(tmp_path / "kept", [shots(seed=4)])
+    with pytest.raises(ValueError, match=r"round \d of the recording has other canaries"):
+        replay(tmp_path / "kept", [shots(seats=3)])
     (said,) = (f for f in strategy.findings() if f.auditor == "recorder")
     assert (said.value, said.kind) == (ROUNDS, "diagnostic")
 
@@ -121,27 +129,121 @@ def test_short_numbers_take_half_the_room(tmp_path: Path) -> None:
     assert sizes[1] < 0.55 * sizes[0]
 
 
-@pytest.mark.parametrize("field", ["replies", "truth"])
-def test_auditors_that_read_what_was_not_kept_are_refused(field: str, tmp_path: Path) -> None:
+def test_auditors_that_read_what_was_not_kept_are_refused(tmp_path: Path) -> None:
     class Curious(Auditor):
         name = "curious"
-        reads = frozenset({"sent", field})
+        reads = frozenset({"sent", "truth"})
+
+    class Frugal(Curious):
+        optional = {"truth": "a label"}  # noqa: RUF012
 
     record(tmp_path)
-    with pytest.raises(ValueError, match=f"curious must read only .* reads .*{field}"):
+    with pytest.raises(ValueError, match="curious reads truth, which a recording does not have"):
         replay(tmp_path, [Curious()])
+    replay(tmp_path, [Frugal()])
+    assert Recording.open(tmp_path).check(Frugal()) == [
+        "the recording has no truth: a label is left out"
+    ]
+
+
+def test_who_replied_is_kept_but_not_what_they_sent(tmp_path: Path) -> None:
+    recorder = AggregateRecorder(tmp_path)
+    recorder.begin(128, 1)
+    recorder.observe(replace(view(1), replies={7: np.ones(128), 2: np.ones(128)}))
+    collector = Collector()
+    replay(tmp_path, [collector])
+    replies = collector.views[0].replies
+    assert (set(replies), len(replies), 7 in replies, 3 in replies) == ({2, 7}, 2, True, False)
+    with pytest.raises(UnableError, match="no single updates"):
+        replies[7]
+    assert replies.get(3) is None
+
+
+def test_a_recording_of_an_earlier_release_is_named(tmp_path: Path) -> None:
+    class Counting(Collector):
+        name = "counting"
+        reads = frozenset({"replies"})
+
+    record(tmp_path)
+    path = tmp_path / "round-000001.npz"
+    with np.load(path) as file:
+        arrays = dict(file)
+    about = json.loads(str(arrays.pop("about")))
+    del about["replies"]
+    np.savez(path, about=np.array(json.dumps(about)), **arrays)
+    replay(tmp_path, [Collector()])
+    with pytest.raises(ValueError, match=r"counting reads replies, which .*round-000001\.npz"):
+        replay(tmp_path, [Counting()])
+
+
+def test_a_recording_without_canaries_cannot_be_searched_for_them(tmp_path: Path) -> None:
+    record(tmp_path)
+    with pytest.raises(ValueError, match="one-shot looks for canaries, and the recording has none"):
+        replay(tmp_path, [shots()])
+
+
+def test_without_a_folder_of_its_own_it_writes_into_that_of_the_run(
+    federation: type[Federation], tmp_path: Path
+) -> None:
+    from flwr.serverapp.strategy import FedAvg
+
+    fed = federation(3)
+    recorders = [AggregateRecorder(), AggregateRecorder()]
+    for recorder, out in zip(recorders, (tmp_path / "run", None), strict=True):
+        strategy = Audited(FedAvg(fraction_evaluate=0.0), auditors=[recorder], out=out)
+        strategy.start(fed.grid, fed.arrays(), num_rounds=2)
+        assert len(strategy.failures) == (out is None)
+    assert "no folder to record to: give the run one with Audited" in strategy.failures[0]
+    assert len(Recording.open(tmp_path / "run" / "recording").rounds) == 2
+
+
+def test_a_large_recording_is_announced_and_one_without_room_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = AggregateRecorder(tmp_path)
+    recorder.begin(10**6, 1000)
+    assert recorder.limits(Project(dim=1000, num_rounds=10)) == ()
+    (said,) = recorder.limits(Project(dim=10**6, num_rounds=100))
+    assert "up to 2.4 GB of disk: 100 rounds of 1,000,000 parameters" in said
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
+    with pytest.raises(UnableError, match=r"needs up to 2.4 GB in .* 1.0 GB free: make room"):
+        recorder.limits(Project(dim=10**6, num_rounds=100))
 
 
 def test_a_missing_round_is_named(tmp_path: Path) -> None:
     record(tmp_path)
     (tmp_path / "round-000002.npz").unlink()
-    with pytest.raises(ValueError, match=r"must hold all 4 rounds, lacks round-000002\.npz"):
+    with pytest.raises(ValueError, match=r"must hold every round .* lacks round-000002\.npz"):
         replay(tmp_path, [Collector()])
 
 
 def test_a_run_that_was_broken_off_is_named(tmp_path: Path) -> None:
     record(tmp_path, rounds=3)
-    with pytest.raises(ValueError, match=r"lacks round-000004\.npz"):
+    with pytest.raises(ValueError, match=r"all 4 rounds, lacks round-000004\.npz: resume the run"):
+        replay(tmp_path, [Collector()])
+    collector = Collector()
+    replay(tmp_path, [collector], partial=True)
+    assert [v.server_round for v in collector.views] == [1, 2, 3]
+
+
+def test_a_vector_of_another_dimension_is_named(tmp_path: Path) -> None:
+    record(tmp_path)
+    path = tmp_path / "round-000003.npz"
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **{**arrays, "released": np.zeros(5)})
+    with pytest.raises(ValueError, match=r"released in .*round-000003\.npz must have 128 numbers"):
+        replay(tmp_path, [Collector()])
+
+
+def test_a_round_without_a_field_is_named(tmp_path: Path) -> None:
+    record(tmp_path)
+    path = tmp_path / "round-000003.npz"
+    with np.load(path) as file:
+        arrays = dict(file)
+    del arrays["sent"]
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=r"round-000003\.npz .* got no field sent: copy it again"):
         replay(tmp_path, [Collector()])
 
 
@@ -151,7 +253,7 @@ def test_a_folder_without_a_plan_is_named(text: str | None, tmp_path: Path) -> N
     (tmp_path / "plan.json").unlink()
     if text is not None:
         (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(ValueError, match=r"folder must hold plan\.json of a recorder, got"):
+    with pytest.raises(ValueError, match=r"folder must hold plan\.json of a recorder"):
         replay(tmp_path, [Collector()])
 
 
@@ -182,6 +284,7 @@ def test_a_new_run_leaves_nothing_of_an_old_one(tmp_path: Path) -> None:
         "dim": 128,
         "num_rounds": 4,
         "first_round": 1,
+        "about": {},
     }
 
 

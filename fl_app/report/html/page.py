@@ -18,7 +18,7 @@ from leakmeter.fl_app.report.html.style import STYLE
 from leakmeter.fl_app.report.html.table import tables
 from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.markup import Markup, joined, tag
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
 
 GENERATOR = "leakmeter report"
 _Section = tuple[str, str, list[Markup]]  # identifier, heading, content
@@ -123,6 +123,14 @@ def _lede(run: Run, *, many: bool) -> Markup:
     text = (f"{run.name}: " if many else "") + "; ".join(words) + "."
     verdict = overall(verdicts(run), run.warnings)
     pieces = [tag("p", text, class_="lede"), tag("p", tag("strong", verdict))]
+    if (source := config.get(REPLAY_OF)) is not None:
+        pieces.append(
+            tag(
+                "p",
+                "A replay: these auditors looked at the recorded rounds of ",
+                tag("code", str(source)),
+            )
+        )
     pieces += [tag("p", warning.text, class_="warn") for warning in run.warnings]
     if not run.is_finished:
         planned = run.config.get("rounds")

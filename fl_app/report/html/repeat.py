@@ -11,9 +11,10 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.report.markup import Markup, joined, tag
-from leakmeter.fl_app.report.read.run import Run
+from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
 
 _DEFAULTS = {kebab(spec.name): spec.default for spec in fields(Config)}
+_OF_AUDITS = {kebab(spec.name) for spec in fields(Config) if spec.metadata["group"] == "audit"}
 
 
 def _command(run: Run) -> str | None:
@@ -23,11 +24,15 @@ def _command(run: Run) -> str | None:
     """
     if not run.settings:
         return None
+    noted = {name: value for name, value in run.settings.items() if name != REPLAY_OF}
     try:
-        settings = Config.from_mapping(dict(run.settings)).to_mapping()
+        settings = Config.from_mapping(noted).to_mapping()
     except ConfigError:  # of another release
         return None
     words = ["python", "run_sim.py"]
+    if (source := run.settings.get(REPLAY_OF)) is not None:  # which has all but the audit's
+        words += ["replay", shlex.quote(str(source)), "--auditors", settings.pop("auditors")]
+        settings = {name: value for name, value in settings.items() if name in _OF_AUDITS}
     for name, value in settings.items():
         if value == _DEFAULTS[name] and name != "seed":
             continue

@@ -20,6 +20,7 @@ from leakmeter.fl_app.report.read.report import Line, Report, Round, read
 
 _DEEPEST = 100  # levels of lists and objects
 _LEVELS = f"with at most {_DEEPEST} levels of lists and objects in one another"
+REPLAY_OF = "replay-of"  # noted beside the settings: the folder of the recorded run
 # Settings that every run of our own command line notes.
 _OURS = {"dataset", "model", "algorithm", "secagg", "auditors", "engine"}
 

@@ -314,6 +314,24 @@ def test_noise_of_a_finish_has_its_std_and_does_not_depend_on_chunks_or_models()
 # The rest.
 
 
+@pytest.mark.parametrize("game", ["partition", "independent"])
+def test_kept_data_are_the_same_in_every_call_and_batches_are_not(game: str) -> None:
+    plain, kept = sampler(game), sampler(game).keeping(("data", 1))
+    streams = ("round", 1), ("round", 2)
+    held = [kept.held(2, stream, [4]).tolist() for stream in streams]
+    assert held[0] == held[1] != kept.held(2, streams[0], [5]).tolist()
+    assert plain.held(2, streams[0], [4]).tolist() != plain.held(2, streams[1], [4]).tolist()
+
+    def drawn(rule: UpdateRule) -> list[np.ndarray]:
+        of = sampler(game, rule).keeping(("data", 1))
+        return [np.concatenate(list(of.sample(MODEL, [2, 3], 4, stream))) for stream in streams]
+
+    first, second = drawn(FullBatchGD(lr=0.2, steps=1))  # nothing but the data is random
+    assert np.array_equal(first, second)
+    first, second = drawn(RULE)
+    assert not np.isclose(first, second).all(axis=-1).any()
+
+
 def test_a_rule_without_randomness_gives_equal_reruns() -> None:
     found = rows(sampler(rule=FullBatchGD(steps=2, lr=0.1)))
     np.testing.assert_array_equal(found, found[:1].repeat(5, axis=0))

@@ -1,0 +1,264 @@
+"""What the sums of all rounds together reveal about a client's data.
+
+Elkordy et al. (2023), arXiv:2208.02304, section 5.4 and Corollary 1. A client keeps its data D over
+its rounds, so later sums repeat part of what earlier ones revealed, and the sum over single rounds
+is too large. Ours differs from the paper in four points:
+1. The models are those of the real run. So the figure is I(D; A | models), with A the sums of the
+   client's rounds side by side, each along a few directions that were fixed on other draws.
+2. Draws come in pairs that share D and nothing else. With C the covariance of one client's updates
+   over its rounds and B the covariance of the two halves of a pair, B is the part that D explains.
+3. Clients are independent and alike, so the covariance of the sums needs no draws of sums: it is
+   Σ = n ∘ C, with n(t, s) the clients that take part in both round t and round s. The figure is
+   ½ ln|Σ| − ½ ln|Σ − B|. All errors are relative to it: with draws of sums they would be as large
+   as for a client that is alone.
+4. The same halves in shuffled pairs share nothing. They give the null band, and a figure inside it
+   cannot be told from zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from leakmeter.auditors._types import Floats, Vector, Watch
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.information.directions import leading_directions
+from leakmeter.auditors.information.figure import Information
+from leakmeter.auditors.rng import stream as numbers
+from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
+from leakmeter.auditors.sampling.row_store import RowStore
+
+LEAST_PAIRS = 20
+_SHUFFLES = 200  # behind the null band
+_GROUPS = 20  # of pairs, for the jackknife
+_ROOM = 2  # pairs for each number that is looked at
+
+
+@dataclass(frozen=True)
+class PairedDraws:
+    """Updates of one client in one round, in pairs that share its data.
+
+    Attributes:
+        server_round: Which round.
+        hidden: Clients in the sum that the observer does not know.
+        noise_std: Noise of the mechanism on each coordinate of the sum.
+        halves: Both halves of each pair along the directions, (2, pairs, directions).
+    """
+
+    server_round: int
+    hidden: tuple[int, ...]
+    noise_std: float
+    halves: Floats
+
+    def state(self) -> dict[str, Any]:
+        """Return JSON types and arrays only."""
+        return {
+            "server_round": self.server_round,
+            "hidden": list(self.hidden),
+            "noise_std": self.noise_std,
+            "halves": self.halves,
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Self:
+        """Return the draws whose `state` this is."""
+        return cls(
+            int(state["server_round"]),
+            tuple(int(client) for client in state["hidden"]),
+            float(state["noise_std"]),
+            np.asarray(state["halves"], dtype=np.float64),
+        )
+
+
+@dataclass(frozen=True)
+class OverRounds:
+    """What the rounds of a client reveal together.
+
+    Attributes:
+        figure: The information about its data.
+        null_band: In nats, 5 % and 95 % quantiles of the same figure for shuffled pairs.
+        is_told_from_zero: Whether the figure is above that band.
+        single_rounds: Sum of the figures of the single rounds, in nats.
+        rounds: How many rounds.
+    """
+
+    figure: Information
+    null_band: tuple[float, float]
+    is_told_from_zero: bool
+    single_rounds: float
+    rounds: int
+
+
+def directions_of(pairs: int, rounds: int, most: int | None) -> int:
+    """Return along how many directions each round is looked at, so that the draws suffice.
+
+    Raises:
+        ValueError: There are too few pairs for one direction per round.
+    """
+    least = max(LEAST_PAIRS, _ROOM * rounds)
+    if pairs < least:
+        raise ValueError(
+            f"pairs for the information over {rounds} audited rounds must be at least {least}, got "
+            f"{pairs}: take more pairs (--mi-over-rounds {least}), or audit fewer rounds"
+        )
+    return min(8 if most is None else most, pairs // (_ROOM * rounds))
+
+
+def draw_pairs(
+    sampler: UpdateSampler,
+    model: Vector,
+    client: int,
+    *,
+    pairs: int,
+    directions: int,
+    names: Stream,
+    server_round: int,
+    watch: Watch | None = None,
+) -> Floats | None:
+    """Return a client's updates in pairs that share its data, (2, pairs, directions).
+
+    Draw m of every round has the same data: it comes from a stream that does not name the round.
+
+    Args:
+        sampler: Of the round.
+        model: That the client receives.
+        client: Who.
+        pairs: How many.
+        directions: Along how many directions, fixed on draws of their own.
+        names: Names the randomness.
+        server_round: Which round.
+        watch: Told of the progress.
+
+    Returns:
+        None if the sampler cannot keep a client's data.
+
+    Raises:
+        ConstantUpdatesError: No update varies.
+    """
+    kept = sampler.keeping((*names, "data"))
+    if kept is None:
+        return None
+    fit = 3 * directions + 2
+    rows = RowStore(fit, model.size)
+    for row in finite(sampler.updates(model, [client], fit, (*names, server_round, "directions"))):
+        rows.add(row)
+    along = leading_directions(rows, fit, directions).directions
+    halves = []
+    for half in range(2):
+        if watch is not None:
+            watch("pairs of draws", half / 2)
+        drawn = kept.sample(model, [client], pairs, (*names, server_round, half), project=along)
+        halves.append(np.concatenate(list(finite(drawn)))[:, 0])
+    return np.stack(halves).astype(np.float64)
+
+
+def over_rounds(drawn: Sequence[PairedDraws], client: int, seed: int) -> OverRounds | None:
+    """Return what the rounds of a client reveal about its data; None if it was in none.
+
+    Args:
+        drawn: The audited rounds.
+        client: Who; only the rounds that it takes part in count.
+        seed: Of the shuffles.
+    """
+    rounds = [one for one in drawn if client in one.hidden]
+    if not rounds:
+        return None
+    joint = _Joint.of(rounds)
+    nats = joint.information()
+    rng = numbers(seed, "over-rounds", "null")
+    null = [joint.information(rng.permutation(joint.pairs)) for _ in range(_SHUFFLES)]
+    low, high = np.quantile(null, (0.05, 0.95))
+    told = nats > float(high)
+    rule = (
+        f"what the sums of {len(rounds)} audited rounds together reveal about one client's data, "
+        f"at the models of the run: ½ log₂|Σ| − ½ log₂|Σ − B| along {joint.numbers} directions in "
+        "all"
+    )
+    figure = Information(
+        nats=max(nats, 0.0),
+        kind="approximation",
+        rule=rule if told else f"{rule}; cannot be told from zero with so few draws",
+        std_error=joint.std_error(),
+        rank=joint.numbers,
+        sample_sizes={"pairs of draws": joint.pairs, "audited rounds": len(rounds)},
+        assumptions=(Assumption.ALIKE_GAUSSIAN_UPDATES, Assumption.MODELS_AS_SENT),
+    )
+    return OverRounds(
+        figure,
+        (max(float(low), 0.0), max(float(high), 0.0)),
+        told,
+        math.fsum(max(_Joint.of([one]).information(), 0.0) for one in rounds),
+        len(rounds),
+    )
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """The draws of several rounds side by side.
+
+    Attributes:
+        halves: Both halves of each pair around their mean, (2, pairs, numbers).
+        together: Clients that take part in the rounds of each two numbers, (numbers, numbers).
+        noise: Variance of the noise on each number, (numbers,).
+    """
+
+    halves: Floats
+    together: Floats
+    noise: Vector
+
+    @classmethod
+    def of(cls, rounds: Sequence[PairedDraws]) -> _Joint:
+        halves = np.concatenate([one.halves for one in rounds], axis=2)
+        which = np.repeat(np.arange(len(rounds)), [one.halves.shape[2] for one in rounds])
+        counts = np.array(
+            [[len(set(a.hidden) & set(b.hidden)) for b in rounds] for a in rounds], dtype=np.float64
+        )
+        noise = np.array([one.noise_std**2 for one in rounds])[which]
+        centred = halves - halves.mean(axis=(0, 1))
+        return cls(centred, counts[np.ix_(which, which)], noise)
+
+    @property
+    def pairs(self) -> int:
+        return len(self.halves[0])
+
+    @property
+    def numbers(self) -> int:
+        return len(self.noise)
+
+    def information(self, order: Any = None) -> float:
+        """Return the figure in nats, perhaps with the second halves in another order.
+
+        Σ − B = (n − 1) ∘ C + (C − B), and C − B is the scatter of the differences of a pair: both
+        parts have no negative eigenvalue, whatever the draws.
+        """
+        first, second = self.halves[0], self.halves[1] if order is None else self.halves[1][order]
+        scale = 2 * (len(first) - 1)
+        total = (first.T @ first + second.T @ second) / scale  # C, (numbers, numbers)
+        apart = (first - second).T @ (first - second) / scale  # C − B
+        noise = np.diag(self.noise)
+        seen = _log_det(self.together * total + noise)
+        given = _log_det((self.together - 1) * total + apart + noise)
+        if math.isinf(seen) and math.isinf(given):
+            return 0.0  # nothing varies in some direction, neither does it reveal anything
+        return 0.5 * (seen - given)
+
+    def std_error(self) -> float | None:
+        """Return the jackknife's standard error, leaving out groups of pairs."""
+        found = [one.information() for one in self._without_groups()]
+        if not np.isfinite(found).all():
+            return None
+        return math.sqrt((len(found) - 1) * float(np.var(found)))
+
+    def _without_groups(self) -> Iterator[_Joint]:
+        for group in np.array_split(np.arange(self.pairs), _GROUPS):
+            rest = np.delete(self.halves, group, axis=1)
+            yield _Joint(rest - rest.mean(axis=(0, 1)), self.together, self.noise)
+
+
+def _log_det(matrix: Floats) -> float:
+    sign, value = np.linalg.slogdet(matrix)
+    return float(value) if sign > 0 else -math.inf

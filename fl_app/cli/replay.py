@@ -1,0 +1,68 @@
+"""`leakmeter replay`: audit a recorded run again, without training, with other settings."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+
+from leakmeter.fl_app.cli.run import add_setting
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.field import kebab
+
+_DESCRIPTION = """\
+Audits a recorded run again, without training: with other auditors, or other settings of theirs. The
+run must have been recorded with --auditors ...,recorder. Same settings give the same findings.
+Settings that are not given are those of the recorded run.
+"""
+_EPILOG = """\
+Settings of the training and the canaries are those of the recorded run and cannot be changed.
+An interrupted run is audited as far as it was recorded.
+"""
+# Where the data are; everything else that is not about audits belongs to the recorded run.
+_ELSEWHERE = ("data-dir", "download")
+
+
+def set_up(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.description, parser.epilog = _DESCRIPTION, _EPILOG
+    parser.set_defaults(call=replay)
+    parser.add_argument("run", metavar="RUN", help="folder of a recorded run, or its recording")
+    parser.add_argument(
+        "--out", metavar="DIR", help="new folder for the results (default: <RUN>-replay)"
+    )
+    parser.add_argument("--verbose", action="store_true", help="show Flower's log too")
+    group = parser.add_argument_group("Audit")
+    for spec in fields(Config):
+        is_ours = spec.metadata["group"] == "audit" or kebab(spec.name) in _ELSEWHERE
+        # The others are known too, so that giving one is refused with the reason.
+        add_setting(group, spec, spec.metadata["help"] if is_ours else argparse.SUPPRESS)
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Audit the recorded run and print where the results are."""
+    import logging
+
+    from leakmeter.fl_app.report import leave_page
+    from leakmeter.fl_app.run.progress import Progress
+    from leakmeter.fl_app.run.recorded import open_recorded
+    from leakmeter.fl_app.run.replay import audit_again, new_folder
+
+    # After these imports: Flower sets its own level when it is imported.
+    logging.getLogger("flwr").setLevel(logging.INFO if arguments.verbose else logging.WARNING)
+    known = {kebab(spec.name) for spec in fields(Config)}
+    given = {name: value for name, value in vars(arguments).items() if name in known}
+    recorded = open_recorded(Path(arguments.run))
+    config = recorded.settings(given)
+    progress = Progress()
+    out = new_folder(Path(arguments.out) if arguments.out else None, recorded.run)
+    try:
+        outcome = audit_again(recorded, config, out, progress)
+    except KeyboardInterrupt:
+        progress.stop()
+        progress.say("interrupted; a replay cannot be resumed, start it again")
+        return 130
+    progress.summary(outcome.findings, outcome.failures, outcome.limitations, outcome.warnings)
+    has_page = leave_page(out, progress.say)
+    progress.say(f"report: {out / 'report.json'}")
+    return 1 if outcome.failures or not has_page else 0

@@ -1,0 +1,293 @@
+"""`leakmeter replay`: a recorded run, audited again, says the same, and mistakes are named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakmeter.auditors.auditor import Auditor
+from leakmeter.fl_app.build import audit
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.report.read.run import read_run
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.launch import launch
+from leakmeter.fl_app.run.progress import Progress
+from tests.fl_app.cli.test_main import refused
+from tests.fl_app.run.test_resume import Dying
+
+QUICK = ("--lrt-fit", "20", "--lrt-candidates", "4", "--lrt-trials", "20", "--mi-draws", "6")
+ALL = "one-shot,likelihood-ratio,mutual-information"
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def kept(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a whole run that was recorded."""
+    path = tmp_path_factory.mktemp("runs") / "kept"
+    names = ("--auditors", f"{ALL},recorder")
+    assert main([*tiny, *QUICK, *names, "--mi-rank", "3", "--out", str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def run(kept: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may damage."""
+    return Path(shutil.copytree(kept, tmp_path / "run"))
+
+
+def findings(folder: Path, *without: str) -> list[dict[str, Any]]:
+    report = json.loads((folder / "report.json").read_text())
+    return [f for f in report["findings"] if not {f["auditor"], f["quantity"]} & set(without)]
+
+
+def test_the_same_settings_find_the_same_to_the_last_digit(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(run)]) == 0
+    again = run.with_name("run-replay")
+    assert findings(again) == findings(run, "recorder", "guess")
+    printed = capsys.readouterr().out
+    assert f"replay of {run}: 4 rounds of 210 parameters; nothing is trained" in printed
+    assert "the recording has no truth: the guess about the sum" in printed
+    was, now = (json.loads((folder / "report.json").read_text()) for folder in (run, again))
+    assert was["rounds"] == now["rounds"]
+    assert was["warnings"] == now["warnings"]
+    assert now["config"]["replay-of"] == str(run)
+    assert now["limitations"][0]["text"].startswith("These auditors looked at the recorded r")
+    page = (again / "report.html").read_text()
+    assert "A replay: these auditors looked at the recorded rounds of" in page
+    assert f"run_sim.py replay {run} --auditors {ALL}" in page
+    # A second one takes the next free name.
+    assert main(["replay", str(run / "recording"), "--auditors", "one-shot"]) == 0
+    assert read_run(run.with_name("run-replay-2")).is_finished
+
+
+def test_other_settings_and_auditors_look_at_the_same_run(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "else"
+    names = ("--auditors", "one-shot", "--delta", "1e-3")
+    assert main(["replay", str(run), *names, "--out", str(out)]) == 0
+    assert {f["delta"] for f in findings(out) if f["quantity"] == "epsilon"} == {1e-3}
+    # The auditors of a run that had canary seats, without those who look for them.
+    more = ("--auditors", "mutual-information", "--mi-rank", "2", "--mi-every", "0")
+    assert main(["replay", str(run), *more, "--out", str(tmp_path / "mi")]) == 0
+    (first, *_) = findings(tmp_path / "mi")
+    assert (first["facts"]["directions"], first["server_round"]) == (2, 1)
+
+
+def test_information_over_all_rounds_is_found_in_a_run_and_in_its_replay(
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, again = tmp_path / "over", tmp_path / "again"
+    pairs = ("--mi-rank", "2", "--mi-over-rounds", "40")
+    names = ("--auditors", "mutual-information,recorder")
+    assert main([*tiny, *pairs, *names, "--rounds", "2", "--out", str(out)]) == 0
+    (found,) = (f for f in findings(out) if f["quantity"].startswith("information about the data"))
+    assert (found["auditor"], found["server_round"]) == ("mutual-information", None)
+    assert isinstance(found["facts"]["told_from_zero"], bool)
+    assert "information about the data over all rounds" in capsys.readouterr().out
+    assert main(["replay", str(out), "--out", str(again)]) == 0
+    assert found in findings(again)
+    more = ["replay", str(out), "--mi-over-rounds"]
+    assert "audited rounds must be at least 20, got 3" in refused([*more, "3"], capsys)
+    said = refused([*more, "40", "--lrt-game", "partition"], capsys)
+    assert "mi-over-rounds must be 0 in the game partition, in which data are known or" in said
+    said = refused([*tiny, "--auditors", "none", "--mi-over-rounds", "40"], capsys)
+    assert "mi-over-rounds must be 0 without the auditor mutual-information, got 40" in said
+
+
+def test_who_took_part_is_as_in_the_run_whoever_looks(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cohorts = []
+
+    class Looking(Auditor):
+        name = "mutual-information"
+
+        def __init__(self, config: Any) -> None:
+            cohorts.append(config.cohort)
+
+    monkeypatch.setitem(audit._MAKERS, "mutual-information", lambda c, _: Looking(c))
+    assert main(["replay", str(run), "--auditors", "mutual-information"]) == 0
+    assert cohorts == [5]
+
+
+def test_an_interrupted_run_is_audited_as_far_as_it_went(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "report.json").unlink()
+    (run / "recording" / "round-000004.npz").unlink()
+    out = tmp_path / "part"
+    assert main(["replay", str(run), "--auditors", "one-shot", "--out", str(out)]) == 0
+    assert "3 of 4 planned rounds are audited" in " ".join(capsys.readouterr().out.split())
+    assert [r["server_round"] for r in json.loads((out / "report.json").read_text())["rounds"]] == [
+        1,
+        2,
+        3,
+    ]
+
+
+def test_a_recording_is_enough(run: Path, tmp_path: Path) -> None:
+    alone = Path(shutil.copytree(run / "recording", tmp_path / "alone"))
+    assert main(["replay", str(alone), "--auditors", "one-shot"]) == 0
+    found = findings(tmp_path / "alone-replay")
+    assert found == [f for f in findings(run) if f["auditor"] == "one-shot"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seed", "5"], "the recording has data and canaries of seed 0, got --seed 5"),
+        (["--canary-seats", "1"], "the recording has canaries of canary-seats 2, got --canary-"),
+        (["--canaries", "4"], "the recording has canaries of canaries 0, got --canaries 4"),
+        (["--lr", "0.5"], "--lr is not a setting of audits: the recorded run has lr = "),
+        (["--engine", "ray"], "--engine is not a setting of audits: the recorded run has engine"),
+        (["--auditors", "recorder"], "auditors must be others than recorder in a replay"),
+        (["--auditors", "none"], "auditors must name at least one for a replay, got none"),
+        (["--auditors", "one-shoot"], "auditors must be one of one-shot, "),
+        (["--auditors", "record-likelihood-ratio"], "noise must be wfna with the auditor record"),
+        (["--mi-draws", "1"], "mi-draws must be at least 4, got 1"),
+        (["--lrt-trails", "1"], "unknown option --lrt-trails; did you mean --lrt-trials?"),
+        (["--out", "run"], "out must be a new or empty folder, got "),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_line_with_code_2(
+    arguments: list[str], message: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refused(["replay", str(run), *arguments], capsys)
+
+
+def test_what_was_not_recorded_is_named(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Span(Auditor):
+        name = "mutual-information"
+        reads = frozenset({"truth"})
+
+    monkeypatch.setitem(audit._MAKERS, "mutual-information", lambda *_: Span())
+    said = refused(["replay", str(run), "--auditors", "mutual-information"], capsys)
+    assert "mutual-information reads truth, which a recording does not have" in said
+    assert "Use mutual-information while the run is going on" in said
+
+
+def test_damage_is_named_with_its_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    third, plan = run / "recording" / "round-000003.npz", run / "recording" / "plan.json"
+    replay = ["replay", str(run), "--auditors", "one-shot"]
+    whole = third.read_bytes()
+    third.write_bytes(whole[:200])
+    assert "round-000003.npz must be a round of a recorder" in refused(replay, capsys)
+    third.write_bytes(whole.replace(whole[-2000:-1990], b"0123456789"))
+    assert "round-000003.npz must be a round of a recorder" in refused(replay, capsys)
+    third.unlink()
+    assert "lacks round-000003.npz: copy it" in refused(replay, capsys)
+    third.write_bytes(whole)
+    with np.load(third) as file:
+        arrays = dict(file)
+    np.savez(third, **{**arrays, "sent": np.zeros(3)})
+    assert "sent in " in (said := refused(replay, capsys))
+    assert "round-000003.npz must have 210 numbers, got (3,)" in said
+    third.write_bytes(whole)
+    (run / "recording" / "round-000004.npz").rename(run / "kept")
+    assert "must hold all 4 rounds of the finished run, lacks round-0" in refused(replay, capsys)
+    (run / "kept").rename(run / "recording" / "round-000004.npz")
+    noted = json.loads(plan.read_text())
+    plan.write_text(json.dumps({**noted, "dim": 7}))
+    assert "must be of a model with 210 parameters (synthetic, linear), got dim 7" in refused(
+        replay, capsys
+    )
+    plan.write_text("{}")
+    assert "must hold plan.json of a recorder with dim and num_rounds" in refused(replay, capsys)
+    shutil.rmtree(run / "recording")
+    said = refused(replay, capsys)
+    assert "RUN must be a recorded run with recording/plan.json, got " in said
+
+
+def test_settings_that_were_changed_since_are_named(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replay, toml = ["replay", str(run), "--auditors", "one-shot"], run / "config.toml"
+    text = toml.read_text()
+    toml.write_text(text.replace("seed = 0", "seed = 3"))
+    assert "config.toml has seed = 3, but the recording is of a run with seed = 0" in refused(
+        replay, capsys
+    )
+    toml.write_text(text.replace("lrt-trials = 20", "lrt-trials = 30"))  # of an audit
+    assert main(replay) == 0
+    plan = run / "recording" / "plan.json"
+    noted = json.loads(plan.read_text())
+    plan.write_text(json.dumps({**noted, "about": {}}))
+    toml.unlink()
+    assert "call leakmeter.replay(folder, auditors) in Python" in refused(replay, capsys)
+
+
+def test_a_deployment_is_searched_for_canaries_only(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = run / "recording" / "plan.json"
+    noted = json.loads(plan.read_text())
+    plan.write_text(json.dumps({**noted, "about": {**noted["about"], "deployed": True}}))
+    said = refused(["replay", str(run)], capsys)
+    assert "auditors must be one-shot or recorder or none in a deployment" in said
+    assert main(["replay", str(run), "--auditors", "one-shot"]) == 0
+
+
+def test_a_run_without_canaries_cannot_be_searched_for_them(
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plain"
+    assert main([*tiny, "--rounds", "1", "--auditors", "recorder", "--out", str(out)]) == 0
+    (found,) = (f for f in findings(out) if f["auditor"] == "recorder")
+    assert (found["value"], found["kind"]) == (1.0, "diagnostic")
+    assert "recorder: 1 round kept" in capsys.readouterr().out
+    said = refused(["replay", str(out), "--auditors", "one-shot"], capsys)
+    assert "one-shot looks for canaries, and the recorded run has played none" in said
+
+
+def test_a_run_that_was_cut_off_and_resumed_is_recorded_as_a_whole_one(
+    tiny_config: Config, tmp_path: Path
+) -> None:
+    config = replace(tiny_config, auditors="one-shot,recorder", rounds=3)
+    launch(RunFolder.create(tmp_path / "whole", config), Progress())
+    cut = RunFolder.create(tmp_path / "cut", config)
+    with pytest.raises(KeyboardInterrupt):
+        launch(cut, Dying(2))
+    assert main(["--resume", str(cut.path)]) == 0
+    whole, again = (findings(tmp_path / name) for name in ("whole", "cut"))
+    assert whole == again
+    for name in ("plan.json", "round-000001.npz", "round-000002.npz", "round-000003.npz"):
+        recorded = [tmp_path / run / "recording" / name for run in ("whole", "cut")]
+        assert recorded[0].read_bytes() == recorded[1].read_bytes(), name
+
+
+@pytest.mark.slow
+def test_records_are_audited_again_with_the_cohorts_of_the_run(
+    tiny: list[str], tmp_path: Path
+) -> None:
+    out, again = tmp_path / "filled", tmp_path / "again"
+    noise = [
+        "--noise",
+        "wfna",
+        "--wfna-floor",
+        "1e-4",
+        "--clip-norm",
+        "1",
+        "--algorithm",
+        "fedsgd",
+        "--lrt-every",
+        "0",
+    ]
+    names = ("--auditors", "one-shot,record-likelihood-ratio,recorder", "--rounds", "2")
+    assert main([*tiny, *noise, *names, "--out", str(out)]) == 0
+    only = ("--auditors", "record-likelihood-ratio")  # without the canary seats of the run
+    assert main(["replay", str(out), *only, "--out", str(again)]) == 0
+    assert findings(again) == findings(out, "recorder", "one-shot")
