@@ -163,7 +163,7 @@ def test_only_records_of_honest_clients_that_answered_have_trained() -> None:
 
 
 def test_losses_are_those_of_records_that_trained_and_of_the_test_part() -> None:
-    config = config_of("membership")
+    config = config_of("membership", membership_shadows=0)
     known, task = _records(config), load_task(config)
     uses = np.zeros(5, dtype=np.int64)
     uses[[1, 4]] = 1
