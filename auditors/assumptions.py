@@ -60,6 +60,8 @@ class Assumption(StrEnum):
     RANDOM_BATCH_ONLY = "random-batch-only"
     NOTHING_ELSE_RANDOM = "nothing-else-random"
     ALL_COORDINATES_VARY = "all-coordinates-vary"
+    POOLED_CLIENTS = "pooled-clients"
+    INDEPENDENT_CLIENTS = "independent-clients"
     # Noise and accounting
     EQUAL_WEIGHTS = "equal-weights"
     REAL_GAUSSIAN = "real-gaussian"
@@ -140,6 +142,10 @@ _SENTENCES: Final[dict[Assumption, str]] = {
         "into batches"
     ),
     _A.ALL_COORDINATES_VARY: "updates vary in every coordinate that is not fixed by the others",
+    _A.POOLED_CLIENTS: (
+        "clients are alike: their pairs are pooled, and the figure is too low where they differ"
+    ),
+    _A.INDEPENDENT_CLIENTS: "clients draw independently, so that their draws can be recombined",
     _A.EQUAL_WEIGHTS: (
         "every client has weight 1 and clips to the stated norm; sums are divided by a public "
         "number"
@@ -206,6 +212,7 @@ _CONDITIONS: Final = frozenset(
         _A.WHITENED_INDEPENDENT,
         _A.WHITENED_LOG_CONCAVE,
         _A.ALL_COORDINATES_VARY,
+        _A.POOLED_CLIENTS,
         _A.COARSE_ROUNDING,
     }
 )

@@ -30,7 +30,7 @@ def check_together(config: Settings) -> None:
         _check_trials(config)
     if "mutual-information" in config.auditor_names and config.mi_target >= config.clients:
         raise out_of_range("mi-target", f"below clients = {config.clients}", config.mi_target)
-    if {"likelihood-ratio", "mutual-information"} & set(config.auditor_names):
+    if {"likelihood-ratio", "mutual-information", "mine"} & set(config.auditor_names):
         _check_game(config)
 
 

@@ -22,6 +22,7 @@ AUDITORS: Final = (
     "likelihood-ratio",
     "mutual-information",
     "record-likelihood-ratio",
+    "mine",
     "none",
 )
 GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")
