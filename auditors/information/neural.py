@@ -47,6 +47,7 @@ from leakmeter.auditors.information.theory import LimitOf
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.round_sum import check_sampler, fitting_sampler, noise_on_sum
 from leakmeter.auditors.sampling.row_store import check_room, file_bytes
+from leakmeter.auditors.wording import counted
 
 MOST_DIRECTIONS = 200  # from here on held-out critics find nothing, whatever there is
 _STREAM = "mutual-information"  # so that directions and draws are those of the log-det audit
@@ -264,8 +265,7 @@ def _figure(found: HeldOut, critics: Critics, clients: int, game: Game) -> Infor
     return Information(
         nats=found.mean,
         kind="estimate",
-        rule=f"MINE: held-out NWJ, mean of {critics.count} critics, {found.pairs} pairs of all "
-        "clients",
+        rule=f"held-out NWJ, mean of {critics.count} critics, pairs of all clients pooled",
         std_error=found.std_error,
         sample_sizes={"pairs": found.pairs, "clients": clients, "critics": critics.count},
         cap=found.cap,
@@ -305,10 +305,11 @@ class _Kept:
     def figure(self) -> Information:
         """Return the mean over the rounds. Each round is judged by itself: nothing is added up."""
         means, _, _, caps = np.array(self.values).T
+        rounds = counted(len(means), "audited round")
         return Information(
             nats=float(means.mean()),
             kind="estimate",
-            rule=f"MINE: held-out NWJ, mean over {len(means)} audited rounds, per round",
+            rule=f"held-out NWJ of critics per round, mean over {rounds}",
             std_error=self._error(),
             sample_sizes={"audited rounds": len(means)},
             cap=float(caps.mean()),

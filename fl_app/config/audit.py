@@ -33,9 +33,9 @@ class AuditSettings:
     lrt_game: str = setting(
         "auto",
         "what likelihood-ratio, mutual-information and mine resample: batches (rerun), who holds "
-        "which records (partition), or each client's records, drawn from all records (independent) or "
-        "from all but those of the client under attack (independent-held-out); auto = independent "
-        "(rerun with --partition natural)",
+        "which records (partition), or each client's records, drawn from all records "
+        "(independent) or from all but those of the client under attack (independent-held-out); "
+        "auto = independent (rerun with --partition natural)",
         group="audit",
         choices=GAMES,
     )
