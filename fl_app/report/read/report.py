@@ -112,6 +112,8 @@ def read(hint: Any, values: Any, where: str = "") -> Any:
     Raises:
         FormError: They have another form. The text names the place.
     """
+    if hint is Report and isinstance(values, dict):
+        values = {"schedules": [], **values}  # which earlier releases of this schema did not write
     found = form(hint).read(values, where)
     lines = values if isinstance(values, list) else [values]
     for i, line in enumerate(lines):

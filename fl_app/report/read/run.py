@@ -102,8 +102,7 @@ def _finished(folder: Path, path: Path) -> Run:
     schema = values.get("schema") if isinstance(values, dict) else None
     run = Run(name=folder.name, folder=folder)
     if schema == SCHEMA:
-        # Earlier releases wrote no schedules.
-        report: Report = _read(Report, {"schedules": [], **values}, path)
+        report: Report = _read(Report, values, path)
         known = {f.name: getattr(report, f.name) for f in fields(report)}
         _check_rounds(report.rounds, path)
         known["name"] = report.name or folder.name
