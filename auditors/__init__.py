@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from leakmeter.auditors.hook.wrapper import Wrapper
     from leakmeter.auditors.information.auditor import MutualInformation
     from leakmeter.auditors.information.measure import Look
+    from leakmeter.auditors.information.mine.recombined import Critics
+    from leakmeter.auditors.information.neural import NeuralInformation
     from leakmeter.auditors.inversion import Inversion, RoundImages
     from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
     from leakmeter.auditors.likelihood_ratio.game import Effort
@@ -50,6 +52,7 @@ __all__ = [
     "Auditor",
     "Bound",
     "Canary",
+    "Critics",
     "Effort",
     "Finding",
     "Inversion",
@@ -58,6 +61,7 @@ __all__ = [
     "Look",
     "Membership",
     "MutualInformation",
+    "NeuralInformation",
     "OneShotCanaries",
     "PerRound",
     "Project",
@@ -87,6 +91,7 @@ _HOME = {
     "Auditor": "auditor",
     "Bound": "finding",
     "Canary": "auditor",
+    "Critics": "information.mine.recombined",
     "Effort": "likelihood_ratio.game",
     "Finding": "finding",
     "Inversion": "inversion",
@@ -95,6 +100,7 @@ _HOME = {
     "Look": "information.measure",
     "Membership": "records.membership",
     "MutualInformation": "information.auditor",
+    "NeuralInformation": "information.neural",
     "OneShotCanaries": "canaries.auditor",
     "PerRound": "sampler",
     "Project": "auditor",

@@ -61,6 +61,8 @@ class Assumption(StrEnum):
     NOTHING_ELSE_RANDOM = "nothing-else-random"
     ALL_COORDINATES_VARY = "all-coordinates-vary"
     MODELS_AS_SENT = "models-as-sent"
+    POOLED_CLIENTS = "pooled-clients"
+    INDEPENDENT_CLIENTS = "independent-clients"
     # Noise and accounting
     EQUAL_WEIGHTS = "equal-weights"
     REAL_GAUSSIAN = "real-gaussian"
@@ -145,6 +147,10 @@ _SENTENCES: Final[dict[Assumption, str]] = {
         "every draw starts each round from the model that the run had there: what the models "
         "themselves reveal is not counted"
     ),
+    _A.POOLED_CLIENTS: (
+        "clients are alike: their pairs are pooled, and the figure is too low where they differ"
+    ),
+    _A.INDEPENDENT_CLIENTS: "clients draw independently, so that their draws can be recombined",
     _A.EQUAL_WEIGHTS: (
         "every client has weight 1 and clips to the stated norm; sums are divided by a public "
         "number"
@@ -211,6 +217,7 @@ _CONDITIONS: Final = frozenset(
         _A.WHITENED_INDEPENDENT,
         _A.WHITENED_LOG_CONCAVE,
         _A.ALL_COORDINATES_VARY,
+        _A.POOLED_CLIENTS,
         _A.COARSE_ROUNDING,
     }
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.canary import SEED_BITS
+from leakmeter.auditors.due import Due
 from leakmeter.auditors.finding import Finding
 
 if TYPE_CHECKING:
@@ -229,6 +230,11 @@ class Auditor(ABC):
     @property
     def canaries_played(self) -> tuple[int, int] | None:
         """How many canaries took part, of how many planned; None for auditors without canaries."""
+        return None
+
+    @property
+    def due(self) -> Due | None:
+        """Which rounds it looks at, for auditors that skip some; None for all."""
         return None
 
     def begin(self, dim: int, num_rounds: int) -> None:

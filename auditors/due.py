@@ -1,4 +1,4 @@
-"""Which rounds of a run an auditor looks at."""
+"""Which rounds of a run an auditor looks at, and how a report says so."""
 
 from __future__ import annotations
 
@@ -51,3 +51,38 @@ class Due:
         doubled = self.num_rounds.bit_length()  # powers of two up to the last round
         is_power = self.num_rounds & (self.num_rounds - 1) == 0
         return doubled + (not is_power)
+
+    def rounds(self) -> tuple[int, ...]:
+        """Return the audited rounds.
+
+        >>> Due(3, 8).rounds(), Due(0, 8).rounds(), Due(-1, 8).rounds()
+        ((1, 4, 7), (1,), (1, 2, 4, 8))
+        """
+        return tuple(r for r in range(1, self.num_rounds + 1) if r in self)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which rounds one auditor was to look at.
+
+    Attributes:
+        auditor: Its name.
+        every: Rounds between two audits; 0 for the first only, -1 for 1, 2, 4, 8, … and the last.
+        num_rounds: Planned rounds.
+        audited: The rounds among them that it looks at; it skips the others.
+    """
+
+    auditor: str
+    every: int
+    num_rounds: int
+    audited: tuple[int, ...]
+
+    @classmethod
+    def of(cls, auditor: str, due: Due) -> Schedule:
+        """Return the schedule of an auditor."""
+        return cls(auditor, due.every, due.num_rounds, due.rounds())
+
+    @property
+    def skips(self) -> bool:
+        """Whether some rounds are not audited."""
+        return len(self.audited) < self.num_rounds

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.assumptions import sentence_of
+from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning, plain
 
 SCHEMA = "leakmeter-report/2"
@@ -110,6 +111,8 @@ class RunLog:
         failures: Sequence[str],
         limitations: Sequence[Limitation] = (),
         warnings: Sequence[RunWarning] = (),
+        *,
+        schedules: Sequence[Schedule] = (),
     ) -> Path:
         """Write the report.
 
@@ -118,6 +121,7 @@ class RunLog:
             failures: Which auditors were left out, when and why.
             limitations: What auditors cannot see or show here.
             warnings: Reasons to doubt the run itself.
+            schedules: Which rounds auditors looked at, of those that may skip some.
         """
         rounds = read_rounds(self._rounds.parent)
         listed = [finding for line in rounds for finding in line.pop("findings")]
@@ -132,6 +136,7 @@ class RunLog:
             "failures": list(failures),
             "limitations": [asdict(one) for one in limitations],
             "warnings": [asdict(one) for one in warnings],
+            "schedules": [plain(asdict(one)) for one in schedules],
             "glossary": glossary(listed),
         }
         write_atomically(self._report, json.dumps(report, indent=1, allow_nan=False) + "\n")

@@ -7,13 +7,14 @@ the one rule that rounds them. Of our modules it imports `assumptions` alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import TYPE_CHECKING, Final
 
 from leakmeter.auditors.assumptions import conditions, is_known, sentence_of
 
 if TYPE_CHECKING:
+    from leakmeter.auditors.due import Schedule
     from leakmeter.auditors.finding import (
         Finding,
         Game,
@@ -369,6 +370,32 @@ def counted(count: int, noun: str) -> str:
     ('1 round', '3 rounds')
     """
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(numbers: Sequence[int], most: int = 12) -> str:
+    """Return numbers with commas; of a long list the first, and the last.
+
+    >>> listed([1, 2, 4]), listed(range(1, 100, 3), most=4)
+    ('1, 2, 4', '1, 4, 7, …, 97')
+    """
+    words = [str(n) for n in numbers]
+    if len(words) > most:
+        words = [*words[: most - 1], "…", words[-1]]
+    return ", ".join(words)
+
+
+def skipped(schedule: Schedule, setting: str) -> str:
+    """Return which rounds an auditor looked at, and why not at the others.
+
+    Args:
+        schedule: Its rounds.
+        setting: The setting that asks for it, with its value.
+    """
+    count = len(schedule.audited)
+    return (
+        f"audited {'round' if count == 1 else 'rounds'} {listed(schedule.audited)} of "
+        f"{schedule.num_rounds}; the others were skipped as {setting} asks"
+    )
 
 
 def plain_spaces(text: str) -> str:

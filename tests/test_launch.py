@@ -69,7 +69,7 @@ def test_flowers_launch_leaves_the_same_findings(
     launched = report(out)
     assert launched["failures"] == []
     assert launched["findings"] == inline["findings"]
-    asked = {"one-shot", "likelihood-ratio", "mutual-information", "secure-sum"}
+    asked = {"one-shot", "likelihood-ratio", "mutual-information", "mine", "secure-sum"}
     assert asked <= auditors(launched)
     assert launched["rounds"] == inline["rounds"]
     assert launched["config"] == {**inline["config"], "engine": "ray"}

@@ -49,5 +49,5 @@ def test_flower_simulation_leaves_the_findings_of_the_script(tmp_path: Path) -> 
     one, other = report(tmp_path / "inline"), report(tmp_path / "run")
     assert other["failures"] == []
     assert other["findings"] == one["findings"]
-    asked = {"one-shot", "likelihood-ratio", "mutual-information", "secure-sum"}
+    asked = {"one-shot", "likelihood-ratio", "mutual-information", "mine", "secure-sum"}
     assert asked <= auditors(other)

@@ -393,7 +393,7 @@ class Audited(Wrapper):
             for line in summary(final, *said):
                 _log.info("%s", line)
         if self._run_log is not None:
-            path = self._run_log.finish(final, *said).resolve()
+            path = self._run_log.finish(final, *said, schedules=self._panel.schedules).resolve()
             _log.info("Audit written to %s; a page: leakmeter report %s", path, path.parent)
         self._panel.close()
 

@@ -17,6 +17,7 @@ from leakmeter.auditors.auditor import (
     RoundView,
     UnableError,
 )
+from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation
 
 _log = logging.getLogger("flwr")
@@ -48,6 +49,12 @@ class Panel:
     def limitations(self) -> tuple[Limitation, ...]:
         """What auditors cannot see or show in this project."""
         return tuple(self._limitations)
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """Which rounds auditors were to look at, of those that may skip some."""
+        found = ((auditor.name, auditor.due) for auditor in self.auditors)
+        return tuple(Schedule.of(name, due) for name, due in found if due is not None)
 
     @property
     def canaries(self) -> list[tuple[int, int]]:

@@ -2,7 +2,8 @@
 
 Elkordy et al. 2023, How Much Privacy Does Federated Learning with Secure Aggregation Guarantee?
 (arXiv:2208.02304). Estimators from samples are in `logdet` and `per_client`, theory is in `theory`,
-the audit of a run in `auditor`; the neural estimator of the paper is in `mine`, which needs torch.
+the audit of a run in `auditor`, that of critics in `neural`; the neural estimators are in `mine`,
+which needs torch.
 """
 
 from __future__ import annotations

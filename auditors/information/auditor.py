@@ -3,8 +3,7 @@
 Elkordy, Zhang, Ezzeldin, Psounis, Avestimehr (2023), How Much Privacy Does Federated Learning with
 Secure Aggregation Guarantee?, arXiv:2208.02304, sections 3 and 4.1. Ours differs in six points:
 1. The figure comes from determinants of covariances, along directions fixed beforehand if there
-   are fewer draws than coordinates. The paper's neural estimator is there too, evaluated on samples
-   that it has not seen; it cannot resolve these sizes.
+   are fewer draws than coordinates. The paper's neural estimator is another auditor (`neural`).
 2. What is random is a named game. With local data fixed and known, as the paper samples, the truth
    is the entropy of the batch, whatever the number of clients.
 3. Where the entropy of what is random is known, no figure exceeds it. Over several rounds the
@@ -37,6 +36,7 @@ from leakmeter.auditors.due import Due, check_every
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.account import Account, Entry
 from leakmeter.auditors.information.directions import ConstantUpdatesError
+from leakmeter.auditors.information.draws import Drawing
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.information.findings import (
     WHOLE,
@@ -81,11 +81,14 @@ class MutualInformation(Auditor):
             lists each of them.
         every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
             last.
-        look: How closely a round is looked at: draws, directions, estimators.
+        look: How closely a round is looked at: draws and directions.
         theory: What the figure is compared with: the bound of Theorem 1, entropies that limit it.
         colluding: Clients that show the server their update.
         observer: "server" sees the sum before server noise, "outsider" after it.
         seed: Names all draws.
+
+    Attributes:
+        drawing: Draws of the last round. An auditor that shares it draws nothing twice.
 
     Example:
         auditor = MutualInformation(sampler, look=Look(draws=16, rank=8))
@@ -116,7 +119,7 @@ class MutualInformation(Auditor):
                 f"target must be None or a client, 0 or more and not colluding, got {target}"
             )
         self.sampler, self.target, self.every = sampler, target, every
-        self.look, self.theory = look, theory
+        self.look, self.theory, self.drawing = look, theory, Drawing()
         self.colluding, self.observer = frozenset(colluding), observer
         self.seed = seed
         self._words = Words(
@@ -131,6 +134,11 @@ class MutualInformation(Auditor):
         self._account, self._dim, self._due = Account(), 0, Due(every, 1)
         self._paired: list[PairedDraws] = []
         self._directions = 0  # of each round, for the information over all rounds
+
+    @property
+    def due(self) -> Due:
+        """Which rounds it looks at."""
+        return self._due
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Start a new account."""
@@ -153,7 +161,7 @@ class MutualInformation(Auditor):
             said.append(
                 "Theorem 1 is about FedSGD with independent clients, so its bound is not printed"
             )
-        if self.look.rank is None and "log-det" in self.look.estimators:
+        if self.look.rank is None:
             check_whole(self.sampler, project.dim, self.look.draws)
         if few := few_clients(project, 2, "its update is the sum; nothing hides it"):
             return said + few
@@ -260,6 +268,7 @@ class MutualInformation(Auditor):
                 stream=("mutual-information", self.seed, view.server_round),
                 noise_std=noise_std,
                 seed=self.seed,
+                drawing=self.drawing,
                 watch=self.watch,
             )
         except ConstantUpdatesError as error:
@@ -267,7 +276,7 @@ class MutualInformation(Auditor):
             constant = f"{error}: nothing is random, so nothing can be learnt"
             return [words.note(Information(0.0, "diagnostic", constant))]
         whole = in_all_coordinates(alike_gaussians(dim, len(hidden), sampler.game, noise_std))
-        std_error = 0.0 if found.figure is None else found.figure.std_error
+        std_error = found.figure.std_error
         keep(
             found.each,
             error=math.inf if std_error is None else std_error,
@@ -328,7 +337,7 @@ class MutualInformation(Auditor):
         """Return the client whose update is at stake; None for all, if all can be looked at."""
         if self.target is not None:
             return self.target
-        if self.look.rank is not None and "mine" not in self.look.estimators:
+        if self.look.rank is not None:
             return None
         return int(stream(self.seed, self.name, "target", server_round).choice(hidden))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.details import PerClient
@@ -16,9 +16,6 @@ from leakmeter.auditors.information.measure import Measured
 from leakmeter.auditors.information.over_rounds import OverRounds
 from leakmeter.auditors.information.theory import LimitOf, gaussian_information
 from leakmeter.auditors.wording import TOLD_FROM_ZERO
-
-if TYPE_CHECKING:
-    from leakmeter.auditors.information.mine.estimator import NeuralEstimate, Spread
 
 QUANTITY: Quantity = "mutual information"
 # Figures that are not of the directions looked along, or not of a model, have names of their own.
@@ -73,18 +70,14 @@ class Words:
         """
         clients = list(measured.each) if self.target is None else [self.target]
         limit = self.limit_of(dict.fromkeys(clients, 1), 1)
-        known = self._known(measured.rank, noise_std)
-        found = []
-        if measured.figure is not None:
-            figure = measured.figure.limited(limit)
-            if "gaussian_nats" in known:
-                known["share_of_gaussian"] = _share(figure.nats, known["gaussian_nats"])
-            if limit is not None:
-                known["share_of_limit"] = _share(figure.nats, limit)
-            sums = {c: Entry(audited=1, nats=nats) for c, (nats, _) in measured.each.items()}
-            found.append(self.finding(figure, known, drawn=(self.spread(sums),)))
-        if measured.neural is not None:
-            found.append(self._neural(measured.neural, known, limit))
+        known = self.known(measured.rank, noise_std)
+        figure = measured.figure.limited(limit)
+        if "gaussian_nats" in known:
+            known["share_of_gaussian"] = _share(figure.nats, known["gaussian_nats"])
+        if limit is not None:
+            known["share_of_limit"] = _share(figure.nats, limit)
+        sums = {c: Entry(audited=1, nats=nats) for c, (nats, _) in measured.each.items()}
+        found = [self.finding(figure, known, drawn=(self.spread(sums),))]
         # Where an entropy is asked for and not known, the formula may exceed what is random.
         if whole is not None and (limit is not None or self.limit is None):
             found.append(self.finding(whole.limited(limit), {}, WHOLE))
@@ -179,27 +172,18 @@ class Words:
         known = more | dict(figure.facts) | dict(facts)
         return Finding.of(figure.bound(), facts=known, details=drawn, **context)
 
-    def note(self, figure: Information) -> Finding:
+    def note(self, figure: Information, quantity: Quantity = QUANTITY) -> Finding:
         """Return a value that needs no estimate, with the reason in its rule."""
-        return Finding.of(figure.bound(), **self._context())
+        return Finding.of(figure.bound(), **(self._context() | {"quantity": quantity}))
 
-    def _neural(
-        self, neural: NeuralEstimate, known: Mapping[str, Any], limit: float | None
+    def neural(
+        self, figure: Information, facts: Mapping[str, Any], null_band: tuple[float, float]
     ) -> Finding:
-        """Return the held-out figure of critics, beside the paper's and that of shuffled pairs."""
-        low, high = neural.null_nwj.band
-        facts = {
-            **known,
-            **_spread("trained", neural.trained),
-            **_spread("held_out_nwj", neural.nwj),
-            **_spread("held_out_dv", neural.dv),
-            **_spread("null_trained", neural.null_trained),
-            "log_samples_bits": neural.log_samples / NATS_PER_BIT,
-        }
-        finding = self.finding(neural.information().limited(limit), facts, NEURAL)
-        return replace(finding, null_band=(low / NATS_PER_BIT, high / NATS_PER_BIT))
+        """Return the held-out figure of critics with the band of shuffled pairs, given in nats."""
+        low, high = (edge / NATS_PER_BIT for edge in null_band)
+        return replace(self.finding(figure, facts, NEURAL), null_band=(low, high))
 
-    def _known(self, rank: int, noise_std: float) -> dict[str, Any]:
+    def known(self, rank: int, noise_std: float) -> dict[str, Any]:
         """Return what the figure may be compared with."""
         known: dict[str, Any] = {
             "target": self.target,
@@ -282,13 +266,3 @@ def alike(entry: Entry) -> Information:
 
 def _share(nats: float, whole: float) -> float:
     return nats / whole if whole else 0.0
-
-
-def _spread(name: str, found: Spread) -> dict[str, float]:
-    """Return mean and 95 % interval over the seeds, in bits."""
-    low, high = found.interval
-    return {
-        f"{name}_bits": found.mean / NATS_PER_BIT,
-        f"{name}_bits_low": low / NATS_PER_BIT,
-        f"{name}_bits_high": high / NATS_PER_BIT,
-    }

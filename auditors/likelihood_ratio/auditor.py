@@ -105,6 +105,11 @@ class LikelihoodRatio(Auditor):
         self._constant: dict[str, Any] | None = None  # the first round in which nothing hid anyone
         self._due = Due(every, 1)
 
+    @property
+    def due(self) -> Due:
+        """Which rounds it looks at."""
+        return self._due
+
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited: they share the run's confidence."""
         self._played, self._constant = [], None

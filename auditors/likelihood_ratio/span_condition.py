@@ -47,6 +47,11 @@ class SpanCondition(Auditor):
         self.every, self._due = every, Due(every, 1)
         self._audited, self._largest = 0, dict[str, Any]()
 
+    @property
+    def due(self) -> Due:
+        """Which rounds it looks at."""
+        return self._due
+
     def begin(self, dim: int, num_rounds: int) -> None:
         """Take up the planned rounds."""
         self._due = Due(self.every, num_rounds)

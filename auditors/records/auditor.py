@@ -66,6 +66,11 @@ class RecordLikelihoodRatio(Auditor):
         )
         self._played: list[tuple[int, RecordAudit]] = []  # with their rounds
 
+    @property
+    def due(self) -> Due:
+        """Which rounds it looks at."""
+        return self._due
+
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited."""
         self._played = []

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import cast
 
 from leakmeter.auditors import (
     AggregateRecorder,
     Auditor,
+    Critics,
     Effort,
     LikelihoodRatio,
     Membership,
     MutualInformation,
+    NeuralInformation,
     OneShotCanaries,
     SpanCondition,
 )
@@ -45,6 +47,7 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
     """
     samplers = cache(partial(each_round, config))
     made = [_MAKERS[name](config, samplers) for name in dict.fromkeys(config.auditor_names)]
+    _share_draws(made)
     for auditor in made:
         auditor.watch = watch
         try:
@@ -91,6 +94,26 @@ def _mutual_information(config: Config, samplers: Samplers) -> Auditor:
         observer="outsider" if config.noise == "central" else "server",
         seed=config.seed,
     )
+
+
+def _mine(config: Config, samplers: Samplers) -> Auditor:
+    return NeuralInformation(
+        samplers(_without_pair(config)),
+        every=config.mine_every,
+        look=Look(draws=config.mine_draws, rank=config.mi_rank or 8),
+        critics=Critics(count=config.mine_critics, steps=config.mine_steps),
+        limit=partial(entropy_of, config),
+        observer="outsider" if config.noise == "central" else "server",
+        seed=config.seed,
+    )
+
+
+def _share_draws(made: Sequence[Auditor]) -> None:
+    """Let the audits of information draw once: they have the same sampler and the same seed."""
+    drawing = next((one.drawing for one in made if isinstance(one, MutualInformation)), None)
+    for one in made:
+        if isinstance(one, NeuralInformation) and drawing is not None:
+            one.drawing = drawing
 
 
 def _record_likelihood_ratio(config: Config, _: Samplers) -> Auditor:
@@ -156,6 +179,7 @@ _MAKERS: dict[str, Callable[[Config, Samplers], Auditor]] = {
     "one-shot": _one_shot,
     "likelihood-ratio": _likelihood_ratio,
     "mutual-information": _mutual_information,
+    "mine": _mine,
     "record-likelihood-ratio": _record_likelihood_ratio,
     "membership": _membership,
     "inversion": _inversion,

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from leakmeter.fl_app.config.field import setting
 from leakmeter.fl_app.config.names import AUDITORS, GAMES
 
+_EVERY = "1 = every round, N = every N-th, 0 = first only, -1 = rounds 1, 2, 4, 8, ... and the last"
+
 
 @dataclass(frozen=True)
 class AuditSettings:
     """Who looks for leaks, and how closely."""
 
     auditors: str = setting(
-        "one-shot,likelihood-ratio,mutual-information",
+        "one-shot,likelihood-ratio,mutual-information,mine",
         f"who measures the leak, separated by commas: {', '.join(AUDITORS)}",
         group="audit",
         metavar="NAMES",
@@ -30,15 +32,19 @@ class AuditSettings:
     canary_repetitions: int = setting(1, "rounds in which each canary plays", group="audit", low=1)
     lrt_game: str = setting(
         "auto",
-        "what likelihood-ratio and mutual-information resample: batches (rerun), who holds which "
-        "records (partition), or each client's records, drawn from all records (independent) or "
-        "from all but those of the client under attack (independent-held-out); auto = independent "
-        "(rerun with --partition natural)",
+        "what likelihood-ratio, mutual-information and mine resample: batches (rerun), who holds "
+        "which records (partition), or each client's records, drawn from all records "
+        "(independent) or from all but those of the client under attack (independent-held-out); "
+        "auto = independent (rerun with --partition natural)",
         group="audit",
         choices=GAMES,
     )
     lrt_every: int = setting(
-        1, "rounds between two likelihood-ratio audits; 0 for the first only", group="audit", low=0
+        1,
+        f"rounds that likelihood-ratio and record-likelihood-ratio audit: {_EVERY}; fewer audits "
+        "share the confidence, so bounds get larger",
+        group="audit",
+        low=-1,
     )
     lrt_target: int = setting(
         -1, "client under attack by likelihood-ratio; -1 draws one", group="audit", low=-1
@@ -52,9 +58,9 @@ class AuditSettings:
     lrt_trials: int = setting(60, "sums on which likelihood-ratio is tested", group="audit", low=20)
     mi_every: int = setting(
         1,
-        "rounds between two mutual-information audits; 0 for the first only",
+        f"rounds that mutual-information audits: {_EVERY}",
         group="audit",
-        low=0,
+        low=-1,
     )
     mi_target: int = setting(
         -1,
@@ -67,10 +73,38 @@ class AuditSettings:
     )
     mi_rank: int = setting(
         8,
-        "directions of the sum that mutual-information looks along; 0 takes all coordinates, which "
-        "needs more draws than parameters",
+        "directions of the sum that mutual-information and mine look along; 0 takes all "
+        "coordinates for mutual-information, which needs more draws than parameters, and 8 "
+        "directions for mine",
         group="audit",
         low=0,
+    )
+    mi_over_rounds: int = setting(
+        0,
+        "pairs of draws that share a client's data, in each round that mutual-information audits, "
+        "for what all rounds together reveal about the data; 0 = off",
+        group="audit",
+        low=0,
+        high=1_000_000,
+    )
+    mine_every: int = setting(1, f"rounds that mine audits: {_EVERY}", group="audit", low=-1)
+    mine_draws: int = setting(
+        8,
+        "draws of a round's clients for mine; with the same number, mutual-information and mine "
+        "share them",
+        group="audit",
+        low=8,
+        high=100_000,
+    )
+    mine_critics: int = setting(
+        4,
+        "critics of mine on held-out draws, and as many on shuffled pairs",
+        group="audit",
+        low=2,
+        high=1000,
+    )
+    mine_steps: int = setting(
+        20, "training steps of each critic of mine", group="audit", low=0, high=1_000_000
     )
     membership_every: int = setting(
         0,
@@ -105,13 +139,5 @@ class AuditSettings:
         "rounds between two span audits; 0 = round 1 only, -1 = rounds 1, 2, 4, 8, … and the last",
         group="audit",
         low=-1,
-    )
-    mi_over_rounds: int = setting(
-        0,
-        "pairs of draws that share a client's data, in each round that mutual-information audits, "
-        "for what all rounds together reveal about the data; 0 = off",
-        group="audit",
-        low=0,
-        high=1_000_000,
     )
     delta: float = setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)

@@ -30,7 +30,9 @@ def check_together(config: Settings) -> None:
         _check_trials(config)
     if "mutual-information" in config.auditor_names and config.mi_target >= config.clients:
         raise out_of_range("mi-target", f"below clients = {config.clients}", config.mi_target)
-    if {"likelihood-ratio", "mutual-information"} & set(config.auditor_names):
+    if "mine" in config.auditor_names:
+        _check_critics(config)
+    if {"likelihood-ratio", "mutual-information", "mine"} & set(config.auditor_names):
         _check_game(config)
     if "inversion" in config.auditor_names and config.dataset not in IMAGES:
         allowed = f"one of images ({', '.join(IMAGES)}) for the auditor inversion, such as digits"
@@ -138,3 +140,13 @@ def _check_game(config: Settings) -> None:
     if config.partition == "natural" and config.game != "rerun":
         allowed = "auto or rerun with the partition natural: the records of a person are given"
         raise out_of_range("lrt-game", allowed, config.lrt_game)
+
+
+def _check_critics(config: Settings) -> None:
+    """A round's draws make enough pairs for critics."""
+    if config.sample > 1 and config.mine_draws * config.sample < 20:
+        least = -(-20 // config.sample)
+        allowed = (
+            f"at least {least} with sample = {config.sample}, for 20 pairs of an update and a sum"
+        )
+        raise out_of_range("mine-draws", allowed, config.mine_draws)

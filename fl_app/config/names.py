@@ -22,6 +22,7 @@ AUDITORS: Final = (
     "one-shot",
     "likelihood-ratio",
     "mutual-information",
+    "mine",
     "record-likelihood-ratio",
     "membership",
     "inversion",

@@ -10,7 +10,13 @@ import pytest
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 
-from leakmeter.auditors import Audited, MutualInformation, OneShotCanaries, RoundView
+from leakmeter.auditors import (
+    Audited,
+    MutualInformation,
+    NeuralInformation,
+    OneShotCanaries,
+    RoundView,
+)
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
@@ -62,6 +68,25 @@ def test_mutual_information_takes_its_settings() -> None:
     noised = replace(config, mi_target=-1, mi_rank=0, noise="central", clip_norm=1.0)
     [auditor] = build.auditors(noised, 210)
     assert (auditor.target, auditor.look.rank, auditor.observer) == (None, None, "outsider")
+
+
+def test_mine_takes_its_settings_and_shares_the_draws_of_mutual_information() -> None:
+    config = Config(
+        auditors="mutual-information,mine",
+        mine_every=-1,
+        mine_draws=9,
+        mine_critics=3,
+        mine_steps=2,
+        mi_rank=5,
+        seed=4,
+    )
+    information, mine = build.auditors(config, 210)
+    assert isinstance(mine, NeuralInformation)
+    assert (mine.every, mine.look.draws, mine.look.rank, mine.seed) == (-1, 9, 5, 4)
+    assert (mine.critics.count, mine.critics.steps) == (3, 2)
+    assert mine.drawing is information.drawing
+    [alone] = build.auditors(replace(config, auditors="mine", mi_rank=0), 210)
+    assert alone.look.rank == 8
 
 
 def limit_of(config: Config, client: int = 0) -> UpdateEntropy | None:

@@ -106,7 +106,7 @@ def test_clients_who_know_the_seed_of_a_deployment_do_not_know_its_cohorts(
 
 
 @pytest.mark.usefixtures("deployed")
-@pytest.mark.parametrize("name", ["likelihood-ratio", "mutual-information"])
+@pytest.mark.parametrize("name", ["likelihood-ratio", "mutual-information", "mine"])
 def test_auditors_that_draw_the_clients_data_are_refused(tiny_config: Config, name: str) -> None:
     config = replace(tiny_config, auditors=f"one-shot,{name}")
     with pytest.raises(ConfigError, match=f"auditors must be one-shot or .*got '{name}'"):

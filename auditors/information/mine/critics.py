@@ -10,6 +10,8 @@ How ours differs from a plain implementation:
    far the largest, is computed once for both.
 3. First-layer weights are normal, not uniform, so their law does not change when the inputs are
    rotated (see `auditors.information.mine.estimator.rotated`).
+4. `GuidedCritic` starts at the log density ratio of Gaussians: a network alone needs thousands of
+   pairs before it finds the little that one client leaves in a sum.
 
 Torch is imported on use.
 """
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,6 +137,72 @@ class SeparableCritic:
     def table(self, x: Tensor, z: Tensor) -> Tensor:
         """Return the scores of every x with every z, (models, rows, rows)."""
         return _climb(self.f, x) @ _climb(self.g, z).mT
+
+
+@dataclass(frozen=True)
+class GuidedCritic:
+    """A network on x and z, added to a quadratic form that starts at the ratio of Gaussians.
+
+    Attributes:
+        network: The network of the paper; its last layer starts at 0.
+        product: Weights of x_i z_j, (models, width, width).
+        squares: Weights of x_i² and z_i², (models, 1, width) each.
+        most: Scores are clipped to ±most: nobody can show more than ln K from K pairs.
+    """
+
+    network: JointCritic
+    product: Tensor
+    squares: tuple[Tensor, Tensor]
+    most: float
+
+    @classmethod
+    def drawn(
+        cls,
+        correlations: NDArray[np.float64],
+        hidden: int,
+        most: float,
+        rngs: Sequence[np.random.Generator],
+    ) -> GuidedCritic:
+        """Return one critic per generator.
+
+        Args:
+            correlations: Of each coordinate of x with that of z, (models, width), in [0, 1).
+            hidden: Width of both hidden layers.
+            most: Where scores are clipped.
+            rngs: One per model, for its weights.
+        """
+        import torch
+
+        width = correlations.shape[1]
+        network = JointCritic.drawn((width, width), hidden, 2 * width, rngs)
+        with torch.no_grad():
+            network.last.zero_()
+        rho = torch.from_numpy(correlations.astype(np.float32))
+        # Of standard normals with correlation ρ the log density ratio is, up to a constant,
+        # (ρ x z - ρ² (x² + z²) / 2) / (1 - ρ²).
+        slope = rho / (1 - rho**2)
+        x_square, z_square = ((-rho * slope / 2)[:, None].clone().requires_grad_() for _ in "xz")
+        product = torch.diag_embed(slope).requires_grad_()
+        return cls(network, product, (x_square, z_square), most)
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """All that is trained."""
+        return [*self.network.weights, self.product, *self.squares]
+
+    def matched(self, x: Tensor, z: Tensor, strangers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the scores of x with z, and of the same x with the strangers in place of z."""
+        import torch
+
+        w_x, w_z, bias = self.network.first
+        from_x = x @ w_x + bias
+        both = torch.cat([z, strangers], dim=1)
+        scores = self.network.head(from_x.repeat(1, 2, 1) + both @ w_z)
+        crossed = ((x @ self.product).repeat(1, 2, 1) * both).sum(-1)
+        squared = (x.square() * self.squares[0]).sum(-1).repeat(1, 2)
+        squared = squared + (both.square() * self.squares[1]).sum(-1)
+        scores = (scores + crossed + squared).clamp(-self.most, self.most)
+        return scores[:, : x.shape[1]], scores[:, x.shape[1] :]
 
 
 Critic = JointCritic | SeparableCritic

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -31,6 +31,15 @@ from leakmeter.auditors.information.mine.critics import (
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
+
+
+class Trainable(Protocol):
+    """Critics whose weights have a leading axis of models."""
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """All that is trained."""
+
 
 Objective = Literal["mine", "infonce", "smile"]
 _REACH = 300.0  # sum of |inputs| up to which Adam's rate is taken as it is
@@ -133,17 +142,16 @@ def train(
     with torch.no_grad():
         fitted = _value(critic, fitting, training)
         last = _of_table(critic.table(testing.x, testing.z), training)
-        for weight, kept in zip(critic.weights, best.weights, strict=True):
-            weight.copy_(kept)
+        best.put_back(critic)
         held_out, dv, lower = _held_out(critic, choosing, testing, training)
     found = (fitted, last, held_out, dv, lower, best.step)
     return Outcome(*(np.asarray(values, dtype=np.float64) for values in found))
 
 
-class _Best:
+class Best:
     """The weights of each model at its best look at the validation samples."""
 
-    def __init__(self, critic: Critic) -> None:
+    def __init__(self, critic: Trainable) -> None:
         import torch
 
         self.weights = [weight.detach().clone() for weight in critic.weights]
@@ -151,7 +159,15 @@ class _Best:
         self.value = torch.full((models,), -torch.inf)
         self.step = torch.zeros(models)
 
-    def look(self, critic: Critic, value: Tensor, step: int) -> None:
+    def put_back(self, critic: Trainable) -> None:
+        """Give the critic its best weights again."""
+        import torch
+
+        with torch.no_grad():
+            for weight, kept in zip(critic.weights, self.weights, strict=True):
+                weight.copy_(kept)
+
+    def look(self, critic: Trainable, value: Tensor, step: int) -> None:
         """Keep the weights of the models that have improved."""
         better = value > self.value  # never so for a value that is not a number
         self.value[better] = value[better]
@@ -166,9 +182,9 @@ def _ascend(
     choosing: Samples,
     training: Training,
     rngs: Sequence[np.random.Generator],
-) -> _Best:
+) -> Best:
     """Train `critic` in place and return the best weights on the way."""
-    best = _Best(critic)
+    best = Best(critic)
     optimizer = _optimizer(critic, fitting, training)
     average: Tensor | None = None
     for step in range(training.steps):

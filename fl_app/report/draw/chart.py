@@ -7,7 +7,7 @@ text. The drawing is one image with a title and a description; the points beside
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +22,7 @@ _WIDTH, _HEIGHT = 440, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 14, 14, 56
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
 _NUM_COLORS = 6
+_HALF = 4.0  # width of a place by itself, to either side
 REFERENCE = -1  # the colour of what a line is compared with
 
 
@@ -41,6 +42,7 @@ class Series:
         is_filled: Whether the area below it is filled.
         is_line: Whether points are joined.
         kind: How strong the values are, which decides how they are rounded.
+        gap: Longest step from one point to the next that a line and its band bridge.
     """
 
     label: str
@@ -54,6 +56,7 @@ class Series:
     is_filled: bool = False
     is_line: bool = True
     kind: Kind | None = None
+    gap: float = math.inf
 
     @property
     def is_histogram(self) -> bool:
@@ -261,10 +264,32 @@ def _outline(series: Series, frame: _Frame) -> str:
         steps = [(series.x[0], 0.0)]
         for i, value in enumerate(series.y):
             steps += [(series.x[i], value), (series.x[i + 1], value)]
-        places = [*steps, (series.x[-1], 0.0)]
-    else:
-        places = [(x, y) for _, x, y in series.points()]
-    return "M" + "L".join(f"{frame.x(x):g} {frame.y(y):g}" for x, y in places)
+        return _path((frame.x(x), frame.y(y)) for x, y in [*steps, (series.x[-1], 0.0)])
+    pieces = _pieces([(x, y) for _, x, y in series.points()], series.gap)
+    return "".join(
+        _path((frame.x(x) + by, frame.y(y)) for x, y in piece for by in _widths(piece))
+        for piece in pieces
+    )
+
+
+def _pieces(
+    places: Sequence[tuple[float, ...]], gap: float
+) -> Iterator[Sequence[tuple[float, ...]]]:
+    """Yield the places that a line joins, in one piece each."""
+    start = 0
+    for i in range(1, len(places) + 1):
+        if i == len(places) or places[i][0] - places[i - 1][0] > gap:
+            yield places[start:i]
+            start = i
+
+
+def _widths(piece: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Return offsets that make a place by itself wide enough to be seen."""
+    return (0.0,) if len(piece) > 1 else (-_HALF, _HALF)
+
+
+def _path(places: Iterable[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in places)
 
 
 def _band(series: Series, frame: _Frame) -> Markup | None:
@@ -278,9 +303,13 @@ def _band(series: Series, frame: _Frame) -> Markup | None:
         for x, low, high in zip(series.x, series.low, series.high, strict=True)
         if math.isfinite(low) and math.isfinite(high)
     ]
-    there = [f"{frame.x(x):g} {frame.y(high):g}" for x, _, high in kept]
-    back = [f"{frame.x(x):g} {frame.y(low):g}" for x, low, _ in reversed(kept)]
-    return tag("path", d=f"M{'L'.join(there + back)}Z", class_=f"area {_color(series)}")
+    areas = []
+    for piece in _pieces(kept, series.gap):
+        by = _widths(piece)
+        there = [(frame.x(x) + b, frame.y(high)) for x, _, high in piece for b in by]
+        back = [(frame.x(x) - b, frame.y(low)) for x, low, _ in reversed(piece) for b in by]
+        areas.append(_path([*there, *back]) + "Z")
+    return tag("path", d="".join(areas), class_=f"area {_color(series)}") if areas else None
 
 
 def _line(series: Series, frame: _Frame) -> Markup | None:

@@ -20,6 +20,7 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
         *cosines(runs),
         *rounds.single_rounds(runs),
         *rounds.information(runs),
+        *rounds.critics(runs),
         *spectra(runs),
         *rounds.accuracy(runs),
     ]

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.information.figure import NATS_PER_BIT
+from leakmeter.auditors.information.findings import NEURAL
 from leakmeter.auditors.wording import KINDS, condition, number, slug
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Marker, Series
 from leakmeter.fl_app.report.draw.scale import Form
 from leakmeter.fl_app.report.read.run import Run
 
 _ROUND = "round"
+_NEXT = 1.0  # a line joins a round with the next one only: what lies between was not audited
 _MUCH = 30  # times as large: such a line would press all others flat
 _MARKERS: tuple[Marker, ...] = ("circle", "square", "triangle", "diamond")
 
@@ -98,11 +100,11 @@ def _of_run(found: Sequence[Finding], color: int, name: str) -> Iterator[Series]
         low, high = ([band[i] for band in bands if band is not None] for i in (0, 1))
         null = f"{name}without a leak, 90 % of audits"
         middle = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
-        yield Series(null, rounds, middle, REFERENCE, 2, low=low, high=high)
+        yield Series(null, rounds, middle, REFERENCE, 2, low=low, high=high, gap=_NEXT)
     capped = [(r, f.cap) for r, f in zip(rounds, found, strict=True) if f.cap is not None]
     if capped:
         x, y = zip(*capped, strict=True)
-        yield Series(f"{name}most that could be shown", x, y, REFERENCE, 1)
+        yield Series(f"{name}most that could be shown", x, y, REFERENCE, 1, gap=_NEXT)
     label = KINDS[found[0].kind][0]
     if if_ := condition(found[0]):
         label = f"{if_}: {label}"
@@ -110,7 +112,8 @@ def _of_run(found: Sequence[Finding], color: int, name: str) -> Iterator[Series]
         label += f", {100 * found[0].confidence:g} % for each round"
     marker = _MARKERS[color % 4]
     values = [f.value for f in found]
-    yield Series(name + label, rounds, values, color, marker=marker, kind=found[0].kind)
+    kind = found[0].kind
+    yield Series(name + label, rounds, values, color, marker=marker, kind=kind, gap=_NEXT)
 
 
 def information(runs: Sequence[Run]) -> list[Figure]:
@@ -133,6 +136,36 @@ def information(runs: Sequence[Run]) -> list[Figure]:
             "What a Gaussian model of the sum says of one client's update, with two standard "
             "errors; no bound. A reference is what clients of one Gaussian distribution would "
             f"give.{note}",
+        )
+    ]
+
+
+def critics(runs: Sequence[Run]) -> list[Figure]:
+    """Return what held-out critics find in each round, beside shuffled pairs, if any looked."""
+    lines = []
+    for i, run in enumerate(runs):
+        found = [f for f in run.findings if f.quantity == NEURAL and f.kind == "estimate"]
+        found = [f for f in found if f.server_round is not None and math.isfinite(f.value)]
+        if found:
+            name = f"{run.name}: " if len(runs) > 1 else ""
+            lines += [*_same_directions(found, name, 3), *_of_run(found, i, name)]
+    if not lines:
+        return []
+    lines, note = _on_one_scale(lines)
+    chart = Chart(
+        "critics",
+        "Mutual information of single rounds, by critics (MINE)",
+        "Bits that critics find on held-out draws of each round, beside shuffled pairs.",
+        Axis(_ROUND, is_whole=True),
+        Axis("bits (log₂)"),
+        tuple(lines),
+    )
+    return [
+        Figure(
+            chart,
+            "What critics find of one client's update in the sum, on draws that they were not "
+            "trained on; the band is what they find in shuffled pairs. An estimate, no bound. From "
+            f"K pairs no method shows much more than log₂ K bits.{note}",
         )
     ]
 
@@ -166,21 +199,27 @@ def _information(run: Run, color: int, many: bool) -> Iterator[Series]:
         some = [f for f in whole if f.kind == kind]
         if some:
             rounds = [float(f.server_round or 0) for f in some]
+            values = [f.value for f in some]
             yield Series(
-                name + words, rounds, [f.value for f in some], REFERENCE, 2 + i, kind=some[0].kind
+                name + words, rounds, values, REFERENCE, 2 + i, kind=some[0].kind, gap=_NEXT
             )
-    alike = [
-        (float(f.server_round or 0), nats / NATS_PER_BIT)
-        for f in main
-        if (nats := _fact(f, "gaussian_nats")) is not None
-    ]
-    if alike:
-        x, y = zip(*alike, strict=True)
-        yield Series(f"{name}same directions, alike", x, y, REFERENCE, 1)
+    yield from _same_directions(main, name, 1)
     if main:
         rounds = [float(f.server_round or 0) for f in main]
         errors = [2 * (_fact(f, "std_error_bits") or 0.0) for f in main]
         value = [f.value for f in main]
         low = [v - e for v, e in zip(value, errors, strict=True)]
         high = [v + e for v, e in zip(value, errors, strict=True)]
-        yield Series(f"{name}measured", rounds, value, color, 0, "circle", low, high)
+        yield Series(f"{name}measured", rounds, value, color, 0, "circle", low, high, gap=_NEXT)
+
+
+def _same_directions(found: Sequence[Finding], name: str, dash: int) -> Iterator[Series]:
+    """Yield what clients of one Gaussian distribution would give along the same directions."""
+    alike = [
+        (float(f.server_round or 0), nats / NATS_PER_BIT)
+        for f in found
+        if (nats := _fact(f, "gaussian_nats")) is not None
+    ]
+    if alike:
+        x, y = zip(*alike, strict=True)
+        yield Series(f"{name}same directions, alike", x, y, REFERENCE, dash, gap=_NEXT)

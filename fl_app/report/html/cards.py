@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from leakmeter.auditors.judge.meaning import stake
 from leakmeter.auditors.judge.verdict import BADGES, Level, Verdict
-from leakmeter.auditors.wording import sentence
+from leakmeter.auditors.wording import sentence, skipped
 from leakmeter.fl_app.report.judge.advice import advice
 from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.markup import Markup, joined, tag
@@ -26,6 +26,13 @@ _ICONS: dict[Level, str] = {
     "count": "M3 5h10M3 8h10M3 11h10",
     "silent": "M3 8h10",
 }
+# Which setting of our command line says when an auditor looks; another project has its own.
+_SETTINGS = {
+    "likelihood-ratio": "--lrt-every",
+    "record-likelihood-ratio": "--lrt-every",
+    "mutual-information": "--mi-every",
+    "mine": "--mine-every",
+}
 
 
 def cards(run: Run) -> Markup:
@@ -33,7 +40,7 @@ def cards(run: Run) -> Markup:
     made = verdicts(run)
     if not made:
         none = "The auditors produced no findings; this is not evidence of privacy."
-        return joined(tag("p", none), _limitations(run))
+        return joined(tag("p", none), _limitations(run), _schedules(run))
     note = (
         "Each card is one attacker and what it tries to find out. “No leak shown” is not "
         "“private”. A lower bound says at least, a guarantee at most. An estimate comes with what "
@@ -49,6 +56,7 @@ def cards(run: Run) -> Markup:
         tag("p", note, class_="note"),
         tag("div", *articles, class_="cards"),
         _limitations(run),
+        _schedules(run),
     )
 
 
@@ -58,6 +66,18 @@ def _limitations(run: Run) -> Markup | None:
         return None
     entries = [tag("li", tag("strong", f.auditor), f": {f.text}") for f in run.limitations]
     return joined(tag("h3", "Limits of this audit"), tag("ul", *entries))
+
+
+def _schedules(run: Run) -> Markup | None:
+    """Return which rounds were skipped, if any, and by which setting."""
+    entries = []
+    for one in run.schedules:
+        if one.skips:
+            setting = _SETTINGS.get(one.auditor) if run.settings else None
+            asked = f"every={one.every}" if setting is None else f"{setting} {one.every}"
+            words = _with_code(f": {skipped(one, asked)}.")
+            entries.append(tag("li", tag("strong", one.auditor), words))
+    return joined(tag("h3", "Rounds that were skipped"), tag("ul", *entries)) if entries else None
 
 
 def _badge(level: Level) -> Markup:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.form import DEFINITIONS, form
 
@@ -33,6 +34,7 @@ _LIMITS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
         "deltas": {"minimum": 0, "exclusiveMaximum": 1},
         **dict.fromkeys(("fpr", "fnr", "observed_fpr", "observed_fnr", "balanced_error"), _SHARE),
     },
+    "Schedule": {"every": {"minimum": -1}, "num_rounds": _COUNT, "audited": {"minimum": 1}},
     "Histogram": {"included": _COUNT, "excluded": _COUNT, "null": _SHARE},
 }
 
@@ -87,6 +89,8 @@ class Report:
         warnings: Reasons to doubt the run itself.
         glossary: Each assumption of the findings with its sentence.
         name: What the run is called, if somebody named it.
+        schedules: Which rounds auditors looked at, of those that may skip some. Reports of earlier
+            releases have none.
     """
 
     schema: Schema
@@ -99,6 +103,7 @@ class Report:
     warnings: tuple[RunWarning, ...]
     glossary: Mapping[str, str]
     name: str | None = None
+    schedules: tuple[Schedule, ...] = ()
 
 
 def read(hint: Any, values: Any, where: str = "") -> Any:
@@ -107,6 +112,8 @@ def read(hint: Any, values: Any, where: str = "") -> Any:
     Raises:
         FormError: They have another form. The text names the place.
     """
+    if hint is Report and isinstance(values, dict):
+        values = {"schedules": [], **values}  # which earlier releases of this schema did not write
     found = form(hint).read(values, where)
     lines = values if isinstance(values, list) else [values]
     for i, line in enumerate(lines):
@@ -122,6 +129,7 @@ def json_schema() -> dict[str, Any]:
     # Through text, so that nothing in it is shared with another part.
     schema: dict[str, Any] = json.loads(json.dumps(form(Report).schema))
     _limit(schema)
+    schema["required"].remove("schedules")
     # Not a field: it follows from the kind and the assumptions, and is written for other readers.
     schema["properties"]["findings"]["items"]["properties"][_DERIVED] = {
         "type": "boolean",

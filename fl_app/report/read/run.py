@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.assumptions import is_known
+from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.form import FormError, short
 from leakmeter.auditors.run_log import FIRST, SCHEMA
@@ -39,6 +40,7 @@ class Run:
         failures: Which auditors were left out, and why.
         limitations: What auditors cannot see or show here.
         warnings: Reasons to doubt the run itself.
+        schedules: Which rounds auditors looked at, of those that may skip some.
         is_finished: Whether it has its report.
         is_typed: Whether its claims are fields. Those of schema 1 are prose: shown, never compared.
     """
@@ -52,6 +54,7 @@ class Run:
     failures: tuple[str, ...] = ()
     limitations: tuple[Limitation, ...] = ()
     warnings: tuple[RunWarning, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
     is_finished: bool = True
     is_typed: bool = True
 

@@ -434,32 +434,6 @@ def test_the_share_of_an_entropy_is_given_to_those_who_ask(gaussian_sampler) -> 
     assert asked[0].facts["share_of_entropy"] == pytest.approx(asked[0].value / 18144)
 
 
-def test_critics_are_asked_only_if_wanted(gaussian_sampler, monkeypatch) -> None:
-    from leakmeter.auditors.information.mine import estimator as mine
-
-    seen = []
-
-    def quick(x, z, *, seed, **_):
-        seen.append((x.shape, z.shape))
-        short = mine.Training(steps=2, hidden=5)
-        return real(x, z, seed=seed, training=short, seeds=2, nulls=2)
-
-    real = mine.estimate
-    monkeypatch.setattr(mine, "estimate", quick)
-    audited(gaussian_sampler(EYE), view_of())
-    assert not seen
-    found, _ = audited(gaussian_sampler(EYE), view_of(), draws=60, estimators=("log-det", "mine"))
-    assert seen == [((60, 5), (60, 5))]
-    assert [f.kind for f in found] == ["approximation", "estimate", "approximation"]
-    critics = found[1]
-    assert critics.null_band is not None
-    assert critics.cap == pytest.approx(math.log2(60))
-    assert {"trained_bits", "held_out_nwj_bits", "null_trained_bits"} <= set(critics.facts)
-    (only, _), run = audited(gaussian_sampler(EYE), view_of(), draws=60, estimators=("mine",))
-    assert only.kind == "estimate"
-    assert run == []
-
-
 def test_progress_is_told(gaussian_sampler) -> None:
     told = []
     audited(
@@ -503,11 +477,8 @@ def test_all_figures_are_in_bits_and_of_clients(gaussian_sampler) -> None:
     [
         ({"every": -2}, r"every must be in \[-1, inf\), got -2"),
         ({"draws": 3}, r"draws must be in \[4, inf\), got 3"),
-        ({"draws": 10, "estimators": ("mine",)}, r"draws must be in \[20, inf\), got 10"),
         ({"rank": 0}, r"rank must be in \[1, inf\), got 0"),
         ({"fit": 1}, r"fit must be in \[4, inf\), got 1"),
-        ({"estimators": ()}, r"estimators must be one or more of log-det, mine, got \(\)"),
-        ({"estimators": ("knn",)}, "estimators must be one or more of log-det, mine"),
         ({"observer": "wire"}, "observer must be 'server' or 'outsider', got 'wire'"),
         ({"target": -1}, "target must be None or a client, 0 or more .* got -1"),
         ({"target": 2, "colluding": (2,)}, "not colluding, got 2"),

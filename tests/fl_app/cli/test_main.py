@@ -582,3 +582,34 @@ def test_a_round_without_any_client_ends_the_run(
     assert not (tmp_path / "run/report.json").exists()
     monkeypatch.undo()
     assert main(["--resume", str(tmp_path / "run")]) == 0
+
+
+def test_a_run_audits_the_rounds_it_is_asked_to_and_says_which_it_skips(
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = "likelihood-ratio,mutual-information,mine"
+    every = [word for name in ("lrt", "mi", "mine") for word in (f"--{name}-every", "-1")]
+    few = ["--lrt-trials", "20", "--lrt-fit", "10", "--mine-steps", "1", "--mine-critics", "2"]
+    folder = tmp_path / "run"
+    assert main([*tiny, "--auditors", names, *every, *few, "--out", str(folder)]) == 0
+    report = json.loads((folder / "report.json").read_text())
+    wanted = {"every": -1, "num_rounds": 4, "audited": [1, 2, 4]}
+    assert report["schedules"] == [{"auditor": name, **wanted} for name in names.split(",")]
+    mine = [f for f in report["findings"] if f["auditor"] == "mine"]
+    assert [f["server_round"] for f in mine] == [1, 2, 4, None]
+    assert all(f["null_band"] and f["cap"] for f in mine)
+    said = capsys.readouterr().out
+    assert "  mine mutual information by critics along at most 8 directions ≈ " in said
+    page = (folder / "report.html").read_text()
+    assert "audited rounds 1, 2, 4 of 4; the others were skipped as" in page
+    assert "--lrt-every</code> -1 asks." in page
+    assert 'id="figure-' in page
+    assert "by critics (MINE)" in page
+
+
+def test_too_few_pairs_for_critics_are_refused_before_training(
+    tiny: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused([*tiny, "--auditors", "mine", "--sample", "2", "--secagg", "off"], capsys)
+    assert "mine-draws must be at least 10 with sample = 2" in said
+    assert "got 8" in said

@@ -17,12 +17,14 @@ import pytest
 from rich.console import Console
 
 from leakmeter.auditors import (
+    Critics,
     Finding,
     Inversion,
     LikelihoodRatio,
     Limitation,
     Membership,
     MutualInformation,
+    NeuralInformation,
     OneShotCanaries,
     RecordLikelihoodRatio,
     RoundImages,
@@ -71,26 +73,19 @@ DIM, CLIENTS, ROUNDS, DELTA = 120, 6, 2, 1e-5
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     """Return a run with all findings that there are, and one with fewer rounds per client."""
     pytest.importorskip("torch")  # for critics
-    from leakmeter.auditors.information.mine import estimator as critics
-
-    def quick(x: Floats, z: Floats, *, seed: int, **_: Any) -> Any:
-        return full(x, z, seed=seed, training=short, seeds=2, nulls=2)
-
-    full, short = critics.estimate, critics.Training(steps=2, hidden=5)
     sampler = GaussianSampler(np.eye(DIM)[:, :20])
     auditors: list[Auditor] = [
         OneShotCanaries(seats=20, delta=DELTA),
         LikelihoodRatio(sampler, effort=Effort(fit=200, candidates=5, pilot=10, trials=60)),
-        MutualInformation(sampler, look=Look(draws=40, rank=3, estimators=("log-det", "mine"))),
+        MutualInformation(sampler, look=Look(draws=40, rank=3)),
+        NeuralInformation(sampler, look=Look(draws=40, rank=3), critics=Critics(steps=1)),
         RecordLikelihoodRatio(_case, effort=RecordEffort(pairs=2, pilot=20, trials=100)),
         Membership(lambda model: (model[:30] ** 2, model[:30] ** 2 + 3.0), delta=DELTA),
         SpanCondition(),
         Inversion(_net, _images, rate=1.0, steps=2.0, seek=2, every=1, attack=Attack(steps=2)),
         AggregateRecorder(tmp_path_factory.mktemp("kept")),
     ]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(critics, "estimate", quick)
-        found = tuple(f for one in auditors for f in _played(one))
+    found = tuple(f for one in auditors for f in _played(one))
     small = replace(_run("small", found, 1), config={"rounds": 1})
     return [_run("large", found, ROUNDS), small]
 
@@ -187,7 +182,8 @@ def test_every_kind_of_finding_is_there(runs: list[Run]) -> None:
     }
     assert {f.auditor for f in found} >= {
         *("one-shot", "likelihood-ratio", "mutual-information", "record-likelihood-ratio"),
-        *("membership", "span", "inversion", "accountant", "water-filling", "secure-sum"),
+        *("mine", "membership", "span", "inversion"),
+        *("accountant", "water-filling", "secure-sum"),
     }
     assert {v.level for v in verdicts(runs[0])} >= {
         *("leak", "conditional", "open", "bounded", "count")

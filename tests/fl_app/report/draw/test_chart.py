@@ -6,6 +6,8 @@ import math
 import re
 from xml.etree import ElementTree
 
+import pytest
+
 from leakmeter.fl_app.report.draw.chart import Axis, Chart, Figure, Series
 
 
@@ -63,3 +65,19 @@ def test_the_table_beside_a_chart_holds_every_point_exactly() -> None:
     assert f'<data value="{1 / 3!r}">' in html
     assert '<data value="0.1">' in html
     assert "<figcaption>A caption</figcaption>" in html
+
+
+def test_a_line_does_not_bridge_what_was_not_measured() -> None:
+    x, y = (1.0, 2.0, 4.0, 8.0), (1.0, 2.0, 3.0, 4.0)
+    band = {"low": (0.0,) * 4, "high": (5.0,) * 4}
+    joined = str(chart(Series("a", x, y, **band)).svg())
+    parted = str(chart(Series("a", x, y, gap=1.0, **band)).svg())
+    lines = [re.findall(r'<path d="([^"]+)" class="line', svg)[0] for svg in (joined, parted)]
+    areas = [re.findall(r'<path d="([^"]+)" class="area', svg)[0] for svg in (joined, parted)]
+    assert [one.count("M") for one in lines] == [one.count("M") for one in areas] == [1, 3]
+    # Rounds 1 and 2 are joined; a round by itself is a short stroke.
+    first, *alone = (piece.split("L") for piece in lines[1].strip("M").split("M"))
+    assert len(first) == 2
+    for start, end in alone:
+        assert float(end.split()[0]) - float(start.split()[0]) == pytest.approx(8.0)
+        assert start.split()[1] == end.split()[1]

@@ -17,6 +17,7 @@ import pytest
 
 from leakmeter.auditors import Finding, Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.due import Due, Schedule
 from leakmeter.auditors.judge.adversary import by_adversary
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.fl_app.cli.main import main
@@ -124,13 +125,14 @@ def foreign(
     *findings: Finding,
     limitations: Sequence[Limitation] = (),
     warnings: Sequence[RunWarning] = (),
+    schedules: Sequence[Schedule] = (),
     **config: Any,
 ) -> Path:
     """Leave what `Audited(..., out=...)` leaves in any project."""
     record = RunLog(folder, config)
     of_round = finding(server_round=1)
     record.add(RoundLine(1, 3, {"accuracy": 0.5}, (of_round,)))
-    record.finish(findings, [], limitations, warnings)
+    record.finish(findings, [], limitations, warnings, schedules=schedules)
     return folder
 
 
@@ -168,6 +170,7 @@ def test_every_number_of_every_finding_stands_in_a_table(
                 "rounds-one-shot-estimate",
                 "rounds-likelihood-ratio-lower_bound",
                 "information",
+                "critics",
                 "accuracy",
             ],
         ),
@@ -493,3 +496,19 @@ def test_runs_in_prose_are_shown_and_not_compared(plain: Path, tmp_path: Path) -
     assert "ε ≥ 4.2 at δ" in words
     assert "shown …" not in words
     assert "does not hold" not in words  # no contradiction either
+
+
+def test_skipped_rounds_are_listed_with_the_setting_that_asks_for_it(tmp_path: Path) -> None:
+    """A project of one's own has no flags, so it reads the argument."""
+    plan = [Schedule.of("likelihood-ratio", Due(-1, 30)), Schedule.of("mine", Due(1, 30))]
+    own = foreign(tmp_path / "own", finding(), schedules=plan)
+    every = foreign(tmp_path / "all", finding())
+    for folder in (own, every):
+        assert main(["report", str(folder)]) == 0
+    words = read(own).words
+    assert (
+        "likelihood-ratio: audited rounds 1, 2, 4, 8, 16, 30 of 30; the others were skipped as "
+        "every=-1 asks."
+    ) in words
+    assert "mine: audited" not in words
+    assert "Rounds that were skipped" not in read(every).words

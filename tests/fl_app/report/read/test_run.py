@@ -13,6 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from leakmeter.auditors import Assumption, Finding, Limitation, RunWarning, ThreatModel
+from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.auditors.wording import claim
 from leakmeter.fl_app.cli.main import main
@@ -341,7 +342,7 @@ def test_every_field_of_the_schema_is_documented() -> None:
     text = DOCS.read_text()
     assert SCHEMA in text
     documented = set(re.findall(r"^\| `([a-z_.]+)` \|", text, flags=re.MULTILINE))
-    types = (Report, Round, Finding, ThreatModel, Limitation, RunWarning)
+    types = (Report, Round, Finding, ThreatModel, Limitation, RunWarning, Schedule)
     assert documented >= {spec.name for one in types for spec in fields(one)} | {"conditional"}
 
 

@@ -1,0 +1,168 @@
+"""Fresh updates of a round's clients, whole or along directions, drawn once for all who share them.
+
+Directions are fixed on draws of their own. A Gaussian model uses these for nothing else; critics
+may train on them, since they are tested on other draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.auditors._types import Floats, Vector, Watch
+from leakmeter.auditors.information.directions import leading_directions
+from leakmeter.auditors.information.logdet import Subspace
+from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
+from leakmeter.auditors.sampling.row_store import RowStore
+
+
+@dataclass(frozen=True)
+class Directed:
+    """Draws of a round along its directions.
+
+    Attributes:
+        subspace: The directions in which single updates vary most.
+        fitted: The draws that fixed them, along them, (draws, clients, rank).
+        rows: Further draws along them, (draws, clients, rank).
+    """
+
+    subspace: Subspace
+    fitted: Floats
+    rows: Floats
+
+
+class Drawing:
+    """Draws a round along its directions, once for all auditors that share this and ask alike.
+
+    Share it only between auditors of one sampler: `mine.drawing = information.drawing`. The draws
+    are a function of the stream, so sharing them changes no finding.
+    """
+
+    def __init__(self) -> None:
+        self._asked: tuple[Any, ...] = ()
+        self._model: Vector | None = None
+        self._found: Directed | None = None
+
+    def directed(
+        self,
+        sampler: UpdateSampler,
+        model: Vector,
+        clients: Sequence[int],
+        *,
+        rank: int,
+        fit: int,
+        draws: int,
+        stream: Stream,
+        watch: Watch | None = None,
+    ) -> Directed:
+        """Return the draws of a round.
+
+        Args:
+            sampler: Draws updates; its game decides what is random.
+            model: Global model that the clients start from.
+            clients: Whose updates are in the sum and not known to the observer.
+            rank: Most directions.
+            fit: Draws that fix the directions.
+            draws: Draws along them.
+            stream: Names the randomness.
+            watch: Told of the progress.
+
+        Raises:
+            ConstantUpdatesError: No update varies.
+        """
+        asked = (sampler.game, sampler.scale, tuple(clients), rank, fit, draws, tuple(stream))
+        is_known = asked == self._asked and np.array_equal(model, self._model)  # type: ignore[arg-type]
+        if self._found is None or not is_known:
+            drawn = Draws(sampler, model, clients, watch or _unwatched)
+            subspace, fitted = drawn.subspace(rank, fit, (*stream, "directions"))
+            rows = drawn.along(subspace, draws, (*stream, "draws"))
+            self._asked, self._model = asked, model.copy()
+            self._found = Directed(subspace, fitted, rows)
+        return self._found
+
+
+class Draws:
+    """Fresh updates of a round's clients."""
+
+    def __init__(
+        self,
+        sampler: UpdateSampler,
+        model: Vector,
+        clients: Sequence[int],
+        watch: Watch | None = None,
+    ) -> None:
+        self._sampler, self._model, self._clients = sampler, model, list(clients)
+        self._watch = watch or _unwatched
+
+    def pairs(
+        self,
+        target: int,
+        draws: int,
+        stream: Stream,
+        *,
+        noise_std: float = 0.0,
+        rng: np.random.Generator | None = None,
+    ) -> tuple[Floats, Floats]:
+        """Return the target's updates and the sum of the others, (draws, coordinates) each.
+
+        Args:
+            target: Whose update is at stake.
+            draws: How many.
+            stream: Names the randomness.
+            noise_std: Noise on each coordinate of the sum.
+            rng: Draws that noise; needed if there is any.
+        """
+        free = self._sampler.free
+        dim = self._model.size if free is None else free.size
+        place = self._clients.index(target)
+        x = np.empty((draws, dim), dtype=np.float32)
+        y = np.empty((draws, dim), dtype=np.float64 if noise_std else np.float32)
+        done = 0
+        for chunk in self._chunks("draws", draws, (*stream, "draws"), None):
+            rows = chunk if free is None else chunk[..., free]
+            here = slice(done, done + len(rows))
+            x[here] = rows[:, place]
+            y[here] = rows.sum(axis=1, dtype=np.float64) - rows[:, place]
+            done += len(rows)
+        if rng is not None and noise_std:
+            y += noise_std * rng.standard_normal(y.shape)
+        return x, y  # type: ignore[return-value]
+
+    def subspace(self, rank: int, draws: int, stream: Stream) -> tuple[Subspace, Floats]:
+        """Return the directions of largest variance, and the draws that fixed them along them."""
+        self._watch("directions", 0.0)
+        rows = RowStore(draws * len(self._clients), self._model.size)
+        updates = self._sampler.updates(self._model, self._clients, draws, stream)
+        for done, row in enumerate(finite(updates), 1):
+            rows.add(row)
+            if done % len(self._clients) == 0:
+                self._watch("directions", done / len(rows))
+        found = leading_directions(rows, draws, rank)
+        along = np.zeros((len(rows), found.rank))
+        for at, block in rows.blocks():
+            along += block @ found.directions[at].astype(block.dtype)
+        return found, along.reshape(draws, len(self._clients), -1)
+
+    def along(self, subspace: Subspace, draws: int, stream: Stream) -> Floats:
+        """Return draws of all clients along the directions, (draws, clients, rank)."""
+        chunks = self._chunks("draws", draws, stream, subspace.directions)
+        return np.concatenate(list(chunks)).astype(np.float64)
+
+    def _chunks(
+        self, stage: str, draws: int, stream: Stream, project: Floats | None
+    ) -> Iterator[NDArray[np.floating[Any]]]:
+        done = 0
+        self._watch(stage, 0.0)
+        drawn = self._sampler.sample(self._model, self._clients, draws, stream, project=project)
+        for chunk in finite(drawn):
+            yield chunk
+            done += len(chunk)
+            self._watch(stage, done / draws)
+
+
+def _unwatched(stage: str, share: float) -> None:
+    """Tell nobody."""

@@ -1,0 +1,352 @@
+"""The MINE audit: what do neural critics find of one client's update in the sum of a round?
+
+Belghazi et al. 2018, Mutual Information Neural Estimation (arXiv:1801.04062), as in section 4.1 of
+Elkordy et al. 2023 (arXiv:2208.02304). Ours differs in four points:
+1. Critics look along the directions of the log-det audit (`auditor`), and share its draws. In all
+   coordinates of a model they find next to nothing of thousands of nats.
+2. Values are of draws that no critic was trained on, beside those of shuffled pairs. The paper's
+   reading, on training samples, finds about as much in shuffled pairs and is not made.
+3. Few draws of many clients are enough, since they are recombined (`mine.recombined`).
+4. The figure of the run is the mean over its audited rounds, never the largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.auditor import (
+    Auditor,
+    Project,
+    RoundMessages,
+    RoundView,
+    check_noise_is_known,
+    few_clients,
+)
+from leakmeter.auditors.due import Due, check_every
+from leakmeter.auditors.finding import Finding, Game
+from leakmeter.auditors.information.directions import ConstantUpdatesError
+from leakmeter.auditors.information.draws import Directed, Drawing
+from leakmeter.auditors.information.figure import Information
+from leakmeter.auditors.information.findings import NEURAL, Words
+from leakmeter.auditors.information.measure import Look, affordable
+from leakmeter.auditors.information.mine.recombined import (
+    LEAST_DRAWS,
+    LEAST_PAIRS,
+    Critics,
+    HeldOut,
+    held_out,
+    null_band,
+)
+from leakmeter.auditors.information.theory import LimitOf
+from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.auditors.sampling.round_sum import check_sampler, fitting_sampler, noise_on_sum
+from leakmeter.auditors.sampling.row_store import check_room, file_bytes
+from leakmeter.auditors.wording import counted
+
+MOST_DIRECTIONS = 200  # from here on held-out critics find nothing, whatever there is
+_STREAM = "mutual-information"  # so that directions and draws are those of the log-det audit
+
+
+class NeuralInformation(Auditor):
+    """Estimates I(client's update; sum of the round | model) by critics on held-out draws.
+
+    Args:
+        sampler: Draws fresh updates, and names the game; `PerRound` where the clients' mechanism
+            changes from round to round.
+        every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
+            last.
+        look: Draws and directions, as for `MutualInformation`; at least 8 draws. The rank must be
+            a number.
+        critics: How many critics, and how they are trained.
+        limit: Gives the entropy of a client's updates, which no figure may exceed.
+        colluding: Clients that show the server their update.
+        observer: "server" sees the sum before server noise, "outsider" after it.
+        seed: Names all draws. With the seed, sampler and look of a `MutualInformation` both look
+            along the same directions.
+
+    Attributes:
+        drawing: Draws of the last round. An auditor that shares it draws nothing twice.
+
+    Example:
+        information = MutualInformation(sampler, look=Look(draws=16, rank=8))
+        mine = NeuralInformation(sampler, look=Look(draws=16, rank=8))
+        mine.drawing = information.drawing
+        strategy = Audited(FedAvg(), auditors=[information, mine], out="runs/mine")
+    """
+
+    name = "mine"
+    reads = frozenset({"sent", "replies", "facts"})
+
+    def __init__(
+        self,
+        sampler: UpdateSampler,
+        *,
+        every: int = 1,
+        look: Look = Look(draws=LEAST_DRAWS),  # noqa: B008 - a frozen value
+        critics: Critics = Critics(),  # noqa: B008 - a frozen value
+        limit: LimitOf | None = None,
+        colluding: Collection[int] = (),
+        observer: Literal["server", "outsider"] = "server",
+        seed: int = 0,
+    ) -> None:
+        check_sampler(sampler)
+        check_every(every)
+        if observer not in ("server", "outsider"):
+            raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")
+        if look.rank is None:
+            raise ValueError(
+                "look.rank must be a number of directions, got None: in all coordinates of a model "
+                "critics find nothing; take 8"
+            )
+        if look.draws < LEAST_DRAWS:
+            raise ValueError(f"look.draws must be at least {LEAST_DRAWS}, got {look.draws}")
+        self.sampler, self.every, self.look, self.critics = sampler, every, look, critics
+        self.colluding, self.observer, self.seed = frozenset(colluding), observer, seed
+        self.drawing = Drawing()
+        self._words = Words(
+            self.name,
+            observer,
+            seed,
+            limit=limit,
+            colluders=len(self.colluding),
+            directions=look.rank,
+        )
+        self._kept, self._due = _Kept(), Due(every, 1)
+
+    @property
+    def due(self) -> Due:
+        """Which rounds it looks at."""
+        return self._due
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Forget an earlier run."""
+        self._kept, self._due = _Kept(), Due(self.every, num_rounds)
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Return where updates cannot be resampled, or critics have too few pairs to say much."""
+        check_noise_is_known(self.observer, project)
+        said = list(self.sampler.limits(project))
+        rank = min(self.look.rank or 0, project.dim)
+        if rank >= MOST_DIRECTIONS:
+            said.append(
+                f"critics find nothing along {rank} directions, whatever there is: take fewer than "
+                f"{MOST_DIRECTIONS}, such as 8"
+            )
+        if project.honest is None:
+            return said
+        if few := few_clients(project, 2, "its update is the sum; nothing hides it"):
+            return said + few
+        check_room(file_bytes(self._fit_draws(project.honest) * project.honest, project.dim))
+        if (pairs := self.look.draws * project.honest) < LEAST_PAIRS:
+            draws = -(-LEAST_PAIRS // project.honest)
+            said.append(
+                f"{self.look.draws} draws of {project.honest} honest clients make {pairs} pairs, "
+                f"and critics need {LEAST_PAIRS}: take at least {draws} draws"
+            )
+        return said
+
+    def trainings(self, project: Project) -> int:
+        """Return how many updates are drawn in all audited rounds, where clients train."""
+        if not self.sampler.asks_clients or project.honest is None or project.honest < 2:
+            return 0
+        updates = (self._fit_draws(project.honest) + self.look.draws) * project.honest
+        return updates * len(Due(self.every, project.num_rounds))
+
+    def bind(self, messages: RoundMessages) -> None:
+        """Show the sampler the round, whose messages it may send again."""
+        self.sampler.bind(messages)
+
+    def replays(self, server_round: int) -> bool:
+        """Whether the sampler sends messages of this round again."""
+        return self.sampler.asks_clients and server_round in self._due
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        """Audit this round if it is due."""
+        honest = sorted(set(view.replies) - set(view.instructed))
+        hidden = [c for c in honest if c not in self.colluding]
+        is_due = view.server_round in self._due
+        if not is_due or view.facts.abandoned or not hidden:
+            return ()
+        sampler = fitting_sampler(self.sampler, view)
+        words = replace(
+            self._words,
+            server_round=view.server_round,
+            game=sampler.game,
+            hidden=len(hidden),
+            colluding=len(honest) - len(hidden),
+        )
+        noise_std = noise_on_sum(
+            view.facts, self.observer, sampler.scale, colluding=words.colluding
+        )
+        limit = words.limit_of(dict.fromkeys(hidden, 1), 1)
+        if len(hidden) == 1 and noise_std == 0:
+            alone = "the sum without noise is this update: it reveals all that is random in it"
+            told = Information(math.inf, "diagnostic", alone).limited(limit)
+            return [words.note(told, NEURAL)]
+        if self.look.draws * len(hidden) < LEAST_PAIRS:
+            return ()
+        try:
+            drawn = self._drawn(view, sampler, hidden, noise_std)
+        except ConstantUpdatesError as error:
+            constant = f"{error}: nothing is random, so nothing can be learnt"
+            return [words.note(Information(0.0, "diagnostic", constant), NEURAL)]
+        found = self._found(view.server_round, drawn, sampler.game, noise_std)
+        self._kept.add(view.server_round, found, sampler.game)
+        figure = replace(
+            _figure(found, self.critics, len(hidden), sampler.game),
+            rank=drawn.subspace.rank,
+            variance_kept=drawn.subspace.variance_kept,
+        )
+        known = words.known(drawn.subspace.rank, noise_std)
+        return [words.neural(figure.limited(limit), known, found.null_band)]
+
+    def report(self) -> Sequence[Finding]:
+        """Return the mean over the audited rounds."""
+        kept = self._kept
+        if not kept.rounds:
+            return ()
+        words = replace(self._words, game=kept.game)
+        return [words.neural(kept.figure(), {"audited rounds": len(kept.rounds)}, kept.band())]
+
+    def state(self) -> dict[str, Any]:
+        """Return the values of the audited rounds."""
+        return self._kept.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `state` returned."""
+        self._kept = _Kept.restored(state)
+
+    def _fit_draws(self, honest: int) -> int:
+        """Return draws of each client that fix the directions."""
+        return self.look.fit_draws(self.look.rank or 1, honest)
+
+    def _drawn(
+        self, view: RoundView, sampler: UpdateSampler, hidden: Sequence[int], noise_std: float
+    ) -> Directed:
+        """Return the round's draws, the same as those of the log-det audit."""
+        assert self.look.rank is not None
+        draws, game = self.look.draws, sampler.game
+        rank = affordable(self.look.rank, draws, len(hidden), game, noise_std)
+        return self.drawing.directed(
+            sampler,
+            view.sent,
+            hidden,
+            rank=rank,
+            fit=self.look.fit_draws(rank, len(hidden)),
+            draws=draws,
+            stream=(_STREAM, self.seed, view.server_round),
+            watch=self.watch,
+        )
+
+    def _found(self, server_round: int, drawn: Directed, game: Game, noise_std: float) -> HeldOut:
+        """Let critics look at the draws."""
+        if self.watch is not None:
+            self.watch("critics", 0.0)
+        return held_out(
+            drawn.rows,
+            drawn.fitted,
+            critics=self.critics,
+            path=(server_round,),
+            seed=self.seed,
+            noise_std=noise_std,
+            is_dealt=game == "partition",
+            keeps_data=game == "rerun",
+        )
+
+
+def _figure(found: HeldOut, critics: Critics, clients: int, game: Game) -> Information:
+    """Return the figure of one round."""
+    return Information(
+        nats=found.mean,
+        kind="estimate",
+        rule=f"held-out NWJ, mean of {critics.count} critics, pairs of all clients pooled",
+        std_error=found.std_error,
+        sample_sizes={"pairs": found.pairs, "clients": clients, "critics": critics.count},
+        cap=found.cap,
+        assumptions=_assumed(game),
+    )
+
+
+def _assumed(game: Game) -> tuple[str, ...]:
+    """Return what the figure needs in a game."""
+    pooled = (Assumption.GOOD_CRITIC, Assumption.POOLED_CLIENTS)
+    # Shares of one partition are not recombined.
+    return pooled if game == "partition" else (*pooled, Assumption.INDEPENDENT_CLIENTS)
+
+
+@dataclass
+class _Kept:
+    """What is kept of the audited rounds.
+
+    Attributes:
+        rounds: Which.
+        values: Estimate, its standard error, mean of the shuffled pairs and cap in nats by round.
+        single: Null band of a run with one audited round.
+        game: What was random.
+    """
+
+    rounds: list[int] = field(default_factory=list)
+    values: list[tuple[float, float, float, float]] = field(default_factory=list)
+    single: tuple[float, float] = (0.0, 0.0)
+    game: Game = "rerun"
+
+    def add(self, server_round: int, found: HeldOut, game: Game) -> None:
+        """Take up a round."""
+        self.rounds.append(server_round)
+        self.values.append((found.mean, found.std_error, float(np.mean(found.nulls)), found.cap))
+        self.single, self.game = found.null_band, game
+
+    def figure(self) -> Information:
+        """Return the mean over the rounds. Each round is judged by itself: nothing is added up."""
+        means, _, _, caps = np.array(self.values).T
+        rounds = counted(len(means), "audited round")
+        return Information(
+            nats=float(means.mean()),
+            kind="estimate",
+            rule=f"held-out NWJ of critics per round, mean over {rounds}",
+            std_error=self._error(),
+            sample_sizes={"audited rounds": len(means)},
+            cap=float(caps.mean()),
+            assumptions=_assumed(self.game),
+        )
+
+    def band(self) -> tuple[float, float]:
+        """Return the 90 % band of that mean without a leak."""
+        if len(self.rounds) == 1:
+            return self.single
+        nulls = [null for _, _, null, _ in self.values]
+        return null_band(nulls, 1 / len(nulls), self._error())
+
+    def _error(self) -> float:
+        """Return the standard error of the mean: over the rounds, which have draws of their own."""
+        means, errors, _, _ = np.array(self.values).T
+        if len(means) == 1:
+            return float(errors[0])
+        return float(np.std(means, ddof=1) / math.sqrt(len(means)))
+
+    def state(self) -> dict[str, Any]:
+        """Return JSON types and arrays only."""
+        return {
+            "rounds": list(self.rounds),
+            "values": np.array(self.values, dtype=np.float64).reshape(-1, 4),
+            "single": list(self.single),
+            "game": self.game,
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> _Kept:
+        """Return what `state` described."""
+        rows = np.asarray(state["values"], dtype=np.float64)
+        low, high = (float(edge) for edge in state["single"])
+        return cls(
+            [int(r) for r in state["rounds"]],
+            [(float(a), float(b), float(c), float(d)) for a, b, c, d in rows],
+            (low, high),
+            state["game"],
+        )

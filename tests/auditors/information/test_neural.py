@@ -1,0 +1,240 @@
+"""The MINE auditor: the contract, the closed form, no leak, and the draws it shares."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import mean
+
+import numpy as np
+import pytest
+
+from leakmeter.auditors import Critics, Look, MutualInformation, NeuralInformation, check_auditor
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.auditor import Canary, Project, RoundFacts, RoundView
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.information import gaussian_information, update_entropy
+from leakmeter.auditors.information.findings import NEURAL
+from leakmeter.auditors.information.mine.recombined import held_out
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.auditors.wording import claim
+
+pytest.importorskip("torch")
+
+DIM, CLIENTS = 4, 6
+EYE = np.eye(DIM)
+QUICK = Critics(count=2, steps=1, hidden=4)
+
+
+def view_of(server_round: int = 1, *, clients: int = CLIENTS, dim: int = DIM, **facts) -> RoundView:
+    """Return a round of so many clients with equal weights."""
+    known = {"num_clients": clients, "total_weight": float(clients)}
+    sent = np.zeros(dim)
+    replies = dict.fromkeys(range(clients), sent)
+    return RoundView(server_round, sent, replies, sent, RoundFacts(**(known | facts)))
+
+
+def audited(sampler, *views: RoundView, **settings) -> tuple[list[Finding], list[Finding]]:
+    """Return the findings of all rounds and of the run."""
+    look = Look(draws=settings.pop("draws", 8), rank=settings.pop("rank", DIM))
+    auditor = NeuralInformation(sampler, look=look, **({"critics": QUICK} | settings))
+    auditor.begin(DIM, len(views))
+    rounds = [f for view in views for f in auditor.observe(view)]
+    return rounds, list(auditor.report())
+
+
+def test_it_keeps_the_contract_of_auditors(gaussian_sampler) -> None:
+    sampler = gaussian_sampler(np.eye(128))
+    check_auditor(lambda: NeuralInformation(sampler, every=2, critics=QUICK))
+    check_auditor(lambda: NeuralInformation(sampler, every=0, critics=QUICK, colluding=(5,)))
+
+
+@pytest.mark.parametrize(("clients", "draws"), [(3, 300), (12, 60)])
+def test_gaussian_clients_follow_the_closed_form(gaussian_sampler, clients, draws) -> None:
+    found, run = audited(
+        gaussian_sampler(EYE),
+        *(view_of(r, clients=clients) for r in (1, 2, 3)),
+        draws=draws,
+        critics=Critics(),
+    )
+    truth = gaussian_information(DIM, clients).bits
+    # Held-out critics are below the truth on average, here by less than a sixth of it.
+    assert 0.84 * truth < mean(f.value for f in found) < 1.08 * truth
+    assert run[0].value == pytest.approx(mean(f.value for f in found))
+    for f in (*found, *run):
+        assert (f.auditor, f.kind, f.quantity) == ("mine", "estimate", NEURAL)
+        assert f.value > f.null_band[1] > f.null_band[0]
+        assert f.cap == pytest.approx(math.log2(draws * clients))
+    assert found[0].facts["gaussian_nats"] == pytest.approx(truth * math.log(2))
+
+
+def test_without_a_leak_it_stays_in_its_null_band(gaussian_sampler) -> None:
+    # The noise hides a client completely: 1e-9 bits are left.
+    views = [view_of(r, noise_std=1e4) for r in (1, 2, 3)]
+    found, run = audited(gaussian_sampler(EYE), *views, observer="outsider", critics=Critics())
+    for f in (*found, *run):
+        assert f.null_band[0] <= f.value <= f.null_band[1] + 1e-12
+        assert abs(f.value) < 1e-4
+
+
+def test_the_mean_held_out_value_is_not_above_the_truth() -> None:
+    """Few draws are used again and again, and critics start at the right answer."""
+    truth, values = gaussian_information(3, 10).nats, []
+    for repeat in range(60):
+        drawn = stream(0, "few", repeat).standard_normal((12, 10, 3))
+        found = held_out(drawn[:8], drawn[8:], critics=QUICK, path=(repeat,), seed=0)
+        values.append(found.mean)
+    error = np.std(values, ddof=1) / math.sqrt(len(values))
+    assert 0.5 * truth < np.mean(values) < truth + 3 * error
+    assert error < 0.15 * truth
+
+
+def test_it_looks_along_the_directions_of_log_det(gaussian_sampler) -> None:
+    spectrum = np.diag(np.linspace(3.0, 1.0, 20))
+    seen = {}
+    for cls in (MutualInformation, NeuralInformation):
+        more = {"critics": QUICK} if cls is NeuralInformation else {}
+        auditor = cls(gaussian_sampler(spectrum), look=Look(draws=8, rank=5), seed=3, **more)
+        auditor.begin(20, 1)
+        auditor.observe(view_of(dim=20))
+        seen[cls] = auditor.drawing._found
+    log_det, mine = seen.values()
+    np.testing.assert_array_equal(log_det.subspace.directions, mine.subspace.directions)
+    np.testing.assert_array_equal(log_det.rows, mine.rows)
+
+
+class Counted(UpdateSampler):
+    """A sampler that counts what it draws."""
+
+    def __init__(self, inner: UpdateSampler) -> None:
+        self.inner, self.drawn = inner, 0
+
+    @property
+    def game(self):
+        return self.inner.game
+
+    def sample(self, model, clients, draws, stream, *, project=None):
+        self.drawn += draws
+        return self.inner.sample(model, clients, draws, stream, project=project)
+
+    def moments(self, model, clients, draws, stream):
+        return self.inner.moments(model, clients, draws, stream)
+
+
+def test_two_auditors_that_share_their_draws_train_nobody_twice(gaussian_sampler) -> None:
+    alone = audited(gaussian_sampler(EYE), view_of(), view_of(2))
+    sampler = Counted(gaussian_sampler(EYE))
+    look = Look(draws=8, rank=DIM)
+    information = MutualInformation(sampler, look=look)
+    mine = NeuralInformation(sampler, look=look, critics=QUICK)
+    mine.drawing = information.drawing
+    found = []
+    for auditor in (information, mine):
+        auditor.begin(DIM, 2)
+    for view in (view_of(), view_of(2)):
+        information.observe(view)
+        before = sampler.drawn
+        found += mine.observe(view)
+        assert sampler.drawn == before
+    assert (found, list(mine.report())) == alone
+    # Another model, or another number of draws, is drawn again.
+    before = sampler.drawn
+    mine.observe(replace(view_of(2), sent=np.ones(DIM)))
+    assert sampler.drawn > before
+
+
+def test_shares_of_one_partition_are_not_recombined(gaussian_sampler) -> None:
+    # This sampler's clients are independent all the same, so the closed form holds.
+    dealt = gaussian_sampler(EYE, game="partition")
+    found, _ = audited(dealt, view_of(), draws=200, critics=Critics())
+    truth = gaussian_information(DIM, CLIENTS).bits
+    assert 0.7 * truth < found[0].value < 1.2 * truth
+    assert Assumption.INDEPENDENT_CLIENTS not in found[0].assumptions
+    free, _ = audited(gaussian_sampler(EYE), view_of())
+    assert Assumption.INDEPENDENT_CLIENTS in free[0].assumptions
+    assert Assumption.POOLED_CLIENTS in free[0].assumptions
+
+
+def test_clients_that_keep_their_data_have_means_of_their_own(gaussian_sampler) -> None:
+    class Apart(Counted):
+        """Clients whose updates vary around means that are far apart."""
+
+        def sample(self, model, clients, draws, stream, *, project=None):
+            means = 100.0 * np.array(clients, dtype=float)[:, None] * np.ones(DIM)
+            means = means if project is None else means @ project
+            for chunk in super().sample(model, clients, draws, stream, project=project):
+                yield chunk + means
+
+    apart = Apart(gaussian_sampler(EYE, game="rerun"))
+    found, _ = audited(apart, view_of(), draws=60, critics=Critics())
+    assert found[0].value == pytest.approx(gaussian_information(DIM, CLIENTS).bits, rel=0.25)
+
+
+def test_canary_seats_and_colluders_do_not_hide_anybody(gaussian_sampler) -> None:
+    view = replace(view_of(), instructed={1: Canary(0, 0)})
+    (finding,), _ = audited(gaussian_sampler(EYE), view, colluding=(0,))
+    assert (finding.facts["hidden"], finding.facts["colluding"]) == (4, 1)
+    assert finding.threat_model.colluders == 1
+
+
+def test_a_lone_update_and_constant_ones_need_no_critics(gaussian_sampler) -> None:
+    (alone,), run = audited(gaussian_sampler(EYE), view_of(clients=1))
+    assert (alone.value, alone.kind, alone.auditor, run) == (math.inf, "diagnostic", "mine", [])
+    entropy = update_entropy(50, 5, [2, 2, 1])
+    (alone,), _ = audited(gaussian_sampler(EYE), view_of(clients=1), limit=lambda _: entropy)
+    assert alone.value == pytest.approx(entropy.over(1) / math.log(2))
+    (constant,), _ = audited(gaussian_sampler(EYE, frozen=True), view_of())
+    assert (constant.value, constant.kind) == (0.0, "diagnostic")
+
+
+def test_no_figure_exceeds_the_entropy_of_what_is_random(gaussian_sampler) -> None:
+    tiny = update_entropy(2, 2, [1, 1])  # one bit
+    found, _ = audited(
+        gaussian_sampler(EYE), view_of(clients=2), draws=200, limit=lambda _: tiny, rank=4
+    )
+    assert found[0].value <= 1.0 == found[0].cap
+
+
+def test_nothing_says_what_critics_find_in_their_training_draws(gaussian_sampler) -> None:
+    found, run = audited(gaussian_sampler(EYE), view_of())
+    for f in (*found, *run):
+        assert "train" not in f.rule
+        assert not [name for name in f.facts if "train" in name]
+        assert (
+            claim(f)
+            .replace("\N{NO-BREAK SPACE}", " ")
+            .startswith("mutual information by critics along at most 4 directions ≈ ")
+        )
+
+
+def test_it_says_before_training_where_critics_say_nothing(gaussian_sampler) -> None:
+    sampler = gaussian_sampler(np.eye(300))
+    many = NeuralInformation(sampler, look=Look(draws=8, rank=250))
+    [words] = many.limits(Project(dim=300, num_rounds=2))
+    assert words.startswith("critics find nothing along 250 directions")
+    few = NeuralInformation(sampler, look=Look(draws=8, rank=4))
+    assert few.limits(Project(dim=300, num_rounds=2, clients=12)) == []
+    [words] = few.limits(Project(dim=300, num_rounds=2, clients=2))
+    assert words.endswith("critics need 20: take at least 10 draws")
+    assert audited(gaussian_sampler(EYE), view_of(clients=2)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"every": -2}, r"every must be in \[-1, inf\), got -2"),
+        ({"look": Look(draws=7)}, "draws must be at least 8, got 7"),
+        ({"look": Look(rank=None)}, r"rank must be a number of directions, got None: .* take 8"),
+        ({"observer": "wire"}, "observer must be 'server' or 'outsider', got 'wire'"),
+    ],
+)
+def test_wrong_arguments_are_named(gaussian_sampler, wrong, words) -> None:
+    with pytest.raises(ValueError, match=words):
+        NeuralInformation(gaussian_sampler(EYE), **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"count": 1}, {"steps": -1}, {"hidden": 0}, {"rate": 0.0}])
+def test_wrong_settings_of_critics_are_named(wrong) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be in"):
+        Critics(**wrong)
