@@ -55,6 +55,9 @@ def check_deployed(config: Config) -> None:
     if config.noise == "wfna":
         allowed = "another in a deployment: this one is drawn from the run's seed"
         raise out_of_range("noise", allowed, config.noise)
+    if config.dropout:
+        allowed = "0 in a deployment: clients there drop out by themselves"
+        raise out_of_range("dropout", allowed, config.dropout)
     for name in config.auditor_names:
         if name not in _POSSIBLE:
             allowed = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from leakmeter.auditors.hook import wire
+from leakmeter.fl_app.build.secure_sum import masked, topology
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed, noise_seed
 from leakmeter.fl_app.rule import filling_rule
@@ -19,17 +20,12 @@ from leakmeter.strategies import (
     FixedClip,
     FixedSize,
     Local,
-    Masked,
     Noised,
     Participation,
     Poisson,
     ShuffledEpochs,
 )
 from leakmeter.strategies.mechanism import Clipping, Noise
-from leakmeter.strategies.secure_sum.topology import Topology
-
-# Shares that open a secret, and the least clients of a sum, as a fraction of the cohort.
-_THRESHOLD = 2 / 3
 
 
 def server_strategy(config: Config) -> Strategy:
@@ -45,7 +41,7 @@ def server_strategy(config: Config) -> Strategy:
     )
     if config.noise == "wfna":
         filled = _filled(strategy, config)
-        return Masked(filled, threshold=_THRESHOLD, max_weight=1.0, clip_range=filled.clip_range)
+        return masked(filled, config, max_weight=1.0, clip_range=filled.clip_range)
     if config.noise != "none":
         strategy = _noised(strategy, config)
     return _masked(strategy, config) if config.secagg == "on" else strategy
@@ -86,7 +82,7 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
         noise = Local(config.noise_multiplier)
     elif config.noise == "distributed":
         # The target is reached by those who are certain to be there, less those who may collude.
-        plan = Topology(threshold=_THRESHOLD).plan(config.cohort)
+        plan = topology(config).plan(config.cohort)
         certain = plan.threshold - plan.bearable(config.cohort)
         noise = Distributed(config.noise_multiplier, min_honest=certain)
     clipping: Clipping = FixedClip(config.clip_norm)
@@ -117,7 +113,7 @@ def _filled(strategy: Strategy, config: Config) -> Filled:
     )
 
 
-def _masked(strategy: Strategy, config: Config) -> Masked:
+def _masked(strategy: Strategy, config: Config) -> Strategy:
     """Return the strategy behind secure sums."""
     metrics = {"train-loss": (0.0, 16.0)}
     if config.clipping == "adaptive":
@@ -127,9 +123,9 @@ def _masked(strategy: Strategy, config: Config) -> Masked:
     # A simulation knows its clients: the tightest limits give the finest rounding.
     largest = 1.0 if config.noise != "none" else float(load_task(config).sizes.largest)
     bounded = config.noise != "none" and config.clipping == "fixed"
-    return Masked(
+    return masked(
         strategy,
-        threshold=_THRESHOLD,
+        config,
         max_weight=largest,
         metrics=metrics,
         clip_range=config.clip_norm if bounded else 4.0,

@@ -78,7 +78,8 @@ def set_up(parser: argparse.ArgumentParser) -> None:
             names = "|".join(meta["choices"]) or meta["metavar"]
             options |= {"type": kind, "metavar": names or {int: "N", float: "X"}[kind]}
         if kind is not bool and spec.default != "":
-            text += f" (default: {spec.default})"
+            shown = f"{spec.default:g}" if isinstance(spec.default, float) else spec.default
+            text += f" (default: {shown})"
         groups[meta["group"]].add_argument(f"--{kebab(spec.name)}", help=text, **options)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
+from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.config.names import AUDITORS
 from leakmeter.fl_app.config.settings import Settings
+
+_OF_SUMS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
 
 
 def check_together(config: Settings) -> None:
@@ -19,7 +24,9 @@ def check_together(config: Settings) -> None:
         )
     if config.secagg == "on" and config.cohort < 3:
         raise out_of_range("sample", "at least 3 clients a round with secagg", config.cohort)
+    _check_sum(config)
     _check_noise(config)
+    _check_target(config)
     _check_filling(config)
     _check_participation(config)
     if config.ray_address and config.engine != "ray":
@@ -32,6 +39,48 @@ def check_together(config: Settings) -> None:
         raise out_of_range("mi-target", f"below clients = {config.clients}", config.mi_target)
     if {"likelihood-ratio", "mutual-information"} & set(config.auditor_names):
         _check_game(config)
+
+
+def _check_sum(config: Settings) -> None:
+    """Settings of the secure sum need one, and clients to mask with."""
+    if config.secagg == "off":
+        for spec in fields(config):
+            if spec.name in _OF_SUMS and getattr(config, spec.name) != spec.default:
+                allowed = f"{spec.default:g} with secagg off: there is no secure sum to set"
+                raise out_of_range(kebab(spec.name), allowed, getattr(config, spec.name))
+        return
+    neighbours = config.secagg_neighbours
+    if neighbours and (neighbours % 2 or neighbours >= config.cohort):
+        allowed = f"0, or an even number below the {config.cohort} clients of a round"
+        raise out_of_range("secagg-neighbours", allowed, neighbours)
+    if neighbours and config.participation == "poisson":
+        allowed = "0 with participation poisson: a sparse graph is planned for one size of cohort"
+        raise out_of_range("secagg-neighbours", allowed, neighbours)
+    if config.colluders > config.sample - 2:
+        # A sum of which all but one client is known is that client's update.
+        allowed = f"at most sample - 2 = {config.sample - 2}: two clients must stay honest"
+        raise out_of_range("colluders", allowed, config.colluders)
+
+
+def _check_target(config: Settings) -> None:
+    """There is noise that can be calibrated, and its price is known beforehand."""
+    if not config.target_epsilon:
+        return
+    if config.noise not in ("central", "distributed", "local"):
+        allowed = "central, distributed or local with target-epsilon, which calibrates that noise"
+        raise out_of_range("noise", allowed, config.noise)
+    if config.clipping == "adaptive" and config.secagg == "on":
+        allowed = (
+            "fixed with target-epsilon and secagg on: rounding costs the more, the smaller the "
+            "clip norm becomes, and nobody knows it beforehand"
+        )
+        raise out_of_range("clipping", allowed, config.clipping)
+    if config.noise == "distributed" and config.dropout:
+        allowed = (
+            "0 with target-epsilon and noise distributed: clients that drop out take their noise "
+            "away, so the run would exceed the target"
+        )
+        raise out_of_range("dropout", allowed, config.dropout)
 
 
 def _check_noise(config: Settings) -> None:

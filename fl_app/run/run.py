@@ -94,7 +94,8 @@ def _audited(
 
     def keep(line: RoundLine, model: ArrayRecord) -> None:
         # Before the checkpoint, so that a resume tries it again.
-        if line.num_clients == 0 and not (_is_excused(strategy) or _has_diverged(audited)):
+        is_bad_luck = config.dropout > 0 or _is_excused(strategy) or _has_diverged(audited)
+        if line.num_clients == 0 and not is_bad_luck:
             raise RuntimeError(f"no client answered in round {line.server_round}")
         charge(config, strategy, folder.path)
         folder.save(
