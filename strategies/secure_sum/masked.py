@@ -129,6 +129,10 @@ class Masked(Wrapper):
         except ValueError:
             return None
 
+    def step(self, num_clients: int, noise_std: float = 0.0) -> float:
+        """Return the grid that updates of so many clients, with this noise, are rounded to."""
+        return Quantiser(max_clients=num_clients, noise_std=noise_std, **self._shape).step
+
     @property
     def num_announced(self) -> int:
         """How many clients have announced keys in the last round."""

@@ -109,7 +109,8 @@ def _noise_for(lead: Finding, run: Run) -> Iterator[str]:
     if noise in ("distributed", "local") or (noise == "central" and not inside):
         # A bound from the sum of one round, as the likelihood ratio's, is the same in fewer rounds.
         fewer = "" if lead.threat_model.participations is None else " or fewer rounds"
-        yield f"More noise{_now(run, 'noise-multiplier')}{fewer}."
+        name = "target-epsilon" if run.settings.get("target-epsilon") else "noise-multiplier"
+        yield f"More noise{_now(run, name)}{fewer}."
     elif noise == "central":
         yield (
             "Noise that the server adds does not protect against the server: let the clients add "
