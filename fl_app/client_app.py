@@ -90,7 +90,7 @@ class _Policies:
 @lru_cache(maxsize=8)
 def _policies(config: Config, deployed: bool) -> _Policies:
     seed, allow_tap = noise_seed(config, deployed), not deployed
-    needs_noise = config.noise not in ("none", "wfna")
+    needs_noise = config.noise != "none" and not config.hides_records
     return _Policies(
         dropout=DropoutMod(0.0 if deployed else config.dropout, config.seed),
         mask=MaskMod(
@@ -99,7 +99,7 @@ def _policies(config: Config, deployed: bool) -> _Policies:
             allow_tap=allow_tap,
             seed=seed,
         ),
-        fill=FillMod(required=config.noise == "wfna", allow_tap=allow_tap),
+        fill=FillMod(required=config.hides_records, allow_tap=allow_tap),
         noise=NoiseMod(required=needs_noise, allow_tap=allow_tap, seed=seed),
     )
 

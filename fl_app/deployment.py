@@ -52,7 +52,7 @@ def check_deployed(config: Config) -> None:
     """Raise if this is a deployment and the run needs what only a simulation has."""
     if not is_deployed():
         return
-    if config.noise == "wfna":
+    if config.hides_records:
         allowed = "another in a deployment: this one is drawn from the run's seed"
         raise out_of_range("noise", allowed, config.noise)
     if config.target_epsilon and (config.noise, config.participation) == ("distributed", "poisson"):

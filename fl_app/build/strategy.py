@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from leakmeter.auditors.hook import wire
 from leakmeter.fl_app.build.secure_sum import masked, topology
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed, noise_seed
-from leakmeter.fl_app.rule import filling_rule
+from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import (
     AdaptiveClip,
@@ -26,12 +29,14 @@ from leakmeter.strategies import (
     ShuffledEpochs,
 )
 from leakmeter.strategies.mechanism import Clipping, Noise
+from leakmeter.strategies.water_filling.rdp import Mechanism
 
 
 def server_strategy(config: Config) -> Strategy:
     """Return the chain of strategies without the audit: `Masked(Noised(Chosen(FedAvg())))`.
 
-    With noise wfna `Filled` takes the place of `Noised`; without noise or masks a link is missing.
+    With noise for single records `Filled` takes the place of `Noised`; without noise or masks a
+    link is missing.
     """
     strategy: Strategy = Chosen(
         _averaging(config),
@@ -39,7 +44,7 @@ def server_strategy(config: Config) -> Strategy:
         num_clients=config.clients,
         seed=cohort_seed(config),
     )
-    if config.noise == "wfna":
+    if config.hides_records:
         filled = _filled(strategy, config)
         return masked(filled, config, max_weight=1.0, clip_range=filled.clip_range)
     if config.noise != "none":
@@ -99,16 +104,20 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
 
 
 def _filled(strategy: Strategy, config: Config) -> Filled:
-    """Return the strategy with the accounting of water filling."""
-    rule = filling_rule(config)
+    """Return the strategy with the accounting of noise for single records."""
+    rule, sizes = record_rule(config), load_task(config).sizes
+    if rule.sampling == "minibatch" and rule.batch_size > sizes.smallest:
+        allowed = f"at most {sizes.smallest}, the fewest records of a client, with noise record-sgd"
+        raise out_of_range("batch-size", allowed, rule.batch_size)
     return Filled(
         strategy,
         sigma2=config.wfna_floor,
         clip_norm=rule.clip_norm,
         batch_size=rule.batch_size,
-        examples=load_task(config).sizes.smallest,
+        examples=sizes.smallest,
         lr=rule.lr,
         steps=rule.steps,
+        mechanism=cast(Mechanism, rule.mechanism),
         delta=config.delta,
     )
 

@@ -6,9 +6,11 @@ from dataclasses import fields
 
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.config.names import AUDITORS
+from leakmeter.fl_app.config.names import AUDITORS, RECORD_NOISES
 from leakmeter.fl_app.config.settings import Settings
 
+# Noise for records with which the sum of a round is Gaussian.
+_AUDITED = ("wfna", "record-gd", "record-isotropic")
 _OF_SUMS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
 
 
@@ -108,25 +110,51 @@ def _check_noise(config: Settings) -> None:
 
 
 def _check_filling(config: Settings) -> None:
-    """What water filling needs, and what only it can have."""
-    if config.noise != "wfna":
+    """What noise for single records needs, and what only it can have."""
+    if config.wfna_blocks != 1 and config.noise != "wfna":
+        raise out_of_range("wfna-blocks", "1 unless noise is wfna", config.wfna_blocks)
+    if not config.hides_records:
         if config.wfna_floor:
-            raise out_of_range("wfna-floor", "0 unless noise is wfna", config.wfna_floor)
+            allowed = f"0 unless noise is {' or '.join(RECORD_NOISES)}"
+            raise out_of_range("wfna-floor", allowed, config.wfna_floor)
         if "record-likelihood-ratio" in config.auditor_names:
-            allowed = "wfna with the auditor record-likelihood-ratio"
+            allowed = f"{' or '.join(_AUDITED)} with the auditor record-likelihood-ratio"
             raise out_of_range("noise", allowed, config.noise)
         return
     if config.wfna_floor == 0:
-        raise out_of_range("wfna-floor", "above 0 with noise wfna", 0.0)
+        raise out_of_range("wfna-floor", f"above 0 with noise {config.noise}", 0.0)
     if config.secagg == "off":
-        raise out_of_range("secagg", "on with noise wfna: a single floor is weak", "off")
-    if config.algorithm not in ("fedsgd", "fedavg"):
-        allowed = "fedsgd with noise wfna, or fedavg, which no guarantee covers"
-        raise out_of_range("algorithm", allowed, config.algorithm)
-    if config.batch_size == 0:
-        raise out_of_range("batch-size", "at least 1 with noise wfna", 0)
+        allowed = f"on with noise {config.noise}: a single floor is weak"
+        raise out_of_range("secagg", allowed, "off")
+    _check_steps(config)
     if config.ledger:
-        raise out_of_range("ledger", "empty with noise wfna: it counts clients", config.ledger)
+        allowed = f"empty with noise {config.noise}: it counts clients"
+        raise out_of_range("ledger", allowed, config.ledger)
+    if "record-likelihood-ratio" in config.auditor_names and config.noise not in _AUDITED:
+        allowed = (
+            f"{' or '.join(_AUDITED)} with the auditor record-likelihood-ratio: a minibatch makes "
+            "the sum a mixture over all batches, whose exact likelihood ratio is not known"
+        )
+        raise out_of_range("noise", allowed, config.noise)
+
+
+def _check_steps(config: Settings) -> None:
+    """The clients take the steps that their noise is made for."""
+    noise, algorithm = config.noise, config.algorithm
+    if noise == "wfna":
+        fits: tuple[str, ...] = ("fedsgd", "fedavg")
+        allowed = "fedsgd with noise wfna, or fedavg, which no guarantee covers"
+    else:
+        fits = ("gd",) if noise == "record-gd" else ("fedsgd",)
+        allowed = f"{fits[0]} with noise {noise}, whose guarantee is for one such step"
+    if algorithm not in fits:
+        raise out_of_range("algorithm", allowed, algorithm)
+    if noise == "record-gd":
+        if config.epochs != 1:
+            allowed = "1 with noise record-gd: no theorem covers more than one local step"
+            raise out_of_range("epochs", allowed, config.epochs)
+    elif config.batch_size == 0:
+        raise out_of_range("batch-size", f"at least 1 with noise {noise}", 0)
 
 
 def _check_participation(config: Settings) -> None:

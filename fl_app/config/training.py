@@ -131,7 +131,12 @@ class TrainingSettings:
         choices=PATTERNS,
     )
     noise: str = setting(
-        "none", "who adds noise for differential privacy", group="privacy", choices=NOISES
+        "none",
+        "noise for differential privacy: of the server, of all clients together, of each client; "
+        "for single records: filled up to a floor (wfna), on a minibatch gradient (record-sgd), on "
+        "the full gradient (record-gd), or on Gaussian sampling (record-isotropic)",
+        group="privacy",
+        choices=NOISES,
     )
     noise_multiplier: float = setting(
         1.0, "noise on the sum in units of the clip norm", group="privacy", low=0
@@ -146,14 +151,15 @@ class TrainingSettings:
     )
     clip_norm: float = setting(
         0.0,
-        "clip each client's update (wfna: each example's gradient) to this L2 norm; required with "
-        "--noise; 0 = off",
+        "clip each client's update (wfna and record-…: each example's gradient) to this L2 norm; "
+        "required with --noise; 0 = off",
         group="privacy",
         low=0,
     )
     wfna_floor: float = setting(
         0.0,
-        "σ² of noise wfna: least variance of a client's gradient estimate in any direction",
+        "σ² of noise wfna and record-…: least variance of a client's gradient estimate in any "
+        "direction",
         group="privacy",
         low=0,
     )

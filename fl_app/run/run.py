@@ -19,7 +19,7 @@ from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.rule import filling_rule
+from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.run.budget import charge, statement
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
@@ -142,7 +142,7 @@ def _open_updates(strategy: Strategy) -> tuple[Limitation, ...]:
 
 def _no_theorem(config: Config) -> tuple[Limitation, ...]:
     """Return that nothing is guaranteed, where clients take more steps than a theorem covers."""
-    if config.noise != "wfna" or (steps := filling_rule(config).steps) == 1:
+    if config.noise != "wfna" or (steps := record_rule(config).steps) == 1:
         return ()
     return (Limitation("accountant", _NO_THEOREM.format(config.algorithm, steps)),)
 
