@@ -60,7 +60,8 @@ class Filled(Wrapper):
 
     It stands inside `Masked`; clients list `mask_mod` and `fill_mod`. The guarantee is for one
     record of one client that is replaced, against the server, which knows who took part when: no
-    amplification.
+    amplification. Contributors that may collude, as the secure sum says, tell their noise, so it
+    does not count. Nor do canary seats, which send none.
 
     Args:
         strategy: Gets the filled means; what it makes of them is post-processing.
@@ -74,9 +75,6 @@ class Filled(Wrapper):
             of variance `sigma2` on Gaussian sampling ("isotropic"), on the full gradient ("full";
             `batch_size` is not used) or on the mean gradient of a batch drawn without replacement
             ("minibatch").
-        colluders: Contributors whose noise does not count, since they tell it; None takes as many
-            as the secure sum can bear, and never more are counted. Canary seats are left out as
-            well: they send none.
         delta: The delta of the guarantee.
 
     Example:
@@ -95,7 +93,6 @@ class Filled(Wrapper):
         lr: float,
         steps: int = 1,
         mechanism: Mechanism = "water-filling",
-        colluders: int | None = None,
         delta: float = 1e-5,
     ) -> None:
         super().__init__(strategy)
@@ -109,15 +106,14 @@ class Filled(Wrapper):
         )
         if not 0 < lr < math.inf:
             raise ValueError(f"lr must be in (0, inf), got {lr}")
-        for name, value, least in (("steps", steps, 1), ("colluders", colluders or 0, 0)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, got {steps}")
         if not 0 < delta < 1:
             raise ValueError(f"delta must be in (0, 1), got {delta}")
         check_is_inside(self)
         if any(isinstance(held, Noised) for held in wrappers(strategy)):
             raise TypeError("Filled must not hold Noised: updates are filled or noised")
-        self._lr, self._steps, self._colluders, self._delta = lr, steps, colluders, delta
+        self._lr, self._steps, self._delta = lr, steps, delta
         self._weight_key = weight_key(strategy)
         self._sums: list[_Sum] = []
         self._grain = 0.0
@@ -254,8 +250,7 @@ class Filled(Wrapper):
 
     def _counted(self) -> int:
         """Return how many colluders count, in no round more than its secure sum can bear."""
-        bearable = min(one.bearable for one in self._sums)
-        return bearable if self._colluders is None else min(self._colluders, bearable)
+        return min(one.bearable for one in self._sums)
 
     def _honest(self, one: _Sum) -> int:
         """Return how many contributors' noise counts."""

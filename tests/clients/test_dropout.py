@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.dropout import DropoutMod
-from leakmeter.fl_app.engines.inline import _identified, _task_identity
 
 STAGES = ("keys", "shares", "train", "unmask")
 
 
-@pytest.fixture(autouse=True)
-def _as_a_task() -> Iterator[None]:
-    """Flower makes no message outside of a task."""
-    task: AbstractContextManager[None] = _identified(_task_identity())
-    with task:
-        yield
+pytestmark = pytest.mark.usefixtures("flower_task")
 
 
 def failed(mod: DropoutMod, content: RecordDict, client: int = 0, kind: str = "train") -> bool:
