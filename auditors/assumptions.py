@@ -82,6 +82,7 @@ class Assumption(StrEnum):
     ISOTROPIC_FLOOR = "isotropic-floor"
     FILLED_FLOOR = "filled-floor"
     FULL_GRADIENT = "full-gradient"
+    SECRET_BATCHES = "secret-batches"
     # Secure sums
     HONEST_RELAY = "honest-relay"
     COMPUTATIONAL = "computational"
@@ -187,6 +188,10 @@ _SENTENCES: Final[dict[Assumption, str]] = {
         "every client fills its covariance to its noise floor; blocks are sampled independently"
     ),
     _A.FULL_GRADIENT: "every client takes its full gradient and adds its noise floor to it",
+    _A.SECRET_BATCHES: (
+        "every client draws its batch without replacement, afresh in every round, and keeps it "
+        "secret"
+    ),
     _A.HONEST_RELAY: (
         "the server relays keys, draws the graph and reports dropouts honestly: keys and survivor "
         "lists are not signed"

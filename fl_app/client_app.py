@@ -20,6 +20,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.rng import stream
 from leakmeter.clients import FillMod, MaskMod, NoiseMod
+from leakmeter.clients.dropout import DropoutMod
 from leakmeter.clients.identity import add_identity
 from leakmeter.clients.water_filling.fill_mod import filled_record
 from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
@@ -49,8 +50,11 @@ def client_app_of(config: Config | None = None) -> ClientApp:
     def noise(message: Message, context: Context, call_next: Call) -> Message:
         return _policies(config_of(context), is_deployed()).noise(message, context, call_next)
 
+    def drop_out(message: Message, context: Context, call_next: Call) -> Message:
+        return _policies(config_of(context), is_deployed()).dropout(message, context, call_next)
+
     # From the wire inwards: a message passes from left to right, its reply from right to left.
-    @app.train(mods=[mask, fill, noise, tap_mod, canary_mod])
+    @app.train(mods=[drop_out, mask, fill, noise, tap_mod, canary_mod])
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         own = config_of(context)
@@ -75,6 +79,7 @@ def client_app_of(config: Config | None = None) -> ClientApp:
 class _Policies:
     """What the client's owner allows the server to ask for, one mod each."""
 
+    dropout: DropoutMod
     mask: MaskMod
     fill: FillMod
     noise: NoiseMod
@@ -85,10 +90,16 @@ class _Policies:
 @lru_cache(maxsize=8)
 def _policies(config: Config, deployed: bool) -> _Policies:
     seed, allow_tap = noise_seed(config, deployed), not deployed
-    needs_noise = config.noise not in ("none", "wfna")
+    needs_noise = config.noise != "none" and not config.hides_records
     return _Policies(
-        mask=MaskMod(required=config.secagg == "on", allow_tap=allow_tap, seed=seed),
-        fill=FillMod(required=config.noise == "wfna", allow_tap=allow_tap),
+        dropout=DropoutMod(0.0 if deployed else config.dropout, config.seed),
+        mask=MaskMod(
+            required=config.secagg == "on",
+            colluders=max(config.colluders, 0),
+            allow_tap=allow_tap,
+            seed=seed,
+        ),
+        fill=FillMod(required=config.hides_records, allow_tap=allow_tap),
         noise=NoiseMod(required=needs_noise, allow_tap=allow_tap, seed=seed),
     )
 

@@ -58,9 +58,18 @@ def check_deployed(config: Config) -> None:
     """Raise if this is a deployment and the run needs what only a simulation has."""
     if not is_deployed():
         return
-    if config.noise == "wfna":
+    if config.hides_records:
         allowed = "another in a deployment: this one is drawn from the run's seed"
         raise out_of_range("noise", allowed, config.noise)
+    if config.target_epsilon and (config.noise, config.participation) == ("distributed", "poisson"):
+        allowed = (
+            "0 in a deployment with noise distributed and participation poisson: how many clients "
+            "add noise is not known beforehand"
+        )
+        raise out_of_range("target-epsilon", allowed, config.target_epsilon)
+    if config.dropout:
+        allowed = "0 in a deployment: clients there drop out by themselves"
+        raise out_of_range("dropout", allowed, config.dropout)
     check_auditors_deployed(config)
 
 

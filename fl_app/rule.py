@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from leakmeter.clients import update
-from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
+from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling, Isotropic
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app.config.config import Config
 
 
 def update_rule(config: Config) -> update.UpdateRule:
     """Return what a client does with its data."""
-    if config.noise == "wfna":
-        return filling_rule(config)
+    if config.hides_records:
+        return record_rule(config)
     match config.algorithm:
         case "fedsgd":
             return update.FedSGD(config.batch_size, config.lr)
@@ -22,13 +24,21 @@ def update_rule(config: Config) -> update.UpdateRule:
     return update.FedAvg(config.epochs, config.batch_size, config.lr)
 
 
-def filling_rule(config: Config) -> GaussianSampling:
-    """Return the rule of noise wfna: Gaussian sampling, filled to the floor."""
-    return GaussianSampling(
-        config.lr,
-        config.clip_norm,
-        config.batch_size,
-        noise=WaterFilling(config.wfna_floor, config.wfna_blocks),
-        steps=1 if config.algorithm == "fedsgd" else config.epochs,
-        simulated=True,
-    )
+def record_rule(config: Config) -> GaussianSampling:
+    """Return the rule of a noise for single records.
+
+    With wfna it is Gaussian sampling, filled to the floor; with the others, isotropic noise of that
+    variance on a minibatch, on the full gradient or on Gaussian sampling.
+    """
+    make = partial(GaussianSampling, config.lr, config.clip_norm, simulated=True)
+    noise = Isotropic(config.wfna_floor)
+    match config.noise:
+        case "record-sgd":
+            return make(config.batch_size, "minibatch", noise)
+        case "record-gd":
+            return make(0, "full", noise)
+        case "record-isotropic":
+            return make(config.batch_size, "gaussian", noise)
+    filling = WaterFilling(config.wfna_floor, config.wfna_blocks)
+    steps = 1 if config.algorithm == "fedsgd" else config.epochs
+    return make(config.batch_size, "gaussian", filling, steps)

@@ -8,7 +8,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from leakmeter.fl_app.config.errors import out_of_range
+from leakmeter.fl_app.build.calibrate import calibrated
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import out_of_range, two_multipliers
 from leakmeter.fl_app.config.from_flower import OUT, RESUME, from_context
 from leakmeter.fl_app.deployment import check_deployed
 from leakmeter.fl_app.report import leave_page
@@ -30,9 +32,13 @@ def main(grid: Grid, context: Context) -> None:
         preflight(folder.config, folder.path)
     else:
         config = from_context(context)
+        # Flower fills in the default of every setting that was not given.
+        if config.target_epsilon and config.noise_multiplier != Config.noise_multiplier:
+            raise two_multipliers(config.noise_multiplier, config.target_epsilon)
         if config.ledger:
             _absolute(config.ledger, "ledger")
         check_deployed(config)
+        config = calibrated(config)
         preflight(config)
         out = str(context.run_config.get(OUT, ""))
         path = _absolute(out, OUT) if out else default_path(config, _home())

@@ -134,7 +134,8 @@ class PatientGrid(GridWrapper):
         def asked(reply: Message) -> int:
             return by_id.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
 
-        failed = {asked(r) for r in replies if r.has_error() and not _app_raised(r)} & set(contents)
+        lost = [r for r in replies if r.has_error() and not _is_own(r)]
+        failed = {asked(r) for r in lost} & set(contents)
         if not failed:
             return replies
         _log.warning("%d message(s) failed on the way and are sent once more", len(failed))
@@ -171,6 +172,11 @@ def _is_unusable(reply: Message) -> bool:
 
 def _reason(reply: Message) -> str:
     return reply.error.reason or "no reason given"
+
+
+def _is_own(reply: Message) -> bool:
+    """Whether an error is the client's own answer, which a second message would not change."""
+    return _app_raised(reply) or wire.says_dropped(reply)
 
 
 def _app_raised(reply: Message) -> bool:

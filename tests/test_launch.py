@@ -101,6 +101,30 @@ def test_flowers_launch_takes_auditors_by_name(flower: dict[str, str], tmp_path:
     assert (out / "inversion/round-000001.png").exists()
 
 
+def test_flowers_launch_loses_the_same_clients_and_finds_the_same_noise(
+    flower: dict[str, str], tmp_path: Path
+) -> None:
+    protected: dict[str, Setting] = {
+        **SMALL, "auditors": "none", "noise": "central", "target-epsilon": 5.0,
+        "sample": 8, "dropout": 0.04, "colluders": 1, "secagg-bits": 40, "seed": 1,
+    }  # fmt: skip
+    del protected["noise-multiplier"]
+    done = run(
+        sys.executable, "run_sim.py", *arguments(protected), "--out", tmp_path / "inline"
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    printed, status = flwr_run(flower, {**protected, "out": str(tmp_path / "run")})
+    assert status == "finished:completed", printed
+    inline, launched = report(tmp_path / "inline"), report(tmp_path / "run")
+    assert "calibrated: the planned run guarantees" in printed
+    assert launched["config"] == {**inline["config"], "engine": "ray"}
+    assert launched["config"]["noise-multiplier"] != 1.0
+    assert launched["findings"] == inline["findings"]
+    assert launched["rounds"] == inline["rounds"]
+    [hidden] = [f for f in launched["findings"] if f["auditor"] == "secure-sum"]
+    assert any(name.startswith("dropouts in stage") for name in hidden["facts"])
+
+
 def test_a_mistake_fails_flowers_launch_and_says_why(
     flower: dict[str, str], tmp_path: Path
 ) -> None:

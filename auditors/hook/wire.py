@@ -32,6 +32,7 @@ IDENTITY_QUERY = "query.identity"
 
 # Error codes of replies; Flower's own are below 100.
 NOT_FINITE = 1701  # the update, its weight or a metric is not finite
+DROPPED = 1702  # a simulated dropout
 
 # Metrics.
 WEIGHT = "num-examples"  # Flower's default name of a client's weight
@@ -145,6 +146,17 @@ def not_finite(message: Message, what: str) -> Message:
 def says_not_finite(reply: Message) -> bool:
     """Whether a client has kept back its update because it is not finite."""
     return reply.has_error() and reply.error.code == NOT_FINITE
+
+
+def dropped(message: Message, stage: str) -> Message:
+    """Return the reply of a client that a simulation lets drop out in this stage."""
+    reason = f"simulated dropout in stage {stage}"
+    return Message(Error(DROPPED, reason), reply_to=message)
+
+
+def says_dropped(reply: Message) -> bool:
+    """Whether a simulation has let this client drop out."""
+    return reply.has_error() and reply.error.code == DROPPED
 
 
 def weight(content: RecordDict, key: str = WEIGHT) -> float:

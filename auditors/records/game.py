@@ -54,7 +54,7 @@ class RecordCase:
         blocks: Gradients of the client's records first, then of those that may replace one; more
             than one where blocks of coordinates are sampled and filled by themselves.
         records: D, the client's own.
-        batch: B, scale of the Gaussian sampling weights.
+        batch: B, scale of the Gaussian sampling weights; 0 for the full gradient.
         floor: σ², which the client fills its covariance to; 0 for no filling.
         rest: Variance that the others add in every direction: honest others times their floor is
             the least, where their gradients vanish; 0 without any.
@@ -76,7 +76,7 @@ class RecordCase:
         if len(counts) != 1:
             raise ValueError(f"blocks must hold the same records, got {sorted(counts)}")
         within("records", self.records, lowest=1, below=self.count)
-        within("batch", self.batch, lowest=1)
+        within("batch", self.batch, lowest=0)
         within("floor", self.floor, lowest=0.0, below=math.inf)
         within("rest", self.rest, lowest=0.0, below=math.inf)
         shapes = [one.shape for one in self.excess]
@@ -150,11 +150,11 @@ class RecordAudit:
         return {"record": self.record, "other": self.other, "mean own": own, "mean other": other}
 
     def details(self, server_round: int | None = None) -> tuple[Detail, ...]:
-        """The trials' error curve, and the client's own randomness."""
+        """The trials' error curve, and the client's own randomness if it samples at all."""
         confidence = self.bound.confidence
         assert confidence is not None
         curve = drawn(*self.scores, confidence=confidence, server_round=server_round)
-        return curve, self.spectrum.drawn()
+        return (curve, self.spectrum.drawn()) if self.spectrum.rank else (curve,)
 
     def finding(self, auditor: str, **context: Any) -> Finding:
         """Return it as a finding."""
@@ -214,11 +214,13 @@ def audit_records(
 def _spectrum(case: RecordCase, grams: Sequence[Floats]) -> Spectrum:
     """Return the spectrum of the client's own sampling: blocks are sampled independently."""
     own = slice(case.records)
+    dim = sum(block.dim for block in case.blocks)
+    if not case.batch:  # nothing is sampled
+        return Spectrum.of_eigenvalues(np.zeros(min(case.records, dim)), dim, case.floor)
     found = [
         Spectrum.of_gram(gram[own, own], block.dim, batch=case.batch).eigenvalues
         for gram, block in zip(grams, case.blocks, strict=True)
     ]
-    dim = sum(block.dim for block in case.blocks)
     return Spectrum.of_eigenvalues(np.sort(np.concatenate(found)), dim, case.floor)
 
 

@@ -61,12 +61,15 @@ class World:
 
         Args:
             gradients: The client's, (records, rank).
-            batch: B.
+            batch: B; 0 for the full gradient, which has no sampling.
             floor: σ², which the client fills its covariance to.
             rest: Variance that the others add in every direction.
             excess: Covariance that they add beyond it, (rank, rank).
         """
-        values, axes = np.linalg.eigh(gradients.T @ gradients / (batch * len(gradients)))
+        if batch:
+            values, axes = np.linalg.eigh(gradients.T @ gradients / (batch * len(gradients)))
+        else:
+            values, axes = np.zeros(gradients.shape[1]), np.eye(gradients.shape[1])
         variances = np.maximum(values, floor) + rest
         if excess is not None:
             variances, axes = np.linalg.eigh((axes * variances) @ axes.T + excess)
@@ -120,7 +123,7 @@ class PairLaw:
             gram: Inner products of all gradients.
             own: Rows of the client's records.
             other: The same with one of them replaced.
-            batch: B.
+            batch: B; 0 for the full gradient.
             floor: σ², which the client fills its covariance to; 0 for not at all.
             rest: Variance that all others add in every direction.
             excess: G E Gᵀ for the covariance E that they add beyond it; None for no more.

@@ -1,4 +1,4 @@
-"""The client mod of water filling: what leaves was filled, weighs one, and brings no metrics.
+"""The client mod of noise for records: what leaves has it, weighs one, and brings no metrics.
 
 The noise itself is drawn by `clients.water_filling.gaussian_sampling`, which sees the gradients of
 single examples; a mod cannot. What the app has done, it says in a record beside its arrays.
@@ -14,7 +14,6 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.hook.seat import passed_on
-from leakmeter.clients.water_filling.water_filling import WaterFilling
 
 if TYPE_CHECKING:
     from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
@@ -25,19 +24,22 @@ _AT_LEAST = ("sigma2", "batch-size", "examples")
 _AT_MOST = ("clip-norm",)
 _EXACTLY = ("lr", "steps")
 PROMISES = (*_AT_LEAST, *_AT_MOST, *_EXACTLY)
+_MECHANISM = "mechanism"
+_USUAL = "water-filling"  # where a record does not say
 
 
 def filled_record(rule: GaussianSampling, num_examples: int) -> ConfigRecord:
     """Return what an app puts under `wire.FILLED` beside the arrays that the rule has trained.
 
     Args:
-        rule: With water filling.
-        num_examples: Examples it has weighed.
+        rule: With water filling or isotropic noise.
+        num_examples: Examples it has weighed, or drawn its minibatch from.
     """
-    if not isinstance(rule.noise, WaterFilling):
-        raise ValueError(f"noise must be WaterFilling, got {rule.noise}")
+    if rule.noise is None:
+        raise ValueError(f"noise must be WaterFilling or Isotropic, got {rule.noise}")
     return ConfigRecord(
         {
+            _MECHANISM: rule.mechanism,
             "sigma2": float(rule.noise.sigma2),
             "batch-size": int(rule.batch_size),
             "examples": int(num_examples),
@@ -94,11 +96,16 @@ fill_mod = FillMod()
 
 def _compare(order: ConfigRecord, done: ConfigRecord) -> None:
     """Refuse to be counted on for more than this client does."""
+    wanted, own_way = (str(record.get(_MECHANISM, _USUAL)) for record in (order, done))
+    if wanted != own_way:
+        raise ValueError(f"mechanism must be this client's own {own_way!r}, got {wanted!r}")
+    # A larger minibatch is no less random, but is more likely to have a given record.
+    exact = (*_EXACTLY, "batch-size") if own_way == "minibatch" else _EXACTLY
     for name in PROMISES:
         asked, own = wire.get_float(order, name), wire.get_float(done, name)
-        words = "at most" if name in _AT_LEAST else "at least" if name in _AT_MOST else "exactly"
+        words = "at most" if name in _AT_LEAST else "at least"
         kept = own >= asked if name in _AT_LEAST else own <= asked
-        if name in _EXACTLY:
-            kept = own == asked
+        if name in exact:
+            words, kept = "exactly", own == asked
         if not kept:
             raise ValueError(f"{name} must be {words} this client's own {own:g}, got {asked:g}")

@@ -21,6 +21,7 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.clients.noise.clipping import gaussian
 from leakmeter.clients.update import Trained
+from leakmeter.clients.water_filling.gradient_matrix import Gradients
 from leakmeter.clients.water_filling.per_example import per_example_gradients
 from leakmeter.clients.water_filling.water_filling import WaterFilling, sampling_weights
 
@@ -90,6 +91,15 @@ class GaussianSampling:
                 f"got {self.sampling!r}"
             )
 
+    @property
+    def mechanism(self) -> str:
+        """What makes the update random, as the accounting names it; empty without noise."""
+        if self.noise is None:
+            return ""
+        if isinstance(self.noise, WaterFilling):
+            return "water-filling"
+        return "isotropic" if self.sampling == "gaussian" else self.sampling
+
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator) -> Trained:
         """Train `model` in place."""
         trained, _ = self.train(model, x, y, rng)
@@ -114,13 +124,24 @@ class GaussianSampling:
         self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator
     ) -> tuple[Floats, float, tuple[Spectrum, ...]]:
         """Return one noised gradient estimate, and the loss of the examples it looked at."""
-        source = rng if self.simulated else None
         if self.sampling == "minibatch":
             x, y = self._batch(x, y, rng)
         gradients = per_example_gradients(model, x, y, self.clip_norm)
+        estimate, spectra = self.estimate(gradients, rng if self.simulated else None)
+        return estimate, gradients.loss, spectra
+
+    def estimate(
+        self, gradients: Gradients, source: np.random.Generator | None
+    ) -> tuple[Floats, tuple[Spectrum, ...]]:
+        """Return one noised gradient estimate, and what water filling had and added.
+
+        Args:
+            gradients: Clipped gradients of all examples; of a minibatch, of those in it.
+            source: Where all randomness comes from; None takes the operating system's source.
+        """
         if isinstance(self.noise, WaterFilling):
             filled = self.noise.draw(gradients, self.batch_size, source)
-            return filled.gradient, gradients.loss, filled.spectra
+            return filled.gradient, filled.spectra
         if self.sampling == "gaussian":
             weights = sampling_weights(gradients.count, self.batch_size, source)
         else:
@@ -128,7 +149,7 @@ class GaussianSampling:
         estimate = gradients.combined(weights)
         if self.noise is not None:
             estimate = estimate + gaussian(gradients.dim, math.sqrt(self.noise.sigma2), source)
-        return estimate, gradients.loss, ()
+        return estimate, ()
 
     def _batch(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return B examples drawn without replacement."""

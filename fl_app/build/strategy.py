@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from leakmeter.auditors.hook import wire
+from leakmeter.fl_app.build.secure_sum import masked, topology
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed, noise_seed
-from leakmeter.fl_app.rule import filling_rule
+from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import (
     AdaptiveClip,
@@ -19,23 +23,20 @@ from leakmeter.strategies import (
     FixedClip,
     FixedSize,
     Local,
-    Masked,
     Noised,
     Participation,
     Poisson,
     ShuffledEpochs,
 )
 from leakmeter.strategies.mechanism import Clipping, Noise
-from leakmeter.strategies.secure_sum.topology import Topology
-
-# Shares that open a secret, and the least clients of a sum, as a fraction of the cohort.
-_THRESHOLD = 2 / 3
+from leakmeter.strategies.water_filling.rdp import Mechanism
 
 
 def server_strategy(config: Config) -> Strategy:
     """Return the chain of strategies without the audit: `Masked(Noised(Chosen(FedAvg())))`.
 
-    With noise wfna `Filled` takes the place of `Noised`; without noise or masks a link is missing.
+    With noise for single records `Filled` takes the place of `Noised`; without noise or masks a
+    link is missing.
     """
     strategy: Strategy = Chosen(
         _averaging(config),
@@ -43,9 +44,9 @@ def server_strategy(config: Config) -> Strategy:
         num_clients=config.clients,
         seed=cohort_seed(config),
     )
-    if config.noise == "wfna":
+    if config.hides_records:
         filled = _filled(strategy, config)
-        return Masked(filled, threshold=_THRESHOLD, max_weight=1.0, clip_range=filled.clip_range)
+        return masked(filled, config, max_weight=1.0, clip_range=filled.clip_range)
     if config.noise != "none":
         strategy = _noised(strategy, config)
     return _masked(strategy, config) if config.secagg == "on" else strategy
@@ -86,7 +87,7 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
         noise = Local(config.noise_multiplier)
     elif config.noise == "distributed":
         # The target is reached by those who are certain to be there, less those who may collude.
-        plan = Topology(threshold=_THRESHOLD).plan(config.cohort)
+        plan = topology(config).plan(config.cohort)
         certain = plan.threshold - plan.bearable(config.cohort)
         noise = Distributed(config.noise_multiplier, min_honest=certain)
     clipping: Clipping = FixedClip(config.clip_norm)
@@ -103,21 +104,25 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
 
 
 def _filled(strategy: Strategy, config: Config) -> Filled:
-    """Return the strategy with the accounting of water filling."""
-    rule = filling_rule(config)
+    """Return the strategy with the accounting of noise for single records."""
+    rule, sizes = record_rule(config), load_task(config).sizes
+    if rule.sampling == "minibatch" and rule.batch_size > sizes.smallest:
+        allowed = f"at most {sizes.smallest}, the fewest records of a client, with noise record-sgd"
+        raise out_of_range("batch-size", allowed, rule.batch_size)
     return Filled(
         strategy,
         sigma2=config.wfna_floor,
         clip_norm=rule.clip_norm,
         batch_size=rule.batch_size,
-        examples=load_task(config).sizes.smallest,
+        examples=sizes.smallest,
         lr=rule.lr,
         steps=rule.steps,
+        mechanism=cast(Mechanism, rule.mechanism),
         delta=config.delta,
     )
 
 
-def _masked(strategy: Strategy, config: Config) -> Masked:
+def _masked(strategy: Strategy, config: Config) -> Strategy:
     """Return the strategy behind secure sums."""
     metrics = {"train-loss": (0.0, 16.0)}
     if config.clipping == "adaptive":
@@ -127,9 +132,9 @@ def _masked(strategy: Strategy, config: Config) -> Masked:
     # A simulation knows its clients: the tightest limits give the finest rounding.
     largest = 1.0 if config.noise != "none" else float(load_task(config).sizes.largest)
     bounded = config.noise != "none" and config.clipping == "fixed"
-    return Masked(
+    return masked(
         strategy,
-        threshold=_THRESHOLD,
+        config,
         max_weight=largest,
         metrics=metrics,
         clip_range=config.clip_norm if bounded else 4.0,

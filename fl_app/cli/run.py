@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakmeter import __version__
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
 from leakmeter.fl_app.config.field import kebab, read_toml
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     for spec in fields(Config):
         text = spec.metadata["help"]
         if type(spec.default) is not bool and spec.default != "":
-            text += f" (default: {spec.default})"
+            shown = f"{spec.default:g}" if isinstance(spec.default, float) else spec.default
+            text += f" (default: {shown})"
         add_setting(groups[spec.metadata["group"]], spec, text)
 
 
@@ -98,6 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
     config = _config(arguments, given)
     import logging
 
+    from leakmeter.fl_app.build.calibrate import calibrated
+
+    # Loaded before anything is planned: it shows that clients are simulated, and so that the
+    # cohorts are those of the run's seed.
+    from leakmeter.fl_app.engines import inline  # noqa: F401
     from leakmeter.fl_app.run.folder import RunFolder, default_path
     from leakmeter.fl_app.run.preflight import preflight
 
@@ -109,6 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
         preflight(folder.config, folder.path)
         folder.load()  # a broken checkpoint is an error before anything starts
     else:
+        config = calibrated(config)
         preflight(config)
         out = Path(arguments.out) if arguments.out else default_path(config, Path("runs"))
         folder = RunFolder.create(out, config)
@@ -126,7 +133,10 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
             )
         return None
     settings = read_toml(Path(arguments.config)) if arguments.config else {}
-    config = Config.from_mapping({**settings, **given})
+    wanted = {**settings, **given}
+    config = Config.from_mapping(wanted)
+    if config.target_epsilon and "noise-multiplier" in wanted:
+        raise two_multipliers(config.noise_multiplier, config.target_epsilon)
     paths = {"data_dir": config.data_dir, "ledger": config.ledger}
     # So that the run can be repeated and resumed from anywhere.
     absolute = {k: str(Path(v).expanduser().absolute()) for k, v in paths.items() if v}

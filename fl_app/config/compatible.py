@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
-from leakmeter.fl_app.config.names import AUDITORS, IMAGES
+from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.names import AUDITORS, IMAGES, RECORD_NOISES
 from leakmeter.fl_app.config.settings import Settings
+
+# Noise for records with which the sum of a round is Gaussian.
+_AUDITED = ("wfna", "record-gd", "record-isotropic")
+_OF_SUMS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
 
 
 def check_together(config: Settings) -> None:
@@ -19,7 +26,9 @@ def check_together(config: Settings) -> None:
         )
     if config.secagg == "on" and config.cohort < 3:
         raise out_of_range("sample", "at least 3 clients a round with secagg", config.cohort)
+    _check_sum(config)
     _check_noise(config)
+    _check_target(config)
     _check_filling(config)
     _check_participation(config)
     if config.ray_address and config.engine != "ray":
@@ -56,6 +65,48 @@ def _check_over_rounds(config: Settings) -> None:
         raise out_of_range("mi-over-rounds", f"{allowed}independent", config.mi_over_rounds)
 
 
+def _check_sum(config: Settings) -> None:
+    """Settings of the secure sum need one, and clients to mask with."""
+    if config.secagg == "off":
+        for spec in fields(config):
+            if spec.name in _OF_SUMS and getattr(config, spec.name) != spec.default:
+                allowed = f"{spec.default:g} with secagg off: there is no secure sum to set"
+                raise out_of_range(kebab(spec.name), allowed, getattr(config, spec.name))
+        return
+    neighbours = config.secagg_neighbours
+    if neighbours and (neighbours % 2 or neighbours >= config.cohort):
+        allowed = f"0, or an even number below the {config.cohort} clients of a round"
+        raise out_of_range("secagg-neighbours", allowed, neighbours)
+    if neighbours and config.participation == "poisson":
+        allowed = "0 with participation poisson: a sparse graph is planned for one size of cohort"
+        raise out_of_range("secagg-neighbours", allowed, neighbours)
+    if config.colluders > config.sample - 2:
+        # A sum of which all but one client is known is that client's update.
+        allowed = f"at most sample - 2 = {config.sample - 2}: two clients must stay honest"
+        raise out_of_range("colluders", allowed, config.colluders)
+
+
+def _check_target(config: Settings) -> None:
+    """There is noise that can be calibrated, and its price is known beforehand."""
+    if not config.target_epsilon:
+        return
+    if config.noise not in ("central", "distributed", "local"):
+        allowed = "central, distributed or local with target-epsilon, which calibrates that noise"
+        raise out_of_range("noise", allowed, config.noise)
+    if config.clipping == "adaptive" and config.secagg == "on":
+        allowed = (
+            "fixed with target-epsilon and secagg on: rounding costs the more, the smaller the "
+            "clip norm becomes, and nobody knows it beforehand"
+        )
+        raise out_of_range("clipping", allowed, config.clipping)
+    if config.noise == "distributed" and config.dropout:
+        allowed = (
+            "0 with target-epsilon and noise distributed: clients that drop out take their noise "
+            "away, so the run would exceed the target"
+        )
+        raise out_of_range("dropout", allowed, config.dropout)
+
+
 def _check_noise(config: Settings) -> None:
     """Clip norms, noise and the ledger go together."""
     if config.noise != "none" and config.clip_norm == 0:
@@ -81,25 +132,51 @@ def _check_noise(config: Settings) -> None:
 
 
 def _check_filling(config: Settings) -> None:
-    """What water filling needs, and what only it can have."""
-    if config.noise != "wfna":
+    """What noise for single records needs, and what only it can have."""
+    if config.wfna_blocks != 1 and config.noise != "wfna":
+        raise out_of_range("wfna-blocks", "1 unless noise is wfna", config.wfna_blocks)
+    if not config.hides_records:
         if config.wfna_floor:
-            raise out_of_range("wfna-floor", "0 unless noise is wfna", config.wfna_floor)
+            allowed = f"0 unless noise is {' or '.join(RECORD_NOISES)}"
+            raise out_of_range("wfna-floor", allowed, config.wfna_floor)
         if "record-likelihood-ratio" in config.auditor_names:
-            allowed = "wfna with the auditor record-likelihood-ratio"
+            allowed = f"{' or '.join(_AUDITED)} with the auditor record-likelihood-ratio"
             raise out_of_range("noise", allowed, config.noise)
         return
     if config.wfna_floor == 0:
-        raise out_of_range("wfna-floor", "above 0 with noise wfna", 0.0)
+        raise out_of_range("wfna-floor", f"above 0 with noise {config.noise}", 0.0)
     if config.secagg == "off":
-        raise out_of_range("secagg", "on with noise wfna: a single floor is weak", "off")
-    if config.algorithm not in ("fedsgd", "fedavg"):
-        allowed = "fedsgd with noise wfna, or fedavg, which no guarantee covers"
-        raise out_of_range("algorithm", allowed, config.algorithm)
-    if config.batch_size == 0:
-        raise out_of_range("batch-size", "at least 1 with noise wfna", 0)
+        allowed = f"on with noise {config.noise}: a single floor is weak"
+        raise out_of_range("secagg", allowed, "off")
+    _check_steps(config)
     if config.ledger:
-        raise out_of_range("ledger", "empty with noise wfna: it counts clients", config.ledger)
+        allowed = f"empty with noise {config.noise}: it counts clients"
+        raise out_of_range("ledger", allowed, config.ledger)
+    if "record-likelihood-ratio" in config.auditor_names and config.noise not in _AUDITED:
+        allowed = (
+            f"{' or '.join(_AUDITED)} with the auditor record-likelihood-ratio: a minibatch makes "
+            "the sum a mixture over all batches, whose exact likelihood ratio is not known"
+        )
+        raise out_of_range("noise", allowed, config.noise)
+
+
+def _check_steps(config: Settings) -> None:
+    """The clients take the steps that their noise is made for."""
+    noise, algorithm = config.noise, config.algorithm
+    if noise == "wfna":
+        fits: tuple[str, ...] = ("fedsgd", "fedavg")
+        allowed = "fedsgd with noise wfna, or fedavg, which no guarantee covers"
+    else:
+        fits = ("gd",) if noise == "record-gd" else ("fedsgd",)
+        allowed = f"{fits[0]} with noise {noise}, whose guarantee is for one such step"
+    if algorithm not in fits:
+        raise out_of_range("algorithm", allowed, algorithm)
+    if noise == "record-gd":
+        if config.epochs != 1:
+            allowed = "1 with noise record-gd: no theorem covers more than one local step"
+            raise out_of_range("epochs", allowed, config.epochs)
+    elif config.batch_size == 0:
+        raise out_of_range("batch-size", f"at least 1 with noise {noise}", 0)
 
 
 def _check_participation(config: Settings) -> None:

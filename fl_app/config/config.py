@@ -13,6 +13,9 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import check, kebab, read_toml, typed
 from leakmeter.fl_app.config.settings import Settings
 
+# The file of a run with the noise multiplier that was calibrated for its target-epsilon.
+CALIBRATED = "calibrated.toml"
+
 
 @dataclass(frozen=True)
 class Config(Settings):
@@ -46,13 +49,20 @@ class Config(Settings):
         return {kebab(name): value for name, value in asdict(self).items()}
 
     def to_toml(self) -> str:
-        """Return all settings as TOML, grouped by comments."""
+        """Return all settings as TOML, grouped by comments.
+
+        A multiplier that follows from `target-epsilon` is left out: with another seed or more
+        rounds it is another one.
+        """
         lines: list[str] = []
         group = ""
         for spec in fields(self):
             if spec.metadata["group"] != group:
                 group = spec.metadata["group"]
                 lines += ["", f"# {group}"]
+            if spec.name == "noise_multiplier" and self.target_epsilon:
+                lines.append(f"# noise-multiplier follows from target-epsilon, see {CALIBRATED}")
+                continue
             # JSON's printable strings, numbers and truth values are TOML's.
             value = json.dumps(getattr(self, spec.name), ensure_ascii=False)
             lines.append(f"{kebab(spec.name)} = {value}")

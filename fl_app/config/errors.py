@@ -19,6 +19,14 @@ def out_of_range(field: str, allowed: str, value: object) -> ConfigError:
     return ConfigError(f"{field} must be {allowed}, got {value!r}")
 
 
+def two_multipliers(multiplier: float, target: float) -> ConfigError:
+    """Return the error for a noise multiplier beside the target that calibrates it."""
+    return ConfigError(
+        f"noise-multiplier must be left out with target-epsilon, which calibrates it, got "
+        f"noise-multiplier {multiplier:g} and target-epsilon {target:g}; leave one of them out"
+    )
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean …?" with the known name that is most like a word, or nothing.
 

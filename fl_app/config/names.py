@@ -33,7 +33,9 @@ AUDITORS: Final = (
 GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")
 ENGINES: Final = ("inline", "ray")
 SWITCH: Final = ("on", "off")
-NOISES: Final = ("none", "central", "distributed", "local", "wfna")
+# Noise that protects single records, on the clipped gradients of a client's examples.
+RECORD_NOISES: Final = ("wfna", "record-sgd", "record-gd", "record-isotropic")
+NOISES: Final = ("none", "central", "distributed", "local", *RECORD_NOISES)
 CLIPPINGS: Final = ("fixed", "adaptive")
 OVER_BUDGET: Final = ("refuse", "warn")
 PATTERNS: Final = ("fixed", "poisson", "once", "epochs")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from leakmeter.fl_app.config.audit import AuditSettings
 from leakmeter.fl_app.config.field import setting
-from leakmeter.fl_app.config.names import ENGINES
+from leakmeter.fl_app.config.names import ENGINES, RECORD_NOISES
 from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.config.training import TrainingSettings
 
@@ -43,6 +43,11 @@ class Settings(RunSettings, AuditSettings, TrainingSettings):  # fields come in 
         """The auditors' names in order, without blanks."""
         names = (name.strip() for name in self.auditors.split(","))
         return tuple(name for name in names if name and name != "none")
+
+    @property
+    def hides_records(self) -> bool:
+        """Whether clients add noise that protects single records."""
+        return self.noise in RECORD_NOISES
 
     @property
     def game(self) -> str:

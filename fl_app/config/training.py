@@ -73,6 +73,43 @@ class TrainingSettings:
         group="federation",
         choices=SWITCH,
     )
+    secagg_threshold: float = setting(
+        2 / 3,
+        "share of a client's share holders (itself and its neighbours) that opens its masks; fewer "
+        "survivors abandon the round",
+        group="federation",
+        above=0.5,
+        high=1,
+    )
+    secagg_neighbours: int = setting(
+        0,
+        "clients that each client masks with, an even number; 0 = all others of the round",
+        group="federation",
+        low=0,
+        high=10_000,
+    )
+    secagg_bits: int = setting(
+        32,
+        "bits of a coordinate in the secure sum; fewer make uploads smaller and rounding coarser",
+        group="federation",
+        low=8,
+        high=64,
+    )
+    colluders: int = setting(
+        -1,
+        "clients assumed to collude with the server in a secure sum; -1 = as many as it can bear",
+        group="federation",
+        low=-1,
+        high=1_000_000,
+    )
+    dropout: float = setting(
+        0.0,
+        "chance that a client drops out in a stage of a round (keys, shares, train, unmask; with "
+        "secagg off train alone); simulations only",
+        group="federation",
+        low=0,
+        below=1,
+    )
     algorithm: str = setting(
         "fedavg",
         "SGD epochs, one step on one batch, SGD held near the model sent, or full-batch descent",
@@ -94,21 +131,35 @@ class TrainingSettings:
         choices=PATTERNS,
     )
     noise: str = setting(
-        "none", "who adds noise for differential privacy", group="privacy", choices=NOISES
+        "none",
+        "noise for differential privacy: of the server, of all clients together, of each client; "
+        "for single records: filled up to a floor (wfna), on a minibatch gradient (record-sgd), on "
+        "the full gradient (record-gd), or on Gaussian sampling (record-isotropic)",
+        group="privacy",
+        choices=NOISES,
     )
     noise_multiplier: float = setting(
         1.0, "noise on the sum in units of the clip norm", group="privacy", low=0
     )
+    target_epsilon: float = setting(
+        0.0,
+        "largest ε (at --delta) that the planned run may guarantee a client: calibrates the noise "
+        "multiplier in place of --noise-multiplier; 0 = off",
+        group="privacy",
+        low=0,
+        high=1000,
+    )
     clip_norm: float = setting(
         0.0,
-        "clip each client's update (wfna: each example's gradient) to this L2 norm; required with "
-        "--noise; 0 = off",
+        "clip each client's update (wfna and record-…: each example's gradient) to this L2 norm; "
+        "required with --noise; 0 = off",
         group="privacy",
         low=0,
     )
     wfna_floor: float = setting(
         0.0,
-        "σ² of noise wfna: least variance of a client's gradient estimate in any direction",
+        "σ² of noise wfna and record-…: least variance of a client's gradient estimate in any "
+        "direction",
         group="privacy",
         low=0,
     )

@@ -1,8 +1,8 @@
-"""What the record-level audit of a run with water filling needs to know of one client's part."""
+"""What the record-level audit of a run needs to know of one client's part in a sum."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -15,10 +15,12 @@ from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import gaussian
-from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
+from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
+from leakmeter.clients.water_filling.gradient_matrix import DenseGradients, Gradients
 from leakmeter.clients.water_filling.per_example import per_example_gradients
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.task import Task, load_task
 
 _CANDIDATES = 20  # records of others that may stand in a record's place
@@ -51,12 +53,13 @@ def record_case(
     start = torch.from_numpy(view.sent).to(next(net.parameters()).dtype)
     vector_to_parameters(start, net.parameters())
     gradients = per_example_gradients(net, x, y, config.clip_norm)
-    filling = WaterFilling(config.wfna_floor, config.wfna_blocks)
+    rule = record_rule(config)
     rest = max(view.facts.num_clients - len(view.instructed) - 1, 0) * config.wfna_floor
     excess: tuple[Floats, ...] = ()
-    if client in honest and len(asked) == view.facts.num_clients:
+    # The full gradient has no randomness but the noise, which is the same whatever the data.
+    if rule.sampling == "gaussian" and client in honest and len(asked) == view.facts.num_clients:
         others = (task.examples(c) for c in honest if c != client)
-        found = [_excess(config, net, filling, (x, y), theirs) for theirs in others]
+        found = [_excess(config, net, rule, (x, y), theirs) for theirs in others]
         excess = tuple(np.sum(parts, axis=0) for parts in zip(*found, strict=True))
 
     @lru_cache(maxsize=1)
@@ -64,16 +67,18 @@ def record_case(
         return gradients.columns(0, gradients.dim)
 
     def draw(which: Indices, rng: np.random.Generator) -> Floats:
-        estimate = filling.draw(DenseGradients(matrix()[which]), config.batch_size, rng).gradient
+        estimate, _ = rule.estimate(DenseGradients(matrix()[which]), rng)
         return estimate + gaussian(gradients.dim, rest**0.5, rng)
 
     is_small = own <= _MOST_RECORDS and gradients.dim * len(y) <= _MOST_NUMBERS
+    # Isotropic noise comes on top of the sampling, and so is part of what every direction has.
+    own_floor = _filled_to(rule)
     return RecordCase(
-        blocks=tuple(filling.parts(gradients)),
+        blocks=tuple(_parts(rule, gradients)),
         records=own,
-        batch=config.batch_size,
-        floor=config.wfna_floor,
-        rest=rest,
+        batch=rule.batch_size,
+        floor=own_floor,
+        rest=rest + config.wfna_floor - own_floor,
         draw=draw if is_small else None,
         excess=excess,
     )
@@ -82,27 +87,42 @@ def record_case(
 def _excess(
     config: Config,
     net: nn.Module,
-    filling: WaterFilling,
+    rule: GaussianSampling,
     rows: tuple[Tensor, Tensor],
     theirs: tuple[Tensor, Tensor],
 ) -> list[Floats]:
     """Return G E Gᵀ for each block: E is what another client's sampling adds above the floor.
 
-    With its gradients H, (records, dim), the client adds h(Σ), Σ = HᵀH/(BD) with eigenvalues μ.
+    With its gradients H, (records, dim), the client adds h(Σ), Σ = HᵀH/(BD) with eigenvalues μ; if
+    its noise is isotropic, Σ and the noise, which is the same with a floor of 0.
     Of E = Σ_μ (μ - σ²)₊ w wᵀ the eigenvectors are w = Hᵀv/√(μBD), with v those of the Gram matrix
     HHᵀ/(BD). So only products of gradients are needed, never a vector of length dim.
     """
     x, y = (torch.cat(pair) for pair in zip(rows, theirs, strict=True))
     gradients = per_example_gradients(net, x, y, config.clip_norm)
     first, scale = len(rows[1]), config.batch_size * len(theirs[1])
-    found = []
-    for part in filling.parts(gradients):
+    floor, found = _filled_to(rule), []
+    for part in _parts(rule, gradients):
         gram = part.gram()
         mu, v = np.linalg.eigh(gram[first:, first:] / scale)
-        above = mu > config.wfna_floor
+        # Without filling, what is left of eigenvalues that are zero is rounding.
+        above = mu > max(floor, 1e-12 * float(mu[-1]))
         mu, seen = mu[above], gram[:first, first:] @ v[:, above]  # (rows, directions)
-        found.append((seen * ((mu - config.wfna_floor) / (mu * scale))) @ seen.T)
+        found.append((seen * ((mu - floor) / (mu * scale))) @ seen.T)
     return found
+
+
+def _parts(rule: GaussianSampling, gradients: Gradients) -> Iterator[Gradients]:
+    """Yield the gradients of each block that is sampled and filled by itself."""
+    if isinstance(rule.noise, WaterFilling):
+        yield from rule.noise.parts(gradients)
+    else:
+        yield gradients
+
+
+def _filled_to(rule: GaussianSampling) -> float:
+    """Return the floor that a client's covariance is filled to; 0 where noise is added to it."""
+    return rule.noise.sigma2 if isinstance(rule.noise, WaterFilling) else 0.0
 
 
 def _examples(task: Task, seed: int, client: int) -> tuple[Tensor, Tensor]:

@@ -93,6 +93,6 @@ def postprocess_for(config: Config, *, clip_norm: float | None = None) -> Postpr
         config: Says whether updates are clipped.
         clip_norm: The round's clip norm, if it differs from the configuration's.
     """
-    if config.noise in ("none", "wfna"):  # water filling clips gradients, in the rule itself
+    if config.noise == "none" or config.hides_records:  # that clips gradients, in the rule itself
         return None
     return Clip(clip_norm or config.clip_norm)

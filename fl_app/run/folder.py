@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from leakmeter.auditors.run_log import SCHEMA, other_schema, read_rounds
-from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.build.calibrate import calibrated
+from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import read_toml
 from leakmeter.fl_app.run import checkpoint
 
 # Settings that say where a run finds things, not what it does.
@@ -34,8 +36,12 @@ class RunFolder:
                     f"out must be a new or empty folder, got {path}; "
                     f"choose another, or resume an interrupted run with --resume {path}"
                 )
+            config = calibrated(config)
             path.mkdir(parents=True, exist_ok=True)
             (path / "config.toml").write_text(config.to_toml(), encoding="utf-8")
+            if config.target_epsilon:
+                found = f"noise-multiplier = {config.noise_multiplier!r}\n"
+                (path / CALIBRATED).write_text(found, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"out must be writable, got {path}: {error.strerror}") from None
         return cls(path, config)
@@ -48,7 +54,11 @@ class RunFolder:
             raise ConfigError(f"resume must be the folder of a run with config.toml, got {path}")
         if (path / "report.json").exists():
             raise ConfigError(f"resume must be an unfinished run, but {path} has its report.json")
-        return cls(path, Config.from_toml(path / "config.toml"))
+        config = Config.from_toml(path / "config.toml")
+        if config.target_epsilon:  # the same noise as before, whatever a new calibration would say
+            found = read_toml(path / CALIBRATED)
+            config = Config.from_mapping({**config.to_mapping(), **found})
+        return cls(path, config)
 
     @property
     def checkpoint(self) -> Path:

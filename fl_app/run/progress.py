@@ -35,6 +35,8 @@ class Progress:
             f"{config.clients} clients ({sizes}); each round {config.sample} honest ones and "
             f"{config.seats} canary seats; {config.algorithm} clients, {config.server} server"
         )
+        if config.target_epsilon:
+            self.say(_calibration(config))
         auditors = ", ".join(config.auditor_names) or "none"
         self.say(f"auditors: {auditors}; engine {config.engine}, seed {config.seed}")
         if rounds_done:
@@ -103,3 +105,14 @@ class Progress:
         self.say("")
         for line in summary(findings, failures, limitations, warnings):
             self.say(line)
+
+
+def _calibration(config: Config) -> str:
+    """Return the calibrated noise multiplier, and what it is calibrated for."""
+    observer = "outsiders who see every model" if config.noise == "central" else "the server"
+    world = "added or removed" if config.clipping == "adaptive" else "zeroed out"
+    return (
+        f"noise multiplier {config.noise_multiplier:g}, calibrated: the planned run guarantees "
+        f"ε ≤ {config.target_epsilon:g} at δ = {config.delta:g} for one client that is {world}, "
+        f"against {observer} and may know who takes part when"
+    )

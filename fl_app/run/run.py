@@ -17,7 +17,9 @@ from leakmeter.auditors.auditor import DamagedError
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.run.budget import charge, statement
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
@@ -29,6 +31,11 @@ from leakmeter.strategies.state import check_resumable, restore_strategy, strate
 _OPEN = (
     "Secure aggregation is off: the server sees every update itself. This audit measures what sums "
     "and models reveal."
+)
+
+_NO_THEOREM = (
+    "--noise wfna with --algorithm {} takes {} local steps, and no theorem covers more than one: "
+    "this run guarantees nothing (ε = ∞). Use --algorithm fedsgd for a guarantee."
 )
 
 
@@ -56,6 +63,8 @@ def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
     arrays = _first_arrays(folder, strategy, task, kept)
     audited = _audited(folder, strategy, task, progress, kept)
     progress.begin(config, task.dim, task.sizes, _rounds_done(kept))
+    for one in _no_theorem(config):
+        progress.say(f"Warning: {one.text}")
     try:
         audited.start(
             PatientGrid(grid),
@@ -94,7 +103,8 @@ def _audited(
 
     def keep(line: RoundLine, model: ArrayRecord) -> None:
         # Before the checkpoint, so that a resume tries it again.
-        if line.num_clients == 0 and not (_is_excused(strategy) or _has_diverged(audited)):
+        is_bad_luck = config.dropout > 0 or _is_excused(strategy) or _has_diverged(audited)
+        if line.num_clients == 0 and not is_bad_luck:
             raise RuntimeError(f"no client answered in round {line.server_round}")
         charge(config, strategy, folder.path)
         folder.save(
@@ -117,7 +127,7 @@ def _audited(
         sends="models",
     )
     audited.logs_verdict = False  # the summary prints it
-    audited.add_limitations(*_open_updates(strategy))
+    audited.add_limitations(*_open_updates(strategy), *_no_theorem(config))
     if kept is not None:
         audited.restore(kept["audit"])
     return audited
@@ -128,6 +138,13 @@ def _open_updates(strategy: Strategy) -> tuple[Limitation, ...]:
     if any(isinstance(s, Masked) for s in chain(strategy)):
         return ()
     return (Limitation("server", _OPEN),)
+
+
+def _no_theorem(config: Config) -> tuple[Limitation, ...]:
+    """Return that nothing is guaranteed, where clients take more steps than a theorem covers."""
+    if config.noise != "wfna" or (steps := record_rule(config).steps) == 1:
+        return ()
+    return (Limitation("accountant", _NO_THEOREM.format(config.algorithm, steps)),)
 
 
 def _rounds_done(kept: Mapping[str, Any] | None) -> int:

@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, get_args
 
 from leakmeter.auditors.finding import Adjacency, Bound
@@ -118,7 +119,7 @@ def amplified(releases: Sequence[Release], delta: float, *, adjacency: Adjacency
         )
     if kinds == {"fixed"} and adjacency == "replace":
         return Bound(
-            value=_fixed_size_epsilon(releases, delta),
+            value=_fixed_size_epsilon(tuple(releases), delta),
             kind="guarantee",
             delta=delta,
             rule=f"Rényi DP, sampling without replacement, {len(releases)} releases",
@@ -165,7 +166,8 @@ def _poisson_epsilon(releases: Sequence[Release], delta: float, adjacency: Adjac
     return _number(accountant.get_epsilon(delta))
 
 
-def _fixed_size_epsilon(releases: Sequence[Release], delta: float) -> float:
+@lru_cache(maxsize=64)  # seconds each
+def _fixed_size_epsilon(releases: tuple[Release, ...], delta: float) -> float:
     import dp_accounting
     from dp_accounting import rdp
 

@@ -50,6 +50,16 @@ class Assurance:
         """All that guarantees are given for."""
         return ("zero-out", "replace") if self.adjacency == "zero-out" else (self.adjacency,)
 
+    def headline(self, delta: float) -> Finding:
+        """Return the guarantee that a target is about.
+
+        It protects a client against whoever the noise is meant for: outsiders with central noise,
+        else the server. They may know who takes part when, so there is no amplification.
+        """
+        observer = "outsider" if isinstance(self.noise, Central) else "server"
+        found = self._priced(self.participations, self.adjacency, delta)
+        return next(finding for finding in found if finding.observer == observer)
+
     def findings(self, delta: float) -> Sequence[Finding]:
         """Return what holds against each observer, for each adjacency."""
         known = [f for adjacency in self.adjacencies for f in self._known(adjacency, delta)]

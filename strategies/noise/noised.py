@@ -135,21 +135,30 @@ class Noised(Wrapper):
         return assurance.findings(self._delta) if assurance else ()
 
     def planned(
-        self, cohorts: Iterable[Sequence[int]], bearable: Callable[[int], int | None]
+        self,
+        cohorts: Iterable[Sequence[int]],
+        bearable: Callable[[int], int | None],
+        *,
+        step: Callable[[int, float], float] = lambda *_: 0.0,
+        dim: int = 0,
     ) -> Assurance | None:
-        """Return what rounds with these clients would guarantee, without dropouts and rounding.
+        """Return what rounds with these clients would guarantee, without dropouts.
 
         Args:
             cohorts: The clients of each round.
             bearable: Returns how many of so many clients may collude; None without a secure sum.
+            step: Returns the grid that a secure sum of so many clients, each with noise of this
+                standard deviation, rounds updates to; by default there is no rounding.
+            dim: Number of parameters, on which the cost of rounding depends.
         """
         trial, share = Spending(self._noise), self._share_std()
         for cohort in cohorts:
+            grid = step(len(cohort), share)
             trial.add(
-                self._release(0.0),
+                self._release(grid, dim),
                 cohort,
                 share_std=share,
-                step=0.0,
+                step=grid,
                 bearable=bearable(len(cohort)),
             )
         return trial.assurance()
@@ -277,7 +286,7 @@ class Noised(Wrapper):
         # moves from seat to seat, so the rounds of the seats say nothing about its own.
         orders = seat.canaries(self._messages)
         self._spending.add(
-            self._release(step),
+            self._release(step, self._layout.dim if self._layout else 0),
             [known.get(node, node) for node in nodes],
             share_std=self._share_std(),
             step=step,
@@ -285,14 +294,14 @@ class Noised(Wrapper):
             bearable=bearable,
         )
 
-    def _release(self, step: float) -> Release:
+    def _release(self, step: float, dim: int) -> Release:
         """Return a round's sum with the server's noise on it."""
         # Each client rounds on its own, which may lengthen its update by step·√d. Under noise of
         # its own the rounding must be fine instead.
-        dim = self._layout.dim if self._layout and isinstance(self._noise, Central) else 0
+        longer = step * math.sqrt(dim) if isinstance(self._noise, Central) else 0.0
         return Release(
             noise_std=self._server_std(),
-            sensitivity=self._clip_norm + step * math.sqrt(dim),
+            sensitivity=self._clip_norm + longer,
             bit_std=self._bit_std(),
             **self._pattern,
         )

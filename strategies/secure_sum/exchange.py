@@ -44,6 +44,7 @@ class Exchange:
     Attributes:
         messages: As given; `orders` completes them.
         complaint: What the last client that failed a stage has said.
+        dropped: Stage to the clients that were asked in it and gave no usable answer.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Exchange:
     ) -> None:
         self.messages = messages
         self.complaint = ""
+        self.dropped: dict[str, int] = {}
         self._grid, self._number, self._timeout = grid, number, timeout
         self._nodes = {n: m.metadata.dst_node_id for n, m in messages.items()}
         self._run = 0
@@ -93,7 +95,9 @@ class Exchange:
         uploads = self._parsed(
             "train", replies, lambda content: get_upload(content, quantiser.ring, length)
         )
-        return {n: vector for n, vector in uploads.items() if n in expected}
+        found = {n: vector for n, vector in uploads.items() if n in expected}
+        self.dropped["train"] = len(expected) - len(found)
+        return found
 
     def shares(
         self, cohort: MaskedCohort, uploads: Iterable[int], sharers: Iterable[int]
@@ -134,7 +138,9 @@ class Exchange:
                 raise ValueError(f"reply must hold {wire.MASK!r}, got {list(content)}")
             return parse(record)
 
-        return self._parsed(stage, replies, read)
+        answers = self._parsed(stage, replies, read)
+        self.dropped[stage] = len(orders) - len(answers)
+        return answers
 
     def _parsed(
         self, stage: str, replies: Iterable[Message], parse: Callable[[RecordDict], Answer]

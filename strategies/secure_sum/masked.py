@@ -129,6 +129,10 @@ class Masked(Wrapper):
         except ValueError:
             return None
 
+    def step(self, num_clients: int, noise_std: float = 0.0) -> float:
+        """Return the grid that updates of so many clients, with this noise, are rounded to."""
+        return Quantiser(max_clients=num_clients, noise_std=noise_std, **self._shape).step
+
     @property
     def num_announced(self) -> int:
         """How many clients have announced keys in the last round."""
@@ -172,7 +176,7 @@ class Masked(Wrapper):
         try:
             return self._prepare(exchange, arrays, self._layout)
         except AbandonedError as reason:
-            self._abandon(str(reason))
+            self._abandon(str(reason), exchange)
             return []
 
     def aggregate_train(
@@ -185,7 +189,7 @@ class Masked(Wrapper):
         try:
             survivors, mean = self._sum(current, replies)
         except AbandonedError as reason:
-            self._abandon(f"{reason}{_complaint(current.exchange)}")
+            self._abandon(f"{reason}{_complaint(current.exchange)}", current.exchange)
             return None, None
         self._facts = RoundFacts(
             aggregate=mean.mean,
@@ -201,7 +205,8 @@ class Masked(Wrapper):
             _log.warning("%d coordinates were clipped to fit the secure sum", mean.saturated)
         # The audit, which is outermost, has put its orders into our messages by now.
         seats = len(seat.canaries(current.exchange.messages[n] for n in survivors))
-        self._tally = self._tally.with_round(len(survivors), current.plan, seats=seats)
+        tally = self._tally.with_dropouts(current.exchange.dropped)
+        self._tally = tally.with_round(len(survivors), current.plan, seats=seats)
         bearable = current.plan.bearable(len(survivors) - seats)
         replies = self._synthetic(current, survivors, mean, bearable)
         return self._inner_aggregate_train(server_round, replies)
@@ -300,10 +305,10 @@ class Masked(Wrapper):
             for number in survivors
         ]
 
-    def _abandon(self, reason: str) -> None:
+    def _abandon(self, reason: str, exchange: Exchange) -> None:
         """Give the round up; the model stays and the next round goes on."""
         _log.warning("secure sum abandoned, the model stays as it is: %s", reason)
-        self._tally = self._tally.with_abandoned()
+        self._tally = self._tally.with_dropouts(exchange.dropped).with_abandoned()
         self._facts = RoundFacts(abandoned=reason)
 
 

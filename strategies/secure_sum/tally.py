@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from leakmeter.auditors.assumptions import Assumption
@@ -26,6 +26,8 @@ class Tally:
         colluders: Most clients that could collude with the server in every round.
         exposure: Chance that sparse graphs have exposed some client, added up over the rounds;
             None while all graphs were complete.
+        dropped: Stage to the clients that dropped out in it, abandoned rounds included. Who drops
+            out while masks are taken off is in the sum nevertheless.
     """
 
     rounds: int = 0
@@ -34,6 +36,7 @@ class Tally:
     uninstructed: int = 0
     colluders: int = 0
     exposure: float | None = None
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
     def with_round(self, survivors: int, plan: Plan, *, seats: int) -> Self:
         """Return the tally with one more sum.
@@ -57,6 +60,12 @@ class Tally:
             exposure=(self.exposure or 0.0) + plan.risk.exposure if plan.risk else self.exposure,
         )
 
+    def with_dropouts(self, dropped: Mapping[str, int]) -> Self:
+        """Return the tally with the dropouts of one more round, by stage."""
+        stages = [*self.dropped, *(stage for stage in dropped if stage not in self.dropped)]
+        counts = {s: self.dropped.get(s, 0) + dropped.get(s, 0) for s in stages}
+        return replace(self, dropped=counts)
+
     def with_abandoned(self) -> Self:
         """Return the tally with one more round that gave no sum."""
         return replace(self, abandoned=self.abandoned + 1)
@@ -71,6 +80,7 @@ class Tally:
             "abandoned": self.abandoned,
             "clients in the smallest sum": self.survivors,
         }
+        facts |= {f"dropouts in stage {s}": count for s, count in self.dropped.items() if count}
         if self.exposure is not None:
             chance = (Assumption.RATES_FIXED_BEFOREHAND,)
             facts["largest dropout rate"] = risks.dropout_rate

@@ -33,14 +33,15 @@ class Plan:
     Attributes:
         degree: Peers of each client.
         threshold: Shares that open a secret.
-        colluders: Clients of a neighbourhood that may work for the server.
+        colluders: Clients that are assumed to work for the server; None for as many as the sum can
+            bear.
         risk: What a sparse graph risks at the stated rates; None for a complete graph, where
             nothing is left to chance.
     """
 
     degree: int
     threshold: int
-    colluders: int
+    colluders: int | None = None
     risk: Risk | None = None
 
     @property
@@ -51,12 +52,15 @@ class Plan:
     def bearable(self, others: int) -> int:
         """Return how many may collude with the server without opening an update.
 
+        Where a number is assumed, no more than that are counted.
+
         Args:
             others: Survivors that play no canary; two of them must stay honest, or a sum over the
                 honest ones would be one client's update.
         """
         # Both secrets of one client stay shut while 2·threshold > holders + colluders.
-        return max(min(2 * self.threshold - self.holders - 1, others - 2), 0)
+        most = max(min(2 * self.threshold - self.holders - 1, others - 2), 0)
+        return most if self.colluders is None else min(self.colluders, most)
 
     def draw(self, clients: Sequence[int]) -> Graph:
         """Return who masks with whom; nobody can foresee it."""
@@ -70,7 +74,8 @@ class Risks:
     """Who may collude or drop out, and how likely a sparse graph may fail.
 
     Attributes:
-        colluders: Clients of a neighbourhood that may collude with the server.
+        colluders: Clients that are assumed to collude with the server, also if all of them are in
+            one neighbourhood; findings count as many. None counts as many as each round can bear.
         dropout_rate: Share of clients that may drop out, for a sparse graph.
         collusion_rate: Share of clients that may collude, for a sparse graph.
         max_abort: Largest chance of an aborted round that a sparse graph may have.
@@ -80,14 +85,14 @@ class Risks:
         Masked(FedAvg(), neighbours="auto", risks=Risks(dropout_rate=0.2))
     """
 
-    colluders: int = 0
+    colluders: int | None = None
     dropout_rate: float = 0.1
     collusion_rate: float = 0.05
     max_abort: float = MAX_ABORT
     max_exposure: float = MAX_EXPOSURE
 
     def __post_init__(self) -> None:
-        if self.colluders < 0:
+        if self.colluders is not None and self.colluders < 0:
             raise ValueError(f"colluders must be at least 0, got {self.colluders}")
 
 
@@ -128,7 +133,7 @@ class Topology:
         """
         if num_clients < 3:
             raise ValueError(f"a secure sum needs at least 3 clients, got {num_clients}")
-        risks, colluders = self.risks, self.risks.colluders
+        risks, colluders = self.risks, self.risks.colluders or 0
         rates = (risks.dropout_rate, risks.collusion_rate)
         risk = None
         if self.neighbours == "auto":
@@ -146,7 +151,7 @@ class Topology:
             raise ValueError(
                 f"threshold must be at least colluders + 2 = {colluders + 2}, got {threshold}"
             )
-        return Plan(degree, threshold, colluders, risk)
+        return Plan(degree, threshold, risks.colluders, risk)
 
     def _shares(self, holders: int) -> int:
         if isinstance(self.threshold, int):

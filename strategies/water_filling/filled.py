@@ -27,10 +27,12 @@ from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
 from leakmeter.strategies.noise.noised import Noised
 from leakmeter.strategies.secure_sum.masked import check_is_inside
-from leakmeter.strategies.water_filling.guarantee import RecordGuarantee, guarantee
-from leakmeter.strategies.water_filling.rdp import Contribution, Round
+from leakmeter.strategies.water_filling.guarantee import RecordGuarantee, best_guarantee
+from leakmeter.strategies.water_filling.rdp import Contribution, Mechanism, Round
 
 _log = logging.getLogger("flwr")
+# Sampling alone has no floor that a server could order.
+_NOISED: tuple[Mechanism, ...] = ("water-filling", "isotropic", "full", "minibatch")
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Filled(Wrapper):
 
     It stands inside `Masked`; clients list `mask_mod` and `fill_mod`. The guarantee is for one
     record of one client that is replaced, against the server, which knows who took part when: no
-    amplification.
+    amplification. Contributors that may collude, as the secure sum says, tell their noise, so it
+    does not count. Nor do canary seats, which send none.
 
     Args:
         strategy: Gets the filled means; what it makes of them is post-processing.
@@ -68,9 +71,10 @@ class Filled(Wrapper):
         examples: Fewest examples that any client has; public.
         lr: The clients' step length; public. An update is -lr times the gradient estimate.
         steps: Local steps; there is no guarantee for more than one.
-        colluders: Contributors whose noise does not count, since they tell it; None takes as many
-            as the secure sum can bear, and never more are counted. Canary seats are left out as
-            well: they send none.
+        mechanism: What makes a client's gradient estimate random: water filling, or isotropic noise
+            of variance `sigma2` on Gaussian sampling ("isotropic"), on the full gradient ("full";
+            `batch_size` is not used) or on the mean gradient of a batch drawn without replacement
+            ("minibatch").
         delta: The delta of the guarantee.
 
     Example:
@@ -88,22 +92,28 @@ class Filled(Wrapper):
         examples: int,
         lr: float,
         steps: int = 1,
-        colluders: int | None = None,
+        mechanism: Mechanism = "water-filling",
         delta: float = 1e-5,
     ) -> None:
         super().__init__(strategy)
-        self._member = Contribution(sigma2, clip_norm, batch_size, examples)
+        if mechanism not in _NOISED:
+            raise ValueError(f"mechanism must be one of {_NOISED}, got {mechanism!r}")
+        if mechanism == "minibatch" and batch_size > examples:
+            raise ValueError(f"batch_size must be in [1, {examples}], got {batch_size}")
+        self._mechanism: Mechanism = mechanism
+        self._member = Contribution(
+            sigma2, clip_norm, 1 if mechanism == "full" else batch_size, examples
+        )
         if not 0 < lr < math.inf:
             raise ValueError(f"lr must be in (0, inf), got {lr}")
-        for name, value, least in (("steps", steps, 1), ("colluders", colluders or 0, 0)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, got {steps}")
         if not 0 < delta < 1:
             raise ValueError(f"delta must be in (0, 1), got {delta}")
         check_is_inside(self)
         if any(isinstance(held, Noised) for held in wrappers(strategy)):
             raise TypeError("Filled must not hold Noised: updates are filled or noised")
-        self._lr, self._steps, self._colluders, self._delta = lr, steps, colluders, delta
+        self._lr, self._steps, self._delta = lr, steps, delta
         self._weight_key = weight_key(strategy)
         self._sums: list[_Sum] = []
         self._grain = 0.0
@@ -118,11 +128,16 @@ class Filled(Wrapper):
     def clip_range(self) -> float:
         """Range of the secure sum in which nothing saturates, but with chance 1.5e-23 a coordinate.
 
-        A mean of clipped gradients is within C, and the sampling variance in any direction is at
-        most C²/B: the trace of GᵀG/(BD).
+        A mean of clipped gradients is within C, and the variance of Gaussian sampling in any
+        direction is at most C²/B: the trace of GᵀG/(BD).
         """
         one = self._member
-        std = math.sqrt(max(one.floor, one.clip**2 / one.batch))
+        sampled = one.clip**2 / one.batch
+        largest = {
+            "water-filling": max(one.floor, sampled),
+            "isotropic": one.floor + sampled,
+        }
+        std = math.sqrt(largest.get(self._mechanism, one.floor))
         return self._lr * self._steps * (one.clip + NOISE_ROOM * std)
 
     def state(self) -> dict[str, Any]:
@@ -141,10 +156,10 @@ class Filled(Wrapper):
             return ()
         worst = self._guarantee()
         facts = {
-            "mechanism": "water-filling",
+            "mechanism": self._mechanism,
             "sigma2": self._member.floor,
             "clip_norm": self._member.clip,
-            "batch_size": self._member.batch,
+            **({} if self._mechanism == "full" else {"batch_size": self._member.batch}),
             "examples": self._member.examples,
             "fewest honest": min(map(self._honest, self._sums)),
         }
@@ -160,9 +175,10 @@ class Filled(Wrapper):
         for message in messages:
             order = ConfigRecord(
                 {
+                    "mechanism": self._mechanism,
                     "sigma2": float(one.floor),
                     "clip-norm": float(one.clip),
-                    "batch-size": int(one.batch),
+                    "batch-size": 0 if self._mechanism == "full" else int(one.batch),
                     "examples": int(one.examples),
                     "lr": float(self._lr),
                     "steps": int(self._steps),
@@ -234,8 +250,7 @@ class Filled(Wrapper):
 
     def _counted(self) -> int:
         """Return how many colluders count, in no round more than its secure sum can bear."""
-        bearable = min(one.bearable for one in self._sums)
-        return bearable if self._colluders is None else min(self._colluders, bearable)
+        return min(one.bearable for one in self._sums)
 
     def _honest(self, one: _Sum) -> int:
         """Return how many contributors' noise counts."""
@@ -254,20 +269,30 @@ class Filled(Wrapper):
         if min(map(self._honest, self._sums)) == 0:
             rule = "a sum without any honest contributor"
             return Bound(math.inf, "guarantee", rule, self._delta)
-        # Many clients took part in the same number of equal rounds: each pattern is priced once.
-        patterns = {
-            tuple(sorted(map(self._round, sums), key=_order)) for sums in self._taken().values()
-        }
-        found = [guarantee(rounds, self._delta).bound for rounds in sorted(patterns, key=len)]
+        found = [best_guarantee(rounds, self._delta).bound for rounds in self._patterns()]
         worst = max(found, key=lambda bound: bound.value)
         # It is to hold for every client, also where rounding leaves an approximation only.
         weakest = next((bound for bound in found if bound.kind == "approximation"), worst)
         return replace(weakest, value=worst.value, rule=worst.rule, sample_sizes=worst.sample_sizes)
 
+    def _patterns(self) -> list[tuple[Round, ...]]:
+        """Return the rounds of the clients, each pattern once: many took part in equal rounds."""
+        taken = self._taken().values()
+        if self._mechanism == "minibatch":
+            # Its accountant takes seconds a pattern: one that is no better than any client's has
+            # as many rounds as the busiest client, those with the fewest honest contributors.
+            rounds = sorted(map(self._round, self._sums), key=_order)
+            step, saturated = max(r.step for r in rounds), max(r.saturated for r in rounds)
+            worst = rounds[: max(map(len, taken))]
+            return [tuple(replace(one, step=step, saturated=saturated) for one in worst)]
+        patterns = {tuple(sorted(map(self._round, sums), key=_order)) for sums in taken}
+        return sorted(patterns, key=len)
+
     def _round(self, one: _Sum) -> Round:
         """Return a sum in units of a gradient."""
         step = one.step / self._lr
-        return Round((self._member,) * self._honest(one), step=step, saturated=one.saturated)
+        members = (self._member,) * self._honest(one)
+        return Round(members, self._mechanism, step=step, saturated=one.saturated)
 
 
 def _grain(arrays: ArrayRecord) -> float:

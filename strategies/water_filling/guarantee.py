@@ -19,6 +19,7 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, ThreatModel, Unit
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.wording import counted
 from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.water_filling.rdp import (
     Contribution,
@@ -42,6 +43,7 @@ _ASSUMED: dict[Mechanism, tuple[Assumption, ...]] = {
     "isotropic": (Assumption.GAUSSIAN_WEIGHTS, Assumption.ISOTROPIC_FLOOR),
     "water-filling": (Assumption.GAUSSIAN_WEIGHTS, Assumption.FILLED_FLOOR),
     "full": (Assumption.FULL_GRADIENT,),
+    "minibatch": (Assumption.ISOTROPIC_FLOOR, Assumption.SECRET_BATCHES),
 }
 
 
@@ -101,6 +103,67 @@ def guarantee(
     value = epsilon_of(curve, delta, limit=limit, conversion=conversion)
     kinds = sorted({one.mechanism for one in rounds})
     rule = f"Rényi DP of {', '.join(kinds)}, {len(rounds)} rounds, 1 < α < {limit:.6g}"
+    return _worded(rounds, delta, value, f"{rule}, {conversion} conversion")
+
+
+def best_guarantee(rounds: Sequence[Round], delta: float) -> RecordGuarantee:
+    """Return the smallest ε that we can prove for these rounds, all of one mechanism.
+
+    Args:
+        rounds: The sums that were released; of a minibatch with equal members.
+        delta: δ.
+    """
+    kinds = {one.mechanism for one in rounds}
+    if len(kinds) != 1:
+        raise ValueError(f"rounds must have one mechanism, got {sorted(kinds)}")
+    if kinds <= {"full", "minibatch"}:
+        separation = math.hypot(*(_separation(one) for one in rounds))
+        known = float(epsilon_gaussian(delta, separation))
+        rule = f"Gaussian mechanism composed over {counted(len(rounds), 'round')}, exact"
+        if kinds == {"full"}:
+            return _worded(rounds, delta, known, rule)
+        found = {f"{rule}, with known batches": known, **_secret_batches(rounds, delta, separation)}
+        rule = min(found, key=lambda name: found[name])
+        return _worded(rounds, delta, found[rule], rule)
+    return guarantee(rounds, delta)
+
+
+def _separation(one: Round) -> float:
+    """Return how many standard deviations the worst member's record moves a sum, at most."""
+    return max(one.shift(member) for member in one.members) / math.sqrt(one.floor)
+
+
+def _secret_batches(rounds: Sequence[Round], delta: float, separation: float) -> dict[str, float]:
+    """Return ε by rule, where nobody knows which records are in a batch.
+
+    For one round row 1 with the exact ε' at δD/B (Balle, Barthe, Gaboardi 2018, arXiv:1807.01647,
+    Theorem 9); for any number the Rényi accountant of sampling without replacement.
+    """
+    found = {}
+    if len(rounds) == 1:
+        member = rounds[0].members[0]
+        share = member.batch / member.examples
+        room = min(delta / share, 1 - 2**-53)
+        diluted = _diluted(float(epsilon_gaussian(room, separation)), share)
+        found["Gaussian mechanism on a secret batch, one round"] = diluted
+    releases = [
+        Release(
+            noise_std=math.sqrt(one.floor),
+            sensitivity=one.shift(one.members[0]) / 2,
+            sampling="fixed",
+            cohort=one.members[0].batch,
+            population=one.members[0].examples,
+        )
+        for one in rounds
+    ]
+    bound = amplified(releases, delta, adjacency="replace")
+    found[f"{bound.rule}, records in batches"] = bound.value
+    return found
+
+
+def _worded(rounds: Sequence[Round], delta: float, value: float, rule: str) -> RecordGuarantee:
+    """Return ε with what it depends on; saturation voids it, coarse rounding weakens it."""
+    kinds = sorted({one.mechanism for one in rounds})
     saturated = sum(one.saturated for one in rounds)
     if saturated:
         value, rule = math.inf, f"{saturated} coordinates saturated, which voids the guarantee"
@@ -111,7 +174,7 @@ def guarantee(
     bound = Bound(
         value=value,
         kind="approximation" if is_rough else "guarantee",
-        rule=f"{rule}, {conversion} conversion",
+        rule=rule,
         delta=delta,
         sample_sizes={"rounds": len(rounds), "users": min(len(one.members) for one in rounds)},
         assumptions=(*_COMMON, *dict.fromkeys(specific)),
@@ -197,25 +260,13 @@ def minibatch_epsilon(
     _check(users, rounds)
     if not 1 <= batch <= examples:
         raise ValueError(f"batch must be in [1, {examples}], got {batch}")
-    drawn = Contribution(floor, clip, 1, batch)  # with a known batch only it counts: D is B
-    share = batch / examples
     if conversion == "plain":
         if rounds != 1:
             raise ValueError(f"rounds must be 1 with the plain conversion, got {rounds}")
-        return _diluted(_equal(drawn, users, "full", 1, delta, "plain"), share)
-    known = drawn.shift * math.sqrt(rounds / (users * floor))
-    found = [float(epsilon_gaussian(delta, known))]
-    if rounds == 1:
-        room = min(delta / share, 1 - 2**-53)
-        found.append(_diluted(float(epsilon_gaussian(room, known)), share))
-    release = Release(
-        noise_std=math.sqrt(users * floor),
-        sensitivity=clip / batch,
-        sampling="fixed",
-        cohort=batch,
-        population=examples,
-    )
-    return min(*found, amplified([release] * rounds, delta, adjacency="replace").value)
+        drawn = Contribution(floor, clip, 1, batch)  # with a known batch only it counts: D is B
+        return _diluted(_equal(drawn, users, "full", 1, delta, "plain"), batch / examples)
+    one = Round((Contribution(floor, clip, batch, examples),) * users, "minibatch")
+    return best_guarantee([one] * rounds, delta).bound.value
 
 
 def _diluted(epsilon: float, share: float) -> float:

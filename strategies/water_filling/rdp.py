@@ -31,9 +31,9 @@ from leakmeter.auditors._types import Floats
 
 Curve = Callable[[Floats], Floats]  # order to Rényi divergence, infinite where nothing is known
 
-# What makes the sum random: sampling alone, with isotropic noise, with noise that fills to a floor,
-# or isotropic noise on the full gradient.
-Mechanism = Literal["sampling", "isotropic", "water-filling", "full"]
+# What makes the sum random: Gaussian sampling alone, with isotropic noise, with noise that fills to
+# a floor, or isotropic noise on the full gradient or on the mean gradient of a minibatch.
+Mechanism = Literal["sampling", "isotropic", "water-filling", "full", "minibatch"]
 # How an order and its divergence become ε at δ: Canonne, Kamath, Steinke 2020 (arXiv:2004.00010),
 # Proposition 12, or Mironov 2017 (arXiv:1702.07476), Proposition 3.
 Conversion = Literal["tight", "plain"]
@@ -43,6 +43,7 @@ _SLACK: dict[Mechanism, float] = {
     "isotropic": 1.0,
     "water-filling": math.sqrt(2),
     "full": 0.0,
+    "minibatch": 0.0,
 }
 
 
@@ -53,7 +54,7 @@ class Contribution:
     Attributes:
         floor: σ², least variance of the estimate in any direction, whatever the data.
         clip: C, largest norm of an example's gradient.
-        batch: B, the scale of Gaussian sampling weights 1/D + ξ/√(BD).
+        batch: B, the scale of Gaussian sampling weights 1/D + ξ/√(BD), or the size of a minibatch.
         examples: D, the number of examples; public.
         weight: w, the factor in the sum; only ratios between clients matter.
     """
@@ -128,10 +129,22 @@ class Round:
         """Whether rounding is too coarse for a proof: a client's noise is below two steps."""
         return any(math.sqrt(member.floor) < 2 * self.step for member in self.members)
 
+    def shift(self, member: Contribution) -> float:
+        """Return the most that replacing a record of this member moves the mean of the sum.
+
+        Of a minibatch, if the record is in it: 2wC/B.
+        """
+        if self.mechanism == "minibatch":
+            return member.shift * member.examples / member.batch
+        return member.shift
+
     def rdp(self, alpha: Floats) -> Floats:
-        """Return the bound on the Rényi divergence for the worst member; inf if not admissible."""
+        """Return the bound on the Rényi divergence for the worst member; inf if not admissible.
+
+        Minibatches count as known here: how their secrecy helps is in `guarantee`.
+        """
         floor, slack = self.floor, _SLACK[self.mechanism]
-        moves = {(member.shift, member.spread if slack else 0.0) for member in self.members}
+        moves = {(self.shift(one), one.spread if slack else 0.0) for one in self.members}
         worst = np.zeros(np.shape(alpha))
         for shift, spread in moves:
             m = floor - slack * spread * (alpha - 1)

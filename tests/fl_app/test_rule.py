@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from leakmeter.clients import update
 from leakmeter.clients.water_filling import GaussianSampling, WaterFilling
+from leakmeter.clients.water_filling.gaussian_sampling import Isotropic
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.rule import filling_rule, update_rule
+from leakmeter.fl_app.rule import record_rule, update_rule
 
 
 def test_the_clients_rule_is_the_one_configured() -> None:
@@ -22,4 +23,15 @@ def test_water_filling_takes_one_step_with_fedsgd_and_one_per_epoch_with_fedavg(
     config = Config(algorithm="fedsgd", lr=0.5, batch_size=4, epochs=3, **noise)
     filling = WaterFilling(0.02, blocks=3)
     assert update_rule(config) == GaussianSampling(0.5, 0.7, 4, noise=filling, simulated=True)
-    assert filling_rule(Config(algorithm="fedavg", epochs=3, **noise)).steps == 3
+    assert record_rule(Config(algorithm="fedavg", epochs=3, **noise)).steps == 3
+
+
+def test_noise_for_records_is_isotropic_on_the_gradient_that_its_name_says() -> None:
+    own = {"wfna_floor": 0.02, "clip_norm": 0.7, "lr": 0.5, "batch_size": 4}
+    noise = Isotropic(0.02)
+    sgd = update_rule(Config(noise="record-sgd", algorithm="fedsgd", **own))
+    assert sgd == GaussianSampling(0.5, 0.7, 4, "minibatch", noise, simulated=True)
+    full = update_rule(Config(noise="record-gd", algorithm="gd", epochs=1, **own))
+    assert full == GaussianSampling(0.5, 0.7, 0, "full", noise, simulated=True)
+    sampled = update_rule(Config(noise="record-isotropic", algorithm="fedsgd", **own))
+    assert sampled == GaussianSampling(0.5, 0.7, 4, "gaussian", noise, simulated=True)

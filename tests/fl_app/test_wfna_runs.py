@@ -72,6 +72,24 @@ def test_blocks_and_local_steps_go_through_and_steps_are_not_covered(tmp_path: P
     assert priced["value"] == "inf"
 
 
+def test_local_steps_without_a_theorem_are_a_warning_before_training(
+    tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "steps").mkdir()
+    report = run(tmp_path / "steps", algorithm="fedavg", epochs=2, rounds=1, auditors="none")
+    words = "no theorem covers more than one: this run guarantees nothing (ε = ∞)"
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Warning: --noise wfna with --algorithm fedavg takes 2 local steps, and {words}" in said
+    assert said.index(words) < said.index("round 1/1")
+    [noted] = [one for one in report["limitations"] if one["auditor"] == "accountant"]
+    assert words in noted["text"]
+    assert words in (tmp_path / "steps" / "out" / "report.html").read_text()
+    for name, changes in (("one", {"algorithm": "fedavg", "epochs": 1}), ("sgd", {})):
+        (tmp_path / name).mkdir()
+        sound = run(tmp_path / name, rounds=1, auditors="none", **changes)
+        assert sound["limitations"] == []
+
+
 def test_a_guarantee_for_a_record_covers_no_finding_about_a_client(tmp_path: Path) -> None:
     names = "likelihood-ratio,record-likelihood-ratio,one-shot"
     few = {"lrt_fit": 150, "lrt_candidates": 20, "lrt_trials": 40}

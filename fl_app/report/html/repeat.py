@@ -36,6 +36,8 @@ def _command(run: Run) -> str | None:
     for name, value in settings.items():
         if value == _DEFAULTS[name] and name != "seed":
             continue
+        if name == "noise-multiplier" and settings["target-epsilon"]:
+            continue  # calibrated again
         if isinstance(value, bool):
             words.append(f"--{name}" if value else f"--no-{name}")
         else:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.judge.verdict import Verdict
 from leakmeter.auditors.wording import OBSERVED, claim, is_certain, is_epsilon, signed, terms
+from leakmeter.fl_app.config.names import RECORD_NOISES
 from leakmeter.fl_app.report.read.run import Run
 
 _CLEARLY = 0.5  # a difference of two ε that is worth an advice
@@ -61,7 +62,7 @@ def _against(verdict: Verdict, run: Run, others: Sequence[Verdict]) -> Iterator[
     if lead.threat_model.sees == "all models":
         yield from _fewer_releases(lead, others)
     if lead.unit == "record" and _is_filled(lead, run):
-        yield f"Raise the floor of the noise that clients fill up{_now(run, 'wfna-floor')}."
+        yield f"Raise the floor of the clients' noise{_now(run, 'wfna-floor')}."
         yield "Fewer rounds, or more clients in each, also leave less of a record in the sums."
         return
     yield from _noise_for(lead, run)
@@ -71,7 +72,7 @@ def _against(verdict: Verdict, run: Run, others: Sequence[Verdict]) -> Iterator[
 
 def _is_filled(lead: Finding, run: Run) -> bool:
     """Whether clients fill up their noise, so that there is a floor to raise."""
-    return run.settings.get("noise") == "wfna" or lead.auditor == "record-likelihood-ratio"
+    return run.settings.get("noise") in RECORD_NOISES or lead.auditor == "record-likelihood-ratio"
 
 
 def _hides_among_many(verdict: Verdict, run: Run) -> bool:
@@ -114,15 +115,16 @@ def _noise_for(lead: Finding, run: Run) -> Iterator[str]:
     if noise in ("distributed", "local") or (noise == "central" and not inside):
         # A bound from the sum of one round, as the likelihood ratio's, is the same in fewer rounds.
         fewer = "" if lead.threat_model.participations is None else " or fewer rounds"
-        yield f"More noise{_now(run, 'noise-multiplier')}{fewer}."
+        name = "target-epsilon" if run.settings.get("target-epsilon") else "noise-multiplier"
+        yield f"More noise{_now(run, name)}{fewer}."
     elif noise == "central":
         yield (
             "Noise that the server adds does not protect against the server: let the clients add "
             "it (--noise distributed under secure aggregation, or local)."
         )
-    elif noise == "wfna":
+    elif noise in RECORD_NOISES:
         yield (
-            "Water filling protects single records; to hide a client, clip whole updates and add "
+            f"Noise {noise} protects single records; to hide a client, clip whole updates and add "
             "noise to them (--noise distributed)."
         )
     elif inside:

@@ -15,6 +15,7 @@ from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.form import FormError, short
 from leakmeter.auditors.run_log import FIRST, SCHEMA
+from leakmeter.fl_app.config.config import CALIBRATED
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.report.read.first import FirstLine, FirstReport, today
 from leakmeter.fl_app.report.read.report import Line, Report, Round, read
@@ -134,7 +135,7 @@ def _unfinished(folder: Path, path: Path) -> Run:
     if unknown := schemas - {SCHEMA, FIRST}:
         raise ConfigError(_foreign(path, min(unknown)))
     run = Run(name=folder.name, folder=folder, is_finished=False)
-    config = _settings(folder / "config.toml")
+    config = _settings(folder / "config.toml") | _settings(folder / CALIBRATED)
     if schemas == {FIRST}:
         first: tuple[FirstLine, ...] = _read(tuple[FirstLine, ...], values, path, "rounds")
         _check_rounds(first, path)

@@ -323,7 +323,7 @@ def test_the_auditor_keeps_the_contract() -> None:
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"records": 0}, "records"), ({"records": 7}, "records"), ({"batch": 0}, "batch")]
+    [({"records": 0}, "records"), ({"records": 7}, "records"), ({"batch": -1}, "batch")]
     + [({name: value}, name) for name in ("floor", "rest") for value in (-1.0, math.inf)],
 )
 def test_what_cannot_be_is_refused(options: dict[str, float], field: str) -> None:

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 
 from leakmeter.auditors.hook import wire
 from leakmeter.clients import FillMod, NoiseMod, fill_mod
-from leakmeter.clients.water_filling.fill_mod import PROMISES, filled_record
+from leakmeter.clients.water_filling.fill_mod import PROMISES, _compare, filled_record
 from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling, Isotropic
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 
@@ -95,7 +95,33 @@ def test_noise_mod_refuses_an_update_that_is_already_filled() -> None:
         NoiseMod()(asked, context(), app)
 
 
-def test_only_water_filling_may_be_marked() -> None:
-    for noise in (None, Isotropic(0.5)):
-        with pytest.raises(ValueError, match="WaterFilling"):
-            filled_record(GaussianSampling(0.1, 2.0, 4, noise=noise), 20)
+def test_an_update_without_noise_may_not_be_marked() -> None:
+    with pytest.raises(ValueError, match="WaterFilling or Isotropic"):
+        filled_record(GaussianSampling(0.1, 2.0, 4), 20)
+
+
+@pytest.mark.parametrize(
+    ("rule", "mechanism"),
+    [
+        (GaussianSampling(0.1, 2.0, 4, noise=Isotropic(0.5)), "isotropic"),
+        (GaussianSampling(0.1, 2.0, 0, "full", Isotropic(0.5)), "full"),
+        (GaussianSampling(0.1, 2.0, 4, "minibatch", Isotropic(0.5)), "minibatch"),
+        (GaussianSampling(0.1, 2.0, 4, noise=WaterFilling(0.5)), "water-filling"),
+    ],
+)
+def test_a_client_is_not_counted_on_for_another_mechanism(
+    rule: GaussianSampling, mechanism: str
+) -> None:
+    done = filled_record(rule, 20)
+    assert done["mechanism"] == rule.mechanism == mechanism
+    _compare(done, done)
+    other = ConfigRecord({**done, "mechanism": "full" if mechanism != "full" else "isotropic"})
+    with pytest.raises(ValueError, match=f"mechanism must be this client's own '{mechanism}'"):
+        _compare(other, done)
+
+
+def test_a_minibatch_has_exactly_the_size_that_is_counted_on() -> None:
+    done = filled_record(GaussianSampling(0.1, 2.0, 4, "minibatch", Isotropic(0.5)), 20)
+    for size in (3, 5):
+        with pytest.raises(ValueError, match="batch-size must be exactly this client's own 4"):
+            _compare(ConfigRecord({**done, "batch-size": size}), done)

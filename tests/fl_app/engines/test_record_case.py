@@ -84,3 +84,41 @@ def test_who_was_in_the_sum_must_be_known_for_a_statement_about_this_run() -> No
     assert case(config, num_clients=6).excess == ()  # one of the cohort has dropped out
     absent = Config(**{**SETTING, "lrt_target": 1})
     assert case(absent).excess == ()  # nor was the client itself in the sum
+
+
+def plain_rows(config: Config, client: int) -> np.ndarray:
+    net, task = load_task(config).new_model(), load_task(config)
+    gradients = per_example_gradients(net, *task.examples(client), config.clip_norm)
+    return np.asarray(gradients.columns(0, gradients.dim))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"noise": "record-isotropic"}, {"noise": "record-gd", "algorithm": "gd", "epochs": 1}],
+)
+def test_isotropic_noise_is_drawn_by_the_law_that_is_scored(changes: dict[str, Any]) -> None:
+    config = Config(**{**SETTING, **changes})
+    found = case(config)
+    # Five honest clients add σ² to every direction, the target among them.
+    assert (found.floor, found.rest) == (0.0, pytest.approx(5 * config.wfna_floor))
+    own = np.arange(found.records)
+    rng = np.random.default_rng(0)
+    drawn = np.array([found.draw(own, rng) for _ in range(4000)])
+    rows = plain_rows(config, 2)
+    expected = 5 * config.wfna_floor * np.eye(rows.shape[1])
+    if config.noise == "record-isotropic":
+        expected += rows.T @ rows / (config.batch_size * len(rows))
+        others = sum(
+            r.T @ r / (config.batch_size * len(r)) for c in (3, 4, 5, 6)
+            for r in [plain_rows(config, c)]
+        )  # fmt: skip
+        block = found.blocks[0]
+        seen = np.array([block.products(axis) for axis in np.eye(block.dim)]).T
+        np.testing.assert_allclose(found.excess[0], seen @ others @ seen.T, atol=1e-7)
+    else:
+        assert found.excess == ()  # the others' data change nothing
+    scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    # Within six standard errors of 4000 draws; half the noise would be far outside.
+    assert np.abs(np.cov(drawn.T) - expected).max() < 6 * np.sqrt(2 / 4000) * scale.max()
+    deviation = np.abs(drawn.mean(axis=0) - rows.mean(axis=0))
+    assert (deviation < 6 * np.sqrt(np.diag(expected) / 4000)).all()

@@ -152,7 +152,8 @@ def _promised(participations: int) -> Iterator[Finding]:
     filled = guarantee([Round((member,) * 50, "water-filling")] * ROUNDS, DELTA)
     yield filled.finding("water-filling")
     counts = dict.fromkeys((f.name for f in fields(Tally)), 9)
-    yield from Tally(**{**counts, "colluders": 1, "exposure": 0.01}).findings(Risks())
+    own = {"colluders": 1, "exposure": 0.01, "dropped": {"train": 2}}
+    yield from Tally(**{**counts, **own}).findings(Risks())
 
 
 @pytest.fixture(scope="module")

@@ -826,7 +826,12 @@ def test_the_finding_says_what_is_hidden_from_whom_and_what_is_not() -> None:
         Assumption.COMPUTATIONAL,
         Assumption.SUM_NOT_JUDGED,
     )
-    assert finding.facts == {"rounds": 3, "abandoned": 0, "clients in the smallest sum": 4}
+    assert finding.facts == {
+        "rounds": 3,
+        "abandoned": 0,
+        "clients in the smallest sum": 4,
+        "dropouts in stage train": 1,
+    }
     json.dumps(finding.to_json())
 
 

@@ -13,6 +13,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.strategies.water_filling.guarantee import (
+    best_guarantee,
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     guarantee,
@@ -20,7 +21,7 @@ from leakmeter.strategies.water_filling.guarantee import (
     theorem_two_epsilon,
     water_filling_epsilon,
 )
-from leakmeter.strategies.water_filling.rdp import Contribution, Round
+from leakmeter.strategies.water_filling.rdp import Contribution, Mechanism, Round
 
 # N = 50, C = 10, B = 32, D = 1200, δ = 1e-4: computed with 40 digits by another route.
 WATER_FILLING = {1e-4: 12.65812195628309, 1e-3: 1.221943360424485, 1e-2: 0.175118}
@@ -101,6 +102,43 @@ def test_a_minibatch_of_everything_is_the_full_gradient() -> None:
     )
     full = full_gradient_epsilon(users=10, floor=0.05, clip=1.0, examples=50, delta=1e-5, rounds=3)
     assert batch == pytest.approx(full)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "epsilon"),
+    [
+        ("water-filling", 0.863769),
+        ("full", 0.198105),  # the Gaussian's own; row 3 says 0.322680
+        ("isotropic", gaussian_sampling_epsilon(
+            users=50, floor=1e-3, clip=10.0, batch=32, examples=1200, delta=1e-4)),
+        ("minibatch", minibatch_epsilon(
+            users=50, floor=1e-3, clip=10.0, batch=32, examples=1200, delta=1e-4)),
+    ],
+)  # fmt: skip
+def test_every_mechanism_has_its_best_price(mechanism: Mechanism, epsilon: float) -> None:
+    found = best_guarantee([Round((MEMBER,) * 50, mechanism)], 1e-4)
+    assert found.bound.value == pytest.approx(epsilon, abs=1e-6)
+    assert (found.unit, found.adjacency, found.observer) == ("record", "replace", "server")
+    # The plain conversion of the table's rows is nowhere smaller.
+    rows = {"water-filling": 1.221943, "full": 0.322680, "isotropic": 0.989187}
+    assert found.bound.value <= rows.get(mechanism, 12.278228)
+
+
+def test_a_secret_batch_is_named_and_costs_no_more_than_a_known_one() -> None:
+    member = Contribution(0.05, 1.0, 5, 100)
+    rounds = [Round((member,) * users, "minibatch") for users in (10, 8)]
+    secret = best_guarantee(rounds, 1e-5).bound
+    assert Assumption.SECRET_BATCHES in secret.assumptions
+    known = guarantee(rounds, 1e-5).bound
+    assert 0 < secret.value < known.value
+    # Fewer users add less noise.
+    assert secret.value < best_guarantee([rounds[1]] * 2, 1e-5).bound.value
+
+
+def test_rounds_of_different_mechanisms_have_no_common_price() -> None:
+    mixed = [Round((MEMBER,), "full"), Round((MEMBER,), "minibatch")]
+    with pytest.raises(ValueError, match="one mechanism"):
+        best_guarantee(mixed, 1e-5)
 
 
 def test_theorem_two_has_its_reference_values_and_an_empty_range_is_refused() -> None:

@@ -281,8 +281,8 @@ def test_bad_rounds_and_conversions_are_named() -> None:
     member = Contribution(1.0, 1.0, 1, 1)
     with pytest.raises(ValueError, match="members must not be empty"):
         Round(())
-    with pytest.raises(ValueError, match="got 'minibatch': others have no guarantee"):
-        Round((member,), "minibatch")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="got 'batches': others have no guarantee"):
+        Round((member,), "batches")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"step must be in \[0, inf\), got -1"):
         Round((member,), step=-1.0)
     with pytest.raises(ValueError, match="saturated must be at least 0, got -1"):

@@ -35,7 +35,7 @@ def test_advice_names_what_helps_against_this_observer() -> None:
     _, single = one(bound(1.0, threat_model=SUM), noise="distributed", noise_multiplier=0.5)
     assert "More noise (--noise-multiplier, now 0.5)." in single
     _, record = one(bound(1.0, unit="record", observer="server"), noise="wfna", wfna_floor=0.1)
-    assert "Raise the floor of the noise that clients fill up (--wfna-floor, now 0.1)" in record
+    assert "Raise the floor of the clients' noise (--wfna-floor, now 0.1)" in record
 
 
 @pytest.mark.parametrize(("every", "final"), [(87.0, 27.0), (5.0, 4.8), (3.0, 3.0)])

@@ -1,0 +1,59 @@
+"""Simulated dropouts: a client mod that lets a client fail in some stages of some rounds.
+
+A real client that vanishes sends nothing. Here it answers with an error instead, which the server
+treats the same way and does not have to wait for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flwr.app import Context, Message, RecordDict
+
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.mods import Call
+from leakmeter.auditors.rng import stream
+
+_TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class DropoutMod:
+    """Fails in each stage with the same chance, by itself; for simulations only.
+
+    The stages are those of a secure sum (keys, shares, train, unmask); without one there is train
+    alone. A client that fails in train does so before training. A client that has failed in one
+    stage is not asked in later stages of the round. Seed, round, client and stage decide, so every
+    engine gives the same dropouts. Place it first in the list of mods.
+
+    Attributes:
+        rate: Chance to fail in a stage; 0 does nothing.
+        seed: Names the draws.
+    """
+
+    rate: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate < 1:
+            raise ValueError(f"rate must be in [0, 1), got {self.rate}")
+
+    def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
+        """Fail, or hand the message on."""
+        is_training = message.metadata.message_type.split(".")[0] == _TRAIN
+        # What an auditor asks for is no part of the protocol.
+        if not self.rate or not is_training or wire.is_instrument(message.content):
+            return call_next(message, context)
+        stage, server_round = _place(message.content)
+        client = int(context.node_config["partition-id"])
+        if stream(self.seed, "dropout", server_round, client, stage).random() < self.rate:
+            return wire.dropped(message, stage)
+        return call_next(message, context)
+
+
+def _place(content: RecordDict) -> tuple[str, int]:
+    """Return the stage and the round that a message belongs to."""
+    order = wire.config(content, wire.MASK)
+    if order is None:
+        return _TRAIN, wire.server_round(content)
+    return wire.get_text(order, "stage"), wire.get_int(order, "round")

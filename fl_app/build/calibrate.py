@@ -1,0 +1,108 @@
+"""The noise multiplier that makes a planned run guarantee a wanted ε."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from scipy.optimize import brentq
+
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.hook.chain import chain
+from leakmeter.fl_app.build.strategy import server_strategy
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.deployment import is_deployed
+from leakmeter.fl_app.task import load_task
+from leakmeter.strategies import Chosen, Masked, Noised
+
+_DIGITS = 6  # of the multiplier, rounded up: what is printed is what is used
+_LEAST, _MOST = 1e-3, 1e6
+
+
+def calibrated(config: Config) -> Config:
+    """Return the configuration with the multiplier that its `target_epsilon` asks for.
+
+    Without a target it is returned as it is.
+
+    Raises:
+        ConfigError: No multiplier reaches the target.
+    """
+    if not config.target_epsilon:
+        return config
+    usual = replace(config, noise_multiplier=Config.noise_multiplier)
+    return replace(config, noise_multiplier=_multiplier(usual, is_deployed()))
+
+
+def planned_guarantee(config: Config) -> Finding:
+    """Return what the run would guarantee if nobody drops out.
+
+    It is the guarantee that `Assurance.headline` chooses, with the cost of rounding in a secure
+    sum.
+    """
+    strategy = server_strategy(config)
+    noised = next(s for s in chain(strategy) if isinstance(s, Noised))
+    chosen = next(s for s in chain(strategy) if isinstance(s, Chosen))
+    masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
+    cohorts = _cohorts(config, chosen)
+    if masked is None:
+        assurance = noised.planned(cohorts, lambda _: None)
+    else:
+        # Fewer than three clients give no sum, so they release nothing.
+        sums = [cohort for cohort in cohorts if len(cohort) > 2]
+        dim = load_task(config).dim
+        assurance = noised.planned(sums, masked.bearable, step=masked.step, dim=dim)
+    if assurance is None:
+        raise ConfigError(
+            "target-epsilon needs at least one round that releases a model, but no cohort of this "
+            "plan has three clients; take a larger sample or another seed"
+        )
+    return assurance.headline(config.delta)
+
+
+def _cohorts(config: Config, chosen: Chosen) -> list[Sequence[int]]:
+    """Return the clients of each planned round."""
+    if is_deployed() and config.participation in ("fixed", "poisson"):
+        # They are drawn from a secret, so somebody may take part in every round.
+        return [range(config.cohort)] * config.rounds
+    return [chosen.cohort(number) for number in range(1, config.rounds + 1)]
+
+
+# Once per configuration; whether this is a deployment decides about the cohorts, so it is a key.
+@lru_cache(maxsize=4)
+def _multiplier(config: Config, _: bool) -> float:
+    """Return the smallest multiplier that reaches the target, up to its last digit."""
+    target = config.target_epsilon
+    # With adaptive clipping, Config refuses a multiplier from a tenth of the cohort on.
+    most = _MOST if config.clipping == "fixed" else config.cohort / 10 * (1 - 1e-9)
+
+    def excess(log_multiplier: float) -> float:
+        one = replace(config, noise_multiplier=math.exp(log_multiplier))
+        # In logs the curve is nearly straight. No guarantee at all is a large number, and so is 0.
+        epsilon = planned_guarantee(one).value
+        return math.log(min(max(epsilon, 1e-300), 1e300) / target)
+
+    low, high = math.log(_LEAST), math.log(most)
+    if excess(high) > 0:
+        raise ConfigError(
+            f"target-epsilon must be one that noise of at most {most:.4g} times the clip norm "
+            f"reaches in {config.rounds} rounds, got {target:g}; take fewer rounds, more clients "
+            "or a larger target"
+        )
+    if excess(low) <= 0:  # a plan in which nobody takes part
+        return _LEAST
+    root = brentq(excess, low, high, xtol=1e-9)
+    return _rounded_up(math.exp(root + 2e-9))
+
+
+def _rounded_up(value: float) -> float:
+    """Return the next number with few digits.
+
+    >>> _rounded_up(1.2345671), _rounded_up(34.567)
+    (1.23457, 34.567)
+    """
+    unit = _DIGITS - 1 - math.floor(math.log10(value))
+    # Decimal digits exactly as they are printed; the product may err in its last bit.
+    return float(f"{math.ceil(value * 10**unit * (1 - 1e-13)) / 10**unit:.{_DIGITS}g}")

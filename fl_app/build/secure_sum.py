@@ -1,0 +1,67 @@
+"""Builds the secure sum of a run from its configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flwr.serverapp.strategy import Strategy
+
+from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.strategies import Masked, Risks
+from leakmeter.strategies.secure_sum.topology import Topology
+
+_STAGES = 4  # keys, shares, train, unmask
+
+
+def masked(strategy: Strategy, config: Config, **shape: Any) -> Masked:
+    """Return the strategy behind secure sums; what does not fit the cohort is an error now.
+
+    Args:
+        strategy: Gets the sums.
+        config: Says how they are made.
+        shape: `clip_range`, `max_weight` and `metrics` of `Masked`.
+    """
+    plan = topology(config)
+    try:
+        plan.plan(config.cohort)
+        Quantiser(max_clients=config.cohort, bits=config.secagg_bits, **shape)
+    except ValueError as error:
+        raise ConfigError(_advice(config, str(error))) from None
+    return Masked(
+        strategy,
+        threshold=plan.threshold,
+        neighbours=plan.neighbours,
+        risks=plan.risks,
+        bits=config.secagg_bits,
+        **shape,
+    )
+
+
+def topology(config: Config) -> Topology:
+    """Return who masks with whom, how many shares open a secret, and who may collude."""
+    standard = Risks()
+    return Topology(
+        threshold=config.secagg_threshold,
+        neighbours=config.secagg_neighbours or None,
+        risks=Risks(
+            colluders=None if config.colluders < 0 else config.colluders,
+            dropout_rate=max(standard.dropout_rate, 1 - (1 - config.dropout) ** _STAGES),
+            collusion_rate=max(standard.collusion_rate, config.colluders / config.cohort),
+            # Simulated dropouts are meant to abandon rounds now and then.
+            max_abort=1.0 if config.dropout else standard.max_abort,
+        ),
+    )
+
+
+def _advice(config: Config, reason: str) -> str:
+    """Return why a secure sum cannot be made as set, and what to change."""
+    names = ["secagg-threshold", "secagg-neighbours", "secagg-bits", "colluders"]
+    values = (config.secagg_threshold, config.secagg_neighbours, config.secagg_bits)
+    shown = zip(names, (*values, config.colluders), strict=True)
+    return (
+        f"secagg must have settings that fit {config.cohort} clients a round, got "
+        f"{', '.join(f'{name} {value:g}' for name, value in shown)}: {reason}; take fewer "
+        "colluders, a higher threshold, more neighbours (0 = all) or more bits"
+    )
