@@ -39,8 +39,10 @@ def sampler_of(config: Config, game: Game, view: RoundView) -> CohortSampler:
 def entropy_of(config: Config, client: int) -> UpdateEntropy | None:
     """Return the entropy of a client's update; None where more is random than whole records.
 
-    The audit draws records and batches. Clients that add noise draw that too, and under skewed
-    labels the number of records is itself random.
+    The audit draws records and batches. Clients that add noise draw that too, and with the
+    partition dirichlet-labels the number of records is itself random. With the partition dirichlet
+    a client has a fixed number of records: no distribution of them has more entropy than a uniform
+    choice, so the same limit holds.
     """
     rule = as_steps(update_rule(config))  # None with water filling, whose weights are Gaussian
     if rule is None or config.noise not in ("none", "central"):
@@ -49,7 +51,7 @@ def entropy_of(config: Config, client: int) -> UpdateEntropy | None:
     own = len(parts[client])
     if config.game == "rerun":  # the records are known
         return update_entropy(own, own, batch_sizes(rule, own), epochs=rule.passes)
-    if config.partition != "iid":
+    if config.partition not in ("iid", "dirichlet"):
         return None
     records = sum(len(part) for part in parts)
     if config.game != "partition":  # every client draws an equal share

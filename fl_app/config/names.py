@@ -14,7 +14,7 @@ DATASETS: Final = (
     "synthetic",
 )
 MODELS: Final = ("linear", "slp", "mlp", "cnn")
-PARTITIONS: Final = ("iid", "dirichlet", "natural")
+PARTITIONS: Final = ("iid", "dirichlet", "dirichlet-labels", "natural")
 ALGORITHMS: Final = ("fedavg", "fedsgd", "fedprox", "gd")
 SERVERS: Final = ("fedavg", "fedavgm")
 AUDITORS: Final = (

@@ -44,13 +44,14 @@ class TrainingSettings:
     )
     partition: str = setting(
         "iid",
-        "how records are partitioned among clients: evenly, with skewed labels, or by person",
+        "how records are partitioned among clients: evenly; with label shares that each client "
+        "draws (dirichlet); with each label split by its own draw (dirichlet-labels); or by person",
         group="task",
         choices=PARTITIONS,
     )
     dirichlet: float = setting(
         1.0,
-        "concentration of the dirichlet partition; the smaller, the more skewed",
+        "concentration of the dirichlet partitions; the smaller, the more skewed",
         group="task",
         above=0,
     )

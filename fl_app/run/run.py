@@ -18,6 +18,7 @@ from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.meaning import STAMP
 from leakmeter.fl_app.run.budget import charge, statement
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
@@ -111,7 +112,7 @@ def _audited(
         strategy,
         build.auditors(config, task.dim, progress.audit),
         out=folder.path,
-        config=config.to_mapping(),
+        config={**STAMP, **config.to_mapping()},
         rounds_done=_rounds_done(kept),
         on_round=keep,
         sends="models",

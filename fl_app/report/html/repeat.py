@@ -10,6 +10,7 @@ from typing import Any
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.meaning import in_todays_words
 from leakmeter.fl_app.report.markup import Markup, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 
@@ -24,7 +25,7 @@ def _command(run: Run) -> str | None:
     if not run.settings:
         return None
     try:
-        settings = Config.from_mapping(dict(run.settings)).to_mapping()
+        settings = Config.from_mapping(in_todays_words(run.settings)).to_mapping()
     except ConfigError:  # of another release
         return None
     words = ["python", "run_sim.py"]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.meaning import STAMP
 from leakmeter.fl_app.config.names import ALGORITHMS, DATASETS, MODELS, PARTITIONS, SERVERS
 from leakmeter.fl_app.config.task_config import TaskConfig
 from tests.helpers.project import ROOT
@@ -69,7 +70,7 @@ def test_a_toml_file_gives_back_the_configuration(tmp_path: Path) -> None:
 
 
 def test_toml_holds_every_setting() -> None:
-    assert tomllib.loads(Config().to_toml()) == SETTINGS
+    assert tomllib.loads(Config().to_toml()) == {**STAMP, **SETTINGS}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_toml_holds_every_setting() -> None:
     [
         ("dataset", "digits, adult, mnist, fashion-mnist, emnist-digits, cifar10, synthetic"),
         ("model", "linear, slp, mlp, cnn"),
-        ("partition", "iid, dirichlet, natural"),
+        ("partition", "iid, dirichlet, dirichlet-labels, natural"),
         ("algorithm", "fedavg, fedsgd"),
         ("server", "fedavg, fedavgm"),
         ("engine", "inline, ray"),
