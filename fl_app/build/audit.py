@@ -18,7 +18,7 @@ from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import Look, Theory
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.sampler import PerRound
-from leakmeter.fl_app.build.resampling import each_round, entropy_of
+from leakmeter.fl_app.build.resampling import each_round, entropy_of, other_initial
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -54,6 +54,7 @@ def _one_shot(config: Config, _: Samplers) -> Auditor:
         canaries=config.canaries or None,
         repetitions=config.canary_repetitions,
         delta=config.delta,
+        confidence=config.confidence,
         seed=config.seed,
     )
 
@@ -71,7 +72,9 @@ def _likelihood_ratio(config: Config, samplers: Samplers) -> Auditor:
         ),
         observer="outsider" if config.noise == "central" else "server",
         delta=config.delta,
+        confidence=config.confidence,
         seed=config.seed,
+        models=[other_initial(config, index) for index in range(1, config.lrt_models)],
     )
 
 
@@ -97,6 +100,7 @@ def _record_likelihood_ratio(config: Config, _: Samplers) -> Auditor:
         partial(record_case, config, cohort_of),
         every=config.lrt_every,
         delta=config.delta,
+        confidence=config.confidence,
         seed=config.seed,
     )
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
+from torch.nn.utils import parameters_to_vector
+
 from leakmeter.auditors import RoundView
+from leakmeter.auditors._types import Vector
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
+from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampler import PerRound
 from leakmeter.clients import CohortSampler
 from leakmeter.clients.update import as_steps, batch_sizes
+from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines.ray_sampler import WhereRayRuns, threads
 from leakmeter.fl_app.engines.samplers import postprocess_for, sampler_for
@@ -34,6 +40,15 @@ def sampler_of(config: Config, game: Game, view: RoundView) -> CohortSampler:
         weighted=config.noise == "none",  # the accounting of noise knows no other weight than 1
         threads=threads(),
     )
+
+
+def other_initial(config: Config, index: int) -> Vector:
+    """Return an initial model as the run draws its own, from another seed, as a vector."""
+    task = load_task(config)
+    seed = derive(config.seed, "initial model", index) % 2**31
+    drawn = model.build(config.model, task.dataset.input_shape, task.dataset.num_classes, seed)
+    vector = parameters_to_vector(drawn.parameters()).detach().numpy()
+    return np.asarray(vector, dtype=np.float64)
 
 
 def entropy_of(config: Config, client: int) -> UpdateEntropy | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
 from leakmeter.auditors.hook import wire
 from leakmeter.fl_app.config.config import Config
@@ -54,15 +54,27 @@ def server_strategy(config: Config) -> Strategy:
 def _averaging(config: Config) -> FedAvg:
     """Return what the server does with the mean update."""
     # Chosen shows each round's clients only, and all of them take part.
-    if config.server == "fedavgm":
-        inner: FedAvg = FedAvgM(
-            min_train_nodes=1,
-            min_available_nodes=1,
-            server_learning_rate=config.server_lr,
-            server_momentum=config.server_momentum,
-        )
-    else:
-        inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
+    inner: FedAvg
+    match config.server:
+        case "fedavgm":
+            inner = FedAvgM(
+                min_train_nodes=1,
+                min_available_nodes=1,
+                server_learning_rate=config.server_step,
+                server_momentum=config.server_momentum,
+            )
+        case "fedadam" | "fedyogi":
+            kind = FedAdam if config.server == "fedadam" else FedYogi
+            inner = kind(
+                min_train_nodes=1,
+                min_available_nodes=1,
+                eta=config.server_step,
+                beta_1=config.server_beta1,
+                beta_2=config.server_beta2,
+                tau=config.server_tau,
+            )
+        case _:
+            inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
     inner.fraction_evaluate = 0.0  # the server evaluates; as an argument Flower warns of it
     return inner
 

@@ -73,3 +73,14 @@ class AuditSettings:
         low=0,
     )
     delta: float = setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)
+    lrt_models: int = setting(
+        1,
+        "initial models at which likelihood-ratio repeats its first test, with their spread; 1 = "
+        "the run's own only",
+        group="audit",
+        low=1,
+        high=100,
+    )
+    confidence: float = setting(
+        0.95, "confidence of every lower bound on ε", group="audit", low=0.5, below=1
+    )

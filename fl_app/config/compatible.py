@@ -28,6 +28,9 @@ def check_together(config: Settings) -> None:
         _check_canaries(config)
     if "likelihood-ratio" in config.auditor_names:
         _check_trials(config)
+    elif config.lrt_models > 1:
+        allowed = "1 without the auditor likelihood-ratio; add it to --auditors"
+        raise out_of_range("lrt-models", allowed, config.lrt_models)
     if "mutual-information" in config.auditor_names and config.mi_target >= config.clients:
         raise out_of_range("mi-target", f"below clients = {config.clients}", config.mi_target)
     if {"likelihood-ratio", "mutual-information"} & set(config.auditor_names):

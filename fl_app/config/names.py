@@ -16,7 +16,9 @@ DATASETS: Final = (
 MODELS: Final = ("linear", "slp", "mlp", "cnn")
 PARTITIONS: Final = ("iid", "dirichlet", "dirichlet-labels", "natural")
 ALGORITHMS: Final = ("fedavg", "fedsgd", "fedprox", "gd")
-SERVERS: Final = ("fedavg", "fedavgm")
+SERVERS: Final = ("fedavg", "fedavgm", "fedadam", "fedyogi")
+# Steps of an adaptive server are lengths of a coordinate, not multiples of the mean update.
+USUAL_STEP: Final = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.1, "fedyogi": 0.1}
 AUDITORS: Final = (
     "one-shot",
     "likelihood-ratio",

@@ -283,7 +283,7 @@ def _rounded(size: int, shares: NDArray[np.float64], rng: np.random.Generator) -
     # Systematic sampling: one uniform number for all. Sums that are whole stay whole.
     edges = np.minimum(np.floor(np.round(np.cumsum(size * shares), 9) + rng.random()), size)
     edges[-1] = size
-    return np.diff(edges, prepend=0).astype(np.int64)
+    return np.asarray(np.diff(edges, prepend=0), dtype=np.int64)
 
 
 def _by_label(

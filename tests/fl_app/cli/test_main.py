@@ -84,7 +84,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             ["--partition", "natural"],
             "partition natural needs the person behind each record of synthetic",
         ),
-        (["--server", "adam"], "server must be one of fedavg, fedavgm, got 'adam'"),
+        (["--server", "adam"], "server must be one of fedavg, fedavgm, fedadam, fedyogi, got 'adam'"),
         (
             ["--auditors", "one-shot,mi"],
             "auditors must be one of one-shot, likelihood-ratio, mutual-information, "
@@ -482,6 +482,7 @@ def test_an_unaudited_run_has_rounds_and_no_findings(
         ["--partition", "dirichlet", "--dirichlet", "0.1"],
         ["--partition", "dirichlet-labels", "--dirichlet", "5"],
         ["--server", "fedavgm", "--server-momentum", "0.5"],
+        ["--server", "fedadam", "--server-beta1", "0.5", "--server-tau", "0.01"],
         ["--dataset", "digits"],
         ["--canaries", "2", "--canary-repetitions", "2"],
     ],
