@@ -24,6 +24,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import (
     Auditor,
     Project,
@@ -33,7 +34,7 @@ from leakmeter.auditors.auditor import (
     few_clients,
 )
 from leakmeter.auditors.due import Due, check_every
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import Finding, Game
 from leakmeter.auditors.information.account import Account, Entry
 from leakmeter.auditors.information.directions import ConstantUpdatesError
 from leakmeter.auditors.information.figure import Information
@@ -70,7 +71,9 @@ class MutualInformation(Auditor):
             last.
         look: How closely a round is looked at: draws, directions, estimators.
         theory: What the figure is compared with: the bound of Theorem 1, entropies that limit it.
-        colluding: Clients that show the server their update.
+        colluding: Clients that show the server their update. A number stands for any so many of a
+            round's clients: the bound of Theorem 1 holds whoever they are, and the measured figure
+            takes off as many others that are drawn in each round.
         observer: "server" sees the sum before server noise, "outsider" after it.
         seed: Names all draws.
 
@@ -90,7 +93,7 @@ class MutualInformation(Auditor):
         every: int = 1,
         look: Look = Look(),  # noqa: B008 - a frozen value
         theory: Theory = Theory(),  # noqa: B008 - a frozen value
-        colluding: Collection[int] = (),
+        colluding: Collection[int] | int = (),
         observer: Literal["server", "outsider"] = "server",
         seed: int = 0,
     ) -> None:
@@ -98,21 +101,24 @@ class MutualInformation(Auditor):
         check_every(every)
         if observer not in ("server", "outsider"):
             raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")
-        if target is not None and (target < 0 or target in colluding):
+        if isinstance(colluding, int):
+            within("colluding", colluding, lowest=0)
+        self.any_colluders = colluding if isinstance(colluding, int) else 0
+        self.colluding = frozenset[int]() if isinstance(colluding, int) else frozenset(colluding)
+        if target is not None and (target < 0 or target in self.colluding):
             raise ValueError(
                 f"target must be None or a client, 0 or more and not colluding, got {target}"
             )
         self.sampler, self.target, self.every = sampler, target, every
         self.look, self.theory = look, theory
-        self.colluding, self.observer = frozenset(colluding), observer
-        self.seed = seed
+        self.observer, self.seed = observer, seed
         self._words = Words(
             self.name,
             observer,
             seed,
             entropy_bits=theory.entropy_bits,
             limit=theory.limit,
-            colluders=len(self.colluding),
+            colluders=self.any_colluders or len(self.colluding),
             directions=look.rank,
         )
         self._account, self._dim, self._due = Account(), 0, Due(every, 1)
@@ -134,6 +140,8 @@ class MutualInformation(Auditor):
         if self.look.rank is None and "log-det" in self.look.estimators:
             check_whole(self.sampler, project.dim, self.look.draws)
         if few := few_clients(project, 2, "its update is the sum; nothing hides it"):
+            return said + few
+        if few := self._all_collude(project):
             return said + few
         if project.honest is not None:
             check_room(file_bytes(self._fit_draws(project) * project.honest, project.dim))
@@ -167,12 +175,14 @@ class MutualInformation(Auditor):
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due; its bound counts in any case."""
         honest = sorted(set(view.replies) - set(view.instructed))
-        hidden = [c for c in honest if c not in self.colluding]
+        hidden = self._hidden(honest, view.server_round)
         if view.facts.abandoned or not hidden:
             return ()
-        bound = self._bound(view, len(hidden))
+        bound = self._bound(view, honest, hidden)
         unbounded = math.inf if self.theory.cases else 0.0
-        self._account.took_part(hidden, unbounded if bound is None else bound.nats)
+        # Whoever stands for any colluder in this round is one of those that are protected.
+        protected = honest if self.any_colluders else hidden
+        self._account.took_part(protected, unbounded if bound is None else bound.nats)
         if view.server_round not in self._due:
             return ()
         if self.target is not None and self.target not in hidden:
@@ -220,7 +230,7 @@ class MutualInformation(Auditor):
         noise_std = noise_on_sum(
             view.facts, self.observer, sampler.scale, colluding=words.colluding
         )
-        keep = partial(self._account.audited, view.server_round, game=sampler.game)
+        keep = partial(self._keep, view, hidden, sampler.game)
         if len(hidden) == 1 and noise_std == 0:
             keep({hidden[0]: (math.inf, 0.0)}, error=0.0, alike=math.inf)
             alone = "the sum without noise is this update: it reveals all that is random in it"
@@ -251,6 +261,25 @@ class MutualInformation(Auditor):
         )
         return words.round(found, whole, noise_std)
 
+    def _keep(
+        self,
+        view: RoundView,
+        hidden: Sequence[int],
+        game: Game,
+        each: Mapping[int, tuple[float, float]],
+        *,
+        error: float,
+        alike: float | None,
+    ) -> None:
+        """Keep account of a round; whoever stood for a colluder has the mean of the others."""
+        if self.any_colluders and set(each) == set(hidden):
+            nats, own = (
+                math.fsum(column) / len(each) for column in zip(*each.values(), strict=True)
+            )
+            honest = sorted(set(view.replies) - set(view.instructed))
+            each = {c: each.get(c, (nats, own)) for c in honest}
+        self._account.audited(view.server_round, each, error=error, alike=alike, game=game)
+
     def _chosen(self, hidden: Sequence[int], server_round: int) -> int | None:
         """Return the client whose update is at stake; None for all, if all can be looked at."""
         if self.target is not None:
@@ -258,6 +287,27 @@ class MutualInformation(Auditor):
         if self.look.rank is not None and "mine" not in self.look.estimators:
             return None
         return int(stream(self.seed, self.name, "target", server_round).choice(hidden))
+
+    def _hidden(self, honest: list[int], server_round: int) -> list[int]:
+        """Return the clients of a round whose updates the server does not know."""
+        if not self.any_colluders:
+            return [c for c in honest if c not in self.colluding]
+        others = [c for c in honest if c != self.target]
+        if self.any_colluders >= len(honest):
+            return []
+        rng = stream(self.seed, self.name, "colluders", server_round)
+        known = rng.choice(others, self.any_colluders, replace=False).tolist()
+        return [c for c in honest if c not in known]
+
+    def _all_collude(self, project: Project) -> list[str]:
+        """Return that too few clients are left to hide one another, if so."""
+        if project.honest is None or project.honest - self.any_colluders >= 2:
+            return []
+        return [
+            f"{self.any_colluders} of {project.honest} honest clients of round 1 may collude with "
+            "the server: fewer than 2 are left, so nothing hides a client; assume fewer colluders "
+            "or ask more clients"
+        ]
 
     def _fit_draws(self, project: Project) -> int:
         """Return draws of each client that fix the directions; 0 without any."""
@@ -275,11 +325,21 @@ class MutualInformation(Auditor):
             return None
         return most_directions(self.look.draws, project.honest)
 
-    def _bound(self, view: RoundView, hidden: int) -> Information | None:
-        """Return Theorem 1 for those whom the server does not know, as Corollary 2 has it."""
-        if not self.theory.cases or hidden < 2 or not _is_covered(self.sampler.for_round(view)):
+    def _bound(
+        self, view: RoundView, honest: Sequence[int], hidden: Sequence[int]
+    ) -> Information | None:
+        """Return Theorem 1 for those whom the server does not know, as Corollary 2 has it.
+
+        They are the survivors of this round: whoever dropped out has no part in its sum.
+        """
+        survivors = len(honest)
+        if view.facts.num_clients:  # a reply that was not used hides nobody
+            survivors = min(survivors, view.facts.num_clients - len(view.instructed))
+        unknown = survivors - (len(honest) - len(hidden))
+        if not self.theory.cases or unknown < 2 or not _is_covered(self.sampler.for_round(view)):
             return None
-        return round_bound(view.sent.size, hidden, self.theory.batch_size, cases=self.theory.cases)
+        size, cases = view.sent.size, self.theory.cases
+        return round_bound(size, unknown, self.theory.batch_size, cases=cases)
 
     def _over_rounds(self, entry: Entry) -> Information:
         """Return Corollary 1: the sum of the bounds of a client's rounds."""

@@ -15,7 +15,13 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors._types import Watch
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information import Look, Theory
+from leakmeter.auditors.information import (
+    IndependentWhitened,
+    LogConcaveWhitened,
+    Look,
+    Theory,
+)
+from leakmeter.auditors.information.theory import Case
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.sampler import PerRound
 from leakmeter.fl_app.build.resampling import each_round, entropy_of, other_initial
@@ -24,6 +30,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import cohort_seed
 from leakmeter.fl_app.engines.record_case import record_case
+from leakmeter.fl_app.task import load_task
 
 # Gives the sampler of a game. Auditors of one run that play the same game share it.
 Samplers = Callable[[Game], PerRound]
@@ -84,10 +91,31 @@ def _mutual_information(config: Config, samplers: Samplers) -> Auditor:
         target=None if config.mi_target < 0 else config.mi_target,
         every=config.mi_every,
         look=Look(draws=config.mi_draws, rank=config.mi_rank or None),
-        theory=Theory(limit=partial(entropy_of, config)),
+        theory=Theory(
+            cases=_cases(config),
+            batch_size=_least_batch(config),
+            limit=partial(entropy_of, config),
+        ),
+        colluding=config.colluders,
         observer="outsider" if config.noise == "central" else "server",
         seed=config.seed,
     )
+
+
+def _cases(config: Config) -> list[Case]:
+    """Return what Theorem 1 is to assume of the gradients; nothing for no bound."""
+    match config.mi_case:
+        case "independent":
+            return [IndependentWhitened(config.mi_c0)]
+        case "log-concave":
+            return [LogConcaveWhitened(config.mi_sigma, config.mi_entropy * load_task(config).dim)]
+    return []
+
+
+def _least_batch(config: Config) -> int:
+    """Return the records of the smallest batch of any client: with it the bound holds for all."""
+    least = load_task(config).sizes.smallest
+    return min(config.batch_size or least, least)
 
 
 def _record_likelihood_ratio(config: Config, _: Samplers) -> Auditor:

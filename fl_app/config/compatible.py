@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
-from leakmeter.fl_app.config.names import AUDITORS
+from leakmeter.fl_app.config.names import AUDITORS, GAUSSIAN_ENTROPY
 from leakmeter.fl_app.config.settings import Settings
 
 
@@ -33,6 +33,7 @@ def check_together(config: Settings) -> None:
         raise out_of_range("lrt-models", allowed, config.lrt_models)
     if "mutual-information" in config.auditor_names and config.mi_target >= config.clients:
         raise out_of_range("mi-target", f"below clients = {config.clients}", config.mi_target)
+    _check_theory(config)
     if {"likelihood-ratio", "mutual-information"} & set(config.auditor_names):
         _check_game(config)
 
@@ -114,6 +115,33 @@ def _check_trials(config: Settings) -> None:
         raise out_of_range("sample", "at least 2 for the auditor likelihood-ratio", config.sample)
     if config.lrt_target >= config.clients:
         raise out_of_range("lrt-target", f"below clients = {config.clients}", config.lrt_target)
+
+
+def _check_theory(config: Settings) -> None:
+    """The published bound on mutual information is about this training, and its constants."""
+    is_asked = "mutual-information" in config.auditor_names
+    if is_asked and config.colluders > config.sample - 2:
+        allowed = f"at most sample - 2 = {config.sample - 2} for the auditor mutual-information"
+        raise out_of_range("colluders", allowed, config.colluders)
+    if config.mi_c0 and config.mi_case != "independent":
+        raise out_of_range("mi-c0", "0 unless mi-case is independent", config.mi_c0)
+    for name, value, usual in (
+        ("mi-sigma", config.mi_sigma, 1.0),
+        ("mi-entropy", config.mi_entropy, GAUSSIAN_ENTROPY),
+    ):
+        if value != usual and config.mi_case != "log-concave":
+            raise out_of_range(name, f"{usual} unless mi-case is log-concave", value)
+    if config.mi_case == "none":
+        return
+    if not is_asked:
+        allowed = "none without the auditor mutual-information; add it to --auditors"
+        raise out_of_range("mi-case", allowed, config.mi_case)
+    if config.algorithm != "fedsgd" or config.noise == "wfna":
+        allowed = "none unless algorithm is fedsgd and noise is not wfna: the bound is about FedSGD"
+        raise out_of_range("mi-case", allowed, config.mi_case)
+    if config.game == "partition":
+        allowed = "none with lrt-game partition: the bound is about independent clients"
+        raise out_of_range("mi-case", allowed, config.mi_case)
 
 
 def _check_game(config: Settings) -> None:

@@ -26,6 +26,8 @@ AUDITORS: Final = (
     "record-likelihood-ratio",
     "none",
 )
+GAUSSIAN_ENTROPY: Final = 1.4189385332046727  # ½ ln 2πe nats, of one coordinate of variance 1
+CASES: Final = ("none", "independent", "log-concave")
 GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")
 ENGINES: Final = ("inline", "ray")
 SWITCH: Final = ("on", "off")

@@ -121,6 +121,9 @@ class TrainingSettings:
         group="federation",
         choices=PATTERNS,
     )
+    colluders: int = setting(
+        0, "clients assumed to show the server all they know", group="federation", low=0
+    )
     noise: str = setting(
         "none", "who adds noise for differential privacy", group="privacy", choices=NOISES
     )

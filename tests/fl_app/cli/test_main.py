@@ -84,7 +84,10 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             ["--partition", "natural"],
             "partition natural needs the person behind each record of synthetic",
         ),
-        (["--server", "adam"], "server must be one of fedavg, fedavgm, fedadam, fedyogi, got 'adam'"),
+        (
+            ["--server", "adam"],
+            "server must be one of fedavg, fedavgm, fedadam, fedyogi, got 'adam'",
+        ),
         (
             ["--auditors", "one-shot,mi"],
             "auditors must be one of one-shot, likelihood-ratio, mutual-information, "
