@@ -83,8 +83,8 @@ class Clipped(Wrapper):
             total = np.zeros(start.size)
             for message, weight in zip(good, weights, strict=True):
                 total += weight * (self._layout.flatten(wire.arrays(message.content)) - start)
-            mean = total / sum(weights)
-            if np.linalg.norm(mean) > self._norm:  # never where it is not finite
+            mean = total / (sum(weights) or 1.0)
+            if self._norm < np.linalg.norm(mean) < math.inf:  # never where it is not finite
                 arrays = self._layout.restore(start + clip(mean, self._norm), self._sent)
                 replies = [with_arrays(m, arrays) for m in good]
         return self._inner_aggregate_train(server_round, replies)

@@ -13,6 +13,7 @@ from leakmeter.strategies import (
     AdaptiveClip,
     Central,
     Chosen,
+    Clipped,
     Distributed,
     EachOnce,
     Filled,
@@ -30,6 +31,8 @@ from leakmeter.strategies.secure_sum.topology import Topology
 
 # Shares that open a secret, and the least clients of a sum, as a fraction of the cohort.
 _THRESHOLD = 2 / 3
+# Noises of `Noised`, which clips the mean before its own noise.
+_ON_THE_MEAN = ("central", "distributed", "local")
 
 
 def server_strategy(config: Config) -> Strategy:
@@ -43,6 +46,8 @@ def server_strategy(config: Config) -> Strategy:
         num_clients=config.clients,
         seed=cohort_seed(config),
     )
+    if config.clip_aggregate and config.noise not in _ON_THE_MEAN:
+        strategy = Clipped(strategy, config.clip_aggregate)
     if config.noise == "wfna":
         filled = _filled(strategy, config)
         return Masked(filled, threshold=_THRESHOLD, max_weight=1.0, clip_range=filled.clip_range)
@@ -111,6 +116,7 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
         expected_clients=float(config.cohort),
         delta=config.delta,
         seed=noise_seed(config, is_deployed()),
+        clip_mean=config.clip_aggregate or None,
     )
 
 

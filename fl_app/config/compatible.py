@@ -6,6 +6,8 @@ from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_na
 from leakmeter.fl_app.config.names import AUDITORS, GAUSSIAN_ENTROPY
 from leakmeter.fl_app.config.settings import Settings
 
+_OF_SUMS = ("likelihood-ratio", "mutual-information", "mine")
+
 
 def check_together(config: Settings) -> None:
     """Raise if settings contradict each other; the text names both and what is allowed."""
@@ -60,6 +62,12 @@ def _check_noise(config: Settings) -> None:
         raise out_of_range("ledger", "empty without noise, which spends any ε", config.ledger)
     if config.budget and not config.ledger:
         raise out_of_range("budget", "0 without a ledger to add it up", config.budget)
+    if config.clip_aggregate and config.noise == "central":
+        # They judge what an outsider sees, as a sum of updates and noise.
+        linear = [name for name in config.auditor_names if name in _OF_SUMS]
+        if linear:
+            allowed = f"0 with noise central and the auditor {linear[0]}; take one-shot instead"
+            raise out_of_range("clip-aggregate", allowed, config.clip_aggregate)
 
 
 def _check_filling(config: Settings) -> None:

@@ -137,6 +137,13 @@ class TrainingSettings:
         group="privacy",
         low=0,
     )
+    clip_aggregate: float = setting(
+        0.0,
+        "clip the mean update to this L2 norm, before server noise and optimiser; guarantees "
+        "nothing by itself; 0 = off",
+        group="privacy",
+        low=0,
+    )
     wfna_floor: float = setting(
         0.0,
         "σ² of noise wfna: least variance of a client's gradient estimate in any direction",

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from leakmeter.auditors import Audited, Finding, Limitation, RunWarning
 from leakmeter.auditors.auditor import DamagedError
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.chain import chain, wrappers
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
 from leakmeter.fl_app.config.errors import ConfigError
@@ -30,6 +30,10 @@ from leakmeter.strategies.state import check_resumable, restore_strategy, strate
 _OPEN = (
     "Secure aggregation is off: the server sees every update itself. This audit measures what sums "
     "and models reveal."
+)
+_CLIPS = (
+    "The server clips the mean update after it has seen it: audits of sums judge the sum before "
+    "clipping. Only outsiders see the clipped mean. Clipping the mean guarantees nothing by itself."
 )
 
 
@@ -118,7 +122,7 @@ def _audited(
         sends="models",
     )
     audited.logs_verdict = False  # the summary prints it
-    audited.add_limitations(*_open_updates(strategy))
+    audited.add_limitations(*_open_updates(strategy), *_clipped_mean(strategy))
     if kept is not None:
         audited.restore(kept["audit"])
     return audited
@@ -129,6 +133,13 @@ def _open_updates(strategy: Strategy) -> tuple[Limitation, ...]:
     if any(isinstance(s, Masked) for s in chain(strategy)):
         return ()
     return (Limitation("server", _OPEN),)
+
+
+def _clipped_mean(strategy: Strategy) -> tuple[Limitation, ...]:
+    """Return who sees the mean before it is clipped, where the server clips it."""
+    if not any(wrapper.clips_mean for wrapper in wrappers(strategy)):
+        return ()
+    return (Limitation("server", _CLIPS),)
 
 
 def _rounds_done(kept: Mapping[str, Any] | None) -> int:
