@@ -24,7 +24,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import (
     Auditor,
@@ -63,15 +62,12 @@ class LikelihoodRatio(Auditor):
             target is not audited.
         every: Rounds between two audits; 0 audits the first only, as the paper does, and -1
             rounds 1, 2, 4, 8, … and the last.
-        effort: How many draws go into each stage.
+        effort: How many draws go into each stage, and at which further initial models.
         observer: "server" sees the sum before server noise, "outsider" after it. Both know who
             takes part in the round.
         delta: The delta of the bounds.
         confidence: Of each round's bound; over the run it is shared among the audited rounds.
         seed: Names all draws.
-        models: Further initial models, (dim,) each, at which the first audited round's test is
-            repeated, as section 5 of the paper repeats it. They show how far the bound depends on
-            the initial model. The paper averages over them; a mean of ε bounds nothing.
     """
 
     name = "likelihood-ratio"
@@ -91,7 +87,6 @@ class LikelihoodRatio(Auditor):
         delta: float = 1e-5,
         confidence: float = 0.95,
         seed: int = 0,
-        models: Sequence[Vector] = (),
     ) -> None:
         check_sampler(sampler)
         check_every(every)
@@ -105,7 +100,6 @@ class LikelihoodRatio(Auditor):
         self.observer, self.delta, self.confidence = observer, delta, confidence
         self.seed = seed
         self._judge = Judge(self.name, observer, delta, seed, confidence)
-        self.models = tuple(models)
         self._played: list[dict[str, Any]] = []
         self._repeated: dict[str, Any] | None = None  # the first audited round at other models
         self._constant: dict[str, Any] | None = None  # the first round in which nothing hid anyone
@@ -113,7 +107,7 @@ class LikelihoodRatio(Auditor):
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited: they share the run's confidence."""
-        if wrong := [np.shape(m) for m in self.models if np.shape(m) != (dim,)]:
+        if wrong := [np.shape(m) for m in self.effort.models if np.shape(m) != (dim,)]:
             raise ValueError(f"models must have the shape ({dim},), got {wrong[0]}")
         self._played, self._repeated, self._constant = [], None, None
         self._due = Due(self.every, num_rounds)
@@ -134,7 +128,7 @@ class LikelihoodRatio(Auditor):
         if not self.sampler.asks_clients or project.honest is None or project.honest < 2:
             return 0
         updates = self.effort.updates(project.honest - 1, project.dim)
-        return updates * (len(Due(self.every, project.num_rounds)) + len(self.models))
+        return updates * (len(Due(self.every, project.num_rounds)) + len(self.effort.models))
 
     def bind(self, messages: RoundMessages) -> None:
         """Show the sampler the round, whose messages it may send again."""
@@ -193,7 +187,7 @@ class LikelihoodRatio(Auditor):
         self._played.append(where | _kept(played))
         seen = seen_sum(view, self.observer, sampler.scale)
         found = [*judge.claims(played), *judge.guess(played, seen)]
-        if self.models and self._repeated is None:
+        if self.effort.models and self._repeated is None:
             self._repeat(view, sampler, others, where)
             found += [replace(f, server_round=view.server_round) for f in self._over_models()]
         return found
@@ -230,7 +224,7 @@ class LikelihoodRatio(Auditor):
     ) -> None:
         """Play the round's game at the further initial models."""
         games, constant = [], 0
-        for index, model in enumerate(self.models):
+        for index, model in enumerate(self.effort.models):
             try:
                 played = duel(
                     sampler,

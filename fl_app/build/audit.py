@@ -76,12 +76,12 @@ def _likelihood_ratio(config: Config, samplers: Samplers) -> Auditor:
             candidates=config.lrt_candidates,
             pilot=max(config.lrt_trials // 4, 20),
             trials=config.lrt_trials,
+            models=tuple(other_initial(config, index) for index in range(1, config.lrt_models)),
         ),
         observer="outsider" if config.noise == "central" else "server",
         delta=config.delta,
         confidence=config.confidence,
         seed=config.seed,
-        models=[other_initial(config, index) for index in range(1, config.lrt_models)],
     )
 
 
