@@ -180,6 +180,7 @@ class Project:
         noised_by: Strategies in the chain that add noise which is not known here.
         bent_by: Strategies in the chain whose optimiser scales every coordinate by itself.
         selected_by: Strategies in the chain that drop or trim updates which differ from the rest.
+        clipped_by: Strategies in the chain that clip the mean update.
     """
 
     dim: int
@@ -191,6 +192,7 @@ class Project:
     noised_by: tuple[str, ...] = ()
     bent_by: tuple[str, ...] = ()
     selected_by: tuple[str, ...] = ()
+    clipped_by: tuple[str, ...] = ()
 
     @property
     def honest(self) -> int | None:
@@ -290,11 +292,18 @@ class Auditor(ABC):
 
 
 def check_noise_is_known(observer: str, project: Project) -> None:
-    """Raise where an outsider's sum carries noise that is not known.
+    """Raise where an outsider's sum carries noise that is not known, or is clipped.
 
     Raises:
-        UnableError: Without that noise in the trials, a bound for an outsider would be false.
+        UnableError: Without that noise or clipping in the trials, a bound for an outsider would be
+            false.
     """
+    if observer == "outsider" and project.clipped_by:
+        raise UnableError(
+            f"an outsider sees the mean that {', '.join(project.clipped_by)} has clipped, and this "
+            "audit is about sums that nobody clips: take observer='server', which judges the sum "
+            "before clipping"
+        )
     if observer == "outsider" and project.noised_by:
         raise UnableError(
             "an outsider sees the sum with noise on it, and how much "

@@ -37,6 +37,7 @@ Game = Literal["rerun", "partition", "independent", "independent-held-out", "wor
 # What a number is. An auditor of your own may use other words, which are printed as they are.
 Quantity = Literal[
     "epsilon",
+    "epsilon over initial models",
     "mutual information",
     "mutual information of all coordinates",
     "mutual information by critics",

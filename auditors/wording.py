@@ -70,7 +70,10 @@ _HOLDS: Final = {
     "two data sets": "two candidate data sets of a client",
     "record": "a data record",
 }
-_QUANTITIES: Final = {"epsilon": "ε"}
+_QUANTITIES: Final = {
+    "epsilon": "ε",
+    "epsilon over initial models": "largest ε over initial models",
+}
 INFORMATION: Final = (  # quantities in bits
     "mutual information",
     "mutual information of all coordinates",

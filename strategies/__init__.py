@@ -8,6 +8,7 @@ from leakmeter._rooms import alias, lazy
 
 if TYPE_CHECKING:
     from leakmeter.strategies.chosen import Chosen
+    from leakmeter.strategies.clipped import Clipped
     from leakmeter.strategies.mechanism import (
         AdaptiveClip,
         Central,
@@ -31,6 +32,7 @@ _HOME = {
     "AdaptiveClip": "mechanism",
     "Central": "mechanism",
     "Chosen": "chosen",
+    "Clipped": "clipped",
     "Distributed": "mechanism",
     "EachOnce": "participation",
     "Filled": "water_filling.filled",
@@ -49,6 +51,7 @@ __all__ = [
     "AdaptiveClip",
     "Central",
     "Chosen",
+    "Clipped",
     "Distributed",
     "EachOnce",
     "Filled",

@@ -146,6 +146,7 @@ def survey(strategy: Strategy, dim: int, num_rounds: int) -> Project:
         noised_by=tuple(n for one in held if _FLOWERS_NOISE in (n := type(one).__name__)),
         bent_by=_of_kind(held, {_ADAPTIVE}),
         selected_by=_of_kind(held, _SELECTIVE),
+        clipped_by=tuple(type(one).__name__ for one in wrappers(strategy) if one.clips_mean),
     )
 
 

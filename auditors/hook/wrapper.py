@@ -30,10 +30,13 @@ class Wrapper(Strategy):
             rounds: that would unmask clients.
         gets_sums: Whether replies come from a secure sum around this wrapper, which says so when
             it is made. A reply alone cannot show it: a client may write what it likes into one.
+        clips_mean: Whether it clips the mean update. Then an outsider sees another sum than the
+            server, and not one that is linear in the updates.
     """
 
     hides_updates: bool = False
     gets_sums: bool = False
+    clips_mean: bool = False
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy

@@ -33,8 +33,9 @@ from leakmeter.auditors.auditor import (
     few_clients,
 )
 from leakmeter.auditors.due import Due, check_every
-from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.finding import Finding, Game
 from leakmeter.auditors.information.account import Account, Entry
+from leakmeter.auditors.information.colluders import Colluders
 from leakmeter.auditors.information.directions import ConstantUpdatesError
 from leakmeter.auditors.information.draws import Drawing
 from leakmeter.auditors.information.figure import Information
@@ -83,7 +84,9 @@ class MutualInformation(Auditor):
             last.
         look: How closely a round is looked at: draws and directions.
         theory: What the figure is compared with: the bound of Theorem 1, entropies that limit it.
-        colluding: Clients that show the server their update.
+        colluding: Clients that show the server their update. A number stands for any so many of a
+            round's clients: the bound of Theorem 1 holds whoever they are, and the measured figure
+            takes off as many others that are drawn in each round.
         observer: "server" sees the sum before server noise, "outsider" after it.
         seed: Names all draws.
 
@@ -106,7 +109,7 @@ class MutualInformation(Auditor):
         every: int = 1,
         look: Look = Look(),  # noqa: B008 - a frozen value
         theory: Theory = Theory(),  # noqa: B008 - a frozen value
-        colluding: Collection[int] = (),
+        colluding: Collection[int] | int = (),
         observer: Literal["server", "outsider"] = "server",
         seed: int = 0,
     ) -> None:
@@ -114,21 +117,21 @@ class MutualInformation(Auditor):
         check_every(every)
         if observer not in ("server", "outsider"):
             raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")
-        if target is not None and (target < 0 or target in colluding):
+        self.colluders = Colluders.of(colluding)
+        if target is not None and (target < 0 or target in self.colluders.named):
             raise ValueError(
                 f"target must be None or a client, 0 or more and not colluding, got {target}"
             )
         self.sampler, self.target, self.every = sampler, target, every
         self.look, self.theory, self.drawing = look, theory, Drawing()
-        self.colluding, self.observer = frozenset(colluding), observer
-        self.seed = seed
+        self.observer, self.seed = observer, seed
         self._words = Words(
             self.name,
             observer,
             seed,
             entropy_bits=theory.entropy_bits,
             limit=theory.limit,
-            colluders=len(self.colluding),
+            colluders=self.colluders.count,
             directions=look.rank,
         )
         self._account, self._dim, self._due = Account(), 0, Due(every, 1)
@@ -165,6 +168,8 @@ class MutualInformation(Auditor):
             check_whole(self.sampler, project.dim, self.look.draws)
         if few := few_clients(project, 2, "its update is the sum; nothing hides it"):
             return said + few
+        if few := self.colluders.limits(project):
+            return said + few
         if project.honest is not None:
             check_room(file_bytes(self._fit_draws(project) * project.honest, project.dim))
         most = self._most_directions(project)
@@ -197,12 +202,14 @@ class MutualInformation(Auditor):
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due; its bound counts in any case."""
         honest = sorted(set(view.replies) - set(view.instructed))
-        hidden = [c for c in honest if c not in self.colluding]
+        hidden = self.colluders.hidden(honest, view.server_round, self.seed, self.target)
         if view.facts.abandoned or not hidden:
             return ()
-        bound = self._bound(view, len(hidden))
+        bound = self._bound(view, honest, hidden)
         unbounded = math.inf if self.theory.cases else 0.0
-        self._account.took_part(hidden, unbounded if bound is None else bound.nats)
+        # Whoever stands for any colluder in this round is one of those that are protected.
+        protected = honest if self.colluders.any_of else hidden
+        self._account.took_part(protected, unbounded if bound is None else bound.nats)
         if view.server_round not in self._due:
             return ()
         if self.target is not None and self.target not in hidden:
@@ -252,7 +259,7 @@ class MutualInformation(Auditor):
         noise_std = noise_on_sum(
             view.facts, self.observer, sampler.scale, colluding=words.colluding
         )
-        keep = partial(self._account.audited, view.server_round, game=sampler.game)
+        keep = partial(self._keep, view, hidden, sampler.game)
         if len(hidden) == 1 and noise_std == 0:
             keep({hidden[0]: (math.inf, 0.0)}, error=0.0, alike=math.inf)
             alone = "the sum without noise is this update: it reveals all that is random in it"
@@ -303,13 +310,13 @@ class MutualInformation(Auditor):
             return
         if halves is not None:
             noise = noise_on_sum(
-                view.facts, self.observer, sampler.scale, colluding=self._shown(view)
+                view.facts, self.observer, sampler.scale, colluding=self._shown(view, hidden)
             )
             self._paired.append(PairedDraws(view.server_round, tuple(hidden), noise, halves))
 
-    def _shown(self, view: RoundView) -> int:
+    def _shown(self, view: RoundView, hidden: Sequence[int]) -> int:
         """Return how many of the round's honest clients show the observer their update."""
-        return len(self.colluding & (set(view.replies) - set(view.instructed)))
+        return len(set(view.replies) - set(view.instructed) - set(hidden))
 
     def _together(self, words: Words) -> list[Finding]:
         """Return what all audited rounds reveal about the data of the client with most of them."""
@@ -332,6 +339,25 @@ class MutualInformation(Auditor):
             f"the information over all rounds trains a client {total:,} times more, {each:,} times "
             "in each audited round: fewer pairs cost less and show less"
         ]
+
+    def _keep(
+        self,
+        view: RoundView,
+        hidden: Sequence[int],
+        game: Game,
+        each: Mapping[int, tuple[float, float]],
+        *,
+        error: float,
+        alike: float | None,
+    ) -> None:
+        """Keep account of a round; whoever stood for a colluder has the mean of the others."""
+        if self.colluders.any_of and set(each) == set(hidden):
+            nats, own = (
+                math.fsum(column) / len(each) for column in zip(*each.values(), strict=True)
+            )
+            honest = sorted(set(view.replies) - set(view.instructed))
+            each = {c: each.get(c, (nats, own)) for c in honest}
+        self._account.audited(view.server_round, each, error=error, alike=alike, game=game)
 
     def _chosen(self, hidden: Sequence[int], server_round: int) -> int | None:
         """Return the client whose update is at stake; None for all, if all can be looked at."""
@@ -357,11 +383,21 @@ class MutualInformation(Auditor):
             return None
         return most_directions(self.look.draws, project.honest)
 
-    def _bound(self, view: RoundView, hidden: int) -> Information | None:
-        """Return Theorem 1 for those whom the server does not know, as Corollary 2 has it."""
-        if not self.theory.cases or hidden < 2 or not _is_covered(self.sampler.for_round(view)):
+    def _bound(
+        self, view: RoundView, honest: Sequence[int], hidden: Sequence[int]
+    ) -> Information | None:
+        """Return Theorem 1 for those whom the server does not know, as Corollary 2 has it.
+
+        They are the survivors of this round: whoever dropped out has no part in its sum.
+        """
+        survivors = len(honest)
+        if view.facts.num_clients:  # a reply that was not used hides nobody
+            survivors = min(survivors, view.facts.num_clients - len(view.instructed))
+        unknown = survivors - (len(honest) - len(hidden))
+        if not self.theory.cases or unknown < 2 or not _is_covered(self.sampler.for_round(view)):
             return None
-        return round_bound(view.sent.size, hidden, self.theory.batch_size, cases=self.theory.cases)
+        size, cases = view.sent.size, self.theory.cases
+        return round_bound(size, unknown, self.theory.batch_size, cases=cases)
 
     def _over_rounds(self, entry: Entry) -> Information:
         """Return Corollary 1: the sum of the bounds of a client's rounds."""

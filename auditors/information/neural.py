@@ -30,6 +30,7 @@ from leakmeter.auditors.auditor import (
 )
 from leakmeter.auditors.due import Due, check_every
 from leakmeter.auditors.finding import Finding, Game
+from leakmeter.auditors.information.colluders import Colluders
 from leakmeter.auditors.information.directions import ConstantUpdatesError
 from leakmeter.auditors.information.draws import Directed, Drawing
 from leakmeter.auditors.information.figure import Information
@@ -65,7 +66,7 @@ class NeuralInformation(Auditor):
             a number.
         critics: How many critics, and how they are trained.
         limit: Gives the entropy of a client's updates, which no figure may exceed.
-        colluding: Clients that show the server their update.
+        colluding: Clients that show the server their update, or any number of them.
         observer: "server" sees the sum before server noise, "outsider" after it.
         seed: Names all draws. With the seed, sampler and look of a `MutualInformation` both look
             along the same directions.
@@ -91,7 +92,7 @@ class NeuralInformation(Auditor):
         look: Look = Look(draws=LEAST_DRAWS),  # noqa: B008 - a frozen value
         critics: Critics = Critics(),  # noqa: B008 - a frozen value
         limit: LimitOf | None = None,
-        colluding: Collection[int] = (),
+        colluding: Collection[int] | int = (),
         observer: Literal["server", "outsider"] = "server",
         seed: int = 0,
     ) -> None:
@@ -107,14 +108,14 @@ class NeuralInformation(Auditor):
         if look.draws < LEAST_DRAWS:
             raise ValueError(f"look.draws must be at least {LEAST_DRAWS}, got {look.draws}")
         self.sampler, self.every, self.look, self.critics = sampler, every, look, critics
-        self.colluding, self.observer, self.seed = frozenset(colluding), observer, seed
+        self.colluders, self.observer, self.seed = Colluders.of(colluding), observer, seed
         self.drawing = Drawing()
         self._words = Words(
             self.name,
             observer,
             seed,
             limit=limit,
-            colluders=len(self.colluding),
+            colluders=self.colluders.count,
             directions=look.rank,
         )
         self._kept, self._due = _Kept(), Due(every, 1)
@@ -141,6 +142,8 @@ class NeuralInformation(Auditor):
         if project.honest is None:
             return said
         if few := few_clients(project, 2, "its update is the sum; nothing hides it"):
+            return said + few
+        if few := self.colluders.limits(project):
             return said + few
         check_room(file_bytes(self._fit_draws(project.honest) * project.honest, project.dim))
         if (pairs := self.look.draws * project.honest) < LEAST_PAIRS:
@@ -169,7 +172,7 @@ class NeuralInformation(Auditor):
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due."""
         honest = sorted(set(view.replies) - set(view.instructed))
-        hidden = [c for c in honest if c not in self.colluding]
+        hidden = self.colluders.hidden(honest, view.server_round, self.seed)
         is_due = view.server_round in self._due
         if not is_due or view.facts.abandoned or not hidden:
             return ()

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ from leakmeter.auditors.auditor import (
 from leakmeter.auditors.due import Due, check_every
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.findings import Judge
-from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Effort, duel
+from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, duel
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.round_sum import (
@@ -62,7 +63,7 @@ class LikelihoodRatio(Auditor):
             target is not audited.
         every: Rounds between two audits; 0 audits the first only, as the paper does, and -1
             rounds 1, 2, 4, 8, … and the last.
-        effort: How many draws go into each stage.
+        effort: How many draws go into each stage, and at which further initial models.
         observer: "server" sees the sum before server noise, "outsider" after it. Both know who
             takes part in the round.
         delta: The delta of the bounds.
@@ -100,8 +101,9 @@ class LikelihoodRatio(Auditor):
         self.sampler, self.target, self.every, self.effort = sampler, target, every, effort
         self.observer, self.delta, self.confidence = observer, delta, confidence
         self.seed = seed
-        self._judge = Judge(self.name, observer, delta, seed)
+        self._judge = Judge(self.name, observer, delta, seed, confidence)
         self._played: list[dict[str, Any]] = []
+        self._repeated: dict[str, Any] | None = None  # the first audited round at other models
         self._constant: dict[str, Any] | None = None  # the first round in which nothing hid anyone
         self._due = Due(every, 1)
 
@@ -112,7 +114,9 @@ class LikelihoodRatio(Auditor):
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited: they share the run's confidence."""
-        self._played, self._constant = [], None
+        if wrong := [np.shape(m) for m in self.effort.models if np.shape(m) != (dim,)]:
+            raise ValueError(f"models must have the shape ({dim},), got {wrong[0]}")
+        self._played, self._repeated, self._constant = [], None, None
         self._due = Due(self.every, num_rounds)
 
     def limits(self, project: Project) -> Sequence[str]:
@@ -131,7 +135,7 @@ class LikelihoodRatio(Auditor):
         if not self.sampler.asks_clients or project.honest is None or project.honest < 2:
             return 0
         updates = self.effort.updates(project.honest - 1, project.dim)
-        return updates * len(Due(self.every, project.num_rounds))
+        return updates * (len(Due(self.every, project.num_rounds)) + len(self.effort.models))
 
     def bind(self, messages: RoundMessages) -> None:
         """Show the sampler the round, whose messages it may send again."""
@@ -187,10 +191,13 @@ class LikelihoodRatio(Auditor):
             constant = where | {"draws": error.draws, "is_rounded": is_rounded}
             self._constant = self._constant or constant
             return [judge.constant(error.draws, is_rounded=is_rounded)]
-        kept = {"shift": played.shift, "middle": played.middle, "scores": played.scores}
-        self._played.append(where | kept)
+        self._played.append(where | _kept(played))
         seen = seen_sum(view, self.observer, sampler.scale)
-        return [*judge.claims(played, self.confidence), *judge.guess(played, seen)]
+        found = [*judge.claims(played), *judge.guess(played, seen)]
+        if self.effort.models and self._repeated is None:
+            self._repeat(view, sampler, others, where)
+            found += [replace(f, server_round=view.server_round) for f in self._over_models()]
+        return found
 
     def report(self) -> Sequence[Finding]:
         """Return the largest bound of the audited rounds, at a confidence that they share.
@@ -201,18 +208,56 @@ class LikelihoodRatio(Auditor):
         if not self._played:
             return found
         shared = 1 - (1 - self.confidence) / max(len(self._due), len(self._played))
-        return [self._judge.of_run(self._played, shared, self.confidence), *found]
+        return [self._judge.of_run(self._played, shared), *self._over_models(), *found]
 
     def state(self) -> dict[str, Any]:
         """Return the scores of the audited rounds, and the first round in which nothing varied."""
-        return {"played": [dict(p) for p in self._played], "constant": self._constant}
+        return {
+            "played": [dict(p) for p in self._played],
+            "repeated": self._repeated,
+            "constant": self._constant,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
-        self._played = [
-            {**p, "scores": np.asarray(p["scores"], dtype=np.float64)} for p in state["played"]
-        ]
-        self._constant = state.get("constant")
+        self._played = [_restored(p) for p in state["played"]]
+        repeated = state.get("repeated")
+        if repeated is not None:
+            repeated = {**repeated, "games": [_restored(p) for p in repeated["games"]]}
+        self._repeated, self._constant = repeated, state.get("constant")
+
+    def _repeat(
+        self, view: RoundView, sampler: UpdateSampler, others: list[int], where: Mapping[str, Any]
+    ) -> None:
+        """Play the round's game at the further initial models."""
+        games, constant = [], 0
+        for index, model in enumerate(self.effort.models):
+            try:
+                played = duel(
+                    sampler,
+                    np.asarray(model, dtype=np.float64),
+                    int(where["target"]),
+                    others,
+                    effort=self.effort,
+                    stream=("likelihood-ratio", self.seed, view.server_round, "model", index),
+                    noise_std=noise_on_sum(view.facts, self.observer, sampler.scale),
+                    rounding_std=rounding_on_sum(view.facts, sampler.scale),
+                    watch=self.watch,
+                )
+            except ConstantSumError:
+                constant += 1
+                continue
+            games.append(_kept(played))
+        self._repeated = {"where": dict(where), "games": games, "constant": constant}
+
+    def _over_models(self) -> list[Finding]:
+        """Return the largest bound over the initial models and their spread, if asked for."""
+        if self._repeated is None:
+            return []
+        first = next(p for p in self._played if p["round"] == self._repeated["where"]["round"])
+        games = [first, *self._repeated["games"]]
+        where, constant = self._repeated["where"], int(self._repeated["constant"])
+        return [self._judge.over_models(games, where, constant)]
 
     def _chosen(self, honest: Sequence[int], server_round: int) -> int | None:
         """Return the client under attack in this round."""
@@ -221,3 +266,13 @@ class LikelihoodRatio(Auditor):
         if not honest:
             return None
         return int(stream(self.seed, "likelihood-ratio", "target", server_round).choice(honest))
+
+
+def _kept(played: Duel) -> dict[str, Any]:
+    """Return what a bound needs of a played game."""
+    return {"shift": played.shift, "middle": played.middle, "scores": played.scores}
+
+
+def _restored(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a kept game with its scores as an array."""
+    return {**kept, "scores": np.asarray(kept["scores"], dtype=np.float64)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -13,18 +14,17 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.curve import drawn
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed
-from leakmeter.auditors.finding import Finding, Game, Observer, Quantity, ThreatModel
+from leakmeter.auditors.finding import Bound, Finding, Game, Observer, Quantity, ThreatModel
 from leakmeter.auditors.gaussian.normality import anderson_darling
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.likelihood_ratio.game import ENOUGH_DRAWS, Duel
-from leakmeter.auditors.wording import percent
+from leakmeter.auditors.wording import number, percent
 
 _ASSUMED = (Assumption.FROZEN_UPDATES, Assumption.KNOWN_SEATS, Assumption.GAUSSIAN_ROUNDING)
 # Below this p-value of the normality test a Gaussian model of the scores is not printed. A sum that
 # is Gaussian loses it in one of 1,000 audited rounds; at 5 % a run of ten rounds would lose it in
 # 40 % of all runs.
 NORMALITY_LEVEL: Final = 0.001
-_CONFIDENCE: Final = 0.95  # of the rule of three: no exception in M draws, a chance of at most 3/M
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Judge:
     observer: Observer
     delta: float
     seed: int
+    confidence: float = 0.95
     server_round: int | None = None
     game: Game = "rerun"
     target: int = 0
@@ -45,21 +46,21 @@ class Judge:
         judge = replace(self, server_round=server_round, game=game)
         return replace(judge, target=target, num_others=num_others)
 
-    def claims(self, played: Duel, confidence: float) -> list[Finding]:
+    def claims(self, played: Duel) -> list[Finding]:
         """Return the lower bound, what a Gaussian model says, and whether the model fits."""
         normality = _normality(played)
         return [
-            self._bound(played, confidence),
+            self._bound(played),
             *([self._modelled(played)] if _looks_gaussian(played) else []),
             self._separation(played),
             *([] if normality is None else [self._normality(*normality)]),
             *self._beyond(played),
         ]
 
-    def _bound(self, played: Duel, confidence: float) -> Finding:
+    def _bound(self, played: Duel) -> Finding:
         """Return what the trials prove."""
         inside, outside = played.scores + played.shift, played.scores
-        rule = BandAndFixed(played.middle)
+        rule, confidence = BandAndFixed(played.middle), self.confidence
         bound = epsilon_lower_bound(
             inside, outside, delta=self.delta, confidence=confidence, rule=rule
         )
@@ -126,10 +127,10 @@ class Judge:
         rule = (
             f"{beyond.share:.2g} of the pair's difference is outside the span of the other "
             f"clients' updates. In {draws} trials their sum never moved along this part; "
-            f"{_rule_of_three(draws)}. The test leaves this part out"
+            f"{_rule_of_three(draws, self.confidence)}. The test leaves this part out"
         )
         facts = {
-            **_certainty(draws),
+            **_certainty(draws, self.confidence),
             "idle columns": span.idle_columns,
             "rank": span.rank,
             "sampled updates": span.samples,
@@ -177,11 +178,15 @@ class Judge:
         where = "" if audited_round is None else f"round {audited_round}: "
         rule = (
             f"{where}the other clients sent the same in all {draws} draws, so the sum shows the "
-            f"update of client {self.target}; {_rule_of_three(draws)}"
+            f"update of client {self.target}; {_rule_of_three(draws, self.confidence)}"
         )
         if is_rounded:
             rule += ". Updates that differ by less than the rounding of the sum may look alike"
-        facts = {**_certainty(draws), **self._clients(), "rounded": is_rounded}
+        facts = {
+            **_certainty(draws, self.confidence),
+            **self._clients(),
+            "rounded": is_rounded,
+        }
         if audited_round is not None:
             facts["audited round"] = audited_round
         return self._diagnostic("certain separation", 1.0, rule, facts)
@@ -194,20 +199,9 @@ class Judge:
             audited_round=int(where["round"]),
         )
 
-    def of_run(
-        self, played: Sequence[Mapping[str, Any]], shared: float, confidence: float
-    ) -> Finding:
+    def of_run(self, played: Sequence[Mapping[str, Any]], shared: float) -> Finding:
         """Return the largest bound of several rounds, each at a confidence of `shared`."""
-        bounds = [
-            epsilon_lower_bound(
-                p["scores"] + p["shift"],
-                p["scores"],
-                delta=self.delta,
-                confidence=shared,
-                rule=BandAndFixed(p["middle"]),
-            )
-            for p in played
-        ]
+        bounds = [self._lower(p, shared) for p in played]
         best = max(range(len(bounds)), key=lambda i: bounds[i].value)
         where = played[best]
         judge = self._of(where)
@@ -217,7 +211,7 @@ class Judge:
         bound = replace(
             bounds[best],
             rule=rule,
-            confidence=confidence,
+            confidence=self.confidence,
             assumptions=(*bounds[best].assumptions, *_ASSUMED),
         )
         curve = drawn(
@@ -233,6 +227,60 @@ class Judge:
             "audited rounds": len(played),
         }
         return Finding.of(bound, facts=facts, details=(curve,), **judge._words())
+
+    def over_models(
+        self, played: Sequence[Mapping[str, Any]], where: Mapping[str, Any], constant: int
+    ) -> Finding:
+        """Return the largest bound over initial models, and how far the models differ.
+
+        A mean of bounds would bound nothing. So each model has its own bound at the confidence,
+        and the largest is one at a confidence that all models share.
+
+        Args:
+            played: The game at each model, that of the run first.
+            where: Round, game, target and number of others.
+            constant: Models at which the other clients' updates did not vary; they have no bound.
+        """
+        judge, models = self._of(where), len(played) + constant
+        each = [self._lower(p, self.confidence).value for p in played]
+        shared = 1 - (1 - self.confidence) / models
+        best = max((self._lower(p, shared) for p in played), key=lambda bound: bound.value)
+        low, middle, high = min(each), float(np.median(each)), max(each)
+        rule = (
+            f"largest of {models} initial models, which share the confidence; each by itself shows "
+            f"{number(low, kind='lower_bound')} to {number(high, kind='lower_bound')}, median "
+            f"{number(middle, kind='lower_bound')}"
+        )
+        if constant:
+            rule += f"; at {constant} more the other clients' updates did not vary"
+        facts = {
+            **judge._clients(),
+            "audited round": int(where["round"]),
+            "models": models,
+            "constant models": constant,
+            "smallest": low,
+            "median": middle,
+            "largest": high,
+            **{f"model {i}": value for i, value in enumerate(each, 1)},
+        }
+        bound = replace(
+            best,
+            rule=rule,
+            confidence=self.confidence,
+            assumptions=(*best.assumptions, *_ASSUMED),
+        )
+        words = judge._words() | {"quantity": "epsilon over initial models"}
+        return Finding.of(bound, facts=facts, **words)
+
+    def _lower(self, played: Mapping[str, Any], confidence: float) -> Bound:
+        """Return what the trials of one game prove."""
+        return epsilon_lower_bound(
+            played["scores"] + played["shift"],
+            played["scores"],
+            delta=self.delta,
+            confidence=confidence,
+            rule=BandAndFixed(played["middle"]),
+        )
 
     def _of(self, where: Mapping[str, Any]) -> Judge:
         """Return the judge of a run whose largest leak was found here."""
@@ -275,14 +323,20 @@ def _looks_gaussian(played: Duel) -> bool:
     return normality is not None and normality[1] >= NORMALITY_LEVEL
 
 
-def _certainty(draws: int) -> dict[str, float | int]:
-    """Return what so many draws without an exception show."""
-    return {"draws": draws, "confidence": _CONFIDENCE, "largest chance": 3 / draws}
+def _certainty(draws: int, confidence: float) -> dict[str, float | int]:
+    """Return what so many draws without an exception show.
+
+    A larger chance p would show none with a chance of (1 - p)^M, below exp(-pM). With 95 %
+    confidence that is the rule of three, p = 3/M; the three is rounded up to a tenth.
+    """
+    three = math.ceil(-10 * math.log1p(-confidence)) / 10
+    return {"draws": draws, "confidence": confidence, "largest chance": three / draws}
 
 
-def _rule_of_three(draws: int) -> str:
+def _rule_of_three(draws: int, confidence: float) -> str:
     """Return the same in words."""
+    chance = _certainty(draws, confidence)["largest chance"]
     return (
-        f"with {percent(_CONFIDENCE)} confidence, the chance of an exception is at most "
-        f"{percent(3 / draws)}"
+        f"with {percent(confidence)} confidence, the chance of an exception is at most "
+        f"{percent(chance)}"
     )

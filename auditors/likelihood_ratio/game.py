@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -38,12 +38,16 @@ class Effort:
         candidates: Updates of the target among which the worst pair is chosen.
         pilot: Draws of the sum that choose the form of the test and fix its threshold.
         trials: Draws of the sum on which the test is judged.
+        models: Further initial models, (dim,) each, at which the first audited round's test is
+            repeated, as section 5 of the paper repeats it. They show how far the bound depends on
+            the initial model. The paper averages over them; a mean of lower bounds bounds nothing.
     """
 
     fit: int = 2000
     candidates: int = 200
     pilot: int = 200
     trials: int = 1000
+    models: tuple[Vector, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, lowest in (("fit", 10), ("candidates", 2), ("pilot", 10), ("trials", 20)):

@@ -20,18 +20,25 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors._types import Watch
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information import Look, Theory
+from leakmeter.auditors.information import (
+    IndependentWhitened,
+    LogConcaveWhitened,
+    Look,
+    Theory,
+)
+from leakmeter.auditors.information.theory import Case
 from leakmeter.auditors.inversion import Inversion
 from leakmeter.auditors.reconstruction import Attack
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.sampler import PerRound
-from leakmeter.fl_app.build.resampling import each_round, entropy_of
+from leakmeter.fl_app.build.resampling import each_round, entropy_of, other_initial
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed
 from leakmeter.fl_app.engines.record_case import record_case
 from leakmeter.fl_app.engines.simulated_records import SimulatedRecords, check_shadows
+from leakmeter.fl_app.task import load_task
 
 # Gives the sampler of a game. Auditors of one run that play the same game share it.
 Samplers = Callable[[Game], PerRound]
@@ -63,6 +70,7 @@ def _one_shot(config: Config, _: Samplers) -> Auditor:
         canaries=config.canaries or None,
         repetitions=config.canary_repetitions,
         delta=config.delta,
+        confidence=config.confidence,
         seed=config.seed,
     )
 
@@ -77,9 +85,11 @@ def _likelihood_ratio(config: Config, samplers: Samplers) -> Auditor:
             candidates=config.lrt_candidates,
             pilot=max(config.lrt_trials // 4, 20),
             trials=config.lrt_trials,
+            models=tuple(other_initial(config, index) for index in range(1, config.lrt_models)),
         ),
         observer="outsider" if config.noise == "central" else "server",
         delta=config.delta,
+        confidence=config.confidence,
         seed=config.seed,
     )
 
@@ -90,7 +100,12 @@ def _mutual_information(config: Config, samplers: Samplers) -> Auditor:
         target=None if config.mi_target < 0 else config.mi_target,
         every=config.mi_every,
         look=Look(draws=config.mi_draws, rank=config.mi_rank or None, pairs=config.mi_over_rounds),
-        theory=Theory(limit=partial(entropy_of, config)),
+        theory=Theory(
+            cases=_cases(config),
+            batch_size=_least_batch(config),
+            limit=partial(entropy_of, config),
+        ),
+        colluding=max(config.colluders, 0),
         observer="outsider" if config.noise == "central" else "server",
         seed=config.seed,
     )
@@ -103,6 +118,7 @@ def _mine(config: Config, samplers: Samplers) -> Auditor:
         look=Look(draws=config.mine_draws, rank=config.mi_rank or 8),
         critics=Critics(count=config.mine_critics, steps=config.mine_steps),
         limit=partial(entropy_of, config),
+        colluding=max(config.colluders, 0),
         observer="outsider" if config.noise == "central" else "server",
         seed=config.seed,
     )
@@ -116,11 +132,28 @@ def _share_draws(made: Sequence[Auditor]) -> None:
             one.drawing = drawing
 
 
+def _cases(config: Config) -> list[Case]:
+    """Return what Theorem 1 is to assume of the gradients; nothing for no bound."""
+    match config.mi_case:
+        case "independent":
+            return [IndependentWhitened(config.mi_c0)]
+        case "log-concave":
+            return [LogConcaveWhitened(config.mi_sigma, config.mi_entropy * load_task(config).dim)]
+    return []
+
+
+def _least_batch(config: Config) -> int:
+    """Return the records of the smallest batch of any client: with it the bound holds for all."""
+    least = load_task(config).sizes.smallest
+    return min(config.batch_size or least, least)
+
+
 def _record_likelihood_ratio(config: Config, _: Samplers) -> Auditor:
     return RecordLikelihoodRatio(
         partial(record_case, config, _cohort_of(config)),
         every=config.lrt_every,
         delta=config.delta,
+        confidence=config.confidence,
         seed=config.seed,
     )
 
@@ -134,6 +167,7 @@ def _membership(config: Config, _: Samplers) -> Auditor:
         trained=known.trained,
         every=config.membership_every,
         delta=config.delta,
+        confidence=config.confidence,
     )
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
+from torch.nn.utils import parameters_to_vector
+
 from leakmeter.auditors import RoundView
+from leakmeter.auditors._types import Vector
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
+from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampler import PerRound
 from leakmeter.clients import CohortSampler
 from leakmeter.clients.update import as_steps, batch_sizes
+from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines.ray_sampler import WhereRayRuns, threads
 from leakmeter.fl_app.engines.samplers import postprocess_for, sampler_for
@@ -36,11 +42,22 @@ def sampler_of(config: Config, game: Game, view: RoundView) -> CohortSampler:
     )
 
 
+def other_initial(config: Config, index: int) -> Vector:
+    """Return an initial model as the run draws its own, from another seed, as a vector."""
+    task = load_task(config)
+    seed = derive(config.seed, "initial model", index) % 2**31
+    drawn = model.build(config.model, task.dataset.input_shape, task.dataset.num_classes, seed)
+    vector = parameters_to_vector(drawn.parameters()).detach().numpy()
+    return np.asarray(vector, dtype=np.float64)
+
+
 def entropy_of(config: Config, client: int) -> UpdateEntropy | None:
     """Return the entropy of a client's update; None where more is random than whole records.
 
-    The audit draws records and batches. Clients that add noise draw that too, and under skewed
-    labels the number of records is itself random.
+    The audit draws records and batches. Clients that add noise draw that too, and with the
+    partition dirichlet-labels the number of records is itself random. With the partition dirichlet
+    a client has a fixed number of records: no distribution of them has more entropy than a uniform
+    choice, so the same limit holds.
     """
     rule = as_steps(update_rule(config))  # None with water filling, whose weights are Gaussian
     if rule is None or config.noise not in ("none", "central"):
@@ -49,7 +66,7 @@ def entropy_of(config: Config, client: int) -> UpdateEntropy | None:
     own = len(parts[client])
     if config.game == "rerun":  # the records are known
         return update_entropy(own, own, batch_sizes(rule, own), epochs=rule.passes)
-    if config.partition != "iid":
+    if config.partition not in ("iid", "dirichlet"):
         return None
     records = sum(len(part) for part in parts)
     if config.game != "partition":  # every client draws an equal share

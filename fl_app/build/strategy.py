@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
 from leakmeter.auditors.hook import wire
 from leakmeter.fl_app.build.secure_sum import masked, topology
@@ -17,6 +17,7 @@ from leakmeter.strategies import (
     AdaptiveClip,
     Central,
     Chosen,
+    Clipped,
     Distributed,
     EachOnce,
     Filled,
@@ -31,6 +32,9 @@ from leakmeter.strategies import (
 from leakmeter.strategies.mechanism import Clipping, Noise
 from leakmeter.strategies.water_filling.rdp import Mechanism
 
+# Noises of `Noised`, which clips the mean before its own noise.
+_ON_THE_MEAN = ("central", "distributed", "local")
+
 
 def server_strategy(config: Config) -> Strategy:
     """Return the chain of strategies without the audit: `Masked(Noised(Chosen(FedAvg())))`.
@@ -44,6 +48,8 @@ def server_strategy(config: Config) -> Strategy:
         num_clients=config.clients,
         seed=cohort_seed(config),
     )
+    if config.clip_aggregate and config.noise not in _ON_THE_MEAN:
+        strategy = Clipped(strategy, config.clip_aggregate)
     if config.hides_records:
         filled = _filled(strategy, config)
         return masked(filled, config, max_weight=1.0, clip_range=filled.clip_range)
@@ -55,15 +61,27 @@ def server_strategy(config: Config) -> Strategy:
 def _averaging(config: Config) -> FedAvg:
     """Return what the server does with the mean update."""
     # Chosen shows each round's clients only, and all of them take part.
-    if config.server == "fedavgm":
-        inner: FedAvg = FedAvgM(
-            min_train_nodes=1,
-            min_available_nodes=1,
-            server_learning_rate=config.server_lr,
-            server_momentum=config.server_momentum,
-        )
-    else:
-        inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
+    inner: FedAvg
+    match config.server:
+        case "fedavgm":
+            inner = FedAvgM(
+                min_train_nodes=1,
+                min_available_nodes=1,
+                server_learning_rate=config.server_step,
+                server_momentum=config.server_momentum,
+            )
+        case "fedadam" | "fedyogi":
+            kind = FedAdam if config.server == "fedadam" else FedYogi
+            inner = kind(
+                min_train_nodes=1,
+                min_available_nodes=1,
+                eta=config.server_step,
+                beta_1=config.server_beta1,
+                beta_2=config.server_beta2,
+                tau=config.server_tau,
+            )
+        case _:
+            inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
     inner.fraction_evaluate = 0.0  # the server evaluates; as an argument Flower warns of it
     return inner
 
@@ -100,6 +118,7 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
         expected_clients=float(config.cohort),
         delta=config.delta,
         seed=noise_seed(config, is_deployed()),
+        clip_mean=config.clip_aggregate or None,
     )
 
 

@@ -11,6 +11,7 @@ from leakmeter import __version__
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
 from leakmeter.fl_app.config.field import kebab, read_toml
+from leakmeter.fl_app.config.meaning import check_meaning, is_written_by_a_run
 
 if TYPE_CHECKING:
     from leakmeter.fl_app.run.folder import RunFolder
@@ -134,6 +135,8 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
         return None
     settings = read_toml(Path(arguments.config)) if arguments.config else {}
     wanted = {**settings, **given}
+    if is_written_by_a_run(settings):  # what is typed now has the meaning of now
+        check_meaning(wanted, Path(arguments.config))
     config = Config.from_mapping(wanted)
     if config.target_epsilon and "noise-multiplier" in wanted:
         raise two_multipliers(config.noise_multiplier, config.target_epsilon)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leakmeter.fl_app.config.field import setting
-from leakmeter.fl_app.config.names import AUDITORS, GAMES
+from leakmeter.fl_app.config.names import AUDITORS, CASES, GAMES, GAUSSIAN_ENTROPY
 
 _EVERY = "1 = every round, N = every N-th, 0 = first only, -1 = rounds 1, 2, 4, 8, ... and the last"
 
@@ -141,3 +141,35 @@ class AuditSettings:
         low=-1,
     )
     delta: float = setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)
+    mi_case: str = setting(
+        "none",
+        "what the published bound on mutual information assumes of whitened gradients: independent "
+        "coordinates (Case 1), log-concave (Case 2), or nothing: no bound; fedsgd only",
+        group="audit",
+        choices=CASES,
+    )
+    mi_c0: float = setting(
+        0.0, "C₀ of the case independent; a Gaussian has 0", group="audit", low=0, high=1e6
+    )
+    mi_sigma: float = setting(
+        1.0, "σ of the case log-concave; a Gaussian has 1", group="audit", above=0, high=1
+    )
+    mi_entropy: float = setting(
+        GAUSSIAN_ENTROPY,
+        "entropy of the case log-concave, in nats per coordinate; a Gaussian has the most, "
+        "½ ln 2πe",
+        group="audit",
+        high=GAUSSIAN_ENTROPY,
+        low=-1e3,
+    )
+    lrt_models: int = setting(
+        1,
+        "initial models at which likelihood-ratio repeats its first test, with their spread; 1 = "
+        "the run's own only",
+        group="audit",
+        low=1,
+        high=100,
+    )
+    confidence: float = setting(
+        0.95, "confidence of every lower bound on ε", group="audit", low=0.5, below=1
+    )

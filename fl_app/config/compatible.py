@@ -6,12 +6,13 @@ from dataclasses import fields
 
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.config.names import AUDITORS, IMAGES, RECORD_NOISES
+from leakmeter.fl_app.config.names import AUDITORS, GAUSSIAN_ENTROPY, IMAGES, RECORD_NOISES
 from leakmeter.fl_app.config.settings import Settings
 
 # Noise for records with which the sum of a round is Gaussian.
 _AUDITED = ("wfna", "record-gd", "record-isotropic")
-_OF_SUMS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
+_SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
+_OF_SUMS = ("likelihood-ratio", "mutual-information", "mine")  # auditors
 
 
 def check_together(config: Settings) -> None:
@@ -37,11 +38,15 @@ def check_together(config: Settings) -> None:
         _check_canaries(config)
     if "likelihood-ratio" in config.auditor_names:
         _check_trials(config)
+    elif config.lrt_models > 1:
+        allowed = "1 without the auditor likelihood-ratio; add it to --auditors"
+        raise out_of_range("lrt-models", allowed, config.lrt_models)
     if "mutual-information" in config.auditor_names and config.mi_target >= config.clients:
         raise out_of_range("mi-target", f"below clients = {config.clients}", config.mi_target)
     if "mine" in config.auditor_names:
         _check_critics(config)
-    if {"likelihood-ratio", "mutual-information", "mine"} & set(config.auditor_names):
+    _check_theory(config)
+    if set(_OF_SUMS) & set(config.auditor_names):
         _check_game(config)
     if "inversion" in config.auditor_names and config.dataset not in IMAGES:
         allowed = f"one of images ({', '.join(IMAGES)}) for the auditor inversion, such as digits"
@@ -69,7 +74,7 @@ def _check_sum(config: Settings) -> None:
     """Settings of the secure sum need one, and clients to mask with."""
     if config.secagg == "off":
         for spec in fields(config):
-            if spec.name in _OF_SUMS and getattr(config, spec.name) != spec.default:
+            if spec.name in _SUM_SETTINGS and getattr(config, spec.name) != spec.default:
                 allowed = f"{spec.default:g} with secagg off: there is no secure sum to set"
                 raise out_of_range(kebab(spec.name), allowed, getattr(config, spec.name))
         return
@@ -129,6 +134,12 @@ def _check_noise(config: Settings) -> None:
         raise out_of_range("ledger", "empty without noise, which spends any ε", config.ledger)
     if config.budget and not config.ledger:
         raise out_of_range("budget", "0 without a ledger to add it up", config.budget)
+    if config.clip_aggregate and config.noise == "central":
+        # They judge what an outsider sees, as a sum of updates and noise.
+        linear = [name for name in config.auditor_names if name in _OF_SUMS]
+        if linear:
+            allowed = f"0 with noise central and the auditor {linear[0]}; take one-shot instead"
+            raise out_of_range("clip-aggregate", allowed, config.clip_aggregate)
 
 
 def _check_filling(config: Settings) -> None:
@@ -210,6 +221,30 @@ def _check_trials(config: Settings) -> None:
         raise out_of_range("sample", "at least 2 for the auditor likelihood-ratio", config.sample)
     if config.lrt_target >= config.clients:
         raise out_of_range("lrt-target", f"below clients = {config.clients}", config.lrt_target)
+
+
+def _check_theory(config: Settings) -> None:
+    """The published bound on mutual information is about this training, and its constants."""
+    is_asked = "mutual-information" in config.auditor_names
+    if config.mi_c0 and config.mi_case != "independent":
+        raise out_of_range("mi-c0", "0 unless mi-case is independent", config.mi_c0)
+    for name, value, usual in (
+        ("mi-sigma", config.mi_sigma, 1.0),
+        ("mi-entropy", config.mi_entropy, GAUSSIAN_ENTROPY),
+    ):
+        if value != usual and config.mi_case != "log-concave":
+            raise out_of_range(name, f"{usual} unless mi-case is log-concave", value)
+    if config.mi_case == "none":
+        return
+    if not is_asked:
+        allowed = "none without the auditor mutual-information; add it to --auditors"
+        raise out_of_range("mi-case", allowed, config.mi_case)
+    if config.algorithm != "fedsgd" or config.noise == "wfna":
+        allowed = "none unless algorithm is fedsgd and noise is not wfna: the bound is about FedSGD"
+        raise out_of_range("mi-case", allowed, config.mi_case)
+    if config.game == "partition":
+        allowed = "none with lrt-game partition: the bound is about independent clients"
+        raise out_of_range("mi-case", allowed, config.mi_case)
 
 
 def _check_game(config: Settings) -> None:

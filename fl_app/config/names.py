@@ -15,9 +15,11 @@ DATASETS: Final = (
 )
 IMAGES: Final = ("digits", "mnist", "fashion-mnist", "emnist-digits", "cifar10")  # of DATASETS
 MODELS: Final = ("linear", "slp", "mlp", "cnn")
-PARTITIONS: Final = ("iid", "dirichlet", "natural")
+PARTITIONS: Final = ("iid", "dirichlet", "dirichlet-labels", "natural")
 ALGORITHMS: Final = ("fedavg", "fedsgd", "fedprox", "gd")
-SERVERS: Final = ("fedavg", "fedavgm")
+SERVERS: Final = ("fedavg", "fedavgm", "fedadam", "fedyogi")
+# Steps of an adaptive server are lengths of a coordinate, not multiples of the mean update.
+USUAL_STEP: Final = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.1, "fedyogi": 0.1}
 AUDITORS: Final = (
     "one-shot",
     "likelihood-ratio",
@@ -30,6 +32,8 @@ AUDITORS: Final = (
     "recorder",
     "none",
 )
+GAUSSIAN_ENTROPY: Final = 1.4189385332046727  # ½ ln 2πe nats, of one coordinate of variance 1
+CASES: Final = ("none", "independent", "log-concave")
 GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")
 ENGINES: Final = ("inline", "ray")
 SWITCH: Final = ("on", "off")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from leakmeter.fl_app.config.audit import AuditSettings
 from leakmeter.fl_app.config.field import setting
-from leakmeter.fl_app.config.names import ENGINES, RECORD_NOISES
+from leakmeter.fl_app.config.names import ENGINES, RECORD_NOISES, USUAL_STEP
 from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.config.training import TrainingSettings
 
@@ -55,6 +55,11 @@ class Settings(RunSettings, AuditSettings, TrainingSettings):  # fields come in 
         if self.lrt_game != "auto":
             return self.lrt_game
         return "rerun" if self.partition == "natural" else "independent"
+
+    @property
+    def server_step(self) -> float:
+        """Step length of the server's optimiser."""
+        return self.server_lr or USUAL_STEP[self.server]
 
     @property
     def seats(self) -> int:

@@ -44,13 +44,14 @@ class TrainingSettings:
     )
     partition: str = setting(
         "iid",
-        "how records are partitioned among clients: evenly, with skewed labels, or by person",
+        "how records are partitioned among clients: evenly; with label shares that each client "
+        "draws (dirichlet); with each label split by its own draw (dirichlet-labels); or by person",
         group="task",
         choices=PARTITIONS,
     )
     dirichlet: float = setting(
         1.0,
-        "concentration of the dirichlet partition; the smaller, the more skewed",
+        "concentration of the dirichlet partitions; the smaller, the more skewed",
         group="task",
         above=0,
     )
@@ -59,13 +60,40 @@ class TrainingSettings:
     rounds: int = setting(30, "rounds of training", group="federation", low=1)
     server: str = setting(
         "fedavg",
-        "what the server does with the mean update: take it, or add momentum",
+        "what the server does with the mean update: take it, add momentum, or scale each "
+        "coordinate by its past (Adam, Yogi)",
         group="federation",
         choices=SERVERS,
     )
-    server_lr: float = setting(1.0, "server step length, fedavgm only", group="federation", above=0)
+    server_lr: float = setting(
+        0.0,
+        "server step length, not fedavg; 0 takes the usual one: 1 for fedavgm, 0.1 for fedadam and "
+        "fedyogi",
+        group="federation",
+        low=0,
+    )
     server_momentum: float = setting(
         0.9, "server momentum, fedavgm only", group="federation", low=0, below=1
+    )
+    server_beta1: float = setting(
+        0.9,
+        "how much of the mean update fedadam and fedyogi keep from round to round",
+        group="federation",
+        low=0,
+        below=1,
+    )
+    server_beta2: float = setting(
+        0.99,
+        "the same of its square, by whose root they divide",
+        group="federation",
+        low=0,
+        below=1,
+    )
+    server_tau: float = setting(
+        1e-3,
+        "what fedadam and fedyogi add to that root; the larger, the less they adapt",
+        group="federation",
+        above=0,
     )
     secagg: str = setting(
         "on",
@@ -153,6 +181,13 @@ class TrainingSettings:
         0.0,
         "clip each client's update (wfna and record-…: each example's gradient) to this L2 norm; "
         "required with --noise; 0 = off",
+        group="privacy",
+        low=0,
+    )
+    clip_aggregate: float = setting(
+        0.0,
+        "clip the mean update to this L2 norm, before server noise and optimiser; guarantees "
+        "nothing by itself; 0 = off",
         group="privacy",
         low=0,
     )

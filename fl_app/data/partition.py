@@ -1,10 +1,19 @@
 """Deals the training records out to clients, each record to one of them at most.
 
-The Dirichlet scheme splits every label by its own draw from Dirichlet(ω), as Yurochkin et al.
-(2019), "Bayesian Nonparametric Federated Learning of Neural Networks" (arXiv:1905.12022), do.
-Ours rounds to the nearest record instead of down, so no client is favoured, and draws again, a
-bounded number of times, when a client would stay empty. The natural scheme gives each client the
-records of one person; persons for whom there is no client are left out.
+"dirichlet" is the scheme of Hsu, Qi, Brown (2019), "Measuring the Effects of Non-Identical Data
+Distribution for Federated Visual Classification" (arXiv:1909.06335): each client draws its label
+shares from Dirichlet(ω · prior), and all clients have the same size. Ours differs in three points:
+1. Shares are drawn in logarithms, so that ω → 0 gives one class per client and never 0/0.
+2. A client gets its shares of its size, rounded at random without bias, and not labels drawn one by
+   one: ω → ∞ gives every client the prior itself.
+3. Records are drawn without replacement until none is left. Clients draw in random order. Where a
+   class has run out, the client's shares of the other classes are scaled up.
+
+"dirichlet-labels" splits every label by its own draw from Dirichlet(ω), as Yurochkin et al.
+(2019), "Bayesian Nonparametric Federated Learning of Neural Networks" (arXiv:1905.12022), do, so
+sizes differ. Ours rounds to the nearest record instead of down, so no client is favoured, and draws
+again, a bounded number of times, when a client would stay empty. The natural scheme gives each
+client the records of one person; persons for whom there is no client are left out.
 """
 
 from __future__ import annotations
@@ -23,6 +32,8 @@ from leakmeter.fl_app.config.names import PARTITIONS
 ATTEMPTS = 20
 # Beyond this the shares are equal for any data set, and numpy's gamma draws begin to overflow.
 MAX_CONCENTRATION = 1e6
+# Schemes in which any pool of records can be shared out again.
+_SHARED = ("iid", "dirichlet", "dirichlet-labels")
 
 
 def partition(
@@ -36,17 +47,18 @@ def partition(
 ) -> tuple[Indices, ...]:
     """Return the sorted record indices of each client.
 
-    With "iid" and "dirichlet" every record belongs to exactly one client. With "natural" each
-    client is one user and has all records of that user. If there are fewer clients than users,
-    the seed draws whose records are used; the records of all other users stay unused.
+    With "natural" each client is one user and has all records of that user. If there are fewer
+    clients than users, the seed draws whose records are used; the records of all other users stay
+    unused. With the other schemes every record belongs to exactly one client.
 
     Args:
         labels: The class of each record, (n,).
         clients: How many clients share the records.
-        scheme: "iid" for equal sizes (up to one) dealt uniformly, "dirichlet" for skewed labels,
-            "natural" for one user a client.
-        concentration: ω of the Dirichlet scheme: small is skewed, large is even. The other schemes
-            ignore it.
+        scheme: "iid" for equal sizes (up to one) dealt uniformly, "dirichlet" for equal sizes with
+            label shares that each client draws, "dirichlet-labels" for labels that are split by
+            shares of the clients, "natural" for one user a client.
+        concentration: ω of the two Dirichlet schemes: small is skewed, large is even. The other
+            schemes ignore it.
         seed: The run's seed; the same seed deals the same way.
         users: The user behind each record, (n,); only "natural" needs it.
 
@@ -70,7 +82,11 @@ def partition(
     if scheme == "natural":
         return _by_user(labels, users, clients, seed)
     _check_concentration(concentration)
-    return _by_label(labels, clients, concentration, seed)
+    if scheme == "dirichlet-labels":
+        return _by_label(labels, clients, concentration, seed)
+    rng, held = stream(seed, "partition", "dirichlet-clients"), _equal(len(labels), clients)
+    parts = _by_client(labels, np.arange(len(labels)), held, concentration, rng)
+    return tuple(np.sort(part) for part in parts)
 
 
 def deal(
@@ -88,10 +104,10 @@ def deal(
 
     Args:
         labels: The class of each record there is, also outside the pool.
-        pool: Indices of the records to deal.
+        pool: Indices of the records to deal. The prior of "dirichlet" is that of all labels.
         clients: How many clients share them.
-        scheme: "iid" or "dirichlet".
-        concentration: ω of the Dirichlet scheme.
+        scheme: "iid", "dirichlet" or "dirichlet-labels".
+        concentration: ω of the Dirichlet schemes.
         rng: Where the cards are shuffled.
 
     Raises:
@@ -100,6 +116,8 @@ def deal(
     _check_pool(len(pool), clients, scheme, concentration)
     if scheme == "iid":
         return _split(pool[rng.permutation(len(pool))], _equal(len(pool), clients))
+    if scheme == "dirichlet":
+        return _by_client(labels, pool, _equal(len(pool), clients), concentration, rng)
     inside = labels[pool]
     for _ in range(ATTEMPTS):
         owner = _owners(inside, clients, concentration, rng)
@@ -119,16 +137,18 @@ def draw(
 ) -> Indices:
     """Return the records of one client that draws by itself, with the law it has in a deal.
 
-    "iid" takes a uniform subset of len(pool) / clients records. "dirichlet" takes of each label a
-    share that is Beta(ω, (clients - 1) ω), the law of one entry of Dirichlet(ω), rounded as for
-    the first client of a deal; a client that would stay empty draws again.
+    "iid" takes a uniform subset of len(pool) / clients records. "dirichlet" takes as many, with
+    the law of the client that draws first in a deal: no class has run out yet.
+    "dirichlet-labels" takes of each label a share that is Beta(ω, (clients - 1) ω), the law of one
+    entry of Dirichlet(ω), rounded as for the first client of a deal; a client that would stay
+    empty draws again.
 
     Args:
         labels: The class of each record there is, also outside the pool.
         pool: Indices of the records to draw from.
         clients: One of how many shares to take.
-        scheme: "iid" or "dirichlet".
-        concentration: ω of the Dirichlet scheme.
+        scheme: "iid", "dirichlet" or "dirichlet-labels".
+        concentration: ω of the Dirichlet schemes.
         rng: Source of all randomness.
 
     Raises:
@@ -137,9 +157,18 @@ def draw(
     _check_pool(len(pool), clients, scheme, concentration)
     if scheme == "iid":
         return rng.choice(pool, round(len(pool) / clients), replace=False, shuffle=False)
+    inside = labels[pool]
+    if scheme == "dirichlet":
+        prior, left = _prior(labels), np.bincount(inside, minlength=int(labels.max()) + 1)
+        counts = _hand(round(len(pool) / clients), left, concentration * prior, rng)
+        return np.concatenate(
+            [
+                rng.choice(pool[inside == label], counts[label], replace=False, shuffle=False)
+                for label in np.flatnonzero(counts)
+            ]
+        )
     if clients == 1:  # Beta(ω, 0) is the point 1
         return pool
-    inside = labels[pool]
     for _ in range(ATTEMPTS):
         taken = []
         for label in np.unique(inside):
@@ -153,11 +182,11 @@ def draw(
 
 
 def _check_pool(records: int, clients: int, scheme: str, concentration: float) -> None:
-    if scheme not in ("iid", "dirichlet"):
-        raise unknown_name("partition", scheme, ("iid", "dirichlet"))
+    if scheme not in _SHARED:
+        raise unknown_name("partition", scheme, _SHARED)
     if not 1 <= clients <= records:
         raise out_of_range("clients", f"between 1 and the records to share ({records})", clients)
-    if scheme == "dirichlet":
+    if scheme != "iid":
         _check_concentration(concentration)
 
 
@@ -195,6 +224,68 @@ def _by_user(
     return tuple(parts[user] for user in np.sort(drawn))
 
 
+def _by_client(
+    labels: NDArray[np.int64],
+    pool: Indices,
+    held: list[int],
+    concentration: float,
+    rng: np.random.Generator,
+) -> list[Indices]:
+    """Return the records of clients of these sizes, which draw one after the other."""
+    prior = _prior(labels)
+    mixed = pool[rng.permutation(len(pool))]
+    stacks = mixed[np.argsort(labels[mixed], kind="stable")]  # one label after the other
+    left = np.bincount(labels[pool], minlength=len(prior))
+    ends = np.cumsum(left)
+    starts = ends - left
+    parts: list[Indices] = [stacks[:0]] * len(held)
+    for client in rng.permutation(len(held)):
+        counts = _hand(held[client], left, concentration * prior, rng)
+        taken = [stacks[starts[k] : starts[k] + counts[k]] for k in np.flatnonzero(counts)]
+        parts[client] = np.concatenate(taken)
+        starts, left = starts + counts, left - counts
+    return parts
+
+
+def _prior(labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the share of each label among all records, (labels,)."""
+    return np.asarray(np.bincount(labels) / len(labels))
+
+
+def _hand(
+    size: int, left: Indices, weights: NDArray[np.float64], rng: np.random.Generator
+) -> Indices:
+    """Return how many records of each label a client takes, (labels,), `size` in all.
+
+    Args:
+        size: Records of the client, at most as many as are left.
+        left: Records of each label that are left.
+        weights: Parameters of the Dirichlet distribution of the client's shares.
+        rng: Draws the shares and rounds them.
+    """
+    # A gamma variable with parameter a is one with a + 1 times U^(1/a): in logarithms the smallest
+    # parameters do not underflow. Labels without any record have a share of 0.
+    known = weights > 0
+    safe = np.maximum(weights, 1e-300)
+    logs = np.log(rng.standard_gamma(safe + 1)) - rng.standard_exponential(safe.size) / safe
+    taken = np.zeros_like(left)
+    while (missing := size - int(taken.sum())) > 0:
+        # Each pass completes the hand or exhausts a label, whose share goes to the others.
+        is_open = known & (left > taken)
+        shares = np.exp(np.where(is_open, logs - logs[is_open].max(), -np.inf))
+        wanted = _rounded(missing, shares / shares.sum(), rng)
+        taken = taken + np.minimum(wanted, left - taken)
+    return taken
+
+
+def _rounded(size: int, shares: NDArray[np.float64], rng: np.random.Generator) -> Indices:
+    """Return whole numbers with the sum `size` and the means size · shares, each within 1 of it."""
+    # Systematic sampling: one uniform number for all. Sums that are whole stay whole.
+    edges = np.minimum(np.floor(np.round(np.cumsum(size * shares), 9) + rng.random()), size)
+    edges[-1] = size
+    return np.asarray(np.diff(edges, prepend=0), dtype=np.int64)
+
+
 def _by_label(
     labels: NDArray[np.int64], clients: int, concentration: float, seed: int
 ) -> tuple[Indices, ...]:
@@ -215,7 +306,7 @@ def _empty(fewest: int, clients: int, concentration: float, records: int) -> Con
     return ConfigError(
         f"partition: at least {fewest} of {clients} clients would get no record in each of "
         f"{ATTEMPTS} Dirichlet({concentration:g}) splits of {records} records; use fewer "
-        "clients, a larger dirichlet, more data, or the partition iid"
+        "clients, a larger dirichlet, more data, or the partition iid or dirichlet"
     )
 
 

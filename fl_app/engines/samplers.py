@@ -76,7 +76,8 @@ def _source(task: Task, config: TaskConfig, game: Game) -> Source:
     if game == "rerun":
         return Kept(tuple(part.numpy() for part in task.parts))
     if config.partition == "natural":
-        allowed = f"iid or dirichlet for --lrt-game {game}: the records of a person are given"
+        schemes = "iid, dirichlet or dirichlet-labels"
+        allowed = f"{schemes} for --lrt-game {game}: the records of a person are given"
         raise out_of_range("partition", allowed, config.partition)
     scheme = _Scheme(task.dataset.train_y, config.partition, config.dirichlet)
     pool = np.arange(len(task.dataset.train_y))

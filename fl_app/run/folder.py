@@ -104,10 +104,10 @@ class RunFolder:
         wanted = {"server_round", "model", "strategy", "audit", "config"}
         if not isinstance(state, dict) or not wanted <= set(state):
             raise ConfigError(f"resume needs a checkpoint of a run, but {self.checkpoint} is none")
+        # A setting that is newer than the checkpoint had its default.
+        began = {**Config().to_mapping(), **state["config"]}
         ours = self.config.to_mapping()
-        changed = [
-            k for k, v in ours.items() if k not in MAY_CHANGE and state["config"].get(k) != v
-        ]
+        changed = [k for k, v in ours.items() if k not in MAY_CHANGE and began[k] != v]
         if changed:
             raise ConfigError(
                 f"resume needs the settings that the run began with, but {self.path}/config.toml "

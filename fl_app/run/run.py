@@ -14,11 +14,12 @@ from threadpoolctl import threadpool_limits
 
 from leakmeter.auditors import Audited, Finding, Limitation, RunWarning
 from leakmeter.auditors.auditor import DamagedError
-from leakmeter.auditors.hook.chain import chain
+from leakmeter.auditors.hook.chain import chain, wrappers
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.meaning import STAMP
 from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.run.budget import charge, statement
 from leakmeter.fl_app.run.folder import RunFolder
@@ -31,6 +32,10 @@ from leakmeter.strategies.state import check_resumable, restore_strategy, strate
 _OPEN = (
     "Secure aggregation is off: the server sees every update itself. This audit measures what sums "
     "and models reveal."
+)
+_CLIPS = (
+    "The server clips the mean update after it has seen it: audits of sums judge the sum before "
+    "clipping. Only outsiders see the clipped mean. Clipping the mean guarantees nothing by itself."
 )
 
 _NO_THEOREM = (
@@ -121,13 +126,14 @@ def _audited(
         strategy,
         build.auditors(config, task.dim, progress.audit),
         out=folder.path,
-        config=config.to_mapping(),
+        config={**STAMP, **config.to_mapping()},
         rounds_done=_rounds_done(kept),
         on_round=keep,
         sends="models",
     )
     audited.logs_verdict = False  # the summary prints it
-    audited.add_limitations(*_open_updates(strategy), *_no_theorem(config))
+    limitations = (_open_updates(strategy), _clipped_mean(strategy), _no_theorem(config))
+    audited.add_limitations(*(one for some in limitations for one in some))
     if kept is not None:
         audited.restore(kept["audit"])
     return audited
@@ -145,6 +151,13 @@ def _no_theorem(config: Config) -> tuple[Limitation, ...]:
     if config.noise != "wfna" or (steps := record_rule(config).steps) == 1:
         return ()
     return (Limitation("accountant", _NO_THEOREM.format(config.algorithm, steps)),)
+
+
+def _clipped_mean(strategy: Strategy) -> tuple[Limitation, ...]:
+    """Return who sees the mean before it is clipped, where the server clips it."""
+    if not any(wrapper.clips_mean for wrapper in wrappers(strategy)):
+        return ()
+    return (Limitation("server", _CLIPS),)
 
 
 def _rounds_done(kept: Mapping[str, Any] | None) -> int:

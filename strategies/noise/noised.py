@@ -63,6 +63,9 @@ class Noised(Wrapper):
             first round, which must then not be random.
         delta: The delta of the guarantees.
         seed: Names the server's noise in a simulation; None takes the operating system's source.
+        clip_mean: Largest L2 norm of the mean before the server's noise; None for any. The sum is
+            projected on a ball of fixed radius, which moves no two sums apart: the guarantees are
+            those without it.
 
     Example:
         inner = Noised(FedAvg(), noise=Central(1.0), clipping=FixedClip(0.5), expected_clients=50)
@@ -78,8 +81,11 @@ class Noised(Wrapper):
         expected_clients: float | None = None,
         delta: float = 1e-5,
         seed: int | None = None,
+        clip_mean: float | None = None,
     ) -> None:
         super().__init__(strategy)
+        if clip_mean is not None and not 0 < clip_mean < math.inf:
+            raise ValueError(f"clip_mean must be None or in (0, inf), got {clip_mean}")
         if expected_clients is not None and not 0 < expected_clients < math.inf:
             raise ValueError(f"expected_clients must be in (0, inf), got {expected_clients}")
         if not 0 < delta < 1:
@@ -91,6 +97,7 @@ class Noised(Wrapper):
         self._expected = expected_clients
         self._seed = seed
         self._delta = delta
+        self._clip_mean, self.clips_mean = clip_mean, clip_mean is not None
         self._clip_norm = clipping.norm if isinstance(clipping, FixedClip) else clipping.initial
         self._weight_key = weight_key(strategy)
         self._spending = Spending(noise)
@@ -202,6 +209,10 @@ class Noised(Wrapper):
         outcomes = _outcomes(good) if self.gets_sums else []
         step = max((outcome.step for outcome in outcomes), default=0.0)
         total, bits = self._sum(good, start, is_masked=self.gets_sums)
+        if self._clip_mean is not None and np.isfinite(total).all():
+            # By the public number: a radius that grew with those who answered would add to the
+            # sensitivity.
+            total = clip(total, self._clip_mean * self._expected)
         noise = gaussian(total.size, self._server_std(), self._rng("server-noise", server_round))
         noised = (total + noise) / self._expected
         self._account(good, step, min((o.colluders for o in outcomes), default=None))

@@ -126,8 +126,11 @@ def test_clients_draw_shares_of_the_size_that_the_game_gives_them() -> None:
 
 
 def test_nothing_limits_an_update_where_more_than_records_is_random(tiny_config: Config) -> None:
-    skewed = replace(tiny_config, partition="dirichlet", dirichlet=5.0, lrt_game="independent")
+    skewed = replace(tiny_config, partition="dirichlet-labels", dirichlet=5.0)
+    skewed = replace(skewed, lrt_game="independent")
     assert limit_of(skewed) is None
+    of_equal_size = replace(skewed, partition="dirichlet")
+    assert limit_of(of_equal_size) == limit_of(replace(of_equal_size, partition="iid"))
     assert limit_of(replace(skewed, lrt_game="rerun")) is not None
     clipped = replace(tiny_config, clip_norm=1.0, noise="central")
     assert limit_of(clipped) is not None

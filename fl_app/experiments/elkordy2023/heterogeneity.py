@@ -130,7 +130,7 @@ def _comparisons(
 def _skewed(setting: Setting, concentration: float) -> Setting:
     if math.isinf(concentration):
         return setting
-    return replace(setting, partition="dirichlet", dirichlet=concentration)
+    return replace(setting, partition="dirichlet-labels", dirichlet=concentration)
 
 
 def _figures(setting: Setting, found: dict[str, Any]) -> tuple[str, ...]:

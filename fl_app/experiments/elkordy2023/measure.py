@@ -53,7 +53,7 @@ class Setting:
         epochs: Local passes; FedSGD takes one step.
         lr: Step length.
         mu: How strongly FedProx holds a client near the model sent.
-        partition: "iid", "dirichlet", or "natural" for a person's records each.
+        partition: "iid", "dirichlet-labels", or "natural" for a person's records each.
         dirichlet: Concentration of the second.
         game: What is drawn anew; see `auditors.sampler.Game`.
         draws: Joint draws of the clients.
@@ -69,7 +69,7 @@ class Setting:
     epochs: int = 1
     lr: float = 0.1
     mu: float = 0.1
-    partition: Literal["iid", "dirichlet", "natural"] = "iid"
+    partition: Literal["iid", "dirichlet-labels", "natural"] = "iid"
     dirichlet: float = 1.0
     game: Game = "independent"
     draws: int = 180
@@ -93,7 +93,8 @@ class Setting:
     @property
     def key(self) -> str:
         """Names the draws: settings of one experiment that differ in what is drawn."""
-        kinds = {"iid": "", "dirichlet": f"-dirichlet{self.dirichlet:g}", "natural": "-natural"}
+        skewed = f"-dirichlet{self.dirichlet:g}"
+        kinds = {"iid": "", "dirichlet-labels": skewed, "natural": "-natural"}
         own = f"{self.algorithm}-B{self.batch_size}-E{self.epochs}"
         net = "" if self.model == "linear" else f"-{self.model}"
         return f"{self.dataset}{net}{kinds[self.partition]}-{own}-{self.game}"

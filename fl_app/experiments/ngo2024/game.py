@@ -39,7 +39,7 @@ class Setting:
 
     Attributes:
         dataset: Data set of the run.
-        partition: "iid" or "dirichlet" with a concentration of 1.
+        partition: "iid" or "dirichlet-labels" with a concentration of 1.
         models: Initial models.
         clients: Clients that share the data.
         sums: Clients in the sum, the target among them.
@@ -52,7 +52,7 @@ class Setting:
     """
 
     dataset: str
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: Literal["iid", "dirichlet-labels"] = "iid"
     models: int = 10
     clients: int = 100
     sums: tuple[int, ...] = (60, 70, 90)

@@ -38,7 +38,9 @@ _SCALES: dict[Variant, dict[str, Setting]] = {
         ),
     },
     "mnist": _MNIST,
-    "mnist-skewed": {scale: replace(even, partition="dirichlet") for scale, even in _MNIST.items()},
+    "mnist-skewed": {
+        scale: replace(even, partition="dirichlet-labels") for scale, even in _MNIST.items()
+    },
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.meaning import in_todays_words
 from leakmeter.fl_app.report.markup import Markup, joined, tag
 from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
 
@@ -26,7 +27,7 @@ def _command(run: Run) -> str | None:
         return None
     noted = {name: value for name, value in run.settings.items() if name != REPLAY_OF}
     try:
-        settings = Config.from_mapping(noted).to_mapping()
+        settings = Config.from_mapping(in_todays_words(noted)).to_mapping()
     except ConfigError:  # of another release
         return None
     words = ["python", "run_sim.py"]

@@ -78,13 +78,16 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--algorithm", "sgd"], "algorithm must be one of fedavg, fedsgd, fedprox, gd, got 'sgd'"),
         (
             ["--partition", "shards"],
-            "partition must be one of iid, dirichlet, natural, got 'shards'",
+            "partition must be one of iid, dirichlet, dirichlet-labels, natural, got 'shards'",
         ),
         (
             ["--partition", "natural"],
             "partition natural needs the person behind each record of synthetic",
         ),
-        (["--server", "adam"], "server must be one of fedavg, fedavgm, got 'adam'"),
+        (
+            ["--server", "adam"],
+            "server must be one of fedavg, fedavgm, fedadam, fedyogi, got 'adam'",
+        ),
         (
             ["--auditors", "one-shot,mi"],
             "auditors must be one of one-shot, likelihood-ratio, mutual-information, ",
@@ -107,7 +110,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             "clients must be between 1 and the number of training records (120), got 121",
         ),
         (
-            ["--partition", "dirichlet", "--dirichlet", "0.001", "--clients", "12"],
+            ["--partition", "dirichlet-labels", "--dirichlet", "0.001", "--clients", "12"],
             "of 12 clients would get no record in each of 20 Dirichlet(0.001) splits of 120",
         ),
         (
@@ -479,8 +482,10 @@ def test_an_unaudited_run_has_rounds_and_no_findings(
     [
         ["--algorithm", "fedsgd", "--batch-size", "0"],
         ["--model", "mlp"],
-        ["--partition", "dirichlet", "--dirichlet", "5"],
+        ["--partition", "dirichlet", "--dirichlet", "0.1"],
+        ["--partition", "dirichlet-labels", "--dirichlet", "5"],
         ["--server", "fedavgm", "--server-momentum", "0.5"],
+        ["--server", "fedadam", "--server-beta1", "0.5", "--server-tau", "0.01"],
         ["--dataset", "digits"],
         ["--canaries", "2", "--canary-repetitions", "2"],
     ],

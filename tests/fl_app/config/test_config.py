@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
+from leakmeter.fl_app.config.meaning import STAMP
 from leakmeter.fl_app.config.names import ALGORITHMS, DATASETS, MODELS, PARTITIONS, SERVERS
 from leakmeter.fl_app.config.task_config import TaskConfig
 from tests.helpers.project import ROOT
@@ -69,7 +70,7 @@ def test_a_toml_file_gives_back_the_configuration(tmp_path: Path) -> None:
 
 
 def test_toml_holds_every_setting() -> None:
-    assert tomllib.loads(Config().to_toml()) == SETTINGS
+    assert tomllib.loads(Config().to_toml()) == {**STAMP, **SETTINGS}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_toml_holds_every_setting() -> None:
     [
         ("dataset", "digits, adult, mnist, fashion-mnist, emnist-digits, cifar10, synthetic"),
         ("model", "linear, slp, mlp, cnn"),
-        ("partition", "iid, dirichlet, natural"),
+        ("partition", "iid, dirichlet, dirichlet-labels, natural"),
         ("algorithm", "fedavg, fedsgd"),
         ("server", "fedavg, fedavgm"),
         ("engine", "inline, ray"),
@@ -105,7 +106,8 @@ def test_an_unknown_name_lists_the_known_ones(name: str, known: str) -> None:
         ("clients", 0, "clients must be at least 1, got 0"),
         ("sample", -1, "sample must be at least 1, got -1"),
         ("rounds", 0, "rounds must be at least 1, got 0"),
-        ("server-lr", 0.0, "server-lr must be above 0, got 0.0"),
+        ("server-lr", -0.1, "server-lr must be at least 0, got -0.1"),
+        ("confidence", 1.0, "confidence must be at least 0.5 and below 1, got 1.0"),
         ("server-momentum", 1.0, "server-momentum must be at least 0 and below 1, got 1.0"),
         ("server-momentum", -0.1, "server-momentum must be at least 0 and below 1, got -0.1"),
         ("epochs", 0, "epochs must be at least 1, got 0"),

@@ -46,20 +46,23 @@ def test_reruns_use_the_runs_own_partition(tiny_config: Config) -> None:
 
 
 @pytest.mark.parametrize("game", ["partition", "independent"])
-@pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "dirichlet-labels"])
 def test_data_are_drawn_anew_by_the_runs_own_scheme(tiny_config, game, scheme) -> None:
     of = made(replace(tiny_config, partition=scheme, dirichlet=5.0), game)
     assert (of.game, of.scale) == (game, 20.0)
     sizes = [len(of.held(2, ("any",), [draw])) for draw in range(50)]
     assert np.mean(sizes) == pytest.approx(20, abs=3)
-    assert (len(set(sizes)) == 1) == (scheme == "iid")
+    assert (len(set(sizes)) == 1) == (scheme != "dirichlet-labels")
+    labels = load_task(tiny_config).dataset.train_y
+    held = {tuple(np.bincount(labels[of.held(2, ("any",), [draw])])) for draw in range(20)}
+    assert len(held) > 10  # the label shares are drawn again too
 
 
 def test_persons_cannot_be_dealt_anew(tiny_config: Config) -> None:
     config = replace(tiny_config, partition="natural")
     task = load_task(tiny_config)
     rule = update_rule(config)
-    with pytest.raises(ConfigError, match="must be iid or dirichlet for --lrt-game partition"):
+    with pytest.raises(ConfigError, match="or dirichlet-labels for --lrt-game partition"):
         sampler_for(task, config.task, rule, "partition")
     assert sampler_for(task, config.task, rule, "rerun").game == "rerun"
 

@@ -81,20 +81,21 @@ def test_little_noise_is_seen_through(tiny: list[str], tmp_path: Path) -> None:
 
 
 def test_skewed_labels_and_unequal_clients_are_audited(tiny: list[str], tmp_path: Path) -> None:
-    found = findings(tiny, tmp_path / "run", "--partition", "dirichlet", "--lrt-target", "2")
+    found = findings(tiny, tmp_path / "run", "--partition", "dirichlet-labels", "--lrt-target", "2")
     assert of(found, "epsilon", "lower_bound")["facts"]["target"] == 2
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--partition", "dirichlet", "--lrt-game", "rerun"],
+        ["--partition", "dirichlet-labels", "--lrt-game", "rerun"],
+        ["--partition", "dirichlet-labels"],
         ["--partition", "dirichlet"],
         ["--lrt-game", "partition"],
         ["--noise", "central", "--clip-norm", "0.1", "--noise-multiplier", "0.05"],
         ["--auditors", "likelihood-ratio,one-shot", "--sample", "7", "--canary-seats", "3"],
     ],
-    ids=["unequal weights", "unequal data", "one deal", "clipped", "canaries"],
+    ids=["unequal weights", "unequal data", "own shares", "one deal", "clipped", "canaries"],
 )
 def test_guesses_about_released_sums_are_as_often_right_as_they_say(
     arguments: list[str], tiny: list[str], tmp_path: Path

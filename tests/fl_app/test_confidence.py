@@ -1,0 +1,45 @@
+"""--confidence reaches every lower bound, and every sentence about one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from leakmeter.auditors.likelihood_ratio.findings import Judge
+from leakmeter.fl_app import build
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config
+
+
+def test_a_lower_bound_has_the_confidence_that_was_asked_for(
+    tmp_path: Path, tiny: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--auditors", "one-shot,likelihood-ratio", "--confidence", "0.8", "--rounds", "2"]
+    assert main([*tiny, *more, "--out", str(tmp_path / "run")]) == 0
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    lines = (tmp_path / "run/rounds.jsonl").read_text().splitlines()
+    found = [*report["findings"], *(f for one in lines for f in json.loads(one)["findings"])]
+    bounds = [f for f in found if f["kind"] == "lower_bound"]
+    assert {f["auditor"] for f in bounds} == {"one-shot", "likelihood-ratio"}
+    assert {f["confidence"] for f in bounds} == {0.8}
+    page = (tmp_path / "run/report.html").read_text()
+    for text in (capsys.readouterr().out, page):
+        assert "95 % confidence" not in text
+    assert "80 % confidence" in page
+
+
+def test_a_smaller_confidence_shows_more(tiny_config: Config) -> None:
+    config = replace(tiny_config, confidence=0.9, noise="none")
+    for auditor in build.auditors(replace(config, auditors="one-shot,likelihood-ratio"), 210):
+        assert auditor.confidence == 0.9
+
+
+def test_the_rule_of_three_is_one_of_its_confidence() -> None:
+    for confidence, times in ((0.95, 3.0), (0.99, 4.7), (0.5, 0.7)):
+        judge = Judge("x", "server", 1e-5, 0, confidence)
+        facts = judge.constant(100, is_rounded=False).facts
+        assert facts["largest chance"] == pytest.approx(times / 100)
+        assert (1 - times / 100) ** 100 <= 1 - confidence
