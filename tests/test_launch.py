@@ -125,6 +125,58 @@ def test_flowers_launch_loses_the_same_clients_and_finds_the_same_noise(
     assert any(name.startswith("dropouts in stage") for name in hidden["facts"])
 
 
+FEDSGD: dict[str, Setting] = {
+    "dataset": "synthetic",
+    "synthetic-examples": 200,
+    "model": "linear",
+    "clients": 12,
+    "sample": 8,
+    "rounds": 2,
+    "algorithm": "fedsgd",
+}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "auditors": "likelihood-ratio,mutual-information,mine,recorder",
+            "server": "fedyogi",
+            "partition": "dirichlet",
+            "clip-aggregate": 1.0,
+            "confidence": 0.9,
+            "lrt-every": -1,
+            "lrt-models": 2,
+            "mi-case": "independent",
+            "mi-c0": 0.1,
+            "mi-over-rounds": 40,
+            "mine-every": 0,
+        },
+        {
+            "auditors": "record-likelihood-ratio,one-shot",
+            "canary-seats": 2,
+            "server": "fedadam",
+            "noise": "record-isotropic",
+            "wfna-floor": 0.01,
+            "clip-norm": 1.0,
+        },
+    ],
+    ids=["sums", "records"],
+)
+def test_flowers_launch_takes_every_other_setting(
+    flower: dict[str, str], tmp_path: Path, settings: dict[str, Setting]
+) -> None:
+    settings, inline, out = {**FEDSGD, **settings}, tmp_path / "inline", tmp_path / "run"
+    done = run(sys.executable, "run_sim.py", *arguments(settings), "--out", inline)
+    assert done.returncode == 0, done.stderr
+    printed, status = flwr_run(flower, {**settings, "out": str(out)})
+    assert status == "finished:completed", printed
+    launched = report(out)
+    assert launched["failures"] == []
+    assert set(str(settings["auditors"]).split(",")) <= auditors(launched)
+    assert launched["findings"] == report(inline)["findings"]
+
+
 def test_a_mistake_fails_flowers_launch_and_says_why(
     flower: dict[str, str], tmp_path: Path
 ) -> None:
