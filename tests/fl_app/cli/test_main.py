@@ -345,7 +345,8 @@ def test_help_explains_every_setting_and_its_default(
     text = " ".join(help_text(capsys).split())
     for spec in fields(Config):
         named = spec.default != "" and spec.default is not False
-        default = f" (default: {spec.default})" if named else ""
+        shown = f"{spec.default:g}" if isinstance(spec.default, float) else spec.default
+        default = f" (default: {shown})" if named else ""
         assert f" {spec.metadata['help']}{default}" in text
         choices = "|".join(spec.metadata["choices"])
         assert f" --{kebab(spec.name)}{' ' * bool(choices)}{choices}" in text
