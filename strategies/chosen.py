@@ -112,8 +112,10 @@ class Chosen(Wrapper):
         return self._inner_aggregate_evaluate(server_round, self._ordered(replies))
 
     def _ordered(self, replies: Iterable[Message]) -> list[Message]:
+        """Return the replies in the order of clients; one that was delivered twice counts once."""
         last = len(self._client_of)  # errors that come from the SuperLink
-        return sorted(replies, key=lambda m: self._client_of.get(m.metadata.src_node_id, last))
+        once = wire.distinct(replies)
+        return sorted(once, key=lambda m: self._client_of.get(m.metadata.src_node_id, last))
 
     def _check_enough(self, size: int) -> None:
         """Raise where Flower would wait for ever for more nodes than it is shown."""
