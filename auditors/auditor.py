@@ -66,7 +66,7 @@ class RoundFacts:
         coordinates: Coordinates in the secure sum, over all clients: what `saturated` is out of.
         asked: Clients that were asked to take part; None where the train messages show it.
         abandoned: Why the round gave no aggregate, if it did not.
-        rejected: Whether the sum was opened, and so released to the server, before it was rejected.
+        rejected: True if the sum was opened, and so shown to the server, before it was rejected.
     """
 
     aggregate: Vector | None = None
@@ -82,13 +82,11 @@ class RoundFacts:
     coordinates: int | None = None
     asked: int | None = None
     abandoned: str | None = None
-    rejected: bool = False
+    rejected: bool | None = None
 
     def over(self, other: RoundFacts) -> RoundFacts:
         """Return these facts, and those of `other` where these say nothing: None, or no clients."""
         said = {name: value for name, value in vars(self).items() if value is not None}
-        if not self.rejected:
-            del said["rejected"]
         if not self.num_clients:
             del said["num_clients"], said["total_weight"]
         return replace(other, **said)

@@ -57,7 +57,7 @@ class Health:
         arrived = len(view.replies) if is_abandoned else facts.num_clients
         asked = asked if facts.asked is None else facts.asked
         self._add("abandoned-rounds", int(is_abandoned), 1)
-        self._add("rejected-sums", int(facts.rejected), 1)
+        self._add("rejected-sums", int(facts.rejected is True), 1)
         self._add("dropouts", max(asked - arrived - refused, 0), asked)
         self._add("non-finite-updates", refused + diverged, arrived + refused)
         if facts.saturated is not None and facts.coordinates is not None:

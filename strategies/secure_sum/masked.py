@@ -388,7 +388,7 @@ class Masked(Wrapper):
         done = "opened, rejected and charged" if rejected else "abandoned"
         _log.warning("secure sum %s, the model stays as it is: %s", done, reason)
         self._tally = self._tally.with_abandoned()
-        self._facts = RoundFacts(abandoned=reason, rejected=rejected)
+        self._facts = RoundFacts(abandoned=reason, rejected=rejected or None)
 
 
 def _complaint(exchange: Exchange) -> str:
