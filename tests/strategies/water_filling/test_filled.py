@@ -281,7 +281,7 @@ def test_without_a_secure_sum_it_refuses() -> None:
 
 def test_a_client_without_the_mod_is_noticed_by_its_weight() -> None:
     outer = masked(make(), max_weight=8.0)
-    run(outer, clients=grid(mods=[MODS[0]]))
+    outer.start(grid(mods=[MODS[0]]), ArrayRecord(new_model().state_dict()), num_rounds=1)
     assert "with water filling fill_mod" in (outer.facts().abandoned or "")
 
 
