@@ -201,7 +201,7 @@ def test_in_a_deployment_one_client_cannot_end_the_run_by_its_number(
             self, messages: Iterable[Message], *, timeout: float | None = None
         ) -> Iterable[Message]:
             replies = list(self.grid.send_and_receive(messages))
-            if wire.IDENTITY not in replies[0].content:
+            if not replies or wire.IDENTITY not in replies[0].content:
                 return replies
             if claim is None:
                 return replies[1:]
