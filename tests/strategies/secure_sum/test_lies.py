@@ -20,6 +20,8 @@ from leakmeter.clients.secure_sum.participant import BOX_BYTES
 from leakmeter.clients.secure_sum.wire import put_by_number
 from leakmeter.strategies import Central, Chosen, Distributed, FixedClip, FixedSize, Masked, Noised
 from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.secure_sum.topology import Topology
+from tests.helpers.project import ROOT
 from tests.strategies.noise import test_noised as noisy
 from tests.strategies.secure_sum.test_masked import (
     Federation,
@@ -357,3 +359,39 @@ def test_the_mean_of_a_float16_model_is_noised_before_it_is_rounded() -> None:
     assert noised_by is not None
     std = 0.1 * 2.0**-8 / 6
     assert 0.9 < noised_by.std() / std < 1.1
+
+
+# How many may be missing, as the documentation says.
+
+
+def table() -> list[tuple[int, int, int, int]]:
+    """Return clients, threshold and who may drop out, from the table of the documentation."""
+    text = (ROOT / "docs" / "secure-aggregation.md").read_text(encoding="utf-8")
+    rows = text.partition("| clients | threshold | may drop out before `shares`")[2].splitlines()
+    cells = [[c.split()[0] for c in row.strip("| ").split("|")] for row in rows[2:9]]
+    return [(int(c[0]), int(c[1]), int(c[2]), int(c[3])) for c in cells]
+
+
+def test_the_table_of_dropouts_is_that_of_the_plan() -> None:
+    for num, threshold, early, late in table():
+        plan = Topology(threshold=threshold).plan(num)
+        assert plan.droppable(before_shares=True) == early
+        assert plan.droppable(before_shares=False) == late
+
+
+@pytest.mark.parametrize("row", [row for row in table() if row[0] <= 10], ids=str)
+@pytest.mark.parametrize("stage", ["shares", "train"])
+def test_rounds_bear_the_dropouts_of_the_table_and_not_one_more(
+    row: tuple[int, int, int, int], stage: str
+) -> None:
+    num, threshold, early, late = row
+    most = early if stage == "shares" else late
+    for gone in (most, most + 1):
+        clients = Federation(num, faults=at(stage, range(gone)))
+        strategy = masked(clients, threshold=threshold)
+        clients.run(strategy)
+        if gone == most:
+            check_mean(strategy, clients.mean(range(gone, num)))
+        else:
+            assert strategy.facts().abandoned
+            assert not strategy.facts().rejected
