@@ -12,9 +12,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import foreigners
+from leakmeter.auditors.hook.chain import foreigners, weight_key
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.identity import identity_of
+from leakmeter.strategies.consistent import consistent
 from leakmeter.strategies.grid import PartialGrid
 from leakmeter.strategies.participation import Participation
 
@@ -108,8 +109,12 @@ class Chosen(Wrapper):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate in the order of clients: float sums depend on it."""
-        return self._inner_aggregate_train(server_round, self._ordered(replies))
+        """Aggregate in the order of clients: float sums depend on it.
+
+        One client with other arrays or metrics than the others has dropped out.
+        """
+        usable = consistent(self._ordered(replies), weight_key(self.strategy))
+        return self._inner_aggregate_train(server_round, usable)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
@@ -184,7 +184,8 @@ def test_replies_are_summed_in_the_order_of_clients_and_foreign_ones_last(
     strategy = chosen(size=6)
     setattr(strategy, f"_inner_aggregate_{step}", lambda _, replies: given.extend(replies))
     messages = list(strategy.configure_train(1, fed.arrays(), ConfigRecord(), fed.grid))
-    replies = [Message(RecordDict(), reply_to=m) for m in messages]
+    metrics = MetricRecord({"num-examples": 1})
+    replies = [Message(RecordDict({**m.content, "m": metrics}), reply_to=m) for m in messages]
     replies[0].metadata.__dict__["_src_node_id"] = 10**15  # as of an error from the SuperLink
     getattr(strategy, f"aggregate_{step}")(1, random.Random(0).sample(replies, 6))
     assert given == [*replies[1:], replies[0]]
