@@ -25,10 +25,12 @@ from tests.helpers.project import ROOT
 from tests.strategies.noise import test_noised as noisy
 from tests.strategies.secure_sum.test_masked import (
     Federation,
+    Watching,
     at,
     check_mean,
     masked,
     record,
+    with_content,
     with_order,
 )
 
@@ -164,6 +166,19 @@ def test_replies_that_are_delivered_twice_count_once() -> None:
     clients.run(Audited(strategy, [], sends="models"), grid_of=Twice)
     check_mean(strategy, clients.mean())
     assert strategy.facts().num_clients == 5
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"x": Array("uint32", (9,), "numpy.ndarray", b"torn")}], ids=["none", "torn"]
+)
+def test_arrays_that_cannot_be_read_cost_no_auditor_its_place(given: dict[str, Array]) -> None:
+    faults = at("train", {2}, with_content(arrays=ArrayRecord(given)))
+    clients = Federation(faults=faults)
+    watching = Watching()
+    audited = Audited(masked(clients), [watching], sends="models")
+    clients.run(audited, rounds=2)
+    assert [sorted(view.replies) for view in watching.views] == [[0, 1, 3, 4], [0, 1, 2, 3, 4]]
+    assert not audited.failures
 
 
 # Lies that masks hide: the sum is opened, rejected and charged.
