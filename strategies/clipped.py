@@ -11,13 +11,14 @@ then noised. Ours differs in two points:
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -26,7 +27,7 @@ from leakmeter.auditors.hook.chain import weight_key
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.noise.clipping import clip
-from leakmeter.strategies.noise.reply import with_arrays
+from leakmeter.strategies.consistent import consistent
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only
 
 
@@ -75,7 +76,7 @@ class Clipped(Wrapper):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Clip the mean update of the round."""
-        replies = list(replies)
+        replies = consistent(wire.distinct(replies), self._weight_key)
         good = [m for m in replies if m.has_content()]
         if good and self._layout is not None:
             start = self._layout.flatten(self._sent)
@@ -86,5 +87,12 @@ class Clipped(Wrapper):
             mean = total / (sum(weights) or 1.0)
             if self._norm < np.linalg.norm(mean) < math.inf:  # never where it is not finite
                 arrays = self._layout.restore(start + clip(mean, self._norm), self._sent)
-                replies = [with_arrays(m, arrays) for m in good]
+                replies = [_swapped(m, arrays) for m in good]
         return self._inner_aggregate_train(server_round, replies)
+
+
+def _swapped(message: Message, arrays: ArrayRecord) -> Message:
+    """Return a copy of a reply with other arrays; weight and metrics stay."""
+    other = copy.copy(message)
+    other.content = RecordDict({**message.content, wire.arrays_key(message.content): arrays})
+    return other

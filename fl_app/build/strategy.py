@@ -47,6 +47,7 @@ def server_strategy(config: Config) -> Strategy:
         participation(config),
         num_clients=config.clients,
         seed=cohort_seed(config),
+        needs_answers=not is_deployed(),
     )
     if config.clip_aggregate and config.noise not in _ON_THE_MEAN:
         strategy = Clipped(strategy, config.clip_aggregate)

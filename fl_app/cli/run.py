@@ -168,4 +168,4 @@ def _launch(folder: RunFolder, how_to_resume: str) -> int:
     progress.summary(outcome.findings, outcome.failures, outcome.limitations, outcome.warnings)
     has_page = leave_page(folder.path, progress.say)
     progress.say(f"report: {folder.path / 'report.json'}")
-    return 1 if outcome.failures or not has_page else 0
+    return 0 if outcome.is_complete and has_page else 1

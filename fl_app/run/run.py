@@ -20,8 +20,10 @@ from leakmeter.fl_app import build
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.meaning import STAMP
+from leakmeter.fl_app.deployment import is_deployed
 from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.run.budget import charge, statement
+from leakmeter.fl_app.run.charges import Charges
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import Task, load_task
@@ -46,12 +48,25 @@ _NO_THEOREM = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run that has ended says."""
+    """What a run that has ended says.
+
+    Attributes:
+        findings: Of its rounds and of the run.
+        failures: Which auditors were left out, and why.
+        limitations: What auditors cannot see or show here.
+        warnings: Reasons to doubt the run itself.
+    """
 
     findings: Sequence[Finding]
     failures: Sequence[str]
     limitations: Sequence[Limitation]
     warnings: Sequence[RunWarning]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all rounds were played and every auditor has looked on to the end."""
+        ended_early = any(warning.kind == "ended-early" for warning in self.warnings)
+        return not self.failures and not ended_early
 
 
 def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
@@ -72,7 +87,7 @@ def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
         progress.say(f"Warning: {one.text}")
     try:
         audited.start(
-            PatientGrid(grid),
+            PatientGrid(grid, is_simulated=not is_deployed()),
             arrays,
             num_rounds=config.rounds,
             evaluate_fn=lambda _, model: task.evaluate(model),
@@ -105,6 +120,7 @@ def _audited(
 ) -> Audited:
     """Return the strategy with its audit, which keeps a checkpoint after every round."""
     config = folder.config
+    charges = Charges(config, strategy, folder.path, _rounds_done(kept))
 
     def keep(line: RoundLine, model: ArrayRecord) -> None:
         # Before the checkpoint, so that a resume tries it again.
@@ -120,6 +136,7 @@ def _audited(
                 "audit": audited.state(),
             }
         )
+        charges.settle(line.server_round)
         progress.round(line)
 
     audited = Audited(
