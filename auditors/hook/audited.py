@@ -129,6 +129,11 @@ class Audited(Wrapper):
         """Reasons to doubt the run itself, as far as it has gone."""
         return self._observer.health.warnings(self._panel.canaries)
 
+    @property
+    def log_failure(self) -> OSError | None:
+        """Why the run log could not be written any further; None if it is complete so far."""
+        return self._lines.failure
+
     def add_limitations(self, *limitations: Limitation) -> None:
         """Note what is known beforehand to be outside this audit, for the report."""
         self._known += limitations

@@ -11,6 +11,7 @@ from typing import Any
 from leakmeter.auditors.auditor import (
     Auditor,
     Canary,
+    DamagedError,
     DivergedError,
     Project,
     RoundMessages,
@@ -23,6 +24,19 @@ _log = logging.getLogger("flwr")
 BEFORE = "before round 1"
 _MOST_LIMITATIONS = 60  # far more than a project has; one client must not fill a report
 _SILENT = "produced no findings; this is not evidence of privacy"
+
+
+def _restore(auditor: Auditor, state: Any) -> None:
+    """Give an auditor its state of an interrupted run; one that does not fit is damaged."""
+    try:
+        auditor.restore(state)
+    except DamagedError:
+        raise
+    except Exception as error:  # foreign content can make a restore raise anything
+        raise DamagedError(
+            f"the state of the auditor {auditor.name} is not one that it has written "
+            f"({type(error).__name__}: {error})"
+        ) from error
 
 
 class Panel:
@@ -87,7 +101,7 @@ class Panel:
                 self._drop(auditor, BEFORE, error)
                 continue
             if auditor.name in self._restored:
-                auditor.restore(self._restored[auditor.name])
+                _restore(auditor, self._restored[auditor.name])
 
     def consider(self, project: Project) -> None:
         """Let each auditor say what it cannot do in this project; a resumed run has said it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,11 +140,21 @@ def _launch(folder: RunFolder, how_to_resume: str) -> int:
         progress.stop()
         progress.say(f"interrupted; {how_to_resume}")
         return 130
+    except OSError as error:
+        progress.stop()
+        if (words := folder.explained(error)) is None:
+            progress.say(f"the run failed; {how_to_resume}")
+            raise
+        print(f"error: {words}; {how_to_resume}", file=sys.stderr)
+        return 1
     except BaseException:
         progress.stop()
         progress.say(f"the run failed; {how_to_resume}")
         raise
     progress.summary(outcome.findings, outcome.failures, outcome.limitations, outcome.warnings)
     has_page = leave_page(folder.path, progress.say)
+    if not (folder.path / "report.json").exists():
+        progress.say(f"no report could be written; {how_to_resume}")
+        return 1
     progress.say(f"report: {folder.path / 'report.json'}")
     return 1 if outcome.failures or not has_page else 0

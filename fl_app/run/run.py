@@ -18,7 +18,7 @@ from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.run.budget import charge, statement
+from leakmeter.fl_app.run.budget import Account, reserve
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import Task, load_task
@@ -48,13 +48,20 @@ def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
     # Flower's launches have imported numpy before us; on one thread sums have the same last bits
     # in every launch.
     threadpool_limits(limits=1)
+    with folder.locked():
+        return _run(grid, folder, progress)
+
+
+def _run(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
+    """Do the run while no other process can write to its folder."""
     config = folder.config
     task = load_task(config)
     strategy = build.server_strategy(config)
     check_resumable(strategy)
     kept = folder.load()
     arrays = _first_arrays(folder, strategy, task, kept)
-    audited = _audited(folder, strategy, task, progress, kept)
+    account = reserve(config, strategy, folder.path)
+    audited = _audited(folder, strategy, task, progress, kept, account)
     progress.begin(config, task.dim, task.sizes, _rounds_done(kept))
     try:
         audited.start(
@@ -66,8 +73,8 @@ def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
     except DamagedError as error:
         raise ConfigError(f"resume needs the files of the run: {error}") from None
     finally:  # what was released counts, however the run ends
-        if charge(config, strategy, folder.path) is not None:
-            progress.say(statement(config))
+        if account is not None:
+            progress.say(account.close(strategy))
     return Outcome(audited.findings(), audited.failures, audited.limitations, audited.warnings)
 
 
@@ -78,7 +85,15 @@ def _first_arrays(
     if kept is None:
         folder.start_over()
         return task.initial_arrays()
-    restore_strategy(strategy, kept["strategy"])
+    initial = {name: a.numpy() for name, a in task.initial_arrays().items()}
+    folder.check_form(kept["model"], initial, "the model")
+    fresh = strategy_state(strategy)
+    if len(kept["strategy"]) != len(fresh):
+        raise folder.foreign(f"there are {len(kept['strategy'])} strategies, not {len(fresh)}")
+    for state, form in zip(kept["strategy"], fresh, strict=True):
+        folder.check_form(state, form, "the strategy's state")
+    with folder.taking_up("the strategy's state"):
+        restore_strategy(strategy, kept["strategy"])
     return ArrayRecord({name: Array(a) for name, a in kept["model"].items()})
 
 
@@ -88,6 +103,7 @@ def _audited(
     task: Task,
     progress: Progress,
     kept: Mapping[str, Any] | None,
+    account: Account | None,
 ) -> Audited:
     """Return the strategy with its audit, which keeps a checkpoint after every round."""
     config = folder.config
@@ -96,7 +112,12 @@ def _audited(
         # Before the checkpoint, so that a resume tries it again.
         if line.num_clients == 0 and not (_is_excused(strategy) or _has_diverged(audited)):
             raise RuntimeError(f"no client answered in round {line.server_round}")
-        charge(config, strategy, folder.path)
+        if audited.log_failure is not None:  # a checkpoint without its line could not be resumed
+            raise audited.log_failure
+        if account is not None:
+            account.note(strategy, line.server_round)
+            if line.server_round == config.rounds:  # before the report, after which none resumes
+                account.settle(strategy)
         folder.save(
             {
                 "server_round": line.server_round,
@@ -119,8 +140,15 @@ def _audited(
     audited.logs_verdict = False  # the summary prints it
     audited.add_limitations(*_open_updates(strategy))
     if kept is not None:
-        audited.restore(kept["audit"])
+        _restore_audit(folder, audited, kept["audit"])
     return audited
+
+
+def _restore_audit(folder: RunFolder, audited: Audited, kept: dict[str, Any]) -> None:
+    """Give the audit its state back; each auditor checks its own."""
+    folder.check_form(kept, {**audited.state(), "auditors": {}}, "the audit's state")
+    with folder.taking_up("the audit's state"):
+        audited.restore(kept)
 
 
 def _open_updates(strategy: Strategy) -> tuple[Limitation, ...]:

@@ -23,8 +23,12 @@ def state(server_round: int) -> dict[str, Any]:
 
 
 def write_rounds(folder: RunFolder, *rounds: int, schema: str = SCHEMA) -> None:
-    lines = "".join(f'{{"schema": "{schema}", "server_round": {r}}}\n' for r in rounds)
-    (folder.path / "rounds.jsonl").write_text(lines)
+    (folder.path / "rounds.jsonl").write_text(
+        "".join(
+            f'{{"schema": "{schema}", "server_round": {r}, "metrics": {{}}, "findings": []}}\n'
+            for r in rounds
+        )
+    )
 
 
 @pytest.fixture
@@ -33,7 +37,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def test_a_new_folder_holds_the_whole_configuration(folder: RunFolder) -> None:
-    assert [path.name for path in folder.path.iterdir()] == ["config.toml"]
+    assert {path.name for path in folder.path.iterdir()} == {".lock", "config.toml"}
     assert RunFolder.open(folder.path) == folder
 
 
@@ -133,7 +137,7 @@ def test_other_settings_are_refused_and_named(folder: RunFolder) -> None:
 @pytest.mark.parametrize("kept", [[], {"server_round": 1}, 3])
 def test_a_checkpoint_of_something_else_is_refused(folder: RunFolder, kept: Any) -> None:
     checkpoint.save(folder.checkpoint, kept)
-    with pytest.raises(ConfigError, match=r"resume needs a checkpoint of a run"):
+    with pytest.raises(ConfigError, match=r"resume needs a checkpoint of this run"):
         folder.load()
 
 
