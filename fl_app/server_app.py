@@ -9,6 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.fl_app.config.errors import out_of_range
+from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.config.from_flower import OUT, RESUME, from_context
 from leakmeter.fl_app.deployment import check_deployed, is_deployed
 from leakmeter.fl_app.report import leave_page
@@ -51,9 +52,9 @@ def _allowed(path: str, name: str) -> Path:
 
     In a deployment whoever starts a run may be somebody else than who owns the server.
     """
-    found = Path(path).expanduser()
-    if not found.is_absolute():
+    if not Path(path).is_absolute() and not path.startswith("~"):
         raise out_of_range(name, "an absolute path under Flower's runtime", path)
+    found = expanded(name, path)
     if not is_deployed():
         return found
     # With links and ".." followed: the path must not leave the folder in the end.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from leakmeter import __version__
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import kebab, read_toml
+from leakmeter.fl_app.config.field import expanded, kebab, read_toml
 
 if TYPE_CHECKING:
     from leakmeter.fl_app.run.folder import RunFolder
@@ -121,7 +121,7 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
     config = Config.from_mapping({**settings, **given})
     paths = {"data_dir": config.data_dir, "ledger": config.ledger}
     # So that the run can be repeated and resumed from anywhere.
-    absolute = {k: str(Path(v).expanduser().absolute()) for k, v in paths.items() if v}
+    absolute = {k: str(expanded(kebab(k), v)) for k, v in paths.items() if v}
     return replace(config, **absolute)  # type: ignore[arg-type]
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 
-_MOST = 1e9  # of any number that says nothing else
+# Of a number that says nothing else: sizes must fit the memory, the rest single precision.
+_MOST_SIZE, _MOST_NUMBER = 10**9, 1e30
 _MOST_TEXT = 4096  # characters, which is also the longest path that systems take
 _MOST_FILE = 1_000_000  # bytes
 
@@ -25,7 +26,7 @@ def setting(
     high: float = math.inf,
     above: float = -math.inf,
     below: float = math.inf,
-    most: float = _MOST,
+    most: float | None = None,
     metavar: str = "",
 ) -> Any:
     """Return a field that knows its own help text and allowed values.
@@ -33,6 +34,8 @@ def setting(
     `most` is far beyond any use: it keeps a typing error from filling the memory. An error names
     it only where it is exceeded.
     """
+    if most is None:
+        most = _MOST_SIZE if type(default) is int else _MOST_NUMBER
     limits = {"low": low, "high": high, "above": above, "below": below, "most": most}
     words = {"help": help, "group": group, "choices": choices, "metavar": metavar}
     return field(default=default, metadata={**words, **limits})
@@ -59,6 +62,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config must be a TOML file, got {path}: nested too deep") from None
     except ValueError as error:  # not UTF-8, not TOML, or a number of thousands of digits
         raise ConfigError(f"config must be a TOML file, got {path}: {error}") from None
+
+
+def expanded(name: str, path: str | Path) -> Path:
+    """Return the absolute path that a user means, "~" for a home folder."""
+    try:
+        return Path(path).expanduser().absolute()
+    except (RuntimeError, OSError) as error:  # there is no such user, or no current folder
+        raise out_of_range(name, f"a path that can be found ({error})", str(path)) from None
 
 
 def kebab(name: str) -> str:

@@ -14,7 +14,7 @@ from leakmeter.auditors.file_lock import HeldError, locked
 from leakmeter.auditors.run_log import SCHEMA, other_schema, read_rounds, write_atomically
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import kebab, read_toml
+from leakmeter.fl_app.config.field import expanded, kebab, read_toml
 from leakmeter.fl_app.run import checkpoint
 
 # Settings that say where a run finds things, not what it does.
@@ -38,7 +38,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Config) -> Self:
         """Make the folder; one that is already there with anything in it is an error."""
-        path = path.expanduser().absolute()
+        path = expanded("out", path)
         folder = cls(path, config)
         try:
             if path.exists() and not path.is_dir():
@@ -58,7 +58,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open the folder of an interrupted run."""
-        path = path.expanduser().absolute()
+        path = expanded("resume", path)
         try:
             if not (path / "config.toml").is_file():
                 raise ConfigError(
