@@ -66,6 +66,7 @@ class RoundFacts:
         coordinates: Coordinates in the secure sum, over all clients: what `saturated` is out of.
         asked: Clients that were asked to take part; None where the train messages show it.
         abandoned: Why the round gave no aggregate, if it did not.
+        rejected: True if the sum was opened, and so shown to the server, before it was rejected.
     """
 
     aggregate: Vector | None = None
@@ -81,6 +82,7 @@ class RoundFacts:
     coordinates: int | None = None
     asked: int | None = None
     abandoned: str | None = None
+    rejected: bool | None = None
 
     def over(self, other: RoundFacts) -> RoundFacts:
         """Return these facts, and those of `other` where these say nothing: None, or no clients."""

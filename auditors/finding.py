@@ -57,6 +57,8 @@ WarningKind = Literal[
     "dropouts",
     "non-finite-updates",
     "few-canaries",
+    "rejected-sums",
+    "ended-early",
 ]
 
 # Seeing the first of each pair, one can compute the second: models follow from noised sums, noised

@@ -147,6 +147,16 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
         "Canaries that took part: {count} ({total} planned). Results from so few vary widely: use "
         "more canary seats (--canary-seats) or more rounds (--rounds)."
     ),
+    "rejected-sums": (
+        "{count} of {total} rounds opened a secure sum that no honest clients can have, and "
+        "rejected it. The server has seen these sums, so they are charged like any other. Some "
+        "client lies or has other settings: look for the reason in the log."
+    ),
+    "ended-early": (
+        "The run ended {count} of {total} rounds early: three secure sums in a row were opened and "
+        "rejected, and each further one would cost privacy. Masks hide whose update it was: start "
+        "again with other clients, after checking that all of them list the same mods."
+    ),
 }
 
 

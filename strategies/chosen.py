@@ -12,9 +12,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.chain import foreigners
+from leakmeter.auditors.hook.chain import foreigners, weight_key
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.identity import identity_of
+from leakmeter.strategies.consistent import consistent
 from leakmeter.strategies.grid import PartialGrid
 from leakmeter.strategies.participation import Participation
 
@@ -37,6 +38,10 @@ class Chosen(Wrapper):
         num_clients: How many nodes to wait for.
         seed: Names the cohorts, together with the round.
         patience: Seconds to wait for nodes.
+        needs_answers: Whether a node that does not say which client it is, or says what cannot be,
+            ends the run. In a simulation it is slow or set up wrongly, and another numbering would
+            change the run. In a deployment it is one bad client among others: with False the nodes
+            are numbered by their ids then.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class Chosen(Wrapper):
         num_clients: int,
         seed: int,
         patience: float = 120.0,
+        needs_answers: bool = True,
     ) -> None:
         super().__init__(strategy)
         for held in foreigners(strategy):
@@ -59,6 +65,7 @@ class Chosen(Wrapper):
         self._num_clients = num_clients
         self._seed = seed
         self._patience = patience
+        self._needs_answers = needs_answers
         self._node_of: dict[int, int] = {}
         self._client_of: dict[int, int] = {}
         self._num_chosen = 0
@@ -102,8 +109,12 @@ class Chosen(Wrapper):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate in the order of clients: float sums depend on it."""
-        return self._inner_aggregate_train(server_round, self._ordered(replies))
+        """Aggregate in the order of clients: float sums depend on it.
+
+        One client with other arrays or metrics than the others has dropped out.
+        """
+        usable = consistent(self._ordered(replies), weight_key(self.strategy))
+        return self._inner_aggregate_train(server_round, usable)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -112,8 +123,10 @@ class Chosen(Wrapper):
         return self._inner_aggregate_evaluate(server_round, self._ordered(replies))
 
     def _ordered(self, replies: Iterable[Message]) -> list[Message]:
+        """Return the replies in the order of clients; one that was delivered twice counts once."""
         last = len(self._client_of)  # errors that come from the SuperLink
-        return sorted(replies, key=lambda m: self._client_of.get(m.metadata.src_node_id, last))
+        once = wire.distinct(replies)
+        return sorted(once, key=lambda m: self._client_of.get(m.metadata.src_node_id, last))
 
     def _check_enough(self, size: int) -> None:
         """Raise where Flower would wait for ever for more nodes than it is shown."""
@@ -138,25 +151,25 @@ class Chosen(Wrapper):
             Message(RecordDict(), dst_node_id=node, message_type=wire.IDENTITY_QUERY)
             for node in sorted(nodes)
         ]
-        replies = list(grid.send_and_receive(ask, timeout=_ANSWER * self._patience))
-        if len(replies) < len(nodes):  # a slow start; to number them otherwise changes the run
+        replies = wire.distinct(grid.send_and_receive(ask, timeout=_ANSWER * self._patience))
+        if len(replies) < len(nodes) and self._needs_answers:
             raise TimeoutError(
                 f"patience: {len(replies)} of {len(nodes)} nodes have said which client they are "
                 f"within {_ANSWER * self._patience:.0f} s; give them more time"
             )
-        for reply in replies:
-            client = identity_of(reply)
-            if client is not None:
-                self._client_of[reply.metadata.src_node_id] = client
-        if len(self._client_of) < len(nodes) or len(set(self._client_of.values())) < len(nodes):
-            _log.warning(
-                "not every node told a partition-id of its own: clients are numbered by node id, "
-                "so another run with this seed may choose others"
-            )
-            self._client_of = {node: i for i, node in enumerate(sorted(nodes))}
-        self._node_of = {client: node for node, client in self._client_of.items()}
-        missing = sorted(set(range(self._num_clients)) - set(self._node_of))
-        if missing:
+        told = {r.metadata.src_node_id: c for r in replies if (c := identity_of(r)) is not None}
+        missing = sorted(set(range(self._num_clients)) - set(told.values()))
+        is_one_to_one = len(set(told.values())) == len(set(told)) == len(nodes)
+        if missing and is_one_to_one and self._needs_answers:
             raise ValueError(
                 f"partition-id must cover 0 to {self._num_clients - 1}, missing {missing[:5]}"
             )
+        if missing or not is_one_to_one:
+            _log.warning(
+                "not every node told a partition-id of its own from 0 to %d: clients are numbered "
+                "by node id, so another run with this seed may choose others",
+                self._num_clients - 1,
+            )
+            told = {node: i for i, node in enumerate(sorted(nodes))}
+        self._client_of = told
+        self._node_of = {client: node for node, client in told.items()}

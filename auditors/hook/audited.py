@@ -174,6 +174,8 @@ class Audited(Wrapper):
             **more,
         )
         self._flush()
+        if any(wrapper.ended for wrapper in wrappers(self.strategy)):
+            self._observer.health.note_end(self._offset + self._seen, num_rounds)
         with self._panel.guarded("the run has no complete report"):
             self._finish(was_seen=self._seen > 0 or left == 0)
         return result
@@ -324,14 +326,15 @@ class Audited(Wrapper):
         # A loop of its own may hand on something else than messages; that is not audited.
         messages = [reply for reply in replies if isinstance(reply, Message)]
         # Whatever happens, the strategy sees none of our records.
-        taken = {m.metadata.src_node_id: take_answer(m) for m in messages}
-        answers = {node: answer for node, answer in taken.items() if answer is not None}
+        taken = [(m.metadata.src_node_id, take_answer(m)) for m in messages]
+        # Of two replies of one node the first counts, as everywhere.
+        answers = {node: answer for node, answer in reversed(taken) if answer is not None}
         updates = None
         if opened is not None:
             with self._panel.guarded(failed):
                 # Before the inner strategy may put other arrays into the replies.
                 updates = opened.updates(messages)
-        refused = sum(map(wire.says_not_finite, messages))
+        refused = len({m.metadata.src_node_id for m in messages if wire.says_not_finite(m)})
         # A strategy with a loop of its own may take and return more than Flower's do.
         made: tuple[Any, ...] = self._inner_aggregate_train(server_round, replies, *more, **named)
         arrays, metrics, *rest = made
@@ -343,7 +346,8 @@ class Audited(Wrapper):
                     findings = self._observer.observe(opened, updates, answers, arrays, refused)
                 except LayoutError as error:
                     self._stop(f"round {server_round}", f"{remarks.CHANGED}: {error}")
-        answered = sum(m.has_content() for m in messages) if updates is None else len(updates)
+        contents = [m for m in wire.distinct(messages) if m.has_content()]
+        answered = len(contents) if updates is None else len(updates)
         line = RoundLine(server_round, answered, scalars(metrics), tuple(findings))
         after = arrays if arrays is not None else (opened.arrays if opened else None)
         if after is not None:

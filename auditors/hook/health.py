@@ -20,6 +20,8 @@ _LEAST: Final[Mapping[WarningKind, float]] = {
     "abandoned-rounds": 0.0,
     "dropouts": 0.05,
     "clipped-updates": 0.9,
+    "rejected-sums": 0.0,
+    "ended-early": 0.0,
 }
 _ENOUGH_CANARIES: Final = 10
 # A clipped update has the clip norm up to the rounding of a float32 model.
@@ -55,6 +57,7 @@ class Health:
         arrived = len(view.replies) if is_abandoned else facts.num_clients
         asked = asked if facts.asked is None else facts.asked
         self._add("abandoned-rounds", int(is_abandoned), 1)
+        self._add("rejected-sums", int(facts.rejected is True), 1)
         self._add("dropouts", max(asked - arrived - refused, 0), asked)
         self._add("non-finite-updates", refused + diverged, arrived + refused)
         if facts.saturated is not None and facts.coordinates is not None:
@@ -63,6 +66,10 @@ class Health:
             norms = [_norm(u) for client, u in plain.items() if client not in view.instructed]
             clipped = sum(norm >= _AT_THE_NORM * facts.clip_norm for norm in norms)
             self._add("clipped-updates", clipped, len(norms))
+
+    def note_end(self, played: int, planned: int) -> None:
+        """Count the rounds of a run that has ended before its last."""
+        self._counts["ended-early"] = (planned - played, planned)
 
     def warnings(self, canaries: Collection[tuple[int, int]]) -> tuple[RunWarning, ...]:
         """Return what is worth a warning, the worst first.
@@ -94,7 +101,8 @@ class Health:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned."""
-        self._counts = {kind: (int(state[kind][0]), int(state[kind][1])) for kind in _LEAST}
+        kept = {kind: state.get(kind, (0, 0)) for kind in _LEAST}
+        self._counts = {kind: (int(count), int(total)) for kind, (count, total) in kept.items()}
 
     def _add(self, kind: WarningKind, count: int, total: int) -> None:
         before, of = self._counts[kind]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import client_of, known_facts
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.seat import Answer, Order, Sends, keyed
-from leakmeter.auditors.hook.values import is_finite
+from leakmeter.auditors.hook.values import is_finite, is_float, values
 
 _log = logging.getLogger("flwr")
 
@@ -135,14 +136,15 @@ class OpenRound:
     def updates(self, replies: Iterable[Message]) -> Updates:
         """Return the replies that hold an update; those that cannot be read are left out."""
         contents = {}
-        for reply in replies:
+        for reply in wire.distinct(replies):
             client = self.clients.get(reply.metadata.src_node_id)
             if client is None or not reply.has_content():
                 continue
             try:
-                wire.arrays(reply.content)
-            except ValueError as error:
-                _log.warning("client %d is not audited: its reply's %s", client, error)
+                _check_readable(reply.content, self.weight_key)
+            except Exception as error:  # a client may send anything
+                reason = wire.one_line(str(error))
+                _log.warning("client %d is not audited: its reply's %s", client, reason)
                 continue
             contents[client] = reply.content
         return Updates(self.layout, self.sent, contents, self.weight_key)
@@ -156,6 +158,14 @@ class OpenRound:
         if truth or self.is_noised or not updates.are_plain:
             return truth
         return updates
+
+
+def _check_readable(content: RecordDict, weight_key: str) -> None:
+    """Raise unless the arrays of a reply hold as many numbers as they say, and it has a weight."""
+    wire.weight(content, weight_key)
+    for name, array in wire.arrays(content).items():
+        if is_float(array) and (found := values(array).size) != math.prod(array.shape):
+            raise ValueError(f"array {name!r} must have shape {array.shape}, got {found} numbers")
 
 
 class ClientNumbers:
@@ -239,7 +249,7 @@ def collect_truth(
     ]
     kept = {
         clients[m.metadata.src_node_id]: m.content
-        for m in opened.grid.send_and_receive(messages, timeout=timeout)
+        for m in wire.distinct(opened.grid.send_and_receive(messages, timeout=timeout))
         if m.has_content() and m.metadata.src_node_id in clients
     }
     updates: dict[int, Vector] = {}

@@ -8,7 +8,7 @@ them under the names listed here.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
@@ -145,6 +145,29 @@ def not_finite(message: Message, what: str) -> Message:
 def says_not_finite(reply: Message) -> bool:
     """Whether a client has kept back its update because it is not finite."""
     return reply.has_error() and reply.error.code == NOT_FINITE
+
+
+def distinct(replies: Iterable[Message]) -> list[Message]:
+    """Return the replies without second ones: of each node the first that has content.
+
+    A network may deliver a reply twice, and a client may send two. Errors all stay: those of
+    expired messages have one source, the SuperLink.
+    """
+    seen: set[int] = set()
+    kept = []
+    for reply in replies:
+        if reply.has_content():
+            if reply.metadata.src_node_id in seen:
+                continue
+            seen.add(reply.metadata.src_node_id)
+        kept.append(reply)
+    return kept
+
+
+def one_line(text: str, most: int = 500) -> str:
+    """Return what a client has said as one printable line, and not a long one: logs show it."""
+    words = " ".join(text[: 2 * most].split())
+    return "".join(c for c in words if c.isprintable())[:most]
 
 
 def weight(content: RecordDict, key: str = WEIGHT) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -12,6 +13,22 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import RoundFacts
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.hook import wire
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A secure sum whose masks the server is about to ask for.
+
+    Attributes:
+        asked: Nodes that were asked to train.
+        uploaded: Those among them whose updates are in the sum.
+        outcome: How the updates were rounded, and how many clients may collude.
+    """
+
+    asked: tuple[int, ...]
+    uploaded: tuple[int, ...]
+    outcome: wire.SumOutcome
 
 
 class Wrapper(Strategy):
@@ -30,10 +47,20 @@ class Wrapper(Strategy):
             rounds: that would unmask clients.
         gets_sums: Whether replies come from a secure sum around this wrapper, which says so when
             it is made. A reply alone cannot show it: a client may write what it likes into one.
+        fixed_weight: The weight that every client must have here; None for any.
+        needs_exact_sums: Whether a secure sum hands on its mean in float64. Rounded to the model's
+            type before noise, it may move by more than the sensitivity.
+        before_release: Called when a wrapper has noted a charge, before anything can be released
+            that it is for. Whoever keeps the charges sets it, so that they survive the process.
+        ended: Why the run has ended before its last round; None if it has not.
     """
 
     hides_updates: bool = False
     gets_sums: bool = False
+    fixed_weight: float | None = None
+    needs_exact_sums: bool = False
+    before_release: Callable[[], None] | None = None
+    ended: str | None = None
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
@@ -71,6 +98,16 @@ class Wrapper(Strategy):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned."""
+
+    def opens(self, opening: Opening) -> None:
+        """Charge a secure sum that is about to be opened: it may be rejected, or cut off."""
+
+    def charges(self) -> Mapping[str, Any] | None:
+        """Return what was charged so far, the round that is open included; None if nothing is."""
+        return None
+
+    def restore_charges(self, charges: Mapping[str, Any]) -> None:
+        """Take over charges that `charges` returned, beneath that of a round that is open."""
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run the inner strategy's own loop around this wrapper's methods."""

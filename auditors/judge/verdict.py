@@ -118,7 +118,7 @@ def _distorts(warning: RunWarning) -> bool:
     match warning.kind:
         case "clipped-coordinates":
             return warning.value > _MOST_CLIPPED
-        case "abandoned-rounds":
+        case "abandoned-rounds" | "rejected-sums":
             return warning.value > _MOST_ABANDONED
         case "non-finite-updates":
             return warning.value > _MOST_NON_FINITE

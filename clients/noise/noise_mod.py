@@ -82,7 +82,10 @@ class NoiseMod:
         is_below = bounded is update
         if std > 0:
             noise = gaussian(layout.dim, std, source)
-            arrays, metrics = layout.restore(start + bounded + noise, sent), MetricRecord()
+            # In float64 up to the secure sum: on the grid of a float16 model noise may vanish.
+            exact = ["float64"] * len(layout.names)
+            arrays = layout.restore(start + bounded + noise, sent, exact)
+            metrics = MetricRecord()
         else:
             arrays, metrics = _within(norm, bounded, start, layout, sent), _metrics(reply.content)
             metrics[wire.CLIP_BIT] = float(is_below)

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
+SEAL_BYTES = _NONCE_BYTES + 16  # what `seal` adds to a text: the nonce, and AES-GCM's tag
 _PROTOCOL = b"leakmeter secure sum 1"
 
 # "share" keys encrypt and are never shared; "mask" keys can be reconstructed once a client is gone.
@@ -127,6 +128,18 @@ def agree(
         info = session.context(f"agree {purpose}", low, high) + low_key + high_key
         keys[peer] = _derive(common, info)
     return keys
+
+
+def check_order(public: bytes) -> None:
+    """Refuse a public key of low order: with it, everybody's common key is zero.
+
+    Raises:
+        ValueError: If it is one, or no key at all.
+    """
+    _check_bytes("public key", public)
+    # Any secret shows it. `exchange` refuses an outcome of zero.
+    probe = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
+    probe.exchange(X25519PublicKey.from_public_bytes(public))
 
 
 def self_mask_key(session: Session, owner: int, seed: bytes) -> bytes:

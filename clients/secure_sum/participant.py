@@ -21,6 +21,7 @@ from typing import Literal, Self
 from leakmeter.clients.secure_sum.graph import check_threshold
 from leakmeter.clients.secure_sum.keys import (
     KEY_BYTES,
+    SEAL_BYTES,
     ClientSecrets,
     Session,
     agree,
@@ -34,6 +35,7 @@ from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, split
 
 Step = Literal["announced", "shared", "opened", "uploaded", "revealed"]
 _STAGE = "shares"
+BOX_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
 
 
 class RefusedError(ValueError):

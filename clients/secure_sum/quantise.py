@@ -29,6 +29,8 @@ _SIDE_BITS = 32
 # Finer grids than this leave float64 too few fractional bits to round by (only above 40 bits).
 _MAX_LEVELS = 1 << 40
 _CHUNK = 1 << 14
+# Beyond these, products and quotients of settings leave float64: steps become 0, rooms infinite.
+_LEAST, _MOST = 1e-90, 1e90
 
 
 class HeavyError(ValueError):
@@ -89,13 +91,23 @@ class Quantiser:
                 f"{self.bits} bits, got {self.max_clients}"
             )
         for name in ("clip_range", "max_weight"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
-                raise ValueError(f"{name} must be positive and finite, got {value}")
-        if not 0 <= self.noise_std < math.inf:
-            raise ValueError(f"noise_std must be at least 0 and finite, got {self.noise_std}")
+            if not _LEAST <= (value := getattr(self, name)) <= _MOST:
+                raise ValueError(
+                    f"{name} must be positive and finite, in [{_LEAST:g}, {_MOST:g}], got {value}"
+                )
+        if self.noise_std != 0 and not _LEAST <= self.noise_std <= _MOST:
+            raise ValueError(
+                "noise_std must be at least 0 and finite: 0, or in "
+                f"[{_LEAST:g}, {_MOST:g}], got {self.noise_std}"
+            )
         for name, (low, high) in self.metrics.items():
-            if not -math.inf < low < high < math.inf:
-                raise ValueError(f"metrics[{name!r}] must be finite low < high, got {low}, {high}")
+            # A range narrower than the numbers' own grid would divide by a rounding error.
+            least = max(_LEAST, 2.0**-40 * max(abs(low), abs(high)))
+            if not (-_MOST <= low < high <= _MOST and high - low >= least):
+                raise ValueError(
+                    f"metrics[{name!r}] must be finite low < high within ±{_MOST:g}, at least "
+                    f"{least:g} apart, got {low}, {high}"
+                )
 
     @property
     def ring(self) -> Ring:

@@ -7,7 +7,7 @@ Whatever a record should not hold is refused: it comes from the other side of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
 from typing import Any, get_args
@@ -18,19 +18,28 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.clients.secure_sum.keys import ClientSecrets, KeyPair, Session
+from leakmeter.clients.secure_sum.keys import ClientSecrets, KeyPair, Session, check_order
 from leakmeter.clients.secure_sum.masking import Ring, RingVector
-from leakmeter.clients.secure_sum.participant import Participant, PublicKeys, RefusedError, Step
+from leakmeter.clients.secure_sum.participant import (
+    BOX_BYTES,
+    Participant,
+    PublicKeys,
+    RefusedError,
+    Step,
+)
 from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
 
 _UPLOAD = "masked"
 _NPY = "numpy.ndarray"  # how Flower names numpy's file format
 _BY_PEER = ("locks", "masks", "held")
+_MOST_HEADER = 2**10  # bytes before the numbers of an array; numpy writes 128
 
 
 def put_by_number(name: str, values: Mapping[int, bytes]) -> dict[str, Any]:
     """Return numbers and their bytes, which all have one length."""
-    assert len(set(map(len, values.values()))) <= 1
+    if len(sizes := set(map(len, values.values()))) > 1:
+        raise RefusedError(f"{name} must have one length, got {sorted(sizes)} bytes")
     return {"peers": list(values), name: b"".join(values.values())}
 
 
@@ -55,8 +64,36 @@ def get_numbers(record: ConfigRecord, name: str) -> list[int]:
 
 
 def get_keys(record: ConfigRecord) -> PublicKeys:
-    """Return what a client has announced."""
-    return PublicKeys.from_bytes(wire.get_bytes(record, "keys"))
+    """Return what a client has announced; keys that no peer could use are refused."""
+    keys = PublicKeys.from_bytes(wire.get_bytes(record, "keys"))
+    if keys.share == keys.mask:
+        raise RefusedError("the two public keys must differ, got one key twice")
+    for key in (keys.share, keys.mask):
+        check_order(key)
+    return keys
+
+
+def get_boxes(record: ConfigRecord, peers: Collection[int]) -> dict[int, bytes]:
+    """Return peer to the box for it; one for each peer, each as long as two sealed shares."""
+    return _exactly(record, "boxes", peers, BOX_BYTES)
+
+
+def get_shares(record: ConfigRecord, owners: Collection[int]) -> dict[int, bytes]:
+    """Return owner to the share of one of its secrets; one for each that was asked for."""
+    return _exactly(record, "shares", owners, SHARE_BYTES)
+
+
+def _exactly(
+    record: ConfigRecord, name: str, numbers: Collection[int], size: int
+) -> dict[int, bytes]:
+    given = get_by_number(record, name)
+    if set(given) != set(numbers):
+        wrong = len(set(given) ^ set(numbers))
+        raise RefusedError(f"{name} must be for the {len(numbers)} asked for, {wrong} differ")
+    if any(len(part) != size for part in given.values()):
+        length = len(next(iter(given.values())))
+        raise RefusedError(f"{name} must have {size} bytes each, got {length}")
+    return given
 
 
 def get_keys_of_peers(record: ConfigRecord) -> dict[int, PublicKeys]:
@@ -146,6 +183,11 @@ def _flat(array: Array, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
     size = len(header) + length * dtype.itemsize
     if array.stype == _NPY and len(array.data) == size and array.data.startswith(header):
         return np.frombuffer(array.data, dtype, offset=len(header))  # nothing is copied
+    if not 0 <= len(array.data) - length * dtype.itemsize <= _MOST_HEADER:
+        # Before numpy reads it: a header may promise more than there is memory for.
+        raise RefusedError(
+            f"masked vector must be {length} of {dtype}, got {len(array.data)} bytes"
+        )
     vector = array.numpy()
     if vector.shape != (length,) or vector.dtype != dtype:
         raise RefusedError(

@@ -42,6 +42,7 @@ def server_strategy(config: Config) -> Strategy:
         participation(config),
         num_clients=config.clients,
         seed=cohort_seed(config),
+        needs_answers=not is_deployed(),
     )
     if config.noise == "wfna":
         filled = _filled(strategy, config)

@@ -157,4 +157,4 @@ def _launch(folder: RunFolder, how_to_resume: str) -> int:
         progress.say(f"no report could be written; {how_to_resume}")
         return 1
     progress.say(f"report: {folder.path / 'report.json'}")
-    return 1 if outcome.failures or not has_page else 0
+    return 0 if outcome.is_complete and has_page else 1

@@ -18,7 +18,9 @@ from leakmeter.auditors.hook.chain import chain
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.run.budget import Account, reserve
+from leakmeter.fl_app.deployment import is_deployed
+from leakmeter.fl_app.run.budget import reserve
+from leakmeter.fl_app.run.charges import Charges
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import Task, load_task
@@ -34,12 +36,25 @@ _OPEN = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run that has ended says."""
+    """What a run that has ended says.
+
+    Attributes:
+        findings: Of its rounds and of the run.
+        failures: Which auditors were left out, and why.
+        limitations: What auditors cannot see or show here.
+        warnings: Reasons to doubt the run itself.
+    """
 
     findings: Sequence[Finding]
     failures: Sequence[str]
     limitations: Sequence[Limitation]
     warnings: Sequence[RunWarning]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all rounds were played and every auditor has looked on to the end."""
+        ended_early = any(warning.kind == "ended-early" for warning in self.warnings)
+        return not self.failures and not ended_early
 
 
 def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
@@ -61,11 +76,12 @@ def _run(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
     kept = folder.load()
     arrays = _first_arrays(folder, strategy, task, kept)
     account = reserve(config, strategy, folder.path)
-    audited = _audited(folder, strategy, task, progress, kept, account)
+    charges = Charges(config, strategy, folder.path, _rounds_done(kept), account)
+    audited = _audited(folder, strategy, task, progress, kept, charges)
     progress.begin(config, task.dim, task.sizes, _rounds_done(kept))
     try:
         audited.start(
-            PatientGrid(grid),
+            PatientGrid(grid, is_simulated=not is_deployed()),
             arrays,
             num_rounds=config.rounds,
             evaluate_fn=lambda _, model: task.evaluate(model),
@@ -73,6 +89,7 @@ def _run(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
     except DamagedError as error:
         raise ConfigError(f"resume needs the files of the run: {error}") from None
     finally:  # what was released counts, however the run ends
+        charges.close()
         if account is not None:
             progress.say(account.close(strategy))
     return Outcome(audited.findings(), audited.failures, audited.limitations, audited.warnings)
@@ -103,10 +120,11 @@ def _audited(
     task: Task,
     progress: Progress,
     kept: Mapping[str, Any] | None,
-    account: Account | None,
+    charges: Charges,
 ) -> Audited:
     """Return the strategy with its audit, which keeps a checkpoint after every round."""
     config = folder.config
+    account = charges.account
 
     def keep(line: RoundLine, model: ArrayRecord) -> None:
         # Before the checkpoint, so that a resume tries it again.
@@ -126,6 +144,7 @@ def _audited(
                 "audit": audited.state(),
             }
         )
+        charges.settle(line.server_round)
         progress.round(line)
 
     audited = Audited(

@@ -37,6 +37,34 @@ class Spending:
     bearable: int | None = None
     is_masked: bool = False
     is_rough: bool = False
+    _before: dict[str, Any] | None = field(default=None, repr=False, compare=False)
+    _opened: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def open(self, release: Release, clients: Iterable[int], **about: Any) -> None:
+        """Charge a round before it is known what comes of it.
+
+        The charge is for everybody who was asked, and it stays if the sum is rejected or the
+        process ends. `undo` takes it back once `add` can say who was in the sum.
+        """
+        self._before = self.state()
+        self._opened = {"release": release, "clients": tuple(clients), **about}
+        self.add(**self._opened)
+
+    def undo(self) -> None:
+        """Take back the charge of the round that is open, if one is."""
+        if self._before is not None:
+            self.restore(self._before)
+
+    def close(self) -> None:
+        """Let the charge of the last round stand."""
+        self._before, self._opened = None, {}
+
+    def rebase(self, state: Mapping[str, Any]) -> None:
+        """Take up an earlier state, and put the charge of the round that is open on top of it."""
+        opened = self._opened
+        self.restore(state)
+        if opened:
+            self.open(**opened)
 
     def add(
         self,
@@ -45,6 +73,8 @@ class Spending:
         *,
         share_std: float,
         step: float,
+        grain: float = 0.0,
+        contributors: int | None = None,
         canaries: Iterable[str] = (),
         bearable: int | None = None,
     ) -> None:
@@ -52,9 +82,11 @@ class Spending:
 
         Args:
             release: The sum with the server's noise, if any; the clients' is added here.
-            clients: Those in the sum.
+            clients: Those who took part: in the sum, or in a round that came to nothing.
             share_std: Noise that each of them added.
             step: Grid that each update was rounded to; 0 without a secure sum.
+            grain: Grid of the numbers that carried the noised updates before that.
+            contributors: How many of them are in the sum with their noise; None for all.
             canaries: Those that some of the clients were told to play, by name.
             bearable: Colluders that the round's secure sum can bear; None without one.
         """
@@ -65,7 +97,8 @@ class Spending:
             self.bearable = bearable if self.bearable is None else min(bearable, self.bearable)
         self.is_masked |= step > 0
         # Rounding after noise is no post-processing of the sum unless it is fine.
-        is_coarse, count = share_std < 2 * step, len(who)
+        is_coarse = share_std < 2 * max(step, grain)
+        count = len(who) if contributors is None else contributors
         match self.noise:
             case Central():
                 pass
@@ -135,3 +168,4 @@ class Spending:
         self.times = Counter({int(k): v for k, v in state["times"].items()})
         self.canary_times, self.bearable = Counter(state["canary_times"]), state["bearable"]
         self.is_masked, self.is_rough = state["is_masked"], state["is_rough"]
+        self.close()

@@ -26,7 +26,7 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import seat, wire
 from leakmeter.auditors.hook.chain import client_of, pattern, weight_key
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.hook.wrapper import Opening, Wrapper
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import clip, gaussian
 from leakmeter.strategies.accounting.accountant import Release, multiplier_with_bit
@@ -42,6 +42,7 @@ from leakmeter.strategies.mechanism import (
     Noise,
 )
 from leakmeter.strategies.noise.reply import (
+    NotNoisedError,
     check,
     clip_bit,
     reply_of_nobody,
@@ -50,6 +51,12 @@ from leakmeter.strategies.noise.reply import (
 from leakmeter.strategies.secure_sum.masked import check_is_inside
 
 _log = logging.getLogger("flwr")
+
+# Rounding errors of float64 below this share of the clip norm are those that every guarantee about
+# real numbers leaves out.
+_NEGLIGIBLE = 1e-9
+# The length of noise is beyond σ·(√d + 10) with chance e^-50.
+_NOISE_TAIL = 10.0
 
 
 class Noised(Wrapper):
@@ -68,6 +75,9 @@ class Noised(Wrapper):
         inner = Noised(FedAvg(), noise=Central(1.0), clipping=FixedClip(0.5), expected_clients=50)
         result = Masked(inner, max_weight=1).start(grid, initial_arrays, num_rounds=20)
     """
+
+    fixed_weight = 1.0
+    needs_exact_sums = True
 
     def __init__(
         self,
@@ -96,6 +106,7 @@ class Noised(Wrapper):
         self._spending = Spending(noise)
         self._layout: Layout | None = None
         self._messages: list[Message] = []
+        self._start: Vector = np.empty(0)
         self._facts = RoundFacts()
         if expected_clients is not None:
             self._server_std()  # a bit noise that does not fit is an error now
@@ -129,6 +140,20 @@ class Noised(Wrapper):
         self._clip_norm, self._expected = state["clip_norm"], state["expected"]
         self._spending.restore(state["spending"])
 
+    def charges(self) -> Mapping[str, Any]:
+        """Return what was charged so far, the round that is open included."""
+        return self._spending.state()
+
+    def restore_charges(self, charges: Mapping[str, Any]) -> None:
+        """Take over charges that `charges` returned, beneath that of a round that is open."""
+        self._spending.rebase(charges)
+
+    def opens(self, opening: Opening) -> None:
+        """Charge everybody who was asked for a secure sum that is about to be opened."""
+        # If nothing comes of it, somebody in the sum has lied, and that noise does not count.
+        honest = max(len(opening.uploaded) - 1, 0)
+        self._open(opening.asked, honest, opening.outcome.step, opening.outcome.colluders)
+
     def findings(self) -> Sequence[Finding]:
         """Return the guarantee for each observer."""
         assurance = self._spending.assurance()
@@ -159,11 +184,13 @@ class Noised(Wrapper):
     ) -> Iterable[Message]:
         """Order each client of the round to clip, and to noise where that is its part."""
         self._facts = RoundFacts()
+        self._spending.close()
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
         if self._layout is None:
             self._layout = Layout.of(arrays)
             _warn(self._layout, self._delta, self._pattern.get("population", 0))
         self._sent, self._messages = arrays, messages
+        self._start = self._layout.flatten(arrays)
         if self._expected is None:
             if self._pattern.get("sampling") == "poisson":
                 raise ValueError("expected_clients must be given with Poisson sampling, got None")
@@ -179,24 +206,47 @@ class Noised(Wrapper):
             )
             wire.add_record(message, wire.NOISE, order)
             wire.add_left_out(message, self._layout.left_out)
+        if not self.gets_sums:  # a secure sum says itself when it is opened
+            nodes = [message.metadata.dst_node_id for message in messages]
+            self._open(nodes, len(nodes), step=0.0, bearable=None)
+            if self.before_release is not None:
+                self.before_release()
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Noise the mean and let the inner strategy aggregate copies of it."""
-        replies = list(replies)
-        good = [m for m in replies if m.has_content()]
-        if self._layout is None or self._expected is None or (not good and not self._is_empty):
+        replies = wire.distinct(replies)
+        come = [m for m in replies if m.has_content()]
+        if self._layout is None or self._expected is None or (not come and not self._is_empty):
+            self._spending.undo()
             return self._inner_aggregate_train(server_round, replies)
-        start = self._layout.flatten(self._sent)
-        outcomes = _outcomes(good) if self.gets_sums else []
+        parts = self._parts(come)
+        outcomes = _outcomes(come) if self.gets_sums else []
         step = max((outcome.step for outcome in outcomes), default=0.0)
-        total, bits = self._sum(good, start, is_masked=self.gets_sums)
+        self._spending.undo()
+        # Whoever has answered has shown its reply, also if it could not be read.
+        bearable = min((o.colluders for o in outcomes), default=None)
+        nodes = [m.metadata.src_node_id for m in come]
+        self._spending.add(**self._charge(nodes, len(parts), step, bearable))
+        if come and not parts:
+            self._facts = RoundFacts(abandoned="no reply could be read")
+            errors = [m for m in replies if m.has_error()]
+            return self._inner_aggregate_train(server_round, errors)
+        noised = self._noised(parts, server_round)
+        arrays = self._layout.restore(self._start + noised, self._sent)
+        copies = with_arrays([m for m, _, _ in parts], arrays, self._weight_key)
+        copies = copies or [reply_of_nobody(arrays, self._weight_key)]
+        return self._inner_aggregate_train(server_round, copies)
+
+    def _noised(self, parts: Sequence[tuple[Message, Vector, float]], server_round: int) -> Vector:
+        """Return the mean with the server's noise, and move the clip norm."""
+        assert self._expected is not None
+        total = sum((update for _, update, _ in parts), np.zeros(len(self._start)))
         noise = gaussian(total.size, self._server_std(), self._rng("server-noise", server_round))
-        noised = (total + noise) / self._expected
-        self._account(good, step, min((o.colluders for o in outcomes), default=None))
-        share = self._share_std() * math.sqrt(len(good))
+        noised: Vector = (total + noise) / self._expected
+        share = self._share_std() * math.sqrt(len(parts))
         self._facts = RoundFacts(
             clip_norm=self._clip_norm,
             noised=noised,
@@ -204,12 +254,8 @@ class Noised(Wrapper):
             share_std=self._share_std(),
             divisor=self._expected,
         )
-        self._adapt(bits, server_round)
-        arrays = self._layout.restore(start + noised, self._sent)
-        copies = [with_arrays(m, arrays) for m in good] or [
-            reply_of_nobody(arrays, self._weight_key)
-        ]
-        return self._inner_aggregate_train(server_round, copies)
+        self._adapt(sum(bit for _, _, bit in parts), server_round)
+        return noised
 
     @property
     def _is_empty(self) -> bool:
@@ -224,24 +270,47 @@ class Noised(Wrapper):
     def _rng(self, purpose: str, server_round: int) -> np.random.Generator | None:
         return None if self._seed is None else stream(self._seed, purpose, server_round)
 
-    def _sum(
-        self, replies: Sequence[Message], start: Vector, *, is_masked: bool
-    ) -> tuple[Vector, float]:
-        """Return the sum of the clipped updates, and of the bits, +1/2 for who was below."""
-        assert self._layout is not None
-        if isinstance(self._noise, Distributed) and not is_masked:
+    def _parts(self, replies: Sequence[Message]) -> list[tuple[Message, Vector, float]]:
+        """Return the replies that can be read, each with its clipped update and its bit, ±1/2.
+
+        A reply that cannot be is a dropout. Where all of several clients have forgotten noise_mod,
+        that is a mistake, and raised.
+        """
+        if isinstance(self._noise, Distributed) and not self.gets_sums:
             raise ValueError("noise Distributed needs Masked around Noised: single shares are weak")
-        total, bits = np.zeros(self._layout.dim), 0.0
+        parts = []
+        failed: list[Exception] = []
         for message in replies:
-            # Under central noise the server clips single updates itself.
-            check(message, self._weight_key, is_masked=is_masked, has_noise=self._share_std() > 0)
-            update = self._layout.flatten(wire.arrays(message.content)) - start
-            # A mean behind masks cannot be clipped any more, nor can what carries its noise.
-            is_plain = not is_masked and isinstance(self._noise, Central)
-            total += clip(update, self._clip_norm) if is_plain else update
-            if isinstance(self._clipping, AdaptiveClip):
-                bits += clip_bit(message) - 0.5
-        return total, bits
+            try:
+                parts.append((message, *self._read(message)))
+            except Exception as error:  # a client may send anything
+                if self.gets_sums:  # our own reply
+                    raise
+                failed.append(error)
+                node, reason = message.metadata.src_node_id, wire.one_line(str(error))
+                _log.warning("node %d drops out, its reply cannot be used: %s", node, reason)
+        if len(failed) > 1 and all(isinstance(e, NotNoisedError) for e in failed) and not parts:
+            raise failed[0]
+        return parts
+
+    def _read(self, message: Message) -> tuple[Vector, float]:
+        """Return a reply's update, clipped where the server can, and its bit, ±1/2."""
+        assert self._layout is not None
+        if not self.gets_sums:  # a secure sum has checked the weights of all
+            check(message, self._weight_key, has_noise=self._share_std() > 0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            update = self._layout.flatten(wire.arrays(message.content)) - self._start
+            length = float(np.linalg.norm(update))
+        bit = clip_bit(message) - 0.5 if isinstance(self._clipping, AdaptiveClip) else 0.0
+        if self.gets_sums:  # a mean behind masks cannot be clipped any more
+            return update, bit
+        if isinstance(self._noise, Central):
+            return clip(update, self._clip_norm), bit
+        # Nor can what carries its noise; but honest noise has a limit.
+        most = self._clip_norm + self._share_std() * (math.sqrt(update.size) + _NOISE_TAIL)
+        if not length <= most * (1 + 1e-6):
+            raise ValueError(f"a noised update must be at most {most:g} long, got {length:g}")
+        return update, bit
 
     def _share_std(self) -> float:
         """Return the noise that each client adds to its update."""
@@ -269,27 +338,42 @@ class Noised(Wrapper):
             return None
         return self._clipping.bit_std or (self._expected or 1.0) / 20
 
-    def _account(self, replies: Sequence[Message], step: float, bearable: int | None) -> None:
-        """Note what this round has released, and to whose cost."""
-        known = client_of(self.strategy) or {}
-        nodes = [m.metadata.src_node_id for m in replies]
+    def _open(
+        self, nodes: Iterable[int], contributors: int, step: float, bearable: int | None
+    ) -> None:
+        """Charge a round before anything of it can be released."""
+        self._spending.open(**self._charge(nodes, contributors, step, bearable))
+
+    def _charge(
+        self, nodes: Iterable[int], contributors: int, step: float, bearable: int | None
+    ) -> dict[str, Any]:
+        """Return what a round releases, and to whose cost, as the arguments of `Spending.add`."""
+        known, asked = client_of(self.strategy) or {}, list(nodes)
         # The audit, which is outermost, has put its orders into our messages by now. A canary
         # moves from seat to seat, so the rounds of the seats say nothing about its own.
         orders = seat.canaries(self._messages)
-        self._spending.add(
-            self._release(step),
-            [known.get(node, node) for node in nodes],
-            share_std=self._share_std(),
-            step=step,
-            canaries=[f"{orders[n].seed}/{orders[n].id}" for n in nodes if n in orders],
-            bearable=bearable,
-        )
+        grain = float(np.spacing(np.abs(self._start).max(initial=0.0)))
+        return {
+            "release": self._release(step, contributors * grain if step else 0.0),
+            "clients": [known.get(node, node) for node in asked],
+            "contributors": contributors,
+            "share_std": self._share_std(),
+            "step": step,
+            "grain": grain,
+            "canaries": [f"{orders[n].seed}/{orders[n].id}" for n in asked if n in orders],
+            "bearable": bearable,
+        }
 
-    def _release(self, step: float) -> Release:
-        """Return a round's sum with the server's noise on it."""
+    def _release(self, step: float, slack: float = 0.0) -> Release:
+        """Return a round's sum with the server's noise on it.
+
+        `slack` is what float64 may have rounded away from a coordinate of the sum.
+        """
         # Each client rounds on its own, which may lengthen its update by step·√d. Under noise of
         # its own the rounding must be fine instead.
         dim = self._layout.dim if self._layout and isinstance(self._noise, Central) else 0
+        if slack * math.sqrt(dim) > _NEGLIGIBLE * self._clip_norm:
+            step += slack
         return Release(
             noise_std=self._server_std(),
             sensitivity=self._clip_norm + step * math.sqrt(dim),

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from typing import Any
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors.hook import wire
 
 
-def check(message: Message, weight_key: str, *, is_masked: bool, has_noise: bool) -> None:
-    """Raise on a reply that noise_mod has not seen: the guarantee would not hold.
+class NotNoisedError(ValueError):
+    """A reply that noise_mod has not seen: the guarantee would not hold."""
+
+
+def check(message: Message, weight_key: str, *, has_noise: bool) -> None:
+    """Raise on a reply that noise_mod has not seen.
 
     `has_noise` says whether a client's own noise should be on it.
     """
     weight = wire.weight(message.content, weight_key)
     node = message.metadata.src_node_id
     if weight != 1:
-        who = "the clients of a secure sum, on average" if is_masked else f"node {node}"
-        raise ValueError(
-            f"{weight_key} must be 1 under noise, got {weight:g} from {who}: "
+        raise NotNoisedError(
+            f"{weight_key} must be 1 under noise, got {weight:g} from node {node}: "
             "list noise_mod in the client app"
         )
-    if has_noise and not is_masked and wire.config(message.content, wire.NOISE) is None:
-        raise ValueError(
+    if has_noise and wire.config(message.content, wire.NOISE) is None:
+        raise NotNoisedError(
             f"the reply of node {node} must say that it carries noise, but does not: "
             "list noise_mod in the client app"
         )
@@ -35,26 +40,50 @@ def reply_of_nobody(arrays: ArrayRecord, weight_key: str) -> Message:
     return Message(content, dst_node_id=0, message_type="train")
 
 
-def with_arrays(message: Message, arrays: ArrayRecord) -> Message:
-    """Return a copy of a reply with other arrays; the reply itself stays as it came."""
-    other = copy.copy(message)
-    metrics = {
-        k: v
-        for record in message.content.values()
-        if isinstance(record, MetricRecord)
-        for k, v in record.items()
-        if k != wire.CLIP_BIT
-    }
-    other.content = RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)})
-    return other
+def with_arrays(messages: Sequence[Message], arrays: ArrayRecord, weight_key: str) -> list[Message]:
+    """Return copies of replies with other arrays; the replies themselves stay as they came.
+
+    Flower's strategies raise where metrics differ in names or kinds. Those that not all clients
+    have sent alike are left out.
+    """
+    sent = [_metrics(message) for message in messages]
+    alike = [
+        name
+        for name in (sent[0] if sent else {})
+        if name not in (wire.CLIP_BIT, weight_key) and len({_kind(m.get(name)) for m in sent}) == 1
+    ]
+    copies = []
+    for message, metrics in zip(messages, sent, strict=True):
+        other = copy.copy(message)
+        kept = MetricRecord({weight_key: 1, **{name: metrics[name] for name in alike}})
+        other.content = RecordDict({"arrays": arrays, "metrics": kept})
+        copies.append(other)
+    return copies
 
 
 def clip_bit(message: Message) -> float:
     """Return a reply's bit, or the mean of all bits behind masks, within [0, 1]."""
     for record in message.content.values():
         if isinstance(record, MetricRecord) and wire.CLIP_BIT in record:
-            return min(max(wire.get_float(record, wire.CLIP_BIT), 0.0), 1.0)
-    raise ValueError(
+            bit = wire.get_float(record, wire.CLIP_BIT)
+            if bit != bit:
+                raise ValueError(f"{wire.CLIP_BIT!r} must be a number, got NaN")
+            return min(max(bit, 0.0), 1.0)
+    raise NotNoisedError(
         f"replies must carry {wire.CLIP_BIT!r} for an adaptive clip norm: list noise_mod in the "
         f"client app, and {wire.CLIP_BIT!r} with (0, 1) among the metrics of Masked"
     )
+
+
+def _metrics(message: Message) -> dict[str, Any]:
+    records = message.content.values()
+    return {
+        k: v for record in records if isinstance(record, MetricRecord) for k, v in record.items()
+    }
+
+
+def _kind(value: Any) -> int | None:
+    """Return the length of a list, -1 for a number, None for what is missing."""
+    if value is None:
+        return None
+    return len(value) if isinstance(value, list) else -1

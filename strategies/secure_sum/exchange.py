@@ -7,6 +7,7 @@ lists `mask_mod`, in any of Flower's engines.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -19,15 +20,15 @@ from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.participant import PublicKeys
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.wire import (
-    get_by_number,
+    get_boxes,
     get_keys,
+    get_shares,
     get_upload,
     put_by_number,
 )
 from leakmeter.strategies.secure_sum.unmasking import MaskedCohort
 
 _log = logging.getLogger("flwr")
-_MOST_WORDS = 500  # characters of what a client says about its failure
 
 Answer = TypeVar("Answer")
 
@@ -61,8 +62,14 @@ class Exchange:
         return Session(self._run, self._number)
 
     def keys(self) -> dict[int, PublicKeys]:
-        """Ask everybody for fresh keys."""
-        return self._ask("keys", {n: {"number": n} for n in self._nodes}, get_keys)
+        """Ask everybody for fresh keys; peers would refuse a key that two have announced."""
+        orders = {n: {"number": n} for n in self._nodes}
+        announced = self._ask("keys", orders, lambda _, record: get_keys(record))
+        times = Counter(key for keys in announced.values() for key in (keys.share, keys.mask))
+        for number in [n for n, k in announced.items() if times[k.share] + times[k.mask] > 2]:
+            self._complain("keys", number, "another client has announced the same key")
+            del announced[number]
+        return announced
 
     def boxes(self, cohort: MaskedCohort) -> dict[int, dict[int, bytes]]:
         """Tell everybody the keys of its peers and return the boxes it has for them."""
@@ -74,8 +81,7 @@ class Exchange:
             }
             for n in cohort.keys
         }
-        boxes = self._ask("shares", orders, lambda record: get_by_number(record, "boxes"))
-        return {n: given for n, given in boxes.items() if set(given) == set(cohort.graph[n])}
+        return self._ask("shares", orders, lambda n, record: get_boxes(record, cohort.graph[n]))
 
     def order(self, number: int, boxes: Mapping[int, bytes], shared: ConfigRecord) -> Message:
         """Return the train message of one client with all it needs to mask."""
@@ -91,7 +97,7 @@ class Exchange:
         """Return the masked vectors by number."""
         length, expected = quantiser.num_slots(dim), set(sharers)
         uploads = self._parsed(
-            "train", replies, lambda content: get_upload(content, quantiser.ring, length)
+            "train", replies, lambda _, content: get_upload(content, quantiser.ring, length)
         )
         return {n: vector for n, vector in uploads.items() if n in expected}
 
@@ -107,15 +113,23 @@ class Exchange:
             }
             for n in sorted(alive)
         }
-        return self._ask("unmask", orders, lambda record: get_by_number(record, "shares"))
+        return self._ask(
+            "unmask",
+            orders,
+            lambda n, record: get_shares(record, orders[n]["survivors"] + orders[n]["dropped"]),
+        )
 
     def _ask(
         self,
         stage: str,
         orders: Mapping[int, Mapping[str, Any]],
-        parse: Callable[[ConfigRecord], Answer],
+        parse: Callable[[int, ConfigRecord], Answer],
     ) -> dict[int, Answer]:
-        """Run one stage and return the answers by number."""
+        """Run one stage and return the answers by number.
+
+        `parse` gets a number and the record that it has answered with, and raises if the record is
+        not what was asked for: then its sender has dropped.
+        """
         messages = [
             Message(
                 RecordDict({wire.MASK: self._record(stage, order)}),
@@ -128,36 +142,33 @@ class Exchange:
         # Some releases of Flower give a message its run only when it is sent.
         self._run = messages[0].metadata.run_id
 
-        def read(content: RecordDict) -> Answer:
+        def read(number: int, content: RecordDict) -> Answer:
             record = wire.config(content, wire.MASK)
             if record is None:
                 raise ValueError(f"reply must hold {wire.MASK!r}, got {list(content)}")
-            return parse(record)
+            return parse(number, record)
 
         return self._parsed(stage, replies, read)
 
     def _parsed(
-        self, stage: str, replies: Iterable[Message], parse: Callable[[RecordDict], Answer]
+        self, stage: str, replies: Iterable[Message], parse: Callable[[int, RecordDict], Answer]
     ) -> dict[int, Answer]:
         """Return what could be read, by number and in order; the rest is logged."""
         numbers = {node: number for number, node in self._nodes.items()}
         answers: dict[int, Answer] = {}
-        for reply in replies:
+        for reply in wire.distinct(replies):
             number = numbers.get(reply.metadata.src_node_id)
             if reply.has_error():
                 self._complain(stage, number, reply.error.reason or "no reason given")
             elif number is not None:
                 try:
-                    answers[number] = parse(reply.content)
+                    answers[number] = parse(number, reply.content)
                 except Exception as error:  # bytes from a stranger can fail in any way
                     self._complain(stage, number, f"{type(error).__name__}: {error}")
         return {n: answers[n] for n in sorted(answers)}
 
     def _complain(self, stage: str, number: int | None, reason: str) -> None:
-        # A client writes it, and log and report show it: one line, and not a long one.
-        words = " ".join(reason[: 2 * _MOST_WORDS].split())
-        words = "".join(c for c in words if c.isprintable())[:_MOST_WORDS]
-        self.complaint = f"{stage!r}: {words}"
+        self.complaint = f"{stage!r}: {wire.one_line(reason)}"
         _log.info("secure sum: client %s drops out in stage %s", number, self.complaint)
 
     def _record(self, stage: str, values: Mapping[str, Any]) -> ConfigRecord:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundFacts
@@ -23,16 +23,23 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import seat, wire
 from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.hook.wrapper import Opening, Wrapper
 from leakmeter.clients.secure_sum.quantise import Quantiser, SecureMean
 from leakmeter.clients.secure_sum.wire import put_sum
 from leakmeter.strategies.secure_sum.exchange import Exchange
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only
 from leakmeter.strategies.secure_sum.tally import Tally
 from leakmeter.strategies.secure_sum.topology import Plan, Risks, Topology
-from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
+from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort, RejectedError
 
 _log = logging.getLogger("flwr")
+
+# Every sum that is opened costs privacy. So many in a row that are rejected end the run.
+_MOST_REJECTED = 3
+
+
+class RejectedSumsError(Exception):
+    """Leaves the loop of a run in which no further sum is opened; `Masked.start` handles it."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,8 @@ class Masked(Wrapper):
         self._num_announced, self._asked_to_train = 0, False
         self._facts = RoundFacts()
         self._tally = Tally()
+        self._rejected = 0  # sums in a row that were opened for nothing
+        self._result = Result()
         self._has_warned = False
 
     @property
@@ -142,22 +151,43 @@ class Masked(Wrapper):
     def state(self) -> dict[str, Any]:
         """Return layout and tally; keys belong to their round alone."""
         layout = asdict(self._layout) if self._layout else None
-        return {"layout": layout, "last": self._last, "tally": asdict(self._tally)}
+        counts = {"last": self._last, "rejected": self._rejected}
+        return {"layout": layout, **counts, "tally": asdict(self._tally)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
         # The first record's layout: FedAvg has turned integer arrays into floats since.
         self._layout = Layout.from_json(state["layout"]) if state["layout"] else None
         self._last, self._tally = int(state["last"]), Tally(**state["tally"])
+        self._rejected = int(state["rejected"])
 
     def findings(self) -> Sequence[Finding]:
         """Say what secure aggregation has hidden, and from whom."""
         return self._tally.findings(self._topology.risks)
 
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        """Run the inner strategy's own loop; it ends early after three rejected sums in a row.
+
+        Then `ended` says why, and the result has the model and the training metrics so far.
+        """
+        self._result, self.ended = Result(), None
+        try:
+            return super().start(*args, **kwargs)
+        except RejectedSumsError as reason:
+            self.ended = str(reason)
+            _log.error("the run ends early: %s", reason)
+            return self._result
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Exchange keys and shares, then return the train messages of those who are with us."""
+        if self._rejected >= _MOST_REJECTED:
+            self._result.arrays = arrays
+            raise RejectedSumsError(
+                f"{self._rejected} secure sums in a row were opened and rejected, and each further "
+                "one would cost privacy; the log says why each of them was"
+            )
         self._round, self._facts = None, RoundFacts()
         self._num_announced, self._asked_to_train = 0, False
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
@@ -184,9 +214,14 @@ class Masked(Wrapper):
             return None, None
         try:
             survivors, mean = self._sum(current, replies)
+        except RejectedError as reason:
+            self._rejected += 1
+            self._abandon(str(reason), rejected=True)
+            return None, None
         except AbandonedError as reason:
             self._abandon(f"{reason}{_complaint(current.exchange)}")
             return None, None
+        self._rejected = 0
         self._facts = RoundFacts(
             aggregate=mean.mean,
             num_clients=mean.num_clients,
@@ -204,7 +239,10 @@ class Masked(Wrapper):
         self._tally = self._tally.with_round(len(survivors), current.plan, seats=seats)
         bearable = current.plan.bearable(len(survivors) - seats)
         replies = self._synthetic(current, survivors, mean, bearable)
-        return self._inner_aggregate_train(server_round, replies)
+        made, metrics = self._inner_aggregate_train(server_round, replies)
+        if metrics is not None:
+            self._result.train_metrics_clientapp[server_round] = metrics
+        return made, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -272,18 +310,63 @@ class Masked(Wrapper):
         cohort, quantiser, sharers = current.cohort, current.quantiser, current.sharers
         uploads = current.exchange.uploads(replies, sharers, quantiser, len(current.start))
         cohort.check(uploads, sharers)
+        # From the first share on the server may be able to open the sum, whatever happens next.
+        self._charge(current, list(uploads))
         revealed = current.exchange.shares(cohort, uploads, sharers)
         total = cohort.total(uploads, sharers, revealed, quantiser.ring)
         if (reason := quantiser.implausible(total, len(uploads))) is not None:
-            raise AbandonedError(f"some client has sent what no honest one can: {reason}")
-        return list(uploads), quantiser.decode(total)
+            raise RejectedError(f"some client has sent what no honest one can: {reason}")
+        mean = quantiser.decode(total)
+        self._check_weight(mean)
+        return list(uploads), mean
+
+    def _charge(self, current: _Round, uploads: Sequence[int]) -> None:
+        """Let the strategies inside charge the sum, and whoever keeps the charges keep them."""
+        messages, quantiser = current.exchange.messages, current.quantiser
+        seats = len(seat.canaries(messages[n] for n in uploads))
+        weight = len(uploads) * (self._fixed_weight or quantiser.max_weight)
+        outcome = wire.SumOutcome(
+            quantiser.quantum(len(uploads), weight),
+            saturated=0,
+            colluders=current.plan.bearable(len(uploads) - seats),
+        )
+        nodes = {n: message.metadata.dst_node_id for n, message in messages.items()}
+        opening = Opening(
+            asked=tuple(nodes[n] for n in sorted(current.sharers)),
+            uploaded=tuple(nodes[n] for n in uploads),
+            outcome=outcome,
+        )
+        for inside in wrappers(self.strategy):
+            inside.opens(opening)
+        if self.before_release is not None:
+            self.before_release()
+
+    @property
+    def _fixed_weight(self) -> float | None:
+        """The weight that every client must have for a strategy inside; None for any."""
+        fixed = (inside.fixed_weight for inside in wrappers(self.strategy))
+        return next((weight for weight in fixed if weight is not None), None)
+
+    def _check_weight(self, mean: SecureMean) -> None:
+        """Reject a sum in which somebody weighs more or less than a strategy inside counts on."""
+        fixed = self._fixed_weight
+        if fixed is None or mean.total_weight == fixed * mean.num_clients:
+            return
+        average = mean.total_weight / mean.num_clients
+        raise RejectedError(
+            f"{self._weight_key} must be {fixed:g} under noise, got {average:g} from the clients "
+            "of a secure sum, on average: list noise_mod, or with water filling fill_mod, in the "
+            "client app"
+        )
 
     def _synthetic(
         self, current: _Round, survivors: Iterable[int], mean: SecureMean, colluders: int
     ) -> list[Message]:
         """Return one reply per survivor, each with the mean: their mean is the mean."""
         assert self._layout is not None
-        arrays = self._layout.restore(current.start + mean.mean, current.sent)
+        exact = any(inside.needs_exact_sums for inside in wrappers(self.strategy))
+        dtypes = ["float64"] * len(self._layout.names) if exact else None
+        arrays = self._layout.restore(current.start + mean.mean, current.sent, dtypes)
         metrics: dict[str, Any] = {
             self._weight_key: mean.total_weight / mean.num_clients,
             **mean.metrics,
@@ -300,11 +383,12 @@ class Masked(Wrapper):
             for number in survivors
         ]
 
-    def _abandon(self, reason: str) -> None:
+    def _abandon(self, reason: str, *, rejected: bool = False) -> None:
         """Give the round up; the model stays and the next round goes on."""
-        _log.warning("secure sum abandoned, the model stays as it is: %s", reason)
+        done = "opened, rejected and charged" if rejected else "abandoned"
+        _log.warning("secure sum %s, the model stays as it is: %s", done, reason)
         self._tally = self._tally.with_abandoned()
-        self._facts = RoundFacts(abandoned=reason)
+        self._facts = RoundFacts(abandoned=reason, rejected=rejected or None)
 
 
 def _complaint(exchange: Exchange) -> str:

@@ -36,6 +36,9 @@ class Plan:
         colluders: Clients of a neighbourhood that may work for the server.
         risk: What a sparse graph risks at the stated rates; None for a complete graph, where
             nothing is left to chance.
+
+    Of each client's holders, holders − threshold may drop out once keys are announced. A client
+    wants two peers besides, so of three clients none may be missing before shares are out.
     """
 
     degree: int
@@ -47,6 +50,17 @@ class Plan:
     def holders(self) -> int:
         """Clients that hold shares of one secret, its owner among them."""
         return self.degree + 1
+
+    def droppable(self, *, before_shares: bool, min_peers: int = 2) -> int:
+        """Return how many holders of a secret may drop out after keys were announced.
+
+        Args:
+            before_shares: Whether they go before they have shared their secrets: then nobody masks
+                with them, and those who are left must have peers enough.
+            min_peers: Fewest peers that clients mask with.
+        """
+        least = max(self.threshold, min_peers + 1) if before_shares else self.threshold
+        return max(self.holders - least, 0)
 
     def bearable(self, others: int) -> int:
         """Return how many may collude with the server without opening an update.

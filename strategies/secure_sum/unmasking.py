@@ -20,6 +20,10 @@ class AbandonedError(Exception):
     """The round gives no sum; the text says why."""
 
 
+class RejectedError(AbandonedError):
+    """The sum was opened, and is none of honest clients; the server has seen it all the same."""
+
+
 @dataclass(frozen=True)
 class MaskedCohort:
     """Who takes part, after all have announced their keys.
@@ -108,7 +112,10 @@ class MaskedCohort:
                 f"the secrets of clients {missing} cannot be recovered from the shares of "
                 f"{len(revealed)} clients with threshold {self.threshold}"
             )
-        orphans = {n: self._orphan_keys(n, secrets[n], uploads) for n in gone}
+        try:
+            orphans = {n: self._orphan_keys(n, secrets[n], uploads) for n in gone}
+        except ValueError as error:  # a key that somebody has announced, and that fits no other
+            raise AbandonedError(f"masks of clients that are gone cannot be had: {error}") from None
         own = [self_mask_key(self.session, n, secrets[n]) for n in uploads]
         return unmask(add_vectors(uploads.values(), ring), own, orphans, ring)
 

@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.auditors.finding import Bound, Finding
 from leakmeter.auditors.hook import seat, wire
 from leakmeter.auditors.hook.chain import client_of, weight_key, wrappers
-from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.hook.wrapper import Opening, Wrapper
 from leakmeter.clients.secure_sum.quantise import NOISE_ROOM
 from leakmeter.strategies.noise.noised import Noised
 from leakmeter.strategies.secure_sum.masked import check_is_inside
@@ -38,19 +38,21 @@ class _Sum:
     """One secure sum that was released.
 
     Attributes:
-        clients: Those in it; nodes where clients are not known.
+        clients: Those in it, or of a sum that was opened for nothing all who were asked; nodes
+            where clients are not known.
         step: Grid that each update was rounded to, by the secure sum or as a model's parameter, in
             units of an update.
         saturated: Coordinates that did not fit.
         bearable: Colluders that the secure sum can bear.
-        seats: Those among the clients that were told to play a canary, which carries no noise.
+        silent: Those among the clients whose noise does not count: canary seats, which carry none,
+            and of a sum that was opened for nothing those who are not in it and one who has lied.
     """
 
     clients: tuple[int, ...]
     step: float
     saturated: int
     bearable: int
-    seats: int
+    silent: int
 
 
 class Filled(Wrapper):
@@ -77,6 +79,8 @@ class Filled(Wrapper):
         inner = Filled(FedAvg(), sigma2=1e-3, clip_norm=10, batch_size=32, examples=1200, lr=0.1)
         Masked(inner, max_weight=1, clip_range=inner.clip_range).start(grid, arrays, num_rounds=20)
     """
+
+    fixed_weight = 1.0
 
     def __init__(
         self,
@@ -106,6 +110,7 @@ class Filled(Wrapper):
         self._lr, self._steps, self._colluders, self._delta = lr, steps, colluders, delta
         self._weight_key = weight_key(strategy)
         self._sums: list[_Sum] = []
+        self._opened: _Sum | None = None  # the last of them, until it is known what came of it
         self._grain = 0.0
         self._messages: list[Message] = []
 
@@ -129,8 +134,35 @@ class Filled(Wrapper):
         """Return the sums so far."""
         return {"sums": [asdict(one) for one in self._sums]}
 
+    def charges(self) -> Mapping[str, Any]:
+        """Return the sums so far, one that is open included."""
+        return self.state()
+
+    def restore_charges(self, charges: Mapping[str, Any]) -> None:
+        """Take over charges that `charges` returned, beneath that of a round that is open."""
+        opened = self._opened
+        self.restore(charges)
+        if opened is not None:
+            self._sums.append(opened)
+            self._opened = opened
+
+    def opens(self, opening: Opening) -> None:
+        """Charge everybody who was asked for a secure sum that is about to be opened."""
+        orders = seat.canaries(self._messages)
+        honest = sum(node not in orders for node in opening.uploaded) - 1
+        known = client_of(self.strategy) or {}
+        self._opened = _Sum(
+            clients=tuple(known.get(node, node) for node in opening.asked),
+            step=max(self._grain, opening.outcome.step),
+            saturated=0,
+            bearable=opening.outcome.colluders,
+            silent=len(opening.asked) - max(honest, 0),
+        )
+        self._sums.append(self._opened)
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state that `state` returned."""
+        self._opened = None
         self._sums = [
             _Sum(**{**one, "clients": tuple(map(int, one["clients"]))}) for one in state["sums"]
         ]
@@ -154,6 +186,7 @@ class Filled(Wrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Say in each message what the accounting will count on."""
+        self._opened = None
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
         self._grain, self._messages = _grain(arrays), messages
         one = self._member
@@ -178,7 +211,11 @@ class Filled(Wrapper):
         """Check and note the round's sum, and let the inner strategy aggregate it."""
         replies = list(replies)
         if good := [message for message in replies if message.has_content()]:
-            self._sums.append(self._noted(good))
+            noted = self._noted(good)
+            if self._opened is not None:
+                self._sums.pop()
+                self._opened = None
+            self._sums.append(noted)
         return self._inner_aggregate_train(server_round, replies)
 
     def configure_evaluate(
@@ -239,7 +276,7 @@ class Filled(Wrapper):
 
     def _honest(self, one: _Sum) -> int:
         """Return how many contributors' noise counts."""
-        return max(len(one.clients) - one.seats - self._counted(), 0)
+        return max(len(one.clients) - one.silent - self._counted(), 0)
 
     def _guarantee(self) -> RecordGuarantee:
         """Return the weakest guarantee over the clients."""

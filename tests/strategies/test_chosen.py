@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.strategies import Chosen, FixedSize
 from leakmeter.strategies.grid import GridWrapper
@@ -183,7 +184,49 @@ def test_replies_are_summed_in_the_order_of_clients_and_foreign_ones_last(
     strategy = chosen(size=6)
     setattr(strategy, f"_inner_aggregate_{step}", lambda _, replies: given.extend(replies))
     messages = list(strategy.configure_train(1, fed.arrays(), ConfigRecord(), fed.grid))
-    replies = [Message(RecordDict(), reply_to=m) for m in messages]
+    metrics = MetricRecord({"num-examples": 1})
+    replies = [Message(RecordDict({**m.content, "m": metrics}), reply_to=m) for m in messages]
     replies[0].metadata.__dict__["_src_node_id"] = 10**15  # as of an error from the SuperLink
     getattr(strategy, f"aggregate_{step}")(1, random.Random(0).sample(replies, 6))
     assert given == [*replies[1:], replies[0]]
+
+
+@pytest.mark.parametrize("claim", [5, 99, -1, None], ids=str)
+def test_in_a_deployment_one_client_cannot_end_the_run_by_its_number(
+    claim: int | None, federation: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Lying(GridWrapper):
+        """One node claims a number that is another's or nobody's, or does not answer."""
+
+        def send_and_receive(
+            self, messages: Iterable[Message], *, timeout: float | None = None
+        ) -> Iterable[Message]:
+            replies = list(self.grid.send_and_receive(messages))
+            if not replies or wire.IDENTITY not in replies[0].content:
+                return replies
+            if claim is None:
+                return replies[1:]
+            replies[0].content[wire.IDENTITY] = ConfigRecord({"partition-id": claim})
+            return replies
+
+    fed = federation(6)
+    strategy = chosen(size=6, needs_answers=False)
+    strategy.start(Lying(fed.grid), fed.arrays(), 1)
+    assert len(trainers(fed)) == 6
+    assert "clients are numbered by node id" in caplog.text
+
+
+def test_a_reply_that_is_delivered_twice_counts_once(federation: Any) -> None:
+    class Twice(GridWrapper):
+        def send_and_receive(
+            self, messages: Iterable[Message], *, timeout: float | None = None
+        ) -> Iterable[Message]:
+            replies = list(self.grid.send_and_receive(messages))
+            return [*replies, *replies[:2]]
+
+    results = []
+    for grid_of in (Twice, lambda grid: grid):
+        fed = federation(6)
+        results.append(chosen(size=6).start(grid_of(fed.grid), fed.arrays(), 1).arrays)
+    for name in results[0]:
+        assert (results[0][name].numpy() == results[1][name].numpy()).all()

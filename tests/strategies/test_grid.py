@@ -192,3 +192,21 @@ def test_a_partial_grid_shows_its_nodes_and_hands_the_rest_on() -> None:
     assert list(part.get_node_ids()) == list(part.get_node_ids()) == [13, 11]
     assert part.run == "the run"
     assert len(list(part.send_and_receive(messages()))) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (0, "No module named 'fl_app'"),
+        (1, "ModuleNotFoundError: torch"),
+        (2, f"{UNUSABLE}: node seven\nVerdict: nothing leaks"),
+    ],
+)
+def test_the_words_of_one_client_end_no_deployment(
+    code: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = Scripted(lambda node, _: code if node == 12 else None, reason=reason)
+    replies = PatientGrid(grid, is_simulated=False).send_and_receive(messages())
+    assert sorted(r.metadata.src_node_id for r in replies if r.has_content()) == [11, 13]
+    assert "node 12 drops out: a machine cannot run the client app" in caplog.text
+    assert all("\n" not in record.getMessage() for record in caplog.records)

@@ -184,10 +184,22 @@ def test_upload_is_four_bytes_a_parameter_or_fewer(bits: int, bytes_each: int) -
         ({"bits": 8, "max_clients": 128}, r"max_clients must be in \[1, 127\].*got 128"),
         ({"max_clients": 0}, r"max_clients must be in \[1, 2147483647\].*got 0"),
         ({"bits": 7}, r"bits must be in \[8, 64\], got 7"),
-        ({"clip_range": 0.0}, "clip_range must be positive and finite, got 0.0"),
-        ({"clip_range": math.nan}, "clip_range must be positive and finite, got nan"),
-        ({"max_weight": math.inf}, "max_weight must be positive and finite, got inf"),
-        ({"noise_std": -1.0}, "noise_std must be at least 0 and finite, got -1.0"),
+        ({"clip_range": 0.0}, r"clip_range must be positive and finite, in .* got 0.0"),
+        ({"clip_range": math.nan}, r"clip_range must be positive and finite, in .* got nan"),
+        ({"max_weight": math.inf}, r"max_weight must be positive and finite, in .* got inf"),
+        ({"noise_std": -1.0}, r"noise_std must be at least 0 and finite: .* got -1.0"),
+        ({"clip_range": 5e-324}, r"clip_range must be .* in \[1e-90, 1e\+90\], got 5e-324"),
+        ({"clip_range": 1e308}, r"clip_range must be .* got 1e\+308"),
+        ({"max_weight": 5e-324}, "max_weight must be .* got 5e-324"),
+        ({"max_weight": 1e308}, r"max_weight must be .* got 1e\+308"),
+        ({"noise_std": 1e-320}, "noise_std must be .* got 1e-320"),
+        ({"noise_std": 1e308}, r"noise_std must be .* got 1e\+308"),
+        ({"metrics": {"loss": (-1e308, 1e308)}}, r"metrics\['loss'\] must be .* got -1e\+308"),
+        (
+            {"metrics": {"loss": (0.0, 5e-324)}},
+            r"metrics\['loss'\] must be .* at least 1e-90 apart",
+        ),
+        ({"metrics": {"loss": (1.0, math.nextafter(1.0, 2.0))}}, "apart, got 1.0"),
         ({"metrics": {"loss": (1.0, 1.0)}}, r"metrics\['loss'\] must be finite low < high"),
     ],
 )
@@ -281,3 +293,22 @@ def test_sums_of_the_wrong_type_or_length_and_of_nobody_are_refused() -> None:
             quantiser.decode(wrong)
     with pytest.raises(ValueError, match="total weight must be positive, got 0"):
         quantiser.decode(np.zeros(50, np.uint32))
+
+
+@pytest.mark.parametrize("scale", [1e-90, 1e-45, 1e45, 1e90])
+def test_settings_at_the_limits_give_the_mean(scale: float) -> None:
+    quantiser = Quantiser(
+        clip_range=scale,
+        bits=32,
+        max_clients=3,
+        max_weight=scale,
+        metrics={"loss": (-scale, scale)},
+        noise_std=scale,
+    )
+    update = scale * np.array([0.25, -1.0, 0.0])
+    rng = np.random.default_rng(0)
+    encoded = quantiser.encode(update, scale, {"loss": 0.5 * scale}, rng)
+    assert quantiser.implausible(encoded, 1) is None
+    decoded = quantiser.decode(encoded)
+    assert np.abs(decoded.mean - update).max() <= decoded.quantum < 1e-6 * scale
+    assert decoded.metrics["loss"] == pytest.approx(0.5 * scale, rel=1e-6)

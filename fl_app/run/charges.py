@@ -1,0 +1,113 @@
+"""Charges of a round that is open, kept in the run's folder so that they survive the process.
+
+From the moment on that the server asks for shares of masks (without a secure sum: for updates), it
+may learn what the round releases. The charge is on disk before that. A process that is killed later
+leaves it there, and the resumed run plays the round again:
+
+- In a simulation, cohort, training, noise and rounding come from the run's seed, so the round makes
+  the same release again. It is charged once. If other clients are in the sum the second time, both
+  releases are charged.
+- In a deployment, noise comes from the operating system, so the second release is another one. Both
+  are charged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from flwr.serverapp.strategy import Strategy
+
+from leakmeter.auditors.hook.chain import wrappers
+from leakmeter.auditors.run_log import write_atomically
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.deployment import is_deployed, noise_seed
+from leakmeter.fl_app.run.budget import Account
+
+_log = logging.getLogger("flwr")
+
+_FILE = "charges.json"
+
+
+class Charges:
+    """Keeps the charges of a chain of strategies.
+
+    Args:
+        config: Of the run.
+        strategy: The chain, whose state is that after `rounds_done`.
+        folder: Of the run.
+        rounds_done: Rounds that are done and have a checkpoint.
+        account: The run's entry in the ledger; None without one.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        strategy: Strategy,
+        folder: Path,
+        rounds_done: int,
+        account: Account | None,
+    ) -> None:
+        self._strategy, self._folder, self.account = strategy, folder, account
+        self._done = rounds_done
+        self._earlier = self._cut_off()
+        for wrapper in wrappers(strategy):
+            wrapper.before_release = self.keep
+        if self._earlier is not None and noise_seed(config, is_deployed()) is None:
+            self._take_over()
+
+    def settle(self, server_round: int) -> None:
+        """Note that a round is done: its checkpoint has what it cost."""
+        self._done = server_round
+
+    def keep(self) -> None:
+        """Write the charges, that of the open round included, and bring the ledger up to date."""
+        if self._earlier is not None and self._earlier != self._now():
+            _log.warning(
+                "round %d is played again with other clients than before the interruption: both "
+                "releases are charged",
+                self._done + 1,
+            )
+            self._take_over()
+        self._earlier = None
+        now = self._now()
+        if any(one is not None for one in now):
+            kept = {"server_round": self._done + 1, "charges": now}
+            write_atomically(self._folder / _FILE, json.dumps(kept) + "\n")
+        if self.account is not None:
+            self.account.note(self._strategy, self._done + 1)
+
+    def close(self) -> None:
+        """Charge a round that was left open before and has not been played again."""
+        if self._earlier is not None:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """Charge what was open when the process ended, beside what is charged now."""
+        assert self._earlier is not None
+        for wrapper, charged in zip(wrappers(self._strategy), self._earlier, strict=True):
+            if charged is not None:
+                wrapper.restore_charges(charged)
+        self._earlier = None
+
+    def _now(self) -> list[Any]:
+        """Return the charges of each wrapper as JSON has them."""
+        charged: list[Any] = [wrapper.charges() for wrapper in wrappers(self._strategy)]
+        return list(json.loads(json.dumps(charged)))
+
+    def _cut_off(self) -> list[Any] | None:
+        """Return the charges with those of a round that a process has left open, if one has."""
+        path = self._folder / _FILE
+        if not path.exists():
+            return None
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            number, charged = int(kept["server_round"]), list(kept["charges"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"resume needs whole charges, but {path} is broken: {error}"
+            ) from None
+        return charged if number > self._done else None

@@ -1,0 +1,168 @@
+"""Whatever one client sends at whatever stage: the run goes on, sums are right, and all is charged.
+
+Every case is one round with one liar. The cases of an example share a run, so that its set-up is
+paid for once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leakmeter.auditors import Audited
+from leakmeter.auditors.hook import wire
+from leakmeter.strategies import Central, Distributed, Local
+from leakmeter.strategies.secure_sum import masked as masked_module
+from tests.helpers import lies
+from tests.strategies.noise import test_noised as noisy
+from tests.strategies.secure_sum.test_lies import noised
+from tests.strategies.secure_sum.test_masked import Federation, Watching, masked
+
+pytestmark = pytest.mark.usefixtures("flower_task")
+
+CASES = 10  # rounds of an example
+NUM = 4
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a run go on after any number of rejected sums, without a log of it."""
+    monkeypatch.setattr(masked_module, "_MOST_REJECTED", 10**9)
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+stage_lies = st.one_of(
+    st.tuples(st.sampled_from(["keys", "shares", "unmask"]), lies.malformed_stages),
+    st.tuples(st.sampled_from(["keys", "shares", "unmask"]), lies.well_formed_stages),
+    st.tuples(st.just("train"), lies.malformed),
+    st.tuples(st.just("train"), lies.well_formed_uploads),
+)
+plans = st.lists(st.tuples(st.integers(0, NUM - 1), stage_lies), min_size=CASES, max_size=CASES)
+
+
+class Rounds(Watching):
+    """Keeps the facts of every round."""
+
+
+def check_sums(plan: Any) -> None:
+    """Play one round a lie; each gives the mean over everybody or the others, or none."""
+
+    def faults(client: int, number: int, stage: str) -> Any:
+        liar, (when, lie) = plan[number - 1]
+        return lie if (client, stage) == (liar, when) else None
+
+    clients = Federation(NUM, faults=faults, mods=())
+    strategy = masked(clients, threshold=3)
+    rounds = Rounds()
+    clients.run(Audited(strategy, [rounds], sends="models"), rounds=CASES)
+    assert len(rounds.views) == CASES
+    for view, (liar, (_, lie)) in zip(rounds.views, plan, strict=True):
+        if view.facts.abandoned is not None or is_upload(lie):
+            continue
+        others = [c for c in range(NUM) if c != liar]
+        means = [clients.mean(), clients.mean(others)]
+        assert view.facts.aggregate is not None
+        errors = [np.abs(view.facts.aggregate - mean).max() for mean in means]
+        assert min(errors) <= view.facts.quantum
+
+
+def is_upload(lie: Any) -> bool:
+    """Whether a lie is a well-formed upload: what passes may be anywhere in the range."""
+    return "_moved" in lie.__qualname__ or "_random_upload" in lie.__qualname__
+
+
+def check_charges(noise: Any, plan: Any) -> None:
+    """Play one round a lie under noise: what was opened is charged, and nothing else."""
+    outer, inside = noised(noise, num=NUM, threshold=3)
+    opened: list[int] = []
+    outer.before_release = lambda: opened.append(1)
+
+    def mod(message: Message, context: Context, call_next: Any) -> Message:
+        order = wire.config(message.content, wire.MASK)
+        reply: Message = call_next(message, context)
+        if order is None:
+            return reply
+        liar, (when, lie) = plan[wire.get_int(order, "round") - 1]
+        is_now = context.node_id - 1 == liar and order.get("stage") == when
+        return lie(reply) if is_now else reply
+
+    mods = [mod, *noisy.MODS]
+    outer.start(noisy.grid(NUM, mods=mods), noisy.model(), num_rounds=CASES)
+    assert len(inside.spending.releases) == len(opened)
+    assert inside.spending.participations <= len(opened)
+
+
+def check_replies(noise: Any, plan: Any) -> None:
+    """Play one round a lie without masks: the liar drops out or counts, and nothing breaks."""
+    strategy = noisy.make(noise, num=NUM)
+
+    def mod(message: Message, context: Context, call_next: Any) -> Message:
+        reply: Message = call_next(message, context)
+        if wire.CONFIG not in message.content or reply.has_error():
+            return reply
+        liar, lie = plan[wire.server_round(message.content) - 1]
+        return lie(reply) if context.node_id - 1 == liar else reply
+
+    rounds = Rounds()
+    audited = Audited(strategy, [rounds], sends="models")
+    clients = noisy.grid(NUM, mods=[mod, *noisy.MODS])
+    result = audited.start(clients, noisy.model(), num_rounds=CASES)
+    assert np.isfinite(result.arrays["w"].numpy()).all()
+    assert set(strategy.spending.contributors) <= {NUM - 1, NUM}
+    assert len(strategy.spending.releases) == CASES
+
+
+fast = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+noises = st.sampled_from([Central(1.0), Distributed(1.0, min_honest=2)])
+replies = st.lists(
+    st.tuples(st.integers(0, NUM - 1), lies.malformed), min_size=CASES, max_size=CASES
+)
+
+
+@fast
+@given(plans)
+def test_a_liar_at_any_stage_drops_out_or_spoils_its_round(plan: Any) -> None:
+    check_sums(plan)
+
+
+@fast
+@given(noises, plans)
+def test_what_a_liar_makes_the_server_open_is_charged(noise: Any, plan: Any) -> None:
+    check_charges(noise, plan)
+
+
+@fast
+@given(st.sampled_from([Central(1.0), Local(1.0)]), replies)
+def test_a_liar_without_masks_drops_out(noise: Any, plan: Any) -> None:
+    check_replies(noise, plan)
+
+
+@pytest.mark.slow
+@many
+@given(plans)
+def test_a_thousand_liars_at_any_stage(plan: Any) -> None:
+    check_sums(plan)
+
+
+@pytest.mark.slow
+@many
+@given(noises, plans)
+def test_a_thousand_liars_under_noise(noise: Any, plan: Any) -> None:
+    check_charges(noise, plan)
+
+
+@pytest.mark.slow
+@many
+@given(st.sampled_from([Central(1.0), Local(1.0)]), replies)
+def test_a_thousand_liars_without_masks(noise: Any, plan: Any) -> None:
+    check_replies(noise, plan)

@@ -1,0 +1,397 @@
+"""One lying client in a secure sum: it drops out or spoils its round, and ends no run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from leakmeter.auditors import Audited
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.hook import wire
+from leakmeter.clients import MaskMod, NoiseMod
+from leakmeter.clients.secure_sum.keys import KeyPair
+from leakmeter.clients.secure_sum.participant import BOX_BYTES
+from leakmeter.clients.secure_sum.wire import put_by_number
+from leakmeter.strategies import Central, Chosen, Distributed, FixedClip, FixedSize, Masked, Noised
+from leakmeter.strategies.grid import GridWrapper
+from leakmeter.strategies.secure_sum.topology import Topology
+from tests.helpers.project import ROOT
+from tests.strategies.noise import test_noised as noisy
+from tests.strategies.secure_sum.test_masked import (
+    Federation,
+    at,
+    check_mean,
+    masked,
+    record,
+    with_order,
+)
+
+pytestmark = pytest.mark.usefixtures("flower_task")
+
+LOW_ORDER = bytes(32)  # the point whose multiples are all zero
+
+
+def changed(change: Callable[[ConfigRecord], dict[str, Any]]) -> Callable[[Message], Message]:
+    """Return a fault that changes the honest answer of a stage."""
+
+    def happens(reply: Message) -> Message:
+        order = reply.content[wire.MASK]
+        reply.content = RecordDict({wire.MASK: ConfigRecord({**order, **change(order)})})
+        return reply
+
+    return happens
+
+
+def moved(slot: int, by: int) -> Callable[[Message], Message]:
+    """Return a fault that adds to one number of the masked vector: a lie that masks hide."""
+
+    def happens(reply: Message) -> Message:
+        vector = reply.content["arrays"]["masked"].numpy().copy()
+        vector[slot] += np.asarray(by).astype(vector.dtype)
+        reply.content["arrays"] = ArrayRecord({"masked": Array(vector)})
+        return reply
+
+    return happens
+
+
+def boxes(sizes: Callable[[int], int]) -> Callable[[Message], Message]:
+    """Return a fault that sends boxes of these sizes, by their place."""
+
+    def happens(reply: Message) -> Message:
+        peers = reply.content[wire.MASK]["peers"]
+        data = b"".join(b"x" * sizes(i) for i in range(len(peers)))
+        order = ConfigRecord({"peers": peers, "boxes": data})
+        reply.content = RecordDict({wire.MASK: order})
+        return reply
+
+    return happens
+
+
+# Malformed answers, stage by stage: a dropout.
+
+
+@pytest.mark.parametrize("size", [0, 1, BOX_BYTES - 1, BOX_BYTES + 1, 500])
+def test_boxes_of_another_length_are_a_dropout_of_stage_shares(size: int) -> None:
+    clients = Federation(faults=at("shares", {2}, boxes(lambda _: size)))
+    strategy = masked(clients)
+    clients.run(strategy)
+    check_mean(strategy, clients.mean([0, 1, 3, 4]))
+
+
+def test_boxes_without_peers_are_a_dropout_of_stage_shares() -> None:
+    clients = Federation(faults=at("shares", {2}, with_order(peers=[], boxes=b"")))
+    strategy = masked(clients)
+    clients.run(strategy)
+    check_mean(strategy, clients.mean([0, 1, 3, 4]))
+
+
+def test_parts_of_several_lengths_cannot_be_packed() -> None:
+    with pytest.raises(ValueError, match=r"boxes must have one length, got \[1, 2\] bytes"):
+        put_by_number("boxes", {1: b"a", 2: b"bc"})
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        LOW_ORDER + KeyPair.generate().public + bytes(32),
+        KeyPair.generate().public + LOW_ORDER + bytes(32),
+        2 * KeyPair.generate().public + bytes(32),
+        bytes(95),
+        b"",
+    ],
+    ids=["share of low order", "mask of low order", "one key twice", "too short", "empty"],
+)
+def test_keys_that_no_peer_can_use_are_a_dropout_of_stage_keys(keys: bytes) -> None:
+    clients = Federation(faults=at("keys", {2}, with_order(keys=keys)))
+    strategy = masked(clients)
+    clients.run(strategy)
+    check_mean(strategy, clients.mean([0, 1, 3, 4]))
+
+
+def test_two_clients_with_one_key_drop_out_and_the_others_go_on() -> None:
+    pair = KeyPair.generate().public
+
+    def same_key(order: ConfigRecord) -> dict[str, Any]:
+        return {"keys": pair + bytes(order["keys"])[32:]}  # type: ignore[arg-type]
+
+    clients = Federation(6, faults=at("keys", {0, 5}, changed(same_key)))
+    strategy = masked(clients, threshold=2 / 3)
+    clients.run(strategy)
+    check_mean(strategy, clients.mean([1, 2, 3, 4]))
+
+
+@pytest.mark.parametrize("size", [0, 1, 38, 40])
+def test_shares_of_another_length_count_as_absent(size: int) -> None:
+    short = changed(lambda order: {"shares": b"x" * size * len(list(order["peers"]))})  # type: ignore[arg-type]
+    clients = Federation(faults=at("unmask", {2}, short))
+    strategy = masked(clients)
+    clients.run(strategy)
+    check_mean(strategy, clients.mean())
+
+
+def test_an_array_that_promises_more_than_there_is_memory_for_is_never_read() -> None:
+    def promises(reply: Message) -> Message:
+        head = np.lib.format.magic(1, 0)
+        text = b"{'descr': '<u4', 'fortran_order': False, 'shape': (999999999999,), }"
+        data = head + (len(text) + 1).to_bytes(2, "little") + text + b"\n"
+        array = Array("uint32", (999999999999,), "numpy.ndarray", data)
+        reply.content["arrays"] = ArrayRecord({"masked": array})
+        return reply
+
+    clients = Federation(faults=at("train", {2}, promises))
+    strategy = masked(clients)
+    clients.run(strategy)
+    check_mean(strategy, clients.mean([0, 1, 3, 4]))
+
+
+class Twice(GridWrapper):
+    """Delivers every reply twice."""
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        replies = list(self.grid.send_and_receive(messages, timeout=timeout))
+        return [*replies, *replies]
+
+
+def test_replies_that_are_delivered_twice_count_once() -> None:
+    clients = Federation()
+    strategy = masked(clients)
+    clients.run(Audited(strategy, [], sends="models"), grid_of=Twice)
+    check_mean(strategy, clients.mean())
+    assert strategy.facts().num_clients == 5
+
+
+# Lies that masks hide: the sum is opened, rejected and charged.
+
+
+def noised(noise: Any, num: int = 6, **options: Any) -> tuple[Masked, Noised]:
+    inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
+    inner.fraction_evaluate = 0.0
+    chosen = Chosen(inner, FixedSize(num), num_clients=num, seed=noisy.SEED)
+    inside = Noised(
+        chosen,
+        noise=noise,
+        clipping=FixedClip(2.0),
+        expected_clients=float(num),
+        seed=noisy.SEED,
+    )
+    return Masked(inside, **{"max_weight": 1.0, "threshold": 4, **options}), inside
+
+
+def lying(lie: Callable[[Message], Message], *, inside: bool = False, rounds: Any = None) -> Any:
+    """Return a mod by which client 0 lies, inside or outside its masks, in these rounds."""
+
+    def mod(message: Message, context: Context, call_next: Any) -> Message:
+        reply: Message = call_next(message, context)
+        trains = wire.CONFIG in message.content and not reply.has_error()
+        if not trains or context.node_id != 1:
+            return reply
+        number = wire.server_round(message.content)
+        return lie(reply) if rounds is None or number in rounds else reply
+
+    mods = list(noisy.MODS)
+    mods.insert(1 if inside else 0, mod)
+    return mods
+
+
+def weighs(weight: float) -> Callable[[Message], Message]:
+    def lie(reply: Message) -> Message:
+        reply.content["metrics"] = MetricRecord({"num-examples": weight})
+        return reply
+
+    return lie
+
+
+COUNTED_TWICE = moved(noisy.DIM, 1)  # the slot of contributors
+
+
+@pytest.mark.parametrize("noise", [Central(1.0), Distributed(1.0, min_honest=2)])
+def test_half_a_weight_inside_the_masks_abandons_the_round_and_no_more(noise: Any) -> None:
+    outer, inside = noised(noise)
+    mods = lying(weighs(0.5), inside=True, rounds=[1])
+    before = noisy.model()["w"].numpy()
+    assert not np.array_equal(noisy.run(outer, 2, noisy.grid(mods=mods)), before)
+    assert outer.facts().abandoned is None
+    assert len(inside.spending.releases) == 2  # round 1 was opened
+
+
+def test_a_rejected_sum_is_charged_to_everybody_who_was_asked() -> None:
+    outer, inside = noised(Distributed(1.0, min_honest=2))
+    noisy.run(outer, 3, noisy.grid(mods=lying(COUNTED_TWICE, rounds=[1, 3])))
+    spending = inside.spending
+    assert outer.facts().rejected
+    assert dict(spending.times) == dict.fromkeys(range(6), 3)
+    # Of six in a rejected sum one has lied: its noise does not count.
+    assert spending.contributors == [5, 6, 5]
+    share = 1.0 * 2.0 / math.sqrt(2)
+    honest = [count - spending.colluders for count in (5, 6, 5)]
+    apart = math.hypot(*(2.0 / (share * math.sqrt(n)) for n in honest))
+    [server] = [
+        f
+        for f in inside.findings()
+        if f.threat_model.observer == "server" and f.adjacency == "zero-out"
+    ]
+    assert server.value == pytest.approx(float(epsilon_gaussian(1e-5, apart)), rel=1e-9)
+    assert server.threat_model.participations == 3
+
+
+def test_after_three_rejected_sums_in_a_row_no_further_one_is_opened() -> None:
+    outer, inside = noised(Distributed(1.0, min_honest=2))
+    audited = Audited(outer, [], sends="models")
+    asked: list[str] = []
+
+    def count(message: Message, context: Context, call_next: Any) -> Message:
+        order = wire.config(message.content, wire.MASK) or ConfigRecord()
+        if context.node_id == 2:
+            asked.append(str(order.get("stage")))
+        return call_next(message, context)  # type: ignore[no-any-return]
+
+    mods = [count, *lying(COUNTED_TWICE)]
+    result = audited.start(noisy.grid(mods=mods), noisy.model(), num_rounds=60)
+    assert [s for s in asked if s != "None"] == 3 * ["keys", "shares", "train", "unmask"]
+    assert len(inside.spending.releases) == 3
+    assert "3 secure sums in a row were opened and rejected" in (outer.ended or "")
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), np.zeros(noisy.DIM))
+    warned = {w.kind: (w.count, w.total) for w in audited.warnings}
+    assert warned["rejected-sums"] == (3, 3)
+    assert warned["ended-early"] == (57, 60)
+
+
+def test_a_good_sum_in_between_starts_the_count_again() -> None:
+    outer, inside = noised(Distributed(1.0, min_honest=2))
+    bad = [1, 2, 4, 5, 7]
+    noisy.run(outer, 7, noisy.grid(mods=lying(COUNTED_TWICE, rounds=bad)))
+    assert outer.ended is None
+    assert len(inside.spending.releases) == 7
+
+
+def test_the_count_of_rejected_sums_outlives_the_process() -> None:
+    outer, _ = noised(Distributed(1.0, min_honest=2))
+    noisy.run(outer, 2, noisy.grid(mods=lying(COUNTED_TWICE, rounds=[2])))
+    again, _ = noised(Distributed(1.0, min_honest=2))
+    again.restore(outer.state())
+    assert again.state()["rejected"] == 1
+
+
+def test_a_plain_secure_sum_ends_as_well_and_keeps_model_and_metrics() -> None:
+    lie = at("train", {2}, moved(7, 3), rounds=range(2, 9))
+    clients = Federation(faults=lie, metrics=lambda _: {"loss": 1.0})
+    strategy = masked(clients, metrics={"loss": (0.0, 4.0)})
+    result = clients.run(strategy, rounds=20)
+    assert strategy.ended
+    assert list(result.train_metrics_clientapp) == [1]
+    moved_by = result.arrays["w"].numpy()
+    assert np.allclose(moved_by, clients.mean(), atol=1e-6)
+
+
+def test_charges_are_noted_before_any_share_is_requested() -> None:
+    outer, inside = noised(Distributed(1.0, min_honest=2))
+    order: list[str] = []
+    outer.before_release = lambda: order.append(f"kept {len(inside.charges()['releases'])}")
+
+    def watch(message: Message, context: Context, call_next: Any) -> Message:
+        stage = wire.config(message.content, wire.MASK) or ConfigRecord()
+        if context.node_id == 2 and stage.get("stage") in ("train", "unmask"):
+            order.append(str(stage["stage"]))
+        return call_next(message, context)  # type: ignore[no-any-return]
+
+    noisy.run(outer, 2, noisy.grid(mods=[watch, *noisy.MODS]))
+    assert order == ["train", "kept 1", "unmask", "train", "kept 2", "unmask"]
+
+
+# Noise and the model's own type.
+
+
+def coarse(noise: Any, rounds: int = 1) -> tuple[np.ndarray, Noised]:
+    """Return the decoded sums of a float16 model at 4.5, whose grid is as wide as the clip norm."""
+    dim, norm = 4000, 2.0**-8
+    inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
+    inner.fraction_evaluate = 0.0
+    inside = Noised(
+        Chosen(inner, FixedSize(6), num_clients=6, seed=1),
+        noise=noise,
+        clipping=FixedClip(norm),
+        expected_clients=6.0,
+        seed=1,
+    )
+    outer = Masked(inside, max_weight=1.0, threshold=4, clip_range=norm)
+    mods = [MaskMod(seed=1), NoiseMod(seed=1)]
+    grid = noisy.grid(update=lambda *_: np.zeros(dim, np.float16), mods=mods)
+    arrays = record({"w": np.full(dim, 4.5, np.float16)})
+    outer.start(grid, arrays, num_rounds=rounds)
+    aggregate = outer.facts().aggregate
+    assert aggregate is not None
+    return aggregate * 6, inside
+
+
+def test_distributed_noise_survives_a_float16_model() -> None:
+    total, inside = coarse(Distributed(0.1, min_honest=2))
+    std = 0.1 * 2.0**-8 * math.sqrt(6 / 2)
+    # 4000 coordinates: outside these limits with chance below 1e-9, and old code gave exact zeros.
+    assert 0.9 < total.std() / std < 1.1
+    assert abs(total.mean()) < 6 * std / math.sqrt(total.size)
+    assert len(np.unique(total)) > 3000
+    [server] = [
+        f
+        for f in inside.findings()
+        if f.threat_model.observer == "server" and f.adjacency == "zero-out"
+    ]
+    assert server.kind == "guarantee"
+
+
+def test_a_model_too_large_for_its_noise_leaves_no_guarantee() -> None:
+    outer, inside = noised(Distributed(1e-4, min_honest=2), clip_range=2.0, bits=60)
+    clients = noisy.grid(update=noisy.nothing)
+    outer.start(clients, record({"w": np.full(noisy.DIM, 1e15)}), num_rounds=1)
+    kinds = {f.threat_model.observer: f.kind for f in inside.findings()}
+    assert kinds["server"] == "approximation"
+
+
+def test_the_mean_of_a_float16_model_is_noised_before_it_is_rounded() -> None:
+    """Rounded first, the sum of six could move by 6·2^-8 where C is 2^-8."""
+    _, inside = coarse(Central(0.1))
+    noised_by = inside.facts().noised
+    assert noised_by is not None
+    std = 0.1 * 2.0**-8 / 6
+    assert 0.9 < noised_by.std() / std < 1.1
+
+
+# How many may be missing, as the documentation says.
+
+
+def table() -> list[tuple[int, int, int, int]]:
+    """Return clients, threshold and who may drop out, from the table of the documentation."""
+    text = (ROOT / "docs" / "secure-aggregation.md").read_text(encoding="utf-8")
+    rows = text.partition("| clients | threshold | may drop out before `shares`")[2].splitlines()
+    cells = [[c.split()[0] for c in row.strip("| ").split("|")] for row in rows[2:9]]
+    return [(int(c[0]), int(c[1]), int(c[2]), int(c[3])) for c in cells]
+
+
+def test_the_table_of_dropouts_is_that_of_the_plan() -> None:
+    for num, threshold, early, late in table():
+        plan = Topology(threshold=threshold).plan(num)
+        assert plan.droppable(before_shares=True) == early
+        assert plan.droppable(before_shares=False) == late
+
+
+@pytest.mark.parametrize("row", [row for row in table() if row[0] <= 10], ids=str)
+@pytest.mark.parametrize("stage", ["shares", "train"])
+def test_rounds_bear_the_dropouts_of_the_table_and_not_one_more(
+    row: tuple[int, int, int, int], stage: str
+) -> None:
+    num, threshold, early, late = row
+    most = early if stage == "shares" else late
+    for gone in (most, most + 1):
+        clients = Federation(num, faults=at(stage, range(gone)))
+        strategy = masked(clients, threshold=threshold)
+        clients.run(strategy)
+        if gone == most:
+            check_mean(strategy, clients.mean(range(gone, num)))
+        else:
+            assert strategy.facts().abandoned
+            assert not strategy.facts().rejected
