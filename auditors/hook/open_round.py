@@ -141,7 +141,7 @@ class OpenRound:
             if client is None or not reply.has_content():
                 continue
             try:
-                _check_readable(reply.content, self.weight_key)
+                _check_readable(reply.content, self.layout, self.weight_key)
             except Exception as error:  # a client may send anything
                 reason = wire.one_line(str(error))
                 _log.warning("client %d is not audited: its reply's %s", client, reason)
@@ -160,12 +160,19 @@ class OpenRound:
         return updates
 
 
-def _check_readable(content: RecordDict, weight_key: str) -> None:
-    """Raise unless the arrays of a reply hold as many numbers as they say, and it has a weight."""
+def _check_readable(content: RecordDict, layout: Layout, weight_key: str) -> None:
+    """Raise unless an auditor can read the arrays of a reply, masked or not, and its weight."""
     wire.weight(content, weight_key)
-    for name, array in wire.arrays(content).items():
-        if is_float(array) and (found := values(array).size) != math.prod(array.shape):
-            raise ValueError(f"array {name!r} must have shape {array.shape}, got {found} numbers")
+    record = wire.arrays(content)
+    if not record:
+        raise ValueError("ArrayRecord must hold arrays, got none")
+    is_plain = layout.fits(record)
+    for name, array in record.items():
+        if is_plain and not is_float(array):
+            continue  # nobody looks at it
+        numbers = values(array)
+        if numbers.dtype.kind not in "fiub" or numbers.size != math.prod(array.shape):
+            raise ValueError(f"array {name!r} must hold numbers of shape {tuple(array.shape)}")
 
 
 class ClientNumbers:

@@ -305,7 +305,7 @@ def test_a_client_without_the_mod_is_noticed_by_its_weight() -> None:
     with pytest.raises(ValueError, match=r"num-examples must be 1 .* got 7 from node 1: list noi"):
         run(make(Central(1.0)), clients=grid(mods=[MODS[0]]))
     outer = masked(make(Central(1.0)), max_weight=10.0)
-    run(outer, clients=grid(mods=[MODS[0]]))
+    outer.start(grid(mods=[MODS[0]]), model(), num_rounds=1)
     reason = outer.facts().abandoned or ""
     assert "got 7 from the clients of a secure sum, on average: list noise_mod" in reason
 

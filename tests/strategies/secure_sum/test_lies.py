@@ -25,10 +25,12 @@ from tests.helpers.project import ROOT
 from tests.strategies.noise import test_noised as noisy
 from tests.strategies.secure_sum.test_masked import (
     Federation,
+    Watching,
     at,
     check_mean,
     masked,
     record,
+    with_content,
     with_order,
 )
 
@@ -166,6 +168,19 @@ def test_replies_that_are_delivered_twice_count_once() -> None:
     assert strategy.facts().num_clients == 5
 
 
+@pytest.mark.parametrize(
+    "given", [{}, {"x": Array("uint32", (9,), "numpy.ndarray", b"torn")}], ids=["none", "torn"]
+)
+def test_arrays_that_cannot_be_read_cost_no_auditor_its_place(given: dict[str, Array]) -> None:
+    faults = at("train", {2}, with_content(arrays=ArrayRecord(given)))
+    clients = Federation(faults=faults)
+    watching = Watching()
+    audited = Audited(masked(clients), [watching], sends="models")
+    clients.run(audited, rounds=2)
+    assert [sorted(view.replies) for view in watching.views] == [[0, 1, 3, 4], [0, 1, 2, 3, 4]]
+    assert not audited.failures
+
+
 # Lies that masks hide: the sum is opened, rejected and charged.
 
 
@@ -224,8 +239,8 @@ def test_a_rejected_sum_is_charged_to_everybody_who_was_asked() -> None:
     outer, inside = noised(Distributed(1.0, min_honest=2))
     noisy.run(outer, 3, noisy.grid(mods=lying(COUNTED_TWICE, rounds=[1, 3])))
     spending = inside.spending
-    assert outer.facts().rejected
     assert dict(spending.times) == dict.fromkeys(range(6), 3)
+    assert outer.facts().rejected
     # Of six in a rejected sum one has lied: its noise does not count.
     assert spending.contributors == [5, 6, 5]
     share = 1.0 * 2.0 / math.sqrt(2)
@@ -307,9 +322,10 @@ def test_charges_are_noted_before_any_share_is_requested() -> None:
 # Noise and the model's own type.
 
 
-def coarse(noise: Any, rounds: int = 1) -> tuple[np.ndarray, Noised]:
-    """Return the decoded sums of a float16 model at 4.5, whose grid is as wide as the clip norm."""
+def coarse(noise: Any, update: Any = None) -> tuple[np.ndarray, Noised]:
+    """Return the decoded sum of a float16 model at 4.5, whose grid is as wide as the clip norm."""
     dim, norm = 4000, 2.0**-8
+    update = update or (lambda *_: np.zeros(dim, np.float16))
     inner = FedAvg(min_train_nodes=1, min_available_nodes=1)
     inner.fraction_evaluate = 0.0
     inside = Noised(
@@ -321,9 +337,9 @@ def coarse(noise: Any, rounds: int = 1) -> tuple[np.ndarray, Noised]:
     )
     outer = Masked(inside, max_weight=1.0, threshold=4, clip_range=norm)
     mods = [MaskMod(seed=1), NoiseMod(seed=1)]
-    grid = noisy.grid(update=lambda *_: np.zeros(dim, np.float16), mods=mods)
+    grid = noisy.grid(update=update, mods=mods)
     arrays = record({"w": np.full(dim, 4.5, np.float16)})
-    outer.start(grid, arrays, num_rounds=rounds)
+    outer.start(grid, arrays, num_rounds=1)
     aggregate = outer.facts().aggregate
     assert aggregate is not None
     return aggregate * 6, inside
@@ -353,12 +369,18 @@ def test_a_model_too_large_for_its_noise_leaves_no_guarantee() -> None:
 
 
 def test_the_mean_of_a_float16_model_is_noised_before_it_is_rounded() -> None:
-    """Rounded first, the sum of six could move by 6·2^-8 where C is 2^-8."""
-    _, inside = coarse(Central(0.1))
+    """Rounded first, four clients that move one coordinate by C would count as six."""
+
+    def update(client: int, _: int) -> np.ndarray:
+        moved_by = np.zeros(4000, np.float16)
+        moved_by[0] = 2.0**-8 * (client < 4)
+        return moved_by
+
+    _, inside = coarse(Central(1e-3), update)
     noised_by = inside.facts().noised
     assert noised_by is not None
-    std = 0.1 * 2.0**-8 / 6
-    assert 0.9 < noised_by.std() / std < 1.1
+    assert noised_by[0] * 6 == pytest.approx(4 * 2.0**-8, abs=6e-3 * 2.0**-8)
+    assert 0.9 < noised_by[1:].std() * 6 / (1e-3 * 2.0**-8) < 1.1
 
 
 # How many may be missing, as the documentation says.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 from scipy import stats
@@ -344,3 +344,22 @@ def test_nothing_saturates_within_the_stated_range() -> None:
     outer = masked(one)
     run(outer, rounds=2)
     assert outer.facts().saturated == 0
+
+
+def test_a_rejected_sum_is_charged_to_everybody_who_was_asked() -> None:
+    def lie(message: Message, context: Context, call_next: Any) -> Message:
+        reply: Message = call_next(message, context)
+        if wire.CONFIG in message.content and context.node_id == 1:
+            vector = reply.content["arrays"]["masked"].numpy() + np.uint32(1)
+            reply.content["arrays"] = ArrayRecord({"masked": Array(vector)})
+        return reply
+
+    strategy = make()
+    outer = masked(strategy)
+    arrays = ArrayRecord(new_model().state_dict())
+    outer.start(grid(mods=[lie, *MODS]), arrays, num_rounds=2)
+    [charged] = strategy.findings()
+    assert charged.threat_model.participations == 2
+    honest = make()
+    run(masked(honest), rounds=2)
+    assert charged.value > epsilon(honest)  # one client's noise less is counted
