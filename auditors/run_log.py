@@ -195,7 +195,7 @@ def _checked(line: Any) -> dict[str, Any]:
         raise ValueError("server_round must be a whole number")
     if line.get("schema", FIRST) != SCHEMA:  # whoever reads it says so
         return line
-    if not isinstance(line.get("metrics"), dict):
+    if not isinstance(line.get("metrics", {}), dict):
         raise ValueError("metrics must be an object")
     findings = line.get("findings")
     if not isinstance(findings, list):

@@ -91,7 +91,7 @@ class Audited(Wrapper):
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
         super().__init__(strategy)
-        self._panel = Panel(auditors)
+        self._panel = Panel(auditors, keeps_files=on_round is not None)
         self._known: tuple[Limitation, ...] = ()
         self._sending = Sending(sends)
         self._run_log: RunLog | None = None
@@ -243,6 +243,7 @@ class Audited(Wrapper):
     ) -> list[Message] | None:
         """Stand in for the inner `configure_train`: let it choose, then hand out orders."""
         self._flush()
+        self._panel.tidy()
         self._open = None
         server_round += self._offset
         kept = ArrayRecord(dict(arrays))  # the inner strategy may change the record

@@ -45,9 +45,14 @@ class Panel:
     A wrong setting that shows in `begin`, before anything is sent, is an error. What an auditor
     cannot do in this project is logged before anybody trains, and is a limitation in the report.
     An auditor that can do nothing, or fails later, is left out, and the report names the reason.
+
+    Args:
+        auditors: Those that look on.
+        keeps_files: Whether somebody keeps a state after each round. The last one that was kept may
+            need the files of an auditor that is left out, until the next one is kept.
     """
 
-    def __init__(self, auditors: Sequence[Auditor]) -> None:
+    def __init__(self, auditors: Sequence[Auditor], *, keeps_files: bool = False) -> None:
         names = [a.name for a in auditors]
         if len(set(names)) < len(names):
             raise ValueError(f"auditors must have different names, got {names}")
@@ -57,6 +62,8 @@ class Panel:
         self._spoke: set[str] = set()  # auditors that have found anything
         self._restored: Mapping[str, Any] = {}
         self._has_observed = False
+        self._keeps_files = keeps_files
+        self._left_out: list[Auditor] = []  # whose files are still there
 
     @property
     def limitations(self) -> tuple[Limitation, ...]:
@@ -206,6 +213,12 @@ class Panel:
         """Let the auditors remove their working files."""
         for auditor in self.auditors:
             self._close(auditor)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Let auditors that were left out remove their files: the last round is over."""
+        while self._left_out:
+            self._close(self._left_out.pop())
 
     def state(self) -> dict[str, Any]:
         """Return the auditors' states by name, and who has failed."""
@@ -262,7 +275,9 @@ class Panel:
             _log.exception("auditor %s failed in %s and is left out", auditor.name, when)
         self.failures.append(f"{auditor.name}, {when}: {type(error).__name__}: {error}")
         self.auditors.remove(auditor)
-        self._close(auditor)
+        self._left_out.append(auditor)
+        if not self._keeps_files:
+            self.tidy()
 
     def _close(self, auditor: Auditor) -> None:
         try:

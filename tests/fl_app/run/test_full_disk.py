@@ -73,7 +73,7 @@ def fails_and_is_resumed(
     assert not any(e.is_planned for e in Ledger(folder / "l").entries("synthetic"))
 
 
-@pytest.mark.parametrize("after", [0, 9])
+@pytest.mark.parametrize("after", [0, 10])  # settings, and the working file of an auditor
 def test_a_run_on_a_full_disk_is_resumed_when_there_is_room(
     after: int,
     arguments: list[str],
