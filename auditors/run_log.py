@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -100,10 +101,7 @@ class RunLog:
 
     def add(self, line: RoundLine) -> None:
         """Append a round and make sure that it is on disk."""
-        with self._rounds.open("a") as file:
-            file.write(_line(line.to_json()))
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self._rounds, _line(line.to_json()))
 
     def finish(
         self,
@@ -177,10 +175,41 @@ def _line(values: Mapping[str, Any]) -> str:
 
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of `rounds.jsonl`; a last line that was cut off does not count."""
+    """Return the lines of `rounds.jsonl`; a last line that was cut off does not count.
+
+    Raises:
+        ValueError: A line is not that of a round. The text says which, and what it lacks.
+    """
     path = folder / _ROUNDS
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    # Only "\n" ends a line: JSON may contain other characters that Python takes for an end.
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(_checked(json.loads(line)))
+        except (ValueError, RecursionError) as error:  # also what is not UTF-8, or nested too deep
+            raise ValueError(f"line {number} is not that of a round: {error}") from None
+    return found
+
+
+def _checked(line: Any) -> dict[str, Any]:
+    """Return a line if it has what the report and a resumed run read from it."""
+    if not isinstance(line, dict):
+        raise ValueError(f"it must be an object, got {type(line).__name__}")
+    if type(line.get("server_round")) is not int:
+        raise ValueError("server_round must be a whole number")
+    if line.get("schema", FIRST) != SCHEMA:  # whoever reads it says so
+        return line
+    if not isinstance(line.get("metrics", {}), dict):
+        raise ValueError("metrics must be an object")
+    findings = line.get("findings")
+    if not isinstance(findings, list):
+        raise ValueError("findings must be a list")
+    for one in findings:
+        names = one.get("assumptions") if isinstance(one, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("each finding must be an object with a list of assumptions")
+    return line
 
 
 def other_schema(lines: Sequence[Mapping[str, Any]]) -> str | None:
@@ -189,12 +218,44 @@ def other_schema(lines: Sequence[Mapping[str, Any]]) -> str | None:
     return next((schema for schema in found if schema != SCHEMA), None)
 
 
+def append_line(path: Path, line: str) -> None:
+    """Append a line and make sure that it is on disk; a failed write leaves the file as it was."""
+    left = memoryview(line.encode())
+    # Unbuffered: with a buffer a full disk would show in a later call, or never.
+    with path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            while left:  # the system may take less than it is given
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        except BaseException:
+            with suppress(OSError):
+                file.truncate(size)
+            raise
+
+
 def write_atomically(path: Path, data: str | bytes) -> None:
     """Write a file so that a reader finds the old one or the new one, never half of one."""
     content = data.encode() if isinstance(data, str) else data  # may fail: before anything is there
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):  # a full disk needs the space
+            partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make sure that a new name in the folder outlives a power failure, where that is possible."""
+    with suppress(OSError):  # Windows opens no folders, and some file systems sync none
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

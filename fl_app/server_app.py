@@ -11,8 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 from leakmeter.fl_app.build.calibrate import calibrated
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range, two_multipliers
+from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.config.from_flower import OUT, RESUME, from_context
-from leakmeter.fl_app.deployment import check_deployed
+from leakmeter.fl_app.deployment import check_deployed, is_deployed
 from leakmeter.fl_app.report import leave_page
 from leakmeter.fl_app.run.folder import RunFolder, default_path
 from leakmeter.fl_app.run.preflight import preflight
@@ -27,8 +28,10 @@ def main(grid: Grid, context: Context) -> None:
     """Do the run that the configuration describes and leave its folder."""
     # Flower runs the app in a folder of its own, so every path must be absolute.
     if resume := str(context.run_config.get(RESUME, "")):
-        folder = RunFolder.open(_absolute(resume, RESUME))
+        folder = RunFolder.open(_allowed(resume, RESUME))
         check_deployed(folder.config)
+        if folder.config.ledger:
+            _allowed(folder.config.ledger, "ledger")
         preflight(folder.config, folder.path)
     else:
         config = from_context(context)
@@ -36,12 +39,12 @@ def main(grid: Grid, context: Context) -> None:
         if config.target_epsilon and config.noise_multiplier != Config.noise_multiplier:
             raise two_multipliers(config.noise_multiplier, config.target_epsilon)
         if config.ledger:
-            _absolute(config.ledger, "ledger")
+            _allowed(config.ledger, "ledger")
         check_deployed(config)
         config = calibrated(config)
         preflight(config)
         out = str(context.run_config.get(OUT, ""))
-        path = _absolute(out, OUT) if out else default_path(config, _home())
+        path = _allowed(out, OUT) if out else default_path(config, _home())
         folder = RunFolder.create(path, config)
     progress = Progress()
     progress.say(f"run folder: {folder.path}")
@@ -50,11 +53,22 @@ def main(grid: Grid, context: Context) -> None:
     leave_page(folder.path, progress.say)
 
 
-def _absolute(path: str, name: str) -> Path:
-    found = Path(path).expanduser()
-    if not found.is_absolute():
+def _allowed(path: str, name: str) -> Path:
+    """Return a path of the run's configuration, if the server's owner lets runs write there.
+
+    In a deployment whoever starts a run may be somebody else than who owns the server.
+    """
+    if not Path(path).is_absolute() and not path.startswith("~"):
         raise out_of_range(name, "an absolute path under Flower's runtime", path)
-    return found
+    found = expanded(name, path)
+    if not is_deployed():
+        return found
+    # With links and ".." followed: the path must not leave the folder in the end.
+    home, real = _home().expanduser().resolve(), found.resolve()
+    if home not in real.parents:
+        allowed = f"below {home} in a deployment (the server's LEAKMETER_RUNS)"
+        raise out_of_range(name, allowed, path)
+    return real
 
 
 def _home() -> Path:

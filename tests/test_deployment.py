@@ -45,7 +45,7 @@ def deployment(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
     """Start a SuperLink and its SuperNodes as processes of their own."""
     port = free_port()
     link = (BIN / "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port))
-    env = machine(folder / "link-home")
+    env = machine(folder / "link-home") | {"LEAKMETER_RUNS": str(folder)}
     with ExitStack() as stack:
         log = folder / "link.log"
         process = stack.enter_context(started(*link, env=env, log=log))

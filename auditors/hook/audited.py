@@ -91,7 +91,7 @@ class Audited(Wrapper):
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
         super().__init__(strategy)
-        self._panel = Panel(auditors)
+        self._panel = Panel(auditors, keeps_files=on_round is not None)
         self._known: tuple[Limitation, ...] = ()
         self._sending = Sending(sends)
         self._run_log: RunLog | None = None
@@ -128,6 +128,11 @@ class Audited(Wrapper):
     def warnings(self) -> Sequence[RunWarning]:
         """Reasons to doubt the run itself, as far as it has gone."""
         return self._observer.health.warnings(self._panel.canaries)
+
+    @property
+    def log_failure(self) -> OSError | None:
+        """Why the run log could not be written any further; None if it is complete so far."""
+        return self._lines.failure
 
     def add_limitations(self, *limitations: Limitation) -> None:
         """Note what is known beforehand to be outside this audit, for the report."""
@@ -238,6 +243,7 @@ class Audited(Wrapper):
     ) -> list[Message] | None:
         """Stand in for the inner `configure_train`: let it choose, then hand out orders."""
         self._flush()
+        self._panel.tidy()
         self._open = None
         server_round += self._offset
         kept = ArrayRecord(dict(arrays))  # the inner strategy may change the record

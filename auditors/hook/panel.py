@@ -11,6 +11,7 @@ from typing import Any
 from leakmeter.auditors.auditor import (
     Auditor,
     Canary,
+    DamagedError,
     DivergedError,
     Project,
     RoundMessages,
@@ -26,15 +27,33 @@ _MOST_LIMITATIONS = 60  # far more than a project has; one client must not fill 
 _SILENT = "produced no findings; this is not evidence of privacy"
 
 
+def _restore(auditor: Auditor, state: Any) -> None:
+    """Give an auditor its state of an interrupted run; one that does not fit is damaged."""
+    try:
+        auditor.restore(state)
+    except DamagedError:
+        raise
+    except Exception as error:  # foreign content can make a restore raise anything
+        raise DamagedError(
+            f"the state of the auditor {auditor.name} is not one that it has written "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
 class Panel:
     """Calls each auditor in turn and keeps the reason where one has failed.
 
     A wrong setting that shows in `begin`, before anything is sent, is an error. What an auditor
     cannot do in this project is logged before anybody trains, and is a limitation in the report.
     An auditor that can do nothing, or fails later, is left out, and the report names the reason.
+
+    Args:
+        auditors: Those that look on.
+        keeps_files: Whether somebody keeps a state after each round. The last one that was kept may
+            need the files of an auditor that is left out, until the next one is kept.
     """
 
-    def __init__(self, auditors: Sequence[Auditor]) -> None:
+    def __init__(self, auditors: Sequence[Auditor], *, keeps_files: bool = False) -> None:
         names = [a.name for a in auditors]
         if len(set(names)) < len(names):
             raise ValueError(f"auditors must have different names, got {names}")
@@ -44,6 +63,8 @@ class Panel:
         self._spoke: set[str] = set()  # auditors that have found anything
         self._restored: Mapping[str, Any] = {}
         self._has_observed = False
+        self._keeps_files = keeps_files
+        self._left_out: list[Auditor] = []  # whose files are still there
 
     @property
     def limitations(self) -> tuple[Limitation, ...]:
@@ -94,7 +115,7 @@ class Panel:
                 self._drop(auditor, BEFORE, error)
                 continue
             if auditor.name in self._restored:
-                auditor.restore(self._restored[auditor.name])
+                _restore(auditor, self._restored[auditor.name])
 
     def consider(self, project: Project) -> None:
         """Let each auditor say what it cannot do in this project; a resumed run has said it."""
@@ -199,6 +220,12 @@ class Panel:
         """Let the auditors remove their working files."""
         for auditor in self.auditors:
             self._close(auditor)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Let auditors that were left out remove their files: the last round is over."""
+        while self._left_out:
+            self._close(self._left_out.pop())
 
     def state(self) -> dict[str, Any]:
         """Return the auditors' states by name, and who has failed."""
@@ -255,7 +282,9 @@ class Panel:
             _log.exception("auditor %s failed in %s and is left out", auditor.name, when)
         self.failures.append(f"{auditor.name}, {when}: {type(error).__name__}: {error}")
         self.auditors.remove(auditor)
-        self._close(auditor)
+        self._left_out.append(auditor)
+        if not self._keeps_files:
+            self.tidy()
 
     def _close(self, auditor: Auditor) -> None:
         try:

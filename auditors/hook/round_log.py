@@ -27,6 +27,7 @@ class RoundLog:
         self._run_log, self._on_round = run_log, on_round
         self._open: tuple[RoundLine, ArrayRecord] | None = None
         self.findings: list[Finding] = []
+        self.failure: OSError | None = None
 
     def forget(self) -> None:
         """Drop a line that a broken start has left."""
@@ -54,11 +55,13 @@ class RoundLog:
         self._open = None
         self.findings += line.findings
         failed = None
+        # Before anybody is told: who keeps a state of the run must know that the line is missing.
         if self._run_log is not None:
             try:
                 self._run_log.add(line)
             except OSError as error:
-                self._run_log, failed = None, error
+                self._run_log = None
+                self.failure = failed = error
         if self._on_round is not None:
             self._on_round(line, arrays)
         return failed

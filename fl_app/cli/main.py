@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.call(arguments)
         return code
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
+        text = " ".join(str(error).splitlines())  # a name that was typed may have several lines
+        print(f"error: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # before the run has begun
         return 130

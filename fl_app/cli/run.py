@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import Field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from leakmeter import __version__
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
-from leakmeter.fl_app.config.field import kebab, read_toml
+from leakmeter.fl_app.config.field import expanded, kebab, read_toml
 from leakmeter.fl_app.config.meaning import check_meaning, is_written_by_a_run
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
         raise two_multipliers(config.noise_multiplier, config.target_epsilon)
     paths = {"data_dir": config.data_dir, "ledger": config.ledger}
     # So that the run can be repeated and resumed from anywhere.
-    absolute = {k: str(Path(v).expanduser().absolute()) for k, v in paths.items() if v}
+    absolute = {k: str(expanded(kebab(k), v)) for k, v in paths.items() if v}
     return replace(config, **absolute)  # type: ignore[arg-type]
 
 
@@ -161,11 +162,21 @@ def _launch(folder: RunFolder, how_to_resume: str) -> int:
         progress.stop()
         progress.say(f"interrupted; {how_to_resume}")
         return 130
+    except OSError as error:
+        progress.stop()
+        if (words := folder.explained(error)) is None:
+            progress.say(f"the run failed; {how_to_resume}")
+            raise
+        print(f"error: {words}; {how_to_resume}", file=sys.stderr)
+        return 1
     except BaseException:
         progress.stop()
         progress.say(f"the run failed; {how_to_resume}")
         raise
     progress.summary(outcome.findings, outcome.failures, outcome.limitations, outcome.warnings)
     has_page = leave_page(folder.path, progress.say)
+    if not (folder.path / "report.json").exists():
+        progress.say(f"no report could be written; {how_to_resume}")
+        return 1
     progress.say(f"report: {folder.path / 'report.json'}")
     return 0 if outcome.is_complete and has_page else 1

@@ -27,7 +27,7 @@ class AuditSettings:
         low=0,
     )
     canaries: int = setting(
-        0, "canaries in all; 0 takes as many as the seats allow", group="audit", low=0
+        0, "canaries in all; 0 takes as many as the seats allow", group="audit", low=0, most=10**7
     )
     canary_repetitions: int = setting(1, "rounds in which each canary plays", group="audit", low=1)
     lrt_game: str = setting(
@@ -50,12 +50,22 @@ class AuditSettings:
         -1, "client under attack by likelihood-ratio; -1 draws one", group="audit", low=-1
     )
     lrt_fit: int = setting(
-        200, "updates sampled to model the aggregate of the other clients", group="audit", low=10
+        200,
+        "updates sampled to model the aggregate of the other clients",
+        group="audit",
+        low=10,
+        most=10**6,
     )
     lrt_candidates: int = setting(
-        50, "candidate updates among which the worst pair is chosen", group="audit", low=2
+        50,
+        "candidate updates among which the worst pair is chosen",
+        group="audit",
+        low=2,
+        most=10**5,
     )
-    lrt_trials: int = setting(60, "sums on which likelihood-ratio is tested", group="audit", low=20)
+    lrt_trials: int = setting(
+        60, "sums on which likelihood-ratio is tested", group="audit", low=20, most=10**6
+    )
     mi_every: int = setting(
         1,
         f"rounds that mutual-information audits: {_EVERY}",
@@ -69,7 +79,7 @@ class AuditSettings:
         low=-1,
     )
     mi_draws: int = setting(
-        8, "draws of a round's clients for mutual-information", group="audit", low=4
+        8, "draws of a round's clients for mutual-information", group="audit", low=4, most=10**6
     )
     mi_rank: int = setting(
         8,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_MOST_BITS, _MOST_SHOWN = 300, 200
+
 
 class ConfigError(ValueError):
     """A setting, a file or a folder is not as it must be. The text says which, and what to do."""
@@ -11,12 +13,27 @@ class ConfigError(ValueError):
 
 def unknown_name(field: str, value: object, known: Iterable[str]) -> ConfigError:
     """Return the error for a name that is not one of the `known` ones."""
-    return ConfigError(f"{field} must be one of {', '.join(known)}, got {value!r}")
+    return ConfigError(f"{field} must be one of {', '.join(known)}, got {shown(value)}")
 
 
 def out_of_range(field: str, allowed: str, value: object) -> ConfigError:
     """Return the error for a value outside its range, which `allowed` puts into words."""
-    return ConfigError(f"{field} must be {allowed}, got {value!r}")
+    return ConfigError(f"{field} must be {allowed}, got {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """Return a value as Python writes it, in one line that a terminal can hold.
+
+    >>> shown("x"), shown(10**5000), shown([1] * 1000)
+    ("'x'", 'a number of 16610 bits', '[1, 1, 1, 1, 1, 1, 1…')
+    """
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return f"a number of {value.bit_length()} bits"  # Python refuses to write very long ones
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # such a number, or deep nesting, inside of it
+        return f"a {type(value).__name__}"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:20].rstrip()}…"
 
 
 def two_multipliers(multiplier: float, target: float) -> ConfigError:

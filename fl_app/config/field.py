@@ -10,6 +10,11 @@ from typing import Any
 
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 
+# Of a number that says nothing else: sizes must fit the memory, the rest single precision.
+_MOST_SIZE, _MOST_NUMBER = 10**9, 1e30
+_MOST_TEXT = 4096  # characters, which is also the longest path that systems take
+_MOST_FILE = 1_000_000  # bytes
+
 
 def setting(
     default: Any,
@@ -21,10 +26,17 @@ def setting(
     high: float = math.inf,
     above: float = -math.inf,
     below: float = math.inf,
+    most: float | None = None,
     metavar: str = "",
 ) -> Any:
-    """Return a field that knows its own help text and allowed values."""
-    limits = {"low": low, "high": high, "above": above, "below": below}
+    """Return a field that knows its own help text and allowed values.
+
+    `most` is far beyond any use: it keeps a typing error from filling the memory. An error names
+    it only where it is exceeded.
+    """
+    if most is None:
+        most = _MOST_SIZE if type(default) is int else _MOST_NUMBER
+    limits = {"low": low, "high": high, "above": above, "below": below, "most": most}
     words = {"help": help, "group": group, "choices": choices, "metavar": metavar}
     return field(default=default, metadata={**words, **limits})
 
@@ -32,11 +44,32 @@ def setting(
 def read_toml(path: Path) -> dict[str, Any]:
     """Return a TOML file's top level; a missing or broken file is a user's mistake."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"config must be a readable file, got {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            # A pipe that nobody writes to would be waited for without end.
+            raise ConfigError(f"config must be a regular file, got {path}: copy it to one")
+        with path.open("rb") as file:
+            content = file.read(_MOST_FILE + 1)
+    except (OSError, ValueError) as error:  # the last one: a path with a zero byte
+        if isinstance(error, ConfigError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"config must be a readable file, got {path}: {reason}") from None
+    if len(content) > _MOST_FILE:
+        raise ConfigError(f"config must be a TOML file of at most 1 MB, got {path}")
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))  # some editors put a mark before it
+    except RecursionError:
+        raise ConfigError(f"config must be a TOML file, got {path}: nested too deep") from None
+    except ValueError as error:  # not UTF-8, not TOML, or a number of thousands of digits
         raise ConfigError(f"config must be a TOML file, got {path}: {error}") from None
+
+
+def expanded(name: str, path: str | Path) -> Path:
+    """Return the absolute path that a user means, "~" for a home folder."""
+    try:
+        return Path(path).expanduser().absolute()
+    except (RuntimeError, OSError) as error:  # there is no such user, or no current folder
+        raise out_of_range(name, f"a path that can be found ({error})", str(path)) from None
 
 
 def kebab(name: str) -> str:
@@ -57,6 +90,8 @@ def typed(spec: Field[Any], value: Any) -> Any:
         raise out_of_range(kebab(spec.name), kinds[wanted], value)
     if isinstance(value, str) and not value.isprintable():
         raise out_of_range(kebab(spec.name), "printable text", value)
+    if isinstance(value, str) and len(value) > _MOST_TEXT:
+        raise out_of_range(kebab(spec.name), f"at most {_MOST_TEXT} characters", value)
     return value
 
 
@@ -73,3 +108,5 @@ def check(spec: Field[Any], value: Any) -> None:
         allowed = [f"{w} {rule[k]}" for k, w in words.items() if math.isfinite(rule[k])]
         finite = [] if isinstance(value, int) or math.isfinite(value) else ["finite"]
         raise out_of_range(kebab(spec.name), " and ".join(finite + allowed), value)
+    if math.isinf(rule["high"]) and value > rule["most"]:
+        raise out_of_range(kebab(spec.name), f"at most {rule['most']:.15g}", value)

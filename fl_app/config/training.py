@@ -33,9 +33,11 @@ class TrainingSettings:
     download: bool = setting(
         False, "let torchvision download mnist into that folder if it is missing", group="task"
     )
-    synthetic_examples: int = setting(6000, "training records of synthetic", group="task", low=1)
-    synthetic_features: int = setting(20, "features of synthetic", group="task", low=1)
-    synthetic_classes: int = setting(10, "classes of synthetic", group="task", low=2)
+    synthetic_examples: int = setting(
+        6000, "training records of synthetic", group="task", low=1, most=10**7
+    )
+    synthetic_features: int = setting(20, "features of synthetic", group="task", low=1, most=10**6)
+    synthetic_classes: int = setting(10, "classes of synthetic", group="task", low=2, most=10**5)
     model: str = setting(
         "mlp",
         "linear classifier, the same with a ReLU, two hidden layers of 100, or convolutions",
@@ -55,9 +57,9 @@ class TrainingSettings:
         group="task",
         above=0,
     )
-    clients: int = setting(60, "clients in all", group="federation", low=1)
-    sample: int = setting(30, "honest clients in a round", group="federation", low=1)
-    rounds: int = setting(30, "rounds of training", group="federation", low=1)
+    clients: int = setting(60, "clients in all", group="federation", low=1, most=10**6)
+    sample: int = setting(30, "honest clients in a round", group="federation", low=1, most=10**6)
+    rounds: int = setting(30, "rounds of training", group="federation", low=1, most=10**5)
     server: str = setting(
         "fedavg",
         "what the server does with the mean update: take it, add momentum, or scale each "
@@ -144,7 +146,9 @@ class TrainingSettings:
         group="client",
         choices=ALGORITHMS,
     )
-    epochs: int = setting(2, "local passes over the data, not fedsgd", group="client", low=1)
+    epochs: int = setting(
+        2, "local passes over the data, not fedsgd", group="client", low=1, most=10**5
+    )
     batch_size: int = setting(
         8, "records in a gradient step; 0 takes all a client has", group="client", low=0
     )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
+from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.config.names import DATASETS
 from leakmeter.fl_app.data.cifar import load_cifar10
 from leakmeter.fl_app.data.dataset import (
@@ -58,7 +59,7 @@ def load(
         raise unknown_name("dataset", name, DATASETS)
     given = (data_dir, os.environ.get(FOLDER_VARIABLE))
     request = Request(
-        folders=tuple(dict.fromkeys(Path(folder).expanduser() for folder in given if folder)),
+        folders=tuple(dict.fromkeys(expanded("data-dir", folder) for folder in given if folder)),
         download=download,
         seed=seed,
         examples=synthetic_examples,

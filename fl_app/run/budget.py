@@ -1,64 +1,136 @@
-"""The privacy budget of a data set: asked before a run, charged while it goes on."""
+"""The privacy budget of a data set: asked before a run, reserved for it, settled at its end."""
 
 from __future__ import annotations
 
 import logging
-import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors import wording
-from leakmeter.auditors.finding import Bound
+from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
+from leakmeter.fl_app.run.identity import check_place, known_name, place_of, run_name
 from leakmeter.strategies import Chosen, Masked, Noised
-from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent, spent_amplified
+from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent, spent_amplified
 
 _log = logging.getLogger("flwr")
 
-_RUN = "ledger-run"
+_ANY: Adjacency = "add-remove"  # what every release can be priced for
+_SAME = 1 + 1e-9  # beyond this factor a cost has grown, and not by rounding
 
 
 def check_budget(config: Config, strategy: Strategy, folder: Path | None = None) -> None:
-    """Raise, or warn if the user prefers, where the planned run would exceed the budget.
+    """Raise where the planned run would exceed the budget; nothing is reserved yet.
 
     `folder` is that of an interrupted run, whose own entry does not count twice.
     """
     if not config.ledger:
         return
-    run = _run_name(folder) if folder else ""
-    before = _entries(config, run)
-    if any(e.seed == config.seed for e in before):
-        raise out_of_range(
-            "seed", "one that no run in the ledger has used: it names the noise", config.seed
-        )
+    run = known_name(folder) if folder else ""
     planned = _planned(config, strategy, run or "planned")
-    after = spent([*before, planned], config.delta)
-    if not config.budget or after.value <= config.budget:
-        return
-    so_far = _epsilon(spent(before, config.delta)) if before else "nothing"
-    words = (
-        f"budget of ε = {config.budget:g} at δ = {config.delta:g} would be exceeded: {so_far} is "
-        f"spent on {config.dataset}, {_epsilon(after)} after this run; take more noise or fewer "
-        "rounds"
-    )
-    if config.over_budget == "refuse":
-        raise ConfigError(words)
-    _log.warning(words)
+    if words := _excess(config, _entries(config, run), planned):
+        _refuse(config, words)
 
 
-def charge(config: Config, strategy: Strategy, folder: Path) -> Bound | None:
-    """Write what the run has released so far into the ledger; return ε of everything."""
-    noised = next((s for s in chain(strategy) if isinstance(s, Noised)), None)
-    assurance = noised.spending.assurance() if noised else None
-    if not config.ledger or assurance is None:
+def reserve(config: Config, strategy: Strategy, folder: Path) -> Account | None:
+    """Write the planned run into the ledger, before it starts; None without a ledger.
+
+    Between reading the ledger and writing to it no other run can do the same: of two runs that
+    start at once and exceed the budget together, the second is refused.
+
+    Raises:
+        ConfigError: The run would exceed the budget, the seed is used, the ledger is damaged, or
+            the folder is a copy of another one.
+    """
+    if not config.ledger:
         return None
-    name = _run_name(folder)
-    entry = Entry.of(assurance, run=name, data=config.dataset, seed=config.seed)
-    Ledger(Path(config.ledger)).record(entry)
-    return spent([*_entries(config, name), entry], config.delta)
+    run = run_name(folder)
+    place = place_of(folder)
+    planned = replace(_planned(config, strategy, run), is_planned=True, place=place)
+
+    def plan(history: Sequence[Entry]) -> Entry:
+        own = [e for e in history if e.run == run]
+        check_place(own, folder, place)
+        # An interrupted run may have spent more than it had planned.
+        entry = replace(max([planned, *own[-1:]], key=_cost), is_planned=True, place=place)
+        if words := _excess(config, latest(history, config.dataset, but=run), entry):
+            _refuse(config, words)
+            _log.warning(words)
+        return entry
+
+    with _in_words(config):
+        return Account(config, planned, Ledger(Path(config.ledger)).update(plan))
+
+
+@dataclass
+class Account:
+    """A run's entry in the ledger: the plan while it runs, what it has released at its end.
+
+    Attributes:
+        config: Names ledger, data set and budget.
+        planned: What a whole run without dropouts would release.
+        entry: The latest line of the run.
+    """
+
+    config: Config
+    planned: Entry
+    entry: Entry
+
+    def note(self, strategy: Strategy, rounds_done: int) -> None:
+        """Raise the reservation where the rounds so far cost more than the plan for them."""
+        if (done := self._released(strategy)).releases:
+            self._keep(self._projected(done, rounds_done), only_if=_is_above)
+
+    def settle(self, strategy: Strategy) -> None:
+        """Put what was released in place of the plan."""
+        self._keep(self._released(strategy), only_if=lambda new, old: new != old)
+
+    def close(self, strategy: Strategy) -> str:
+        """Settle and say what the ledger has; a ledger that cannot be written keeps the plan."""
+        try:
+            self.settle(strategy)
+            return statement(self.config)
+        except (OSError, ConfigError) as error:
+            return (
+                f"{self.config.ledger} could not be written: {error}. The whole plan of this run "
+                "counts there until the run is resumed"
+            )
+
+    def _keep(self, entry: Entry, only_if: Callable[[Entry, Entry], bool]) -> None:
+        if only_if(entry, self.entry):
+            with _in_words(self.config):
+                Ledger(Path(self.config.ledger)).record(entry)
+            self.entry = entry
+
+    def _released(self, strategy: Strategy) -> Entry:
+        """Return the entry of what was released so far, perhaps of nothing."""
+        noised = next(s for s in chain(strategy) if isinstance(s, Noised))
+        if (assurance := noised.spending.assurance()) is None:
+            return replace(self.planned, participations=0, releases=(), is_planned=False)
+        names = {"run": self.planned.run, "data": self.planned.data}
+        entry = Entry.of(assurance, **names, seed=self.config.seed)
+        return replace(entry, place=self.planned.place)
+
+    def _projected(self, done: Entry, rounds_done: int) -> Entry:
+        """Return what the run would release if every round left were as costly as the worst."""
+        worst = max((*self.planned.releases, *done.releases), key=lambda r: r.separation(_ANY))
+        releases = done.releases + (worst,) * max(self.config.rounds - rounds_done, 0)
+        # A sum that was opened and not used is one more than the rounds.
+        more = max(len(done.releases) - rounds_done, 0)
+        most = max(self.planned.participations, done.participations) + more
+        return replace(
+            done,
+            releases=releases,
+            participations=min(most, len(releases)),
+            thin=done.thin * len(releases) / len(done.releases),
+            is_planned=True,
+        )
 
 
 def statement(config: Config) -> str:
@@ -67,7 +139,7 @@ def statement(config: Config) -> str:
     bound = spent(entries, config.delta)
     text = (
         f"ledger: {len(entries)} run(s) on {config.dataset}, {_epsilon(bound)} at "
-        f"δ = {config.delta:g} for all released models together"
+        f"δ = {config.delta:g} for all released models together{_reserved(entries)}"
     )
     if (better := spent_amplified(entries, config.delta)) is not None:
         text += f" ({_epsilon(better)} against those who never learn who took part)"
@@ -87,24 +159,73 @@ def _planned(config: Config, strategy: Strategy, run: str) -> Entry:
     noised = next(s for s in chain(strategy) if isinstance(s, Noised))
     chosen = next(s for s in chain(strategy) if isinstance(s, Chosen))
     masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
-    cohorts = [chosen.cohort(number) for number in range(1, config.rounds + 1)]
+    cohorts = (chosen.cohort(number) for number in range(1, config.rounds + 1))
     assurance = noised.planned(cohorts, masked.bearable if masked else lambda _: None)
     assert assurance is not None  # there is at least one round
     return Entry.of(assurance, run=run, data=config.dataset, seed=config.seed)
 
 
+def _cost(entry: Entry) -> float:
+    return entry.separation(_ANY)
+
+
+def _is_above(new: Entry, old: Entry) -> bool:
+    """Whether an entry claims less than another one, or costs more."""
+    costs_more = _cost(new) > _cost(old) * _SAME or new.thin > old.thin * _SAME
+    claims_less = (new.is_rough and not old.is_rough) or (old.amplifies and not new.amplifies)
+    return costs_more or claims_less
+
+
+def _excess(config: Config, before: Sequence[Entry], planned: Entry) -> str:
+    """Return in words why the planned run does not fit the budget; nothing if it does.
+
+    Raises:
+        ConfigError: The seed is that of another run.
+    """
+    if any(e.seed == config.seed and e.releases for e in before):
+        raise out_of_range(
+            "seed", "one that no run in the ledger has used: it names the noise", config.seed
+        )
+    after = spent([*before, planned], config.delta)
+    if not config.budget or after.value <= config.budget:
+        return ""
+    so_far = _epsilon(spent(before, config.delta)) if before else "nothing"
+    return (
+        f"budget of ε = {config.budget:g} at δ = {config.delta:g} would be exceeded: {so_far} is "
+        f"spent on {config.dataset}{_reserved(before)}, {_epsilon(after)} after this run; take "
+        "more noise or fewer rounds"
+    )
+
+
+def _reserved(entries: Sequence[Entry]) -> str:
+    """Say how many of the entries are plans of runs that have not ended."""
+    count = sum(e.is_planned for e in entries)
+    return f" ({count} run(s) not ended, which count as planned)" if count else ""
+
+
+def _refuse(config: Config, words: str) -> None:
+    if config.over_budget == "refuse":
+        raise ConfigError(words)
+
+
 def _entries(config: Config, but: str) -> list[Entry]:
-    try:
+    with _in_words(config):
         return Ledger(Path(config.ledger)).entries(config.dataset, but=but)
-    except (OSError, ValueError) as error:
+
+
+@contextmanager
+def _in_words(config: Config) -> Iterator[None]:
+    """Turn what is wrong with the ledger's file into a user's mistake."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"ledger must be a readable ledger that can be written, got {config.ledger}: "
+            f"{error.strerror}"
+        ) from None
+    except ValueError as error:
         raise ConfigError(f"ledger must be a readable ledger, got {config.ledger}: {error}") from (
             None
         )
-
-
-def _run_name(folder: Path) -> str:
-    """Return the run's own name, drawn once: a folder may be deleted and its path used again."""
-    path = folder / _RUN
-    if not path.exists():
-        path.write_text(uuid.uuid4().hex)
-    return path.read_text()

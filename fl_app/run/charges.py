@@ -25,7 +25,7 @@ from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
-from leakmeter.fl_app.run.budget import charge
+from leakmeter.fl_app.run.budget import Account
 
 _log = logging.getLogger("flwr")
 
@@ -40,10 +40,18 @@ class Charges:
         strategy: The chain, whose state is that after `rounds_done`.
         folder: Of the run.
         rounds_done: Rounds that are done and have a checkpoint.
+        account: The run's entry in the ledger; None without one.
     """
 
-    def __init__(self, config: Config, strategy: Strategy, folder: Path, rounds_done: int) -> None:
-        self._config, self._strategy, self._folder = config, strategy, folder
+    def __init__(
+        self,
+        config: Config,
+        strategy: Strategy,
+        folder: Path,
+        rounds_done: int,
+        account: Account | None,
+    ) -> None:
+        self._strategy, self._folder, self.account = strategy, folder, account
         self._done = rounds_done
         self._earlier = self._cut_off()
         for wrapper in wrappers(strategy):
@@ -69,7 +77,13 @@ class Charges:
         if any(one is not None for one in now):
             kept = {"server_round": self._done + 1, "charges": now}
             write_atomically(self._folder / _FILE, json.dumps(kept) + "\n")
-        charge(self._config, self._strategy, self._folder)
+        if self.account is not None:
+            self.account.note(self._strategy, self._done + 1)
+
+    def close(self) -> None:
+        """Charge a round that was left open before and has not been played again."""
+        if self._earlier is not None:
+            self._take_over()
 
     def _take_over(self) -> None:
         """Charge what was open when the process ended, beside what is charged now."""

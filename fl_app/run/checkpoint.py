@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from pathlib import Path
@@ -25,6 +26,16 @@ def save(path: Path, state: Any) -> None:
     write_atomically(path, buffer.getvalue())
 
 
+def digest(state: Any) -> str:
+    """Return a hash of everything in a state, the same before it is saved and after."""
+    arrays: list[np.ndarray[Any, Any]] = []
+    found = hashlib.sha256(json.dumps(_strip(state, arrays)).encode())
+    for array in arrays:
+        found.update(f"{array.dtype.str}{array.shape}".encode())
+        found.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return found.hexdigest()
+
+
 def load(path: Path) -> Any:
     """Return what `save` wrote; a file that is missing or damaged is a user's mistake."""
     try:
@@ -38,6 +49,33 @@ def load(path: Path) -> Any:
         raise ConfigError(f"resume needs a whole checkpoint, but {path} is broken: {error}") from (
             None
         )
+
+
+def difference(kept: Any, form: Any, name: str) -> str | None:
+    """Return in words where `kept` has another form than a run writes; None if nowhere.
+
+    Args:
+        kept: What was loaded.
+        form: The same part of a run that begins. None may have become anything since; empty lists
+            and dictionaries may have been filled, with what nothing is known about.
+        name: What to call it.
+    """
+    if form is None:
+        return None
+    if isinstance(form, dict) and isinstance(kept, dict):
+        if missing := [key for key in form if key not in kept]:
+            return f"{name} lacks {missing[0]!r}"
+        found = (difference(kept[k], item, f"{name}, {k!r}") for k, item in form.items())
+        return next((words for words in found if words is not None), None)
+    if isinstance(form, np.ndarray) and isinstance(kept, np.ndarray):
+        if kept.shape == form.shape and kept.dtype.kind in "fiub":
+            return None
+        return f"{name} has shape {kept.shape} of {kept.dtype}, not {form.shape} of {form.dtype}"
+    number = (int, float)
+    wanted = {int: number, float: number, tuple: (list,)}.get(type(form), (type(form),))
+    if type(kept) in wanted:
+        return None
+    return f"{name} is of type {type(kept).__name__}, not {wanted[-1].__name__}"
 
 
 def _strip(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:

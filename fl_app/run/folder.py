@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from leakmeter.auditors.run_log import SCHEMA, other_schema, read_rounds
+from leakmeter.auditors.file_lock import HeldError, locked
+from leakmeter.auditors.run_log import SCHEMA, other_schema, read_rounds, write_atomically
 from leakmeter.fl_app.build.calibrate import calibrated
 from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.field import read_toml
+from leakmeter.fl_app.config.field import expanded, kebab, read_toml
 from leakmeter.fl_app.run import checkpoint
 
 # Settings that say where a run finds things, not what it does.
 MAY_CHANGE = ("data-dir", "download", "engine", "ray-address", "ledger", "budget", "over-budget")
+
+_CANNOT_WRITE = {
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EACCES", "EPERM")
+    if hasattr(errno, name)
+}
+_LOCK, _DIGEST = ".lock", "digest"
 
 
 @dataclass(frozen=True)
@@ -29,36 +39,64 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Config) -> Self:
         """Make the folder; one that is already there with anything in it is an error."""
-        path = path.expanduser().absolute()
+        path = expanded("out", path)
+        folder = cls(path, calibrated(config))
         try:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise ConfigError(
-                    f"out must be a new or empty folder, got {path}; "
-                    f"choose another, or resume an interrupted run with --resume {path}"
-                )
-            config = calibrated(config)
+            if path.exists() and not path.is_dir():
+                raise _taken(path)
             path.mkdir(parents=True, exist_ok=True)
-            (path / "config.toml").write_text(config.to_toml(), encoding="utf-8")
-            if config.target_epsilon:
-                found = f"noise-multiplier = {config.noise_multiplier!r}\n"
-                (path / CALIBRATED).write_text(found, encoding="utf-8")
+            # Two runs may have found the same folder empty.
+            if any(one.name != _LOCK for one in path.iterdir()):
+                raise _taken(path)
+            with folder.locked():
+                if any(one.name != _LOCK for one in path.iterdir()):
+                    raise _taken(path)
+                folder._write_config()
         except OSError as error:
             raise ConfigError(f"out must be writable, got {path}: {error.strerror}") from None
-        return cls(path, config)
+        return folder
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open the folder of an interrupted run."""
-        path = path.expanduser().absolute()
-        if not (path / "config.toml").is_file():
-            raise ConfigError(f"resume must be the folder of a run with config.toml, got {path}")
-        if (path / "report.json").exists():
-            raise ConfigError(f"resume must be an unfinished run, but {path} has its report.json")
+        path = expanded("resume", path)
+        try:
+            if not (path / "config.toml").is_file():
+                raise ConfigError(
+                    f"resume must be the folder of a run with config.toml, got {path}"
+                )
+            if (path / "report.json").exists():
+                raise ConfigError(
+                    f"resume must be an unfinished run, but {path} has its report.json"
+                )
+        except (OSError, ValueError) as error:  # a folder that may not be entered, a zero byte
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"resume must be a readable folder, got {path}: {error}") from None
+        _check_whole(path / "config.toml")
         config = Config.from_toml(path / "config.toml")
         if config.target_epsilon:  # the same noise as before, whatever a new calibration would say
             found = read_toml(path / CALIBRATED)
             config = Config.from_mapping({**config.to_mapping(), **found})
         return cls(path, config)
+
+    def _write_config(self) -> None:
+        """Write all settings; those of an unfinished file are never taken for a run's."""
+        if self.config.target_epsilon:
+            found = f"noise-multiplier = {self.config.noise_multiplier!r}\n"
+            write_atomically(self.path / CALIBRATED, found)
+        write_atomically(self.path / "config.toml", self.config.to_toml())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process out of the folder for as long as the block runs."""
+        try:
+            with locked(self.path / _LOCK, wait=False):
+                yield
+        except HeldError as held:
+            raise ConfigError(
+                f"{self.path} is in use by {held}: wait until it ends, or end it first"
+            ) from None
 
     @property
     def checkpoint(self) -> Path:
@@ -67,7 +105,8 @@ class RunFolder:
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Keep the state after a round, and which settings it belongs to."""
-        checkpoint.save(self.checkpoint, {**state, "config": self.config.to_mapping()})
+        kept = {**state, "config": self.config.to_mapping()}
+        checkpoint.save(self.checkpoint, {**kept, _DIGEST: checkpoint.digest(kept)})
 
     def load(self) -> dict[str, Any] | None:
         """Return the state after the last whole round; None if not one was kept.
@@ -77,11 +116,12 @@ class RunFolder:
         """
         try:
             lines = read_rounds(self.path)
-            rounds = [int(line["server_round"]) for line in lines]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, OSError) as error:
             raise ConfigError(
-                f"resume needs whole lines in {self.path / 'rounds.jsonl'}: {error}"
+                f"resume needs whole lines in {self.path / 'rounds.jsonl'}: {error}; restore the "
+                f"file, or start again with --config {self.path / 'config.toml'}"
             ) from None
+        rounds = [line["server_round"] for line in lines]
         # The line of a round is written before its checkpoint, so the first may stand alone.
         if not self.checkpoint.exists() and rounds in ([], [1]):
             return None
@@ -95,29 +135,96 @@ class RunFolder:
         self._check(state, rounds)
         return dict(state)
 
+    def check_form(self, kept: Any, form: Any, name: str = "it") -> None:
+        """Raise if a part of the checkpoint has another form than a run writes.
+
+        Args:
+            kept: The part that was loaded.
+            form: Such a part of a run that begins.
+            name: What to call it.
+        """
+        if (wrong := checkpoint.difference(kept, form, name)) is not None:
+            raise self.foreign(wrong)
+
+    @contextmanager
+    def taking_up(self, name: str) -> Iterator[None]:
+        """Turn what a part of a foreign checkpoint makes go wrong into a user's mistake."""
+        try:
+            yield
+        except (ConfigError, OSError):
+            raise
+        except Exception as error:  # foreign content can make it anything
+            raise self.foreign(f"{name} cannot be used ({type(error).__name__}: {error})") from (
+                error
+            )
+
+    def foreign(self, wrong: str) -> ConfigError:
+        """Return the error for a checkpoint that this run has not written."""
+        return ConfigError(
+            f"resume needs a checkpoint of this run, but in {self.checkpoint} {wrong}; restore "
+            f"the file, or start again with --config {self.path / 'config.toml'}"
+        )
+
+    def explained(self, error: OSError) -> str | None:
+        """Return in words why the run can write no more; None if the error is about another thing.
+
+        What was computed up to the last checkpoint is kept, unless the folder is gone.
+        """
+        if not self.path.is_dir():
+            return f"{self.path} was removed while the run wrote to it, and its results with it"
+        if error.errno not in _CANNOT_WRITE:
+            return None
+        return f"{self.path} or the ledger cannot be written ({error.strerror}): make room there"
+
     def start_over(self) -> None:
         """Drop the log of a run that was cut short before its first checkpoint."""
         (self.path / "rounds.jsonl").unlink(missing_ok=True)
 
     def _check(self, state: Any, rounds: list[int]) -> None:
         """Raise if a checkpoint does not belong to this folder's settings and run log."""
-        wanted = {"server_round", "model", "strategy", "audit", "config"}
-        if not isinstance(state, dict) or not wanted <= set(state):
-            raise ConfigError(f"resume needs a checkpoint of a run, but {self.checkpoint} is none")
-        # A setting that is newer than the checkpoint had its default.
-        began = {**Config().to_mapping(), **state["config"]}
+        form = {"server_round": 0, "model": {}, "strategy": [], "audit": {}, "config": {}}
+        self.check_form(state, {**form, _DIGEST: ""})
+        if checkpoint.digest({k: v for k, v in state.items() if k != _DIGEST}) != state[_DIGEST]:
+            raise self.foreign("the content is not what was written there")
         ours = self.config.to_mapping()
-        changed = [k for k, v in ours.items() if k not in MAY_CHANGE and began[k] != v]
+        changed = [
+            k for k, v in ours.items() if k not in MAY_CHANGE and state["config"].get(k) != v
+        ]
         if changed:
             raise ConfigError(
                 f"resume needs the settings that the run began with, but {self.path}/config.toml "
                 f"has other values of {', '.join(changed)}"
             )
-        done = int(state["server_round"])
+        done = state["server_round"]
+        if not 1 <= done <= self.config.rounds:
+            raise ConfigError(
+                f"resume needs a checkpoint of a round from 1 to {self.config.rounds}, but "
+                f"{self.checkpoint} is of round {done}"
+            )
         if rounds[:done] != list(range(1, done + 1)):
             raise ConfigError(
                 f"resume needs rounds 1 to {done} in {self.path / 'rounds.jsonl'}, got {rounds}"
             )
+
+
+def _taken(path: Path) -> ConfigError:
+    return ConfigError(
+        f"out must be a new or empty folder, got {path}; "
+        f"choose another, or resume an interrupted run with --resume {path}"
+    )
+
+
+def _check_whole(path: Path) -> None:
+    """Raise if a file lacks settings that every run writes: the rest would be the defaults."""
+    there = read_toml(path)
+    if there.get("target-epsilon"):  # then the multiplier is in a file of its own
+        there["noise-multiplier"] = None
+    if missing := [name for spec in fields(Config) if (name := kebab(spec.name)) not in there]:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ConfigError(
+            f"resume needs all settings of the run, but {path} lacks {', '.join(missing[:3])}"
+            f"{more}: it is not whole, or another release wrote it; restore it, or start a new run"
+        )
 
 
 def default_path(config: Config, parent: Path) -> Path:

@@ -9,6 +9,7 @@ from leakmeter.fl_app import build
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.run.budget import check_budget
+from leakmeter.fl_app.run.size import check_size
 from leakmeter.fl_app.task import load_task
 
 
@@ -17,6 +18,7 @@ def preflight(config: Config, folder: Path | None = None) -> None:
 
     `folder` is that of an interrupted run.
     """
+    check_size(config)
     build.auditors(config, load_task(config).dim)
     check_budget(config, build.server_strategy(config), folder)
     if config.ray_address not in ("", "auto"):

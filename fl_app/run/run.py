@@ -22,7 +22,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.meaning import STAMP
 from leakmeter.fl_app.deployment import is_deployed
 from leakmeter.fl_app.rule import record_rule
-from leakmeter.fl_app.run.budget import charge, statement
+from leakmeter.fl_app.run.budget import reserve
 from leakmeter.fl_app.run.charges import Charges
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
@@ -75,13 +75,21 @@ def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
     # Flower's launches have imported numpy before us; on one thread sums have the same last bits
     # in every launch.
     threadpool_limits(limits=1)
+    with folder.locked():
+        return _run(grid, folder, progress)
+
+
+def _run(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
+    """Do the run while no other process can write to its folder."""
     config = folder.config
     task = load_task(config)
     strategy = build.server_strategy(config)
     check_resumable(strategy)
     kept = folder.load()
     arrays = _first_arrays(folder, strategy, task, kept)
-    audited = _audited(folder, strategy, task, progress, kept)
+    account = reserve(config, strategy, folder.path)
+    charges = Charges(config, strategy, folder.path, _rounds_done(kept), account)
+    audited = _audited(folder, strategy, task, progress, kept, charges)
     progress.begin(config, task.dim, task.sizes, _rounds_done(kept))
     for one in _no_theorem(config):
         progress.say(f"Warning: {one.text}")
@@ -95,8 +103,9 @@ def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
     except DamagedError as error:
         raise ConfigError(f"resume needs the files of the run: {error}") from None
     finally:  # what was released counts, however the run ends
-        if charge(config, strategy, folder.path) is not None:
-            progress.say(statement(config))
+        charges.close()
+        if account is not None:
+            progress.say(account.close(strategy))
     return Outcome(audited.findings(), audited.failures, audited.limitations, audited.warnings)
 
 
@@ -107,7 +116,15 @@ def _first_arrays(
     if kept is None:
         folder.start_over()
         return task.initial_arrays()
-    restore_strategy(strategy, kept["strategy"])
+    initial = {name: a.numpy() for name, a in task.initial_arrays().items()}
+    folder.check_form(kept["model"], initial, "the model")
+    fresh = strategy_state(strategy)
+    if len(kept["strategy"]) != len(fresh):
+        raise folder.foreign(f"there are {len(kept['strategy'])} strategies, not {len(fresh)}")
+    for state, form in zip(kept["strategy"], fresh, strict=True):
+        folder.check_form(state, form, "the strategy's state")
+    with folder.taking_up("the strategy's state"):
+        restore_strategy(strategy, kept["strategy"])
     return ArrayRecord({name: Array(a) for name, a in kept["model"].items()})
 
 
@@ -117,17 +134,23 @@ def _audited(
     task: Task,
     progress: Progress,
     kept: Mapping[str, Any] | None,
+    charges: Charges,
 ) -> Audited:
     """Return the strategy with its audit, which keeps a checkpoint after every round."""
     config = folder.config
-    charges = Charges(config, strategy, folder.path, _rounds_done(kept))
+    account = charges.account
 
     def keep(line: RoundLine, model: ArrayRecord) -> None:
         # Before the checkpoint, so that a resume tries it again.
         is_bad_luck = config.dropout > 0 or _is_excused(strategy) or _has_diverged(audited)
         if line.num_clients == 0 and not is_bad_luck:
             raise RuntimeError(f"no client answered in round {line.server_round}")
-        charge(config, strategy, folder.path)
+        if audited.log_failure is not None:  # a checkpoint without its line could not be resumed
+            raise audited.log_failure
+        if account is not None:
+            account.note(strategy, line.server_round)
+            if line.server_round == config.rounds:  # before the report, after which none resumes
+                account.settle(strategy)
         folder.save(
             {
                 "server_round": line.server_round,
@@ -152,8 +175,15 @@ def _audited(
     limitations = (_open_updates(strategy), _clipped_mean(strategy), _no_theorem(config))
     audited.add_limitations(*(one for some in limitations for one in some))
     if kept is not None:
-        audited.restore(kept["audit"])
+        _restore_audit(folder, audited, kept["audit"])
     return audited
+
+
+def _restore_audit(folder: RunFolder, audited: Audited, kept: dict[str, Any]) -> None:
+    """Give the audit its state back; each auditor checks its own."""
+    folder.check_form(kept, {**audited.state(), "auditors": {}}, "the audit's state")
+    with folder.taking_up("the audit's state"):
+        audited.restore(kept)
 
 
 def _open_updates(strategy: Strategy) -> tuple[Limitation, ...]:

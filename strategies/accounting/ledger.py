@@ -4,26 +4,40 @@ A client that is in the data of two runs has spent both. The ledger composes all
 same client had taken part as often as anyone could in each of them, and keeps noise, sensitivity,
 sampling and participations of every run, never a bare multiplier or a bare epsilon: these cannot
 be composed.
+
+Lines are only appended. A run reserves its plan before it starts, and a later line of the same run
+takes the place of an earlier one. Each line carries the hash of everything before it, and a file
+`.head` beside the ledger has the number of lines and the hash of all of them. So a changed or
+removed line is noticed, by whoever reads next. This is no protection against somebody who wants to
+deceive: they can write all hashes again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.file_lock import locked
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.run_log import write_atomically
+from leakmeter.auditors.run_log import append_line, write_atomically
 from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.mechanism import Central
+
+_PREVIOUS: Final = "previous"
+_MOST_RELEASES: Final = 10_000_000  # a number in a file must not fill the memory
+_NEXT: Final = (
+    "restore the ledger from a backup; without one nobody knows what was spent on this data"
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,8 @@ class Entry:
         amplifies: Whether Poisson sampling may be counted on.
         thin: Chance that one client decided whether a round took place; part of delta then.
         is_rough: Whether rounding was too coarse for a proof.
+        is_planned: Whether these releases are a plan. It counts until the run ends in order.
+        place: Where the run's folder is: a copy of the folder is at another place.
     """
 
     run: str
@@ -51,6 +67,8 @@ class Entry:
     amplifies: bool = False
     thin: float = 0.0
     is_rough: bool = False
+    is_planned: bool = False
+    place: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.participations <= len(self.releases):
@@ -78,17 +96,28 @@ class Entry:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         """Return the entry that `to_json` wrote."""
-        releases = tuple(
-            Release(**{k: v for k, v in group.items() if k != "count"})
-            for group in values["releases"]
-            for _ in range(int(group["count"]))
-        )
-        return cls(**{**values, "releases": releases})
+        kinds = {"run": str, "data": str, "place": str, "participations": int, "thin": float}
+        for name, kind in kinds.items():
+            if type(values.get(name, kind())) is not kind:
+                raise TypeError(f"{name} must be of type {kind.__name__}")
+        groups = [dict(group) for group in values["releases"]]
+        counts = [group.pop("count") for group in groups]
+        if not all(type(n) is int and n > 0 for n in counts) or sum(counts) > _MOST_RELEASES:
+            raise ValueError(f"a run has from 1 to {_MOST_RELEASES} releases of a kind")
+        releases = [
+            r for group, n in zip(groups, counts, strict=True) for r in [Release(**group)] * n
+        ]
+        return cls(**{**values, "releases": tuple(releases)})
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, equal releases once with their number."""
         groups = [{**asdict(r), "count": n} for r, n in Counter(self.releases).items()]
         return {**asdict(self), "releases": groups}
+
+    def separation(self, adjacency: Adjacency) -> float:
+        """Return μ of the one Gaussian mechanism that all releases of the run are together."""
+        each = sorted((r.separation(adjacency) for r in self.releases), reverse=True)
+        return math.hypot(*each[: self.participations])
 
 
 @dataclass(frozen=True)
@@ -99,30 +128,135 @@ class Ledger:
 
     def entries(self, data: str, *, but: str = "") -> list[Entry]:
         """Return the latest entry of each run on `data`, without the run `but`."""
-        latest = {entry.run: entry for entry in self._read()}
-        return [e for e in latest.values() if e.data == data and e.run != but]
+        return latest(self.history(), data, but=but)
+
+    def history(self) -> list[Entry]:
+        """Return all lines from first to last, also those that a later one replaces.
+
+        Raises:
+            ValueError: A line is no entry, was changed, or is missing. The text says which, and
+                what to do.
+        """
+        return self._read().entries
 
     def record(self, entry: Entry) -> None:
-        """Write the entry, in place of an earlier one of the same run, whole or not at all."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(self.path):
-            kept = [e for e in self._read() if e.run != entry.run]
-            lines = [json.dumps(e.to_json(), allow_nan=False) for e in (*kept, entry)]
-            write_atomically(self.path, "\n".join(lines) + "\n")
+        """Append the entry, in place of earlier ones of the same run, whole or not at all."""
+        self.update(lambda _: entry)
 
-    def _read(self) -> list[Entry]:
-        if not self.path.exists():
-            return []
-        found = []
-        for number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), 1):
+    def update(self, make: Callable[[Sequence[Entry]], Entry]) -> Entry:
+        """Append the entry that is made from all lines so far, while nobody else can write.
+
+        What `make` raises leaves the ledger as it is.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self.path.with_name(self.path.name + ".lock"), wait=True):
+            before = self._read()
+            entry = make(before.entries)
+            if before.torn:  # half a line of a process that died; the line before it counts
+                write_atomically(self.path, before.content)
+            line = json.dumps({**entry.to_json(), _PREVIOUS: before.digest}, allow_nan=False) + "\n"
+            append_line(self.path, line)
+            head = {"lines": before.lines + 1, "hash": _digest(before.content + line.encode())}
+            with suppress(OSError):  # a head that lags behind knows fewer lines, and that is all
+                write_atomically(self._head, json.dumps(head) + "\n")
+        return entry
+
+    @property
+    def _head(self) -> Path:
+        return self.path.with_name(self.path.name + ".head")
+
+    def _read(self) -> _Content:
+        head = self._known()  # before the lines: another process may add one in between
+        content = self.path.read_bytes() if self.path.exists() else b""
+        *lines, rest = content.split(b"\n")
+        if _is_whole(rest):  # only its end is missing, and what it says was spent
+            lines.append(rest)
+        self._check_head(head, lines)
+        whole = b"".join(line + b"\n" for line in lines)
+        return _Content(whole, bool(rest), self._chained(lines))
+
+    def _chained(self, lines: Sequence[bytes]) -> list[Entry]:
+        """Return the entries of the lines, each of which continues what is before it."""
+        found, so_far, is_chained = [], hashlib.sha256(), False
+        for number, line in enumerate(lines, 1):
             try:
-                found.append(Entry.from_json(json.loads(line)))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                values = dict(json.loads(line))
+                previous = values.pop(_PREVIOUS, None)
+                found.append(Entry.from_json(values))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 # Nothing is skipped: a lost line is a spending that nobody counts.
                 raise ValueError(
-                    f"ledger must hold one entry a line, got line {number} of {self.path}: {error}"
+                    f"ledger must hold one entry a line, got line {number} of {self.path}: "
+                    f"{error}; {_NEXT}"
                 ) from None
+            # Earlier releases wrote no hashes; the first line with one covers all before it.
+            if (is_chained or previous is not None) and previous != so_far.hexdigest():
+                where = f"line {number - 1}" if is_chained else f"one of lines 1 to {number - 1}"
+                raise ValueError(
+                    f"{where} of {self.path} was changed, or a line before line {number} was "
+                    f"removed or added; {_NEXT}"
+                )
+            is_chained = is_chained or previous is not None
+            so_far.update(line + b"\n")
         return found
+
+    def _known(self) -> tuple[int, str]:
+        """Return how many lines there were at least, and their hash."""
+        if not self._head.exists():  # an earlier release, or a copy of the ledger alone
+            return 0, _digest(b"")
+        try:
+            head = json.loads(self._head.read_bytes())
+            return int(head["lines"]), str(head["hash"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise ValueError(
+                f"{self._head} is damaged; delete it if {self.path} is whole"
+            ) from None
+
+    def _check_head(self, head: tuple[int, str], lines: Sequence[bytes]) -> None:
+        """Raise if the ledger does not begin with the lines that its head knows."""
+        count, known = head
+        if len(lines) < count:
+            raise ValueError(
+                f"{self.path} has {len(lines)} line(s), but had {count}: the last ones were "
+                f"removed; {_NEXT}"
+            )
+        if _digest(b"".join(line + b"\n" for line in lines[:count])) != known:
+            raise ValueError(f"one of lines 1 to {count} of {self.path} was changed; {_NEXT}")
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What a ledger's file has: whole lines, and perhaps half a line after them."""
+
+    content: bytes
+    torn: bool
+    entries: list[Entry]
+
+    @property
+    def lines(self) -> int:
+        return len(self.entries)
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.content)
+
+
+def latest(history: Sequence[Entry], data: str, *, but: str = "") -> list[Entry]:
+    """Return the last of each run's entries on `data`, without the run `but`."""
+    last = {entry.run: entry for entry in history}
+    return [e for e in last.values() if e.data == data and e.run != but]
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether a line without an end is an entry nevertheless, and not half of one."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def spent(entries: Sequence[Entry], delta: float) -> Bound:
@@ -130,20 +264,16 @@ def spent(entries: Sequence[Entry], delta: float) -> Bound:
     if not 0 < delta < 1:
         raise ValueError(f"delta must be in (0, 1), got {delta}")
     adjacency = _adjacency(entries)
-    separations = [
-        s
-        for entry in entries
-        for s in sorted((r.separation(adjacency) for r in entry.releases), reverse=True)[
-            : entry.participations
-        ]
-    ]
-    total = math.hypot(*separations)
+    total = math.hypot(*(entry.separation(adjacency) for entry in entries))
     return Bound(
         value=math.inf if math.isinf(total) else float(epsilon_gaussian(delta, total)),
         kind="approximation" if any(e.is_rough for e in entries) else "guarantee",
         delta=delta,
         rule=f"Gaussian mechanisms composed over {len(entries)} run(s), {adjacency}",
-        sample_sizes={"runs": len(entries), "participations": len(separations)},
+        sample_sizes={
+            "runs": len(entries),
+            "participations": sum(entry.participations for entry in entries),
+        },
         assumptions=(Assumption.FRESH_RUNS, Assumption.SAME_CLIENT_EVERYWHERE),
     )
 
@@ -153,6 +283,7 @@ def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
 
     The same seed draws the same cohorts, so runs that share one are not amplified either.
     """
+    entries = [e for e in entries if e.releases]  # a run that ended before its first round
     seeds = [e.seed for e in entries if e.seed is not None]
     left = delta - math.fsum(e.thin for e in entries)
     if not entries or not all(e.amplifies for e in entries) or len(set(seeds)) < len(seeds):
@@ -173,16 +304,3 @@ def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
 def _adjacency(entries: Sequence[Entry]) -> Adjacency:
     """Return what all entries can be priced for: zeroing out costs no more than adding."""
     return "add-remove" if any(e.adjacency == "add-remove" for e in entries) else "zero-out"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Keep other runs from writing the same ledger meanwhile, where the system has file locks."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with path.with_name(path.name + ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

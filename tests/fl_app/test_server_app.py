@@ -110,3 +110,37 @@ def test_an_interrupted_run_can_be_resumed_through_the_apps(
     run(tiny_config, resume=str(tmp_path / "run"))
     reports = [(tmp_path / name / "report.json").read_bytes() for name in ("run", "whole")]
     assert reports[0] == reports[1]
+
+
+@pytest.mark.parametrize("way", ["/elsewhere/run", "{home}/../run", "{home}/link/run", "{home}"])
+@pytest.mark.parametrize("name", ["out", "resume", "ledger"])
+def test_a_deployed_run_writes_only_where_the_servers_owner_allows(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, way: str
+) -> None:
+    home = tmp_path / "runs"
+    home.mkdir()
+    (home / "link").symlink_to(tmp_path)
+    monkeypatch.setenv("LEAKMETER_RUNS", str(home))
+    monkeypatch.setattr(server_app, "is_deployed", lambda: True)
+    path = way.format(home=home)
+    folder = tmp_path / "run"
+    if name == "resume":  # a run that is there, outside
+        RunFolder.create(folder, tiny_config)
+    settings = {name: path}
+    config = tiny_config
+    if name == "ledger":
+        config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=path)
+        settings = {"out": str(home / "run")}
+    with pytest.raises(ConfigError, match=rf"{name} must be below {home} in a deployment"):
+        run(config, **settings)
+    assert not (home / "run").exists()
+
+
+def test_a_deployed_run_may_write_below_the_allowed_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAKMETER_RUNS", str(tmp_path))
+    monkeypatch.setattr(server_app, "is_deployed", lambda: True)
+    assert server_app._allowed(str(tmp_path / "a/../b"), "out") == tmp_path / "b"
+    monkeypatch.setattr(server_app, "is_deployed", lambda: False)
+    assert server_app._allowed("/anywhere", "out") == Path("/anywhere")

@@ -386,7 +386,7 @@ def test_help_without_a_command_is_that_of_run_and_names_the_others(
 
 
 def test_a_whole_run_leaves_its_folder(finished: Path) -> None:
-    names = {"config.toml", "rounds.jsonl", "report.json", "report.html", "checkpoint.npz"}
+    names = {"config.toml", "rounds.jsonl", "report.json", "report.html", "checkpoint.npz", ".lock"}
     assert {path.name for path in finished.iterdir()} == names
     lines = [json.loads(line) for line in (finished / "rounds.jsonl").read_text().splitlines()]
     assert [line["server_round"] for line in lines] == [1, 2, 3, 4]

@@ -37,7 +37,7 @@ def test_a_whole_number_serves_where_a_float_is_due() -> None:
         assert config == Config(lr=1.0)
 
 
-positive = st.floats(0, 1e300, exclude_min=True)
+positive = st.floats(0, 1e30, exclude_min=True)
 # Characters that cannot be printed, lone surrogates among them, are refused.
 text = st.text().filter(str.isprintable)
 
@@ -55,7 +55,7 @@ text = st.text().filter(str.isprintable)
     delta=st.floats(0, 1, exclude_min=True, exclude_max=True),
     server_momentum=st.floats(0, 1, exclude_max=True),
     seed=st.integers(0, 2**31 - 1),
-    clients=st.integers(40, 10**9),
+    clients=st.integers(40, 10**6),
     download=st.booleans(),
 )
 def test_toml_gives_back_every_configuration(**values: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run import budget
-from leakmeter.strategies import Central
+from leakmeter.strategies import Central, Noised
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent
@@ -142,3 +143,138 @@ def test_a_broken_ledger_is_the_users_mistake(tiny_config: Config, tmp_path: Pat
     folder = replace(config, ledger=str(tmp_path))
     with pytest.raises(ConfigError, match="ledger must be a readable ledger"):
         budget.check_budget(folder, build.server_strategy(folder))
+
+
+def test_two_runs_that_start_at_once_cannot_both_have_the_budget(
+    tiny: list[str], tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    quick = [*tiny, *NOISE, "--secagg", "off", "--auditors", "none", "--rounds", "2"]
+    ledger = tmp_path / "l"
+    settings = [*quick, "--ledger", str(ledger), "--budget", "4"]
+    check, codes = budget.check_budget, []
+
+    def passed(*args: Any) -> None:
+        """Start a second run after the first has found that there is room for it."""
+        check(*args)
+        if not codes:
+            codes.append(0)
+            codes[0] = main([*settings, "--seed", "1", "--out", str(tmp_path / "b")])
+
+    monkeypatch.setattr("leakmeter.fl_app.run.preflight.check_budget", passed)
+    assert main([*settings, "--out", str(tmp_path / "a")]) == 2
+    assert codes == [0]
+    assert "budget of ε = 4 at δ = 1e-05 would be exceeded" in capsys.readouterr().err
+    assert [e.seed for e in entries(ledger)] == [1]
+
+
+def noised(config: Config, tmp_path: Path, **more: Any) -> Config:
+    return replace(config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"), **more)
+
+
+def made(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_a_run_is_counted_as_planned_until_it_ends(tiny_config: Config, tmp_path: Path) -> None:
+    config = noised(tiny_config, tmp_path)
+    strategy = build.server_strategy(config)
+    account = budget.reserve(config, strategy, made(tmp_path / "a"))
+    [entry] = entries(tmp_path / "l")
+    assert (entry.is_planned, len(entry.releases)) == (True, config.rounds)
+    # A run that has not ended counts for the next one, also after it was killed.
+    limit = 1.1 * spent([entry], config.delta).value
+    second = replace(config, seed=1, budget=limit)
+    with pytest.raises(ConfigError, match=r"\(1 run\(s\) not ended, which count as planned\)"):
+        budget.reserve(second, strategy, made(tmp_path / "b"))
+    # Resumed and ended before its first release, it costs nothing.
+    assert budget.reserve(config, strategy, tmp_path / "a") == account
+    assert "0 run(s)" not in account.close(strategy)
+    assert [len(e.releases) for e in entries(tmp_path / "l")] == [0]
+    assert budget.reserve(second, strategy, tmp_path / "b") is not None
+
+
+def test_rounds_that_cost_more_than_planned_raise_the_reservation(
+    tiny_config: Config, tmp_path: Path
+) -> None:
+    config = noised(tiny_config, tmp_path)
+    strategy = build.server_strategy(config)
+    account = budget.reserve(config, strategy, made(tmp_path / "a"))
+    noise = next(s for s in budget.chain(strategy) if isinstance(s, Noised))
+    usual = account.planned.releases[0]
+    noise.spending.add(usual, [0, 1, 2], share_std=0.0, step=0.0)
+    account.note(strategy, 1)
+    assert len(Ledger(tmp_path / "l").history()) == 1  # as planned: nothing to write
+    noise.spending.add(replace(usual, noise_std=0.5), [0, 1, 2], share_std=0.0, step=0.0)
+    account.note(strategy, 2)
+    [entry] = entries(tmp_path / "l")
+    assert entry.is_planned
+    assert sorted(r.noise_std for r in entry.releases) == [0.5, 0.5, 0.5, 1.0]
+    account.note(strategy, 2)
+    assert len(Ledger(tmp_path / "l").history()) == 2
+    account.settle(strategy)
+    account.settle(strategy)
+    [entry] = entries(tmp_path / "l")
+    assert (entry.is_planned, len(entry.releases)) == (False, 2)
+    assert len(Ledger(tmp_path / "l").history()) == 3
+
+
+def test_a_copy_of_a_folder_is_noticed(
+    tiny_config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = noised(tiny_config, tmp_path)
+    strategy = build.server_strategy(config)
+    first, copy, last = made(tmp_path / "a"), tmp_path / "b", tmp_path / "c"
+    budget.reserve(config, strategy, first)
+    shutil.copytree(first, copy)
+    with pytest.raises(ConfigError, match=r"/b is a copy of .*/a, and the ledger counts them as"):
+        budget.reserve(config, strategy, copy)
+    budget.reserve(config, strategy, first)  # the original goes on
+    first.rename(last)  # and may be moved
+    account = budget.reserve(config, strategy, last)
+    assert "goes on in" in caplog.text
+    with pytest.raises(ConfigError, match=r"/b is a copy of .*/c"):
+        budget.reserve(config, strategy, copy)
+    # The one that went on is no longer there: the copy knows nothing of its releases.
+    noise = next(s for s in budget.chain(strategy) if isinstance(s, Noised))
+    for _ in range(2):
+        noise.spending.add(account.planned.releases[0], [0], share_std=0.0, step=0.0)
+    account.settle(strategy)
+    shutil.rmtree(last)
+    with pytest.raises(ConfigError, match=r"/b is an older copy of .*/c: the ledger has 2"):
+        budget.reserve(config, strategy, copy)
+
+
+def test_a_copy_whose_run_went_on_elsewhere_is_refused(tiny_config: Config, tmp_path: Path) -> None:
+    config = noised(tiny_config, tmp_path)
+    strategy = build.server_strategy(config)
+    first, aside = made(tmp_path / "a"), tmp_path / "aside"
+    budget.reserve(config, strategy, first)
+    shutil.copytree(first, tmp_path / "b")
+    first.rename(aside)  # as on another machine, where it cannot be seen
+    budget.reserve(config, strategy, tmp_path / "b")
+    shutil.rmtree(tmp_path / "b")
+    aside.rename(first)
+    with pytest.raises(ConfigError, match=r"/a was copied or moved to .*/b, where its run"):
+        budget.reserve(config, strategy, first)
+
+
+def test_a_run_without_its_name_in_the_ledger_is_refused(
+    tiny_config: Config, tmp_path: Path
+) -> None:
+    config = noised(tiny_config, tmp_path)
+    (made(tmp_path / "a") / "ledger-run").write_text("")
+    with pytest.raises(ConfigError, match="resume needs the run's name in the ledger"):
+        budget.reserve(config, build.server_strategy(config), tmp_path / "a")
+
+
+def test_a_changed_ledger_ends_the_run_with_its_line(
+    tiny: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    quick = [*tiny, *NOISE, "--secagg", "off", "--auditors", "none", "--rounds", "1"]
+    ledger = tmp_path / "l"
+    assert main([*quick, "--ledger", str(ledger), "--out", str(tmp_path / "a")]) == 0
+    ledger.write_text(ledger.read_text().replace('"noise_std": 2.0', '"noise_std": 9.0'))
+    capsys.readouterr()
+    assert main([*quick, "--seed", "1", "--ledger", str(ledger), "--out", str(tmp_path / "b")]) == 2
+    assert f"one of lines 1 to 2 of {ledger} was changed; restore" in capsys.readouterr().err

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +26,12 @@ def state(server_round: int) -> dict[str, Any]:
 
 
 def write_rounds(folder: RunFolder, *rounds: int, schema: str = SCHEMA) -> None:
-    lines = "".join(f'{{"schema": "{schema}", "server_round": {r}}}\n' for r in rounds)
-    (folder.path / "rounds.jsonl").write_text(lines)
+    (folder.path / "rounds.jsonl").write_text(
+        "".join(
+            f'{{"schema": "{schema}", "server_round": {r}, "metrics": {{}}, "findings": []}}\n'
+            for r in rounds
+        )
+    )
 
 
 @pytest.fixture
@@ -33,7 +40,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def test_a_new_folder_holds_the_whole_configuration(folder: RunFolder) -> None:
-    assert [path.name for path in folder.path.iterdir()] == ["config.toml"]
+    assert {path.name for path in folder.path.iterdir()} == {".lock", "config.toml"}
     assert RunFolder.open(folder.path) == folder
 
 
@@ -133,7 +140,7 @@ def test_other_settings_are_refused_and_named(folder: RunFolder) -> None:
 @pytest.mark.parametrize("kept", [[], {"server_round": 1}, 3])
 def test_a_checkpoint_of_something_else_is_refused(folder: RunFolder, kept: Any) -> None:
     checkpoint.save(folder.checkpoint, kept)
-    with pytest.raises(ConfigError, match=r"resume needs a checkpoint of a run"):
+    with pytest.raises(ConfigError, match=r"resume needs a checkpoint of this run"):
         folder.load()
 
 
@@ -145,3 +152,107 @@ def test_names_of_new_folders_say_what_runs_and_are_never_taken(tmp_path: Path) 
         assert path not in seen
         seen.add(path)
         path.mkdir()
+
+
+def test_a_folder_in_use_is_refused_and_its_user_named(folder: RunFolder) -> None:
+    with (
+        folder.locked(),
+        pytest.raises(ConfigError, match=rf"is in use by process {os.getpid()} on .*: wait until"),
+        RunFolder.open(folder.path).locked(),
+    ):
+        raise AssertionError
+    with folder.locked():
+        pass
+
+
+def test_two_runs_that_want_the_same_folder_do_not_write_over_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    with RunFolder(path, Config()).locked(), pytest.raises(ConfigError, match="is in use by"):
+        RunFolder.create(path, Config(seed=1))
+    assert RunFolder.create(path, Config(seed=2)).config.seed == 2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_settings_that_were_cut_off_are_refused_and_not_filled_with_defaults(
+    folder: RunFolder, share: float
+) -> None:
+    path = folder.path / "config.toml"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: round(share * len(lines))]))
+    with pytest.raises(ConfigError, match=r"resume needs all settings of the run, but .* lacks "):
+        RunFolder.open(folder.path)
+
+
+def test_a_configuration_that_cannot_be_written_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(ConfigError, match=r"out must be writable, .*: No space left on device"):
+        RunFolder.create(tmp_path / "run", Config())
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+    monkeypatch.undo()
+    RunFolder.create(tmp_path / "run", Config())
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ({"findings": None}, "findings must be a list"),
+        ({"findings": [3]}, "each finding must be an object with a list of assumptions"),
+        ({"findings": [{"assumptions": [1]}]}, "each finding must be an object"),
+        ({"metrics": []}, "metrics must be an object"),
+        ({"server_round": 1.0}, "server_round must be a whole number"),
+        ({"server_round": True}, "server_round must be a whole number"),
+        ({"server_round": math.inf}, "server_round must be a whole number"),
+    ],
+)
+def test_a_line_that_is_none_of_a_round_is_refused(
+    folder: RunFolder, line: dict[str, Any], wrong: str
+) -> None:
+    whole = {"schema": SCHEMA, "server_round": 1, "metrics": {}, "findings": []}
+    (folder.path / "rounds.jsonl").write_text(json.dumps({**whole, **line}) + "\n")
+    folder.save(state(1))
+    with pytest.raises(ConfigError, match=f"line 1 is not that of a round: {wrong}"):
+        folder.load()
+
+
+def test_a_line_without_findings_is_refused(folder: RunFolder) -> None:
+    line = {"schema": SCHEMA, "server_round": 1, "metrics": {}}
+    (folder.path / "rounds.jsonl").write_text(json.dumps(line) + "\n")
+    folder.save(state(1))
+    with pytest.raises(ConfigError, match="findings must be a list"):
+        folder.load()
+
+
+@pytest.mark.parametrize("deep", ["[" * 100_000 + "\n", "\xff\n"])
+def test_a_line_that_no_reader_can_read_is_refused(folder: RunFolder, deep: str) -> None:
+    (folder.path / "rounds.jsonl").write_bytes(deep.encode("latin-1"))
+    with pytest.raises(ConfigError, match="line 1 is not that of a round"):
+        folder.load()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"server_round": "1"},
+        {"server_round": 0},
+        {"server_round": 31},
+        {"model": []},
+        {"strategy": {}},
+        {"audit": None},
+        {"config": 3},
+        {"digest": "0"},
+    ],
+)
+def test_a_checkpoint_that_was_changed_is_refused(
+    folder: RunFolder, change: dict[str, Any]
+) -> None:
+    write_rounds(folder, 1)
+    folder.save(state(1))
+    checkpoint.save(folder.checkpoint, {**checkpoint.load(folder.checkpoint), **change})
+    with pytest.raises(ConfigError, match=r"resume needs a checkpoint of "):
+        folder.load()

@@ -18,6 +18,7 @@ from leakmeter.auditors import OneShotCanaries
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run import checkpoint
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
@@ -259,3 +260,63 @@ def test_a_process_killed_before_its_first_round_starts_over(
     assert not (tmp_path / "run/checkpoint.npz").exists()
     assert main([*arguments, "--out", str(tmp_path / "whole")]) == 0
     assert resumed(tmp_path / "run") == (tmp_path / "whole/report.json").read_bytes()
+
+
+def test_a_second_process_cannot_resume_the_same_run(
+    tiny_config: Config, tmp_path: Path, whole: Callable[[str], bytes], capsys: Any
+) -> None:
+    cut_off(tmp_path / "run", tiny_config, 2)
+    codes = []
+
+    class Meddling(Progress):
+        """Resumes the run that is going on once more."""
+
+        def round(self, line: RoundLine) -> None:
+            super().round(line)
+            codes.append(main(["--resume", str(tmp_path / "run")]))
+
+    launch(RunFolder.open(tmp_path / "run"), Meddling())
+    assert codes == [2, 2]
+    assert f"is in use by process {os.getpid()} on" in capsys.readouterr().err
+    assert (tmp_path / "run/report.json").read_bytes() == whole("fedavg")
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every value in nested containers."""
+    if isinstance(value, dict | list) and value:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return [leaf for key, item in items for leaf in leaves(item, (*path, key))]
+    return [path]
+
+
+def test_a_checkpoint_with_any_value_of_another_kind_is_refused(
+    tiny_config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = replace(tiny_config, noise="central", clip_norm=1.0, server="fedavgm", rounds=2)
+    cut_off(tmp_path / "run", replace(small, auditors="one-shot"), 1)
+    folder = RunFolder.open(tmp_path / "run")
+    kept = checkpoint.load(folder.checkpoint)
+    places = leaves(kept)
+    assert len(places) > 80
+    for place in places:
+        foreign = checkpoint.load(folder.checkpoint)
+        inside = foreign
+        for key in place[:-1]:
+            inside = inside[key]
+        inside[place[-1]] = {"foreign": "x"}
+        with pytest.raises(ConfigError, match="resume needs"):
+            folder._check(foreign, [1])
+    # A checkpoint whose hash is right, of a run that writes another state.
+    del kept["digest"]
+    before = folder.checkpoint.read_bytes()
+    for name, wrong in {"model": {}, "strategy": [{}], "audit": {"auditors": {}}}.items():
+        folder.save({**kept, name: wrong})
+        capsys.readouterr()
+        assert main(["--resume", str(tmp_path / "run")]) == 2
+        assert "resume needs a checkpoint of this run, but in" in capsys.readouterr().err
+    auditors = {name: {"foreign": 1} for name in kept["audit"]["auditors"]}
+    folder.save({**kept, "audit": {**kept["audit"], "auditors": auditors}})
+    assert main(["--resume", str(tmp_path / "run")]) == 2
+    assert "is not one that it has written" in capsys.readouterr().err
+    folder.checkpoint.write_bytes(before)
+    assert main(["--resume", str(tmp_path / "run")]) == 0

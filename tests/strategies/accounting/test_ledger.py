@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def test_a_later_entry_takes_the_place_of_an_earlier_one_of_its_run(tmp_path: Pa
         ledger.record(entry("b", rounds=1))
     assert {e.run: len(e.releases) for e in ledger.entries("digits")} == {"a": 3, "b": 1}
     assert [e.run for e in ledger.entries("digits", but="a")] == ["b"]
-    assert len(ledger.path.read_text().splitlines()) == 2
+    assert [e.run for e in ledger.history()] == ["a", "b"] * 3  # nothing is written over
 
 
 def test_runs_that_end_at_the_same_time_are_all_there(tmp_path: Path) -> None:
@@ -142,3 +143,123 @@ def test_amplification_needs_poisson_everywhere_and_cohorts_of_its_own() -> None
 def test_more_participations_than_releases_are_refused() -> None:
     with pytest.raises(ValueError, match=r"participations must be in \[0, 4\], got 5"):
         entry(participations=5)
+
+
+def chained(tmp_path: Path) -> Ledger:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for run in "abc":
+        ledger.record(entry(run))
+    return ledger
+
+
+def change(ledger: Ledger, number: int, new: str | None) -> None:
+    """Change or remove a line, as an editor would."""
+    lines = ledger.path.read_text().splitlines(keepends=True)
+    lines[number - 1 : number] = (
+        [] if new is None else [lines[number - 1].replace('"noise_std": 2.0', new)]
+    )
+    ledger.path.write_text("".join(lines))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("new", [None, '"noise_std": 9.0'])
+@pytest.mark.parametrize("has_head", [True, False])
+def test_a_changed_or_removed_line_is_noticed(
+    tmp_path: Path, number: int, new: str | None, has_head: bool
+) -> None:
+    ledger = chained(tmp_path)
+    if not has_head:
+        ledger._head.unlink()
+    change(ledger, number, new)
+    if number == 3 and not has_head:  # nothing after it knows it
+        assert len(ledger.entries("digits")) == (2 if new is None else 3)
+        return
+    for ask in (lambda: ledger.entries("digits"), lambda: ledger.record(entry("d"))):
+        with pytest.raises(ValueError, match=r"changed|removed") as caught:
+            ask()
+        assert "restore the ledger from a backup" in str(caught.value)
+    if not has_head:
+        assert f"line {max(number - (new is None), 1)}" in str(caught.value)
+
+
+def test_a_removed_ledger_is_noticed(tmp_path: Path) -> None:
+    ledger = chained(tmp_path)
+    ledger.path.unlink()
+    with pytest.raises(ValueError, match=r"has 0 line\(s\), but had 3: the last ones were removed"):
+        ledger.entries("digits")
+
+
+def test_a_ledger_of_an_earlier_release_is_continued_with_hashes(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    old = [entry(run).to_json() for run in "ab"]
+    for values in old:
+        del values["is_planned"], values["place"]
+    ledger.path.write_text("".join(json.dumps(values) + "\n" for values in old))
+    assert [e.run for e in ledger.entries("digits")] == ["a", "b"]
+    ledger.record(entry("c"))
+    assert [e.run for e in ledger.entries("digits")] == ["a", "b", "c"]
+    ledger._head.unlink()
+    change(ledger, 1, '"noise_std": 9.0')
+    with pytest.raises(ValueError, match=r"one of lines 1 to 2 of .* was changed"):
+        ledger.entries("digits")
+
+
+def test_half_a_line_of_a_process_that_died_does_not_count(tmp_path: Path) -> None:
+    ledger = chained(tmp_path)
+    with ledger.path.open("a") as file:
+        file.write('{"run": "d", "da')
+    assert [e.run for e in ledger.entries("digits")] == ["a", "b", "c"]
+    ledger.record(entry("e"))
+    assert [e.run for e in ledger.entries("digits")] == ["a", "b", "c", "e"]
+
+
+def test_a_whole_line_without_its_end_counts(tmp_path: Path) -> None:
+    ledger = chained(tmp_path)
+    ledger.path.write_text(ledger.path.read_text().rstrip("\n"))
+    assert [e.run for e in ledger.entries("digits")] == ["a", "b", "c"]
+    ledger.record(entry("d"))
+    assert [e.run for e in ledger.entries("digits")] == ["a", "b", "c", "d"]
+
+
+def test_a_head_that_lags_behind_or_is_missing_is_no_alarm(tmp_path: Path) -> None:
+    ledger = chained(tmp_path)
+    head = ledger._head.read_text()
+    ledger.record(entry("d"))
+    ledger._head.write_text(head)  # the process died before it wrote the new one
+    assert len(ledger.entries("digits")) == 4
+    ledger._head.write_text("x")
+    with pytest.raises(ValueError, match="is damaged; delete it if"):
+        ledger.entries("digits")
+    ledger._head.unlink()
+    assert len(ledger.entries("digits")) == 4
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"run": []}, {"data": 3}, {"participations": 1.5}, {"releases": [{"count": 10**30}]}],
+)
+def test_a_line_with_wrong_values_is_an_error_in_words(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.path.write_text(json.dumps({**entry().to_json(), **wrong}) + "\n")
+    with pytest.raises(ValueError, match="one entry a line, got line 1 of"):
+        ledger.entries("digits")
+
+
+def test_what_is_made_from_the_lines_is_written_before_anybody_else_reads(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+
+    def numbered(history: Sequence[Entry]) -> Entry:
+        return entry(str(len(history)))
+
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: ledger.update(numbered), range(12)))
+    assert sorted(int(e.run) for e in made) == list(range(12))
+
+
+def test_a_run_that_released_nothing_costs_nothing() -> None:
+    nothing = entry("b", rounds=0)
+    assert spent([nothing], DELTA).value == 0
+    alone, both = [sampled("a", 1)], [sampled("a", 1), nothing]
+    assert spent_amplified(both, DELTA) == spent_amplified(alone, DELTA)

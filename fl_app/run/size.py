@@ -1,0 +1,122 @@
+"""How much memory and work a run would take, estimated before anything is allocated.
+
+Each setting has an upper limit of its own. Settings that are allowed by themselves can be too large
+together: these are refused here, with the estimate and the settings to lower.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+
+# Features of a record and classes; those of synthetic are settings.
+_SHAPES = {
+    "digits": (64, 10),
+    "adult": (104, 2),
+    "mnist": (784, 10),
+    "fashion-mnist": (784, 10),
+    "emnist-digits": (784, 10),
+    "cifar10": (3072, 10),
+}
+_CNN = 82_554  # parameters for 32×32 images, the largest there are
+_UNKNOWN = 64 * 2**30  # bytes, where the system does not say how many it has
+_MOST_STEPS = 10**9  # draws of the plans that are made before the first round
+
+
+@dataclass(frozen=True)
+class Need:
+    """Memory that one part of a run takes.
+
+    Attributes:
+        bytes: How many.
+        purpose: What for.
+        settings: What to lower.
+    """
+
+    bytes: int
+    purpose: str
+    settings: str
+
+
+def check_size(config: Config) -> None:
+    """Raise if a run would need more memory than there is, or ages before its first round."""
+    _check_work("clients x rounds", "--clients or --rounds", config.clients * config.rounds)
+    if "one-shot" in config.auditor_names:
+        most = config.canary_seats * config.rounds // config.canary_repetitions
+        canaries = config.canaries or most
+        _check_work("canaries x rounds", "--canaries or --rounds", canaries * config.rounds)
+    needs = list(estimate(config))
+    total, room = sum(need.bytes for need in needs), memory()
+    if total > room:
+        worst = max(needs, key=lambda need: need.bytes)
+        raise ConfigError(
+            f"the run needs about {_gigabytes(total)} of memory, {_gigabytes(worst.bytes)} of it "
+            f"for {worst.purpose}, but this machine has {_gigabytes(room)}; lower {worst.settings}"
+        )
+
+
+def estimate(config: Config) -> Iterator[Need]:
+    """Yield what the largest parts of a run need, to within a factor of two or so."""
+    synthetic = (config.synthetic_features, config.synthetic_classes)
+    features, classes = _SHAPES.get(config.dataset, synthetic)
+    dim = parameters(config.model, features, classes)
+    if config.dataset == "synthetic":
+        # While they are drawn: three arrays in double precision and one in single.
+        size = 28 * features * config.synthetic_examples + 8 * features * classes
+        yield Need(size, "the records", "--synthetic-examples or --synthetic-features")
+    yield Need(4096 * config.clients, "the clients", "--clients")
+    # The reply, the update as the audit sees it, and the masked one.
+    round_size = (16 + 40 * config.cohort) * dim
+    yield Need(round_size, "the updates of a round", "--sample, or take a smaller --model")
+    if "one-shot" in config.auditor_names:
+        slots = config.canary_seats * config.rounds
+        yield Need(200 * (config.canaries or slots), "the canaries", "--canaries")
+    if "likelihood-ratio" in config.auditor_names:
+        rows = config.lrt_fit + config.lrt_candidates + config.lrt_trials
+        settings = "--lrt-fit, --lrt-candidates or --lrt-trials"
+        yield Need(8 * dim * rows, "likelihood-ratio", settings)
+    if "mutual-information" in config.auditor_names:
+        yield Need(12 * dim * config.mi_draws, "mutual-information", "--mi-draws")
+
+
+def parameters(model: str, features: int, classes: int) -> int:
+    """Return the size of a model.
+
+    >>> parameters("linear", 20, 10), parameters("mlp", 64, 10)
+    (210, 17610)
+    """
+    if model == "cnn":
+        return _CNN
+    if model == "mlp":
+        return (features + 1) * 100 + 101 * 100 + 101 * classes
+    return (features + 1) * classes
+
+
+def memory() -> int:
+    """Return the bytes that this machine has, or this container is allowed."""
+    try:
+        found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return _UNKNOWN
+    limit = Path("/sys/fs/cgroup/memory.max")
+    try:
+        return min(found, int(limit.read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return found
+
+
+def _check_work(what: str, settings: str, steps: int) -> None:
+    if steps > _MOST_STEPS:
+        raise ConfigError(
+            f"{what} must be at most {_MOST_STEPS:,}, got {steps:,}: planning the rounds would "
+            f"take hours; lower {settings}"
+        )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 2**30:,.1f} GB" if size < 2**50 else f"{size / 2**50:,.0f} million GB"

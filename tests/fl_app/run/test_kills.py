@@ -1,0 +1,125 @@
+"""A run that dies at any point of its writing is resumed to the same report, and counted once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from leakmeter.fl_app.cli.main import main
+from leakmeter.strategies.accounting.ledger import Entry, Ledger, spent
+from tests.helpers.planted import run_and_die
+from tests.helpers.project import ROOT
+
+SETTINGS = ["--rounds", "2", "--auditors", "one-shot", "--noise", "central", "--clip-norm", "1"]
+
+
+def words(tiny: list[str], folder: Path) -> list[str]:
+    return [*tiny, *SETTINGS, "--ledger", str(folder / "ledger"), "--out", str(folder / "run")]
+
+
+def counted(folder: Path) -> list[Entry]:
+    """Return what the ledger has, without what differs between two runs."""
+    found = Ledger(folder / "ledger").entries("synthetic")
+    return [replace(e, run="", place="") for e in found]
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing has happened to, with its ledger beside it."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert main(words(tiny, folder)) == 0
+    return folder
+
+
+def report(folder: Path) -> str:
+    return (folder / "run/report.json").read_text().replace(str(folder), "")
+
+
+def check_resumed(folder: Path, tiny: list[str], whole: Path) -> None:
+    """Resume what a dead run has left, or begin again where it had not begun."""
+    run, planned = folder / "run", Ledger(folder / "ledger").entries("synthetic")
+    if (run / "checkpoint.npz").exists():  # what was released is in the ledger, at least as a plan
+        assert spent(planned, 1e-5).value >= spent(counted(whole), 1e-5).value * 0.999
+    if (run / "report.json").exists():
+        assert main(["--resume", str(run)]) == 2
+    elif (run / "config.toml").exists():
+        assert main(["--resume", str(run)]) == 0
+    else:
+        assert main(["--resume", str(run)]) == 2
+        for name in run.glob("*"):
+            name.unlink()
+        assert main(words(tiny, folder)) == 0
+    assert report(folder) == report(whole)
+    assert counted(folder) == counted(whole)
+
+
+@pytest.mark.parametrize("at", [20, 70])  # in the ledger, and in a later checkpoint
+def test_a_run_that_dies_while_it_writes_is_resumed(
+    at: int, tiny: list[str], tmp_path: Path, whole: Path
+) -> None:
+    assert run_and_die(main, words(tiny, tmp_path), at, tmp_path) == -1
+    check_resumed(tmp_path, tiny, whole)
+
+
+@pytest.mark.slow
+def test_a_run_that_dies_anywhere_is_resumed(tiny: list[str], tmp_path: Path, whole: Path) -> None:
+    run = partial(run_and_die, main)
+    points = run(words(tiny, tmp_path / "count"), 0, tmp_path)
+    assert points > 90
+    for at in range(1, points + 1):
+        folder = tmp_path / str(at)
+        assert run(words(tiny, folder), at, tmp_path) == -1
+        check_resumed(folder, tiny, whole)
+
+
+_DYING = """
+import sys
+from pathlib import Path
+from tests.helpers.planted import Plant
+at, below, *words = sys.argv[1:]
+plant = Plant(int(at), Path(below))
+from leakmeter.fl_app.cli.main import main
+plant.install()
+code = main(words)
+print("points", plant.passed)
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_on_ray_that_dies_while_it_writes_is_resumed(
+    tiny: list[str], tmp_path: Path, whole: Path
+) -> None:
+    def run(folder: Path, at: int) -> tuple[int, str]:
+        """Run in a session of its own, and end what is left of it."""
+        arguments = [str(at), str(tmp_path), *words(tiny, folder), "--engine", "ray"]
+        process = subprocess.Popen(
+            [sys.executable, "-c", _DYING, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        said = process.communicate(timeout=300)[0]
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.returncode, said
+
+    code, said = run(tmp_path / "count", 0)
+    assert code == 0
+    points = int(said.split("points ")[1].split()[0])
+    for share in (0.3, 0.6, 0.9):
+        folder = tmp_path / str(share)
+        assert run(folder, round(share * points))[0] == -signal.SIGKILL
+        settings = folder / "run/config.toml"  # the same numbers, and quicker
+        settings.write_text(settings.read_text().replace('"ray"', '"inline"'))
+        check_resumed(folder, tiny, whole)

@@ -1,0 +1,70 @@
+"""Sizes: what is too large by itself or together is refused before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.run import size
+from leakmeter.fl_app.run.preflight import preflight
+from leakmeter.fl_app.task import load_task
+
+HUGE = 99999999999999999999
+
+
+def test_every_number_has_an_upper_limit() -> None:
+    for spec in fields(Config):
+        if type(spec.default) in (int, float):
+            with pytest.raises(ConfigError):
+                Config(**{spec.name: type(spec.default)(1e31)})
+
+
+def test_an_upper_limit_is_named_only_where_it_is_exceeded() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config(rounds=HUGE)
+    assert str(caught.value) == f"rounds must be at most 100000, got {HUGE}"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"synthetic_examples": 10**7, "synthetic_features": 10**4}, "GB of it for the records"),
+        (
+            {"synthetic_features": 10**6, "synthetic_classes": 10**5, "auditors": "none"},
+            "the updates of a round",
+        ),
+        ({"clients": 10**6, "rounds": 10**5}, "clients x rounds must be at most 1,000,000,000"),
+        ({"rounds": 10**5, "canaries": 0}, "canaries x rounds must be at most"),
+        ({"lrt_fit": 10**6, "model": "mlp"}, "for likelihood-ratio, but this machine has"),
+        ({"mi_draws": 10**6, "model": "mlp"}, "for mutual-information, but this machine has"),
+    ],
+)
+def test_settings_too_large_together_are_refused_with_the_estimate(
+    values: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(size, "memory", lambda: 8 * 2**30)
+    config = Config(**{"dataset": "synthetic", "model": "linear", **values})
+    with pytest.raises(ConfigError, match=words) as caught:
+        preflight(config)
+    assert "lower --" in str(caught.value)
+
+
+def test_usual_runs_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size, "memory", lambda: 4 * 2**30)
+    size.check_size(Config())
+    size.check_size(Config(dataset="cifar10", model="cnn"))
+    size.check_size(Config(dataset="mnist", clients=3400, sample=90, rounds=2000))
+
+
+@pytest.mark.parametrize("model", ["linear", "slp", "mlp"])
+def test_the_size_of_a_model_is_known_before_it_is_made(tiny_config: Config, model: str) -> None:
+    dim = load_task(replace(tiny_config, model=model)).dim
+    assert size.parameters(model, 20, 10) == dim
+
+
+def test_a_machine_says_how_much_memory_it_has() -> None:
+    assert 2**28 < size.memory() < 2**50
