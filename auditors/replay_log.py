@@ -47,7 +47,7 @@ class AggregateRecorder(Auditor):
         folder: Where to; one file a round. A round that is run again replaces its file, and a
             first round whatever else a former run has left. None takes the folder `recording`
             inside that of the run.
-        about: What to note about the run, in JSON types; `leakmeter replay` reads settings there.
+        about: What to note about the run, in JSON types; the replay command reads settings there.
     """
 
     name = "recorder"

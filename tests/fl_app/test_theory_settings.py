@@ -109,8 +109,14 @@ def test_any_so_many_may_collude_and_all_stay_protected(tiny_config: Config) -> 
 
 def test_the_target_is_no_colluder(tiny_config: Config) -> None:
     auditor = audited(tiny_config, colluders=3, mi_target=2)
-    assert all(2 in auditor._hidden(list(range(6)), r) for r in range(1, 30))
-    assert all(len(auditor._hidden(list(range(6)), r)) == 3 for r in range(1, 30))
+    assert all(
+        2 in auditor.colluders.hidden(range(6), r, auditor.seed, auditor.target)
+        for r in range(1, 30)
+    )
+    assert all(
+        len(auditor.colluders.hidden(range(6), r, auditor.seed, auditor.target)) == 3
+        for r in range(1, 30)
+    )
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,10 @@ def test_a_recording_is_enough(run: Path, tmp_path: Path) -> None:
         (["--auditors", "recorder"], "auditors must be others than recorder in a replay"),
         (["--auditors", "none"], "auditors must name at least one for a replay, got none"),
         (["--auditors", "one-shoot"], "auditors must be one of one-shot, "),
-        (["--auditors", "record-likelihood-ratio"], "noise must be wfna with the auditor record"),
+        (
+            ["--auditors", "record-likelihood-ratio"],
+            "noise must be wfna or record-gd or record-isotropic with the auditor record",
+        ),
         (["--mi-draws", "1"], "mi-draws must be at least 4, got 1"),
         (["--lrt-trails", "1"], "unknown option --lrt-trails; did you mean --lrt-trials?"),
         (["--out", "run"], "out must be a new or empty folder, got "),

@@ -82,7 +82,10 @@ def test_toml_holds_every_setting() -> None:
         ("algorithm", "fedavg, fedsgd"),
         ("server", "fedavg, fedavgm"),
         ("engine", "inline, ray"),
-        ("auditors", "one-shot, likelihood-ratio, mutual-information, record-likelihood-ratio"),
+        (
+            "auditors",
+            "one-shot, likelihood-ratio, mutual-information, mine, record-likelihood-ratio",
+        ),
     ],
 )
 def test_an_unknown_name_lists_the_known_ones(name: str, known: str) -> None:
