@@ -44,7 +44,7 @@ commands:
 
 examples:
   %(prog)s
-      the default job: 60 clients learn handwritten digits, three audits; results in runs/
+      the default job: 60 clients learn handwritten digits, four audits; results in runs/
   %(prog)s --out runs/demo --rounds 50
       longer, in a folder of your choice
   %(prog)s --config runs/demo/config.toml --seed 1

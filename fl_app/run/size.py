@@ -73,15 +73,29 @@ def estimate(config: Config) -> Iterator[Need]:
     # The reply, the update as the audit sees it, and the masked one.
     round_size = (16 + 40 * config.cohort) * dim
     yield Need(round_size, "the updates of a round", "--sample, or take a smaller --model")
-    if "one-shot" in config.auditor_names:
-        slots = config.canary_seats * config.rounds
-        yield Need(200 * (config.canaries or slots), "the canaries", "--canaries")
-    if "likelihood-ratio" in config.auditor_names:
-        rows = config.lrt_fit + config.lrt_candidates + config.lrt_trials
-        settings = "--lrt-fit, --lrt-candidates or --lrt-trials"
-        yield Need(8 * dim * rows, "likelihood-ratio", settings)
-    if "mutual-information" in config.auditor_names:
-        yield Need(12 * dim * config.mi_draws, "mutual-information", "--mi-draws")
+    yield from _of_auditors(config, features, dim)
+
+
+def _of_auditors(config: Config, features: int, dim: int) -> Iterator[Need]:
+    """Yield what each auditor of the run keeps at a time, beside the updates of a round."""
+    rank = config.mi_rank or 8
+    slots = config.canary_seats * config.rounds
+    rows = config.lrt_fit + config.lrt_candidates + config.lrt_trials + config.lrt_models
+    pairs = 16 * config.mi_over_rounds * config.rounds * rank
+    needs = {
+        "one-shot": (200 * (config.canaries or slots), "--canaries"),
+        "likelihood-ratio": (8 * dim * rows, "--lrt-fit, --lrt-candidates or --lrt-trials"),
+        "mutual-information": (12 * dim * config.mi_draws + pairs, "--mi-draws, --mi-over-rounds"),
+        "mine": (16 * config.mine_draws * config.sample * rank, "--mine-draws"),
+        "membership": (8 * dim * config.membership_shadows, "--membership-shadows"),
+        # The search keeps its last hundred steps.
+        "inversion": (800 * features * config.inversion_images, "--inversion-images"),
+        "span": (16 * dim * config.sample, "--sample, or take a smaller --model"),
+    }
+    for name in config.auditor_names:
+        if name in needs:
+            size, settings = needs[name]
+            yield Need(size, name, settings)
 
 
 def parameters(model: str, features: int, classes: int) -> int:
