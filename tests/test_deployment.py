@@ -94,7 +94,7 @@ def test_masked_noised_rounds_with_canaries_run_on_separate_processes(tmp_path: 
         # Flower's exit code says nothing of the run: the report does.
         wait_until((out / "report.json").exists, seconds=20, said=lambda: said[-4000:])
     # What a simulation can do and a deployment cannot is said before anything is trained.
-    assert "auditors must be one-shot or none in a deployment" in refused
+    assert "auditors must be one-shot or recorder or none in a deployment" in refused
     made = report(out)
     (finding,) = [f for f in made["findings"] if f["auditor"] == "secure-sum"]
     assert finding["value"] == CLIENTS - SEATS - finding["threat_model"]["colluders"]

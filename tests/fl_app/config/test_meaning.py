@@ -34,7 +34,7 @@ def test_a_run_of_the_old_dirichlet_partition_is_not_resumed(old_folder: Path, c
     said = capsys.readouterr().err
     assert 'partition = "dirichlet" in ' in said
     assert f"--config {old_folder / 'config.toml'} --partition dirichlet-labels" in said
-    assert [path.name for path in old_folder.iterdir()] == ["config.toml"]
+    assert {path.name for path in old_folder.iterdir()} == {".lock", "config.toml"}
 
 
 def test_its_file_is_not_taken_for_the_new_partition(old_folder: Path, capsys) -> None:
