@@ -129,7 +129,7 @@ FEDSGD: dict[str, Setting] = {
     "dataset": "synthetic",
     "synthetic-examples": 200,
     "model": "linear",
-    "clients": 12,
+    "clients": 10,
     "sample": 8,
     "rounds": 2,
     "algorithm": "fedsgd",
