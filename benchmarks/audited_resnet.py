@@ -17,7 +17,7 @@ from benchmarks.script import main
 
 UNAUDITED, LIMIT = "unaudited", 0.15
 # Images, rounds, clients, seats, repetitions.
-SIZES = {"quick": (2, 2, 3, 1, 1), "full": (100, 2, 5, 1, 1), "long": (100, 10, 10, 2, 3)}
+SIZES = {"quick": (2, 3, 3, 1, 1), "full": (100, 3, 5, 1, 1), "long": (100, 10, 10, 2, 3)}
 
 
 def measure(scale: Scale) -> Iterator[Row | Skipped]:
