@@ -25,14 +25,12 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from leakmeter.auditors.auditor import (
-    Auditor,
     Project,
-    RoundMessages,
     RoundView,
     check_noise_is_known,
     few_clients,
 )
-from leakmeter.auditors.due import Due, check_every
+from leakmeter.auditors.due import Due
 from leakmeter.auditors.finding import Finding, Game
 from leakmeter.auditors.information.account import Account, Entry
 from leakmeter.auditors.information.colluders import Colluders
@@ -56,8 +54,8 @@ from leakmeter.auditors.information.per_client import most_directions
 from leakmeter.auditors.information.theory import Theory, round_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.auditors.sampling.resampling import ResamplingAuditor
 from leakmeter.auditors.sampling.round_sum import (
-    check_sampler,
     fitting_sampler,
     noise_on_sum,
 )
@@ -72,7 +70,7 @@ _NOT_OVER_ROUNDS: Final = (
 _MANY_TRAININGS: Final = 20_000  # that are worth a line
 
 
-class MutualInformation(Auditor):
+class MutualInformation(ResamplingAuditor):
     """Measures I(client's update; sum of the round | model) in bits.
 
     Args:
@@ -113,18 +111,14 @@ class MutualInformation(Auditor):
         observer: Literal["server", "outsider"] = "server",
         seed: int = 0,
     ) -> None:
-        check_sampler(sampler)
-        check_every(every)
-        if observer not in ("server", "outsider"):
-            raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")
+        super().__init__(sampler, every=every, observer=observer)
         self.colluders = Colluders.of(colluding)
         if target is not None and (target < 0 or target in self.colluders.named):
             raise ValueError(
                 f"target must be None or a client, 0 or more and not colluding, got {target}"
             )
-        self.sampler, self.target, self.every = sampler, target, every
         self.look, self.theory, self.drawing = look, theory, Drawing()
-        self.observer, self.seed = observer, seed
+        self.target, self.seed = target, seed
         self._words = Words(
             self.name,
             observer,
@@ -134,18 +128,14 @@ class MutualInformation(Auditor):
             colluders=self.colluders.count,
             directions=look.rank,
         )
-        self._account, self._dim, self._due = Account(), 0, Due(every, 1)
+        self._account, self._dim = Account(), 0
         self._paired: list[PairedDraws] = []
         self._directions = 0  # of each round, for the information over all rounds
 
-    @property
-    def due(self) -> Due:
-        """Which rounds it looks at."""
-        return self._due
-
     def begin(self, dim: int, num_rounds: int) -> None:
         """Start a new account."""
-        self._account, self._dim, self._due = Account(), dim, Due(self.every, num_rounds)
+        super().begin(dim, num_rounds)
+        self._account, self._dim = Account(), dim
         self._paired = []
         if self.look.pairs:
             self._directions = directions_of(self.look.pairs, len(self._due), self.look.rank)
@@ -190,14 +180,6 @@ class MutualInformation(Auditor):
             return 0
         updates = (fit + self.look.draws) * project.honest
         return updates * len(Due(self.every, project.num_rounds))
-
-    def bind(self, messages: RoundMessages) -> None:
-        """Show the sampler the round, whose messages it may send again."""
-        self.sampler.bind(messages)
-
-    def replays(self, server_round: int) -> bool:
-        """Whether the sampler sends messages of this round again."""
-        return self.sampler.asks_clients and server_round in self._due
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due; its bound counts in any case."""

@@ -21,14 +21,12 @@ import numpy as np
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import (
-    Auditor,
     Project,
-    RoundMessages,
     RoundView,
     check_noise_is_known,
     few_clients,
 )
-from leakmeter.auditors.due import Due, check_every
+from leakmeter.auditors.due import Due
 from leakmeter.auditors.finding import Finding, Game
 from leakmeter.auditors.information.colluders import Colluders
 from leakmeter.auditors.information.directions import ConstantUpdatesError
@@ -46,7 +44,8 @@ from leakmeter.auditors.information.mine.recombined import (
 )
 from leakmeter.auditors.information.theory import LimitOf
 from leakmeter.auditors.sampler import UpdateSampler
-from leakmeter.auditors.sampling.round_sum import check_sampler, fitting_sampler, noise_on_sum
+from leakmeter.auditors.sampling.resampling import ResamplingAuditor
+from leakmeter.auditors.sampling.round_sum import fitting_sampler, noise_on_sum
 from leakmeter.auditors.sampling.row_store import check_room, file_bytes
 from leakmeter.auditors.wording import counted
 
@@ -54,7 +53,7 @@ MOST_DIRECTIONS = 200  # from here on held-out critics find nothing, whatever th
 _STREAM = "mutual-information"  # so that directions and draws are those of the log-det audit
 
 
-class NeuralInformation(Auditor):
+class NeuralInformation(ResamplingAuditor):
     """Estimates I(client's update; sum of the round | model) by critics on held-out draws.
 
     Args:
@@ -96,10 +95,7 @@ class NeuralInformation(Auditor):
         observer: Literal["server", "outsider"] = "server",
         seed: int = 0,
     ) -> None:
-        check_sampler(sampler)
-        check_every(every)
-        if observer not in ("server", "outsider"):
-            raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")
+        super().__init__(sampler, every=every, observer=observer)
         if look.rank is None:
             raise ValueError(
                 "look.rank must be a number of directions, got None: in all coordinates of a model "
@@ -107,8 +103,8 @@ class NeuralInformation(Auditor):
             )
         if look.draws < LEAST_DRAWS:
             raise ValueError(f"look.draws must be at least {LEAST_DRAWS}, got {look.draws}")
-        self.sampler, self.every, self.look, self.critics = sampler, every, look, critics
-        self.colluders, self.observer, self.seed = Colluders.of(colluding), observer, seed
+        self.look, self.critics = look, critics
+        self.colluders, self.seed = Colluders.of(colluding), seed
         self.drawing = Drawing()
         self._words = Words(
             self.name,
@@ -118,16 +114,12 @@ class NeuralInformation(Auditor):
             colluders=self.colluders.count,
             directions=look.rank,
         )
-        self._kept, self._due = _Kept(), Due(every, 1)
-
-    @property
-    def due(self) -> Due:
-        """Which rounds it looks at."""
-        return self._due
+        self._kept = _Kept()
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Forget an earlier run."""
-        self._kept, self._due = _Kept(), Due(self.every, num_rounds)
+        super().begin(dim, num_rounds)
+        self._kept = _Kept()
 
     def limits(self, project: Project) -> Sequence[str]:
         """Return where updates cannot be resampled, or critics have too few pairs to say much."""
@@ -161,20 +153,11 @@ class NeuralInformation(Auditor):
         updates = (self._fit_draws(project.honest) + self.look.draws) * project.honest
         return updates * len(Due(self.every, project.num_rounds))
 
-    def bind(self, messages: RoundMessages) -> None:
-        """Show the sampler the round, whose messages it may send again."""
-        self.sampler.bind(messages)
-
-    def replays(self, server_round: int) -> bool:
-        """Whether the sampler sends messages of this round again."""
-        return self.sampler.asks_clients and server_round in self._due
-
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due."""
         honest = sorted(set(view.replies) - set(view.instructed))
         hidden = self.colluders.hidden(honest, view.server_round, self.seed)
-        is_due = view.server_round in self._due
-        if not is_due or view.facts.abandoned or not hidden:
+        if view.server_round not in self._due or view.facts.abandoned or not hidden:
             return ()
         sampler = fitting_sampler(self.sampler, view)
         words = replace(

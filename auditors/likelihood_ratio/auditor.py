@@ -27,21 +27,19 @@ import numpy as np
 
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import (
-    Auditor,
     Project,
-    RoundMessages,
     RoundView,
     check_noise_is_known,
     few_clients,
 )
-from leakmeter.auditors.due import Due, check_every
+from leakmeter.auditors.due import Due
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.findings import Judge
 from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, duel
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.auditors.sampling.resampling import ResamplingAuditor
 from leakmeter.auditors.sampling.round_sum import (
-    check_sampler,
     contribution,
     fitting_sampler,
     noise_on_sum,
@@ -53,7 +51,7 @@ from leakmeter.auditors.sampling.row_store import check_room
 _log = logging.getLogger("flwr")
 
 
-class LikelihoodRatio(Auditor):
+class LikelihoodRatio(ResamplingAuditor):
     """Let the server guess which of two updates of a client is in the sum.
 
     Args:
@@ -90,34 +88,24 @@ class LikelihoodRatio(Auditor):
         confidence: float = 0.95,
         seed: int = 0,
     ) -> None:
-        check_sampler(sampler)
-        check_every(every)
+        super().__init__(sampler, every=every, observer=observer)
         within("delta", delta, above=0.0, below=1.0)
         within("confidence", confidence, above=0.0, below=1.0)
-        if observer not in ("server", "outsider"):
-            raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")
         if target is not None and target < 0:
             raise ValueError(f"target must be a client, 0 or more, or None, got {target}")
-        self.sampler, self.target, self.every, self.effort = sampler, target, every, effort
-        self.observer, self.delta, self.confidence = observer, delta, confidence
-        self.seed = seed
+        self.target, self.effort, self.seed = target, effort, seed
+        self.delta, self.confidence = delta, confidence
         self._judge = Judge(self.name, observer, delta, seed, confidence)
         self._played: list[dict[str, Any]] = []
         self._repeated: dict[str, Any] | None = None  # the first audited round at other models
         self._constant: dict[str, Any] | None = None  # the first round in which nothing hid anyone
-        self._due = Due(every, 1)
-
-    @property
-    def due(self) -> Due:
-        """Which rounds it looks at."""
-        return self._due
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited: they share the run's confidence."""
         if wrong := [np.shape(m) for m in self.effort.models if np.shape(m) != (dim,)]:
             raise ValueError(f"models must have the shape ({dim},), got {wrong[0]}")
         self._played, self._repeated, self._constant = [], None, None
-        self._due = Due(self.every, num_rounds)
+        super().begin(dim, num_rounds)
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say where updates cannot be resampled or stored, or too few clients hide one another."""
@@ -136,14 +124,6 @@ class LikelihoodRatio(Auditor):
             return 0
         updates = self.effort.updates(project.honest - 1, project.dim)
         return updates * (len(Due(self.every, project.num_rounds)) + len(self.effort.models))
-
-    def bind(self, messages: RoundMessages) -> None:
-        """Show the sampler the round, whose messages it may send again."""
-        self.sampler.bind(messages)
-
-    def replays(self, server_round: int) -> bool:
-        """Whether the sampler sends messages of this round again."""
-        return self.sampler.asks_clients and server_round in self._due
 
     def truth_of(self, server_round: int, honest: Sequence[int]) -> Collection[int]:
         """Return the target, if the round is audited."""

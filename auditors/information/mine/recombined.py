@@ -35,6 +35,7 @@ from scipy.special import stdtrit
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.information.mine.critics import GuidedCritic, log_mean_exp, nwj
+from leakmeter.auditors.information.mine.estimator import Spread
 from leakmeter.auditors.information.mine.training import Best
 from leakmeter.auditors.rng import stream
 
@@ -76,8 +77,8 @@ class Critics:
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """Held-out NWJ values in nats.
+class HeldOut(Spread):
+    """Held-out NWJ values in nats: their mean over the critics is the estimate.
 
     Attributes:
         values: One per critic.
@@ -85,19 +86,8 @@ class HeldOut:
         pairs: Updates behind them, K: draws times clients.
     """
 
-    values: tuple[float, ...]
     nulls: tuple[float, ...]
     pairs: int
-
-    @property
-    def mean(self) -> float:
-        """The estimate: the mean over the critics."""
-        return float(np.mean(self.values))
-
-    @property
-    def std_error(self) -> float:
-        """Standard error over the critics, which test on different draws."""
-        return float(np.std(self.values, ddof=1) / math.sqrt(len(self.values)))
 
     @property
     def null_band(self) -> tuple[float, float]:

@@ -121,23 +121,14 @@ def information(runs: Sequence[Run]) -> list[Figure]:
     lines = [line for i, run in enumerate(runs) for line in _information(run, i, len(runs) > 1)]
     if not lines:
         return []
-    lines, note = _on_one_scale(lines)
-    chart = Chart(
+    return _over_rounds(
         "information",
         "Mutual information of single rounds",
         "Bits about one client's update in the sum of each round, beside references.",
-        Axis(_ROUND, is_whole=True),
-        Axis("bits (log₂)"),
-        tuple(lines),
+        lines,
+        "What a Gaussian model of the sum says of one client's update, with two standard errors; "
+        "no bound. A reference is what clients of one Gaussian distribution would give.",
     )
-    return [
-        Figure(
-            chart,
-            "What a Gaussian model of the sum says of one client's update, with two standard "
-            "errors; no bound. A reference is what clients of one Gaussian distribution would "
-            f"give.{note}",
-        )
-    ]
 
 
 def critics(runs: Sequence[Run]) -> list[Figure]:
@@ -151,23 +142,24 @@ def critics(runs: Sequence[Run]) -> list[Figure]:
             lines += [*_same_directions(found, name, 3), *_of_run(found, i, name)]
     if not lines:
         return []
-    lines, note = _on_one_scale(lines)
-    chart = Chart(
+    return _over_rounds(
         "critics",
         "Mutual information of single rounds, by critics (MINE)",
         "Bits that critics find on held-out draws of each round, beside shuffled pairs.",
-        Axis(_ROUND, is_whole=True),
-        Axis("bits (log₂)"),
-        tuple(lines),
+        lines,
+        "What critics find of one client's update in the sum, on draws that they were not trained "
+        "on; the band is what they find in shuffled pairs. An estimate, no bound. From K pairs no "
+        "method shows much more than log₂ K bits.",
     )
-    return [
-        Figure(
-            chart,
-            "What critics find of one client's update in the sum, on draws that they were not "
-            "trained on; the band is what they find in shuffled pairs. An estimate, no bound. From "
-            f"K pairs no method shows much more than log₂ K bits.{note}",
-        )
-    ]
+
+
+def _over_rounds(
+    name: str, title: str, summary: str, lines: Sequence[Series], caption: str
+) -> list[Figure]:
+    """Return one figure of bits over rounds."""
+    lines, note = _on_one_scale(lines)
+    axes = Axis(_ROUND, is_whole=True), Axis("bits (log₂)")
+    return [Figure(Chart(name, title, summary, *axes, tuple(lines)), f"{caption}{note}")]
 
 
 def _fact(finding: Finding, name: str) -> float | None:
