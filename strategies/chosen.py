@@ -15,7 +15,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import foreigners, weight_key
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.identity import identity_of
-from leakmeter.strategies.consistent import consistent
+from leakmeter.strategies.consistent import evaluated, left_out, shapes, trained
 from leakmeter.strategies.grid import PartialGrid
 from leakmeter.strategies.participation import Participation
 
@@ -69,6 +69,7 @@ class Chosen(Wrapper):
         self._node_of: dict[int, int] = {}
         self._client_of: dict[int, int] = {}
         self._num_chosen = 0
+        self._shapes: dict[str, tuple[int, ...]] = {}
 
     @property
     def num_chosen(self) -> int:
@@ -96,7 +97,8 @@ class Chosen(Wrapper):
         if not self._node_of:
             self._identify(grid)
         cohort = self.cohort(server_round)
-        self._num_chosen = len(cohort)
+        self._num_chosen, self._shapes = len(cohort), shapes(arrays)
+        self.unused = frozenset()
         self._check_enough(max(len(cohort), 1))
         # A Poisson round may be empty. Flower would wait for nodes, and its momentum strategies
         # want to see the model: they configure a round of one, which is not sent.
@@ -111,16 +113,19 @@ class Chosen(Wrapper):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate in the order of clients: float sums depend on it.
 
-        One client with other arrays or metrics than the others has dropped out.
+        A client with other arrays than it was sent, or other metrics than most, has dropped out.
         """
-        usable = consistent(self._ordered(replies), weight_key(self.strategy))
+        come, key = self._ordered(replies), weight_key(self.strategy)
+        usable = trained(come, key, lambda record: shapes(record) == self._shapes)
+        self.unused = left_out(come, usable)
         return self._inner_aggregate_train(server_round, usable)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Aggregate in the order of clients, as in training."""
-        return self._inner_aggregate_evaluate(server_round, self._ordered(replies))
+        usable = evaluated(self._ordered(replies), weight_key(self.strategy))
+        return self._inner_aggregate_evaluate(server_round, usable)
 
     def _ordered(self, replies: Iterable[Message]) -> list[Message]:
         """Return the replies in the order of clients; one that was delivered twice counts once."""

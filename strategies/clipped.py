@@ -27,7 +27,7 @@ from leakmeter.auditors.hook.chain import weight_key
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.noise.clipping import clip
-from leakmeter.strategies.consistent import consistent
+from leakmeter.strategies.consistent import left_out, trained
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only
 
 
@@ -69,16 +69,19 @@ class Clipped(Wrapper):
     ) -> Iterable[Message]:
         """Keep the model that is sent: updates are differences from it."""
         self._layout = self._layout or Layout.of(arrays)
-        self._sent = arrays
+        self._sent, self.unused = arrays, frozenset()
         return self._inner_configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Clip the mean update of the round."""
-        replies = consistent(wire.distinct(replies), self._weight_key)
-        good = [m for m in replies if m.has_content()]
-        if good and self._layout is not None:
+        if self._layout is None:
+            return self._inner_aggregate_train(server_round, replies)
+        come = wire.distinct(replies)
+        replies = trained(come, self._weight_key, self._layout.fits)
+        self.unused = left_out(come, replies)
+        if good := [m for m in replies if m.has_content()]:
             start = self._layout.flatten(self._sent)
             weights = [wire.weight(m.content, self._weight_key) for m in good]
             total = np.zeros(start.size)

@@ -5,50 +5,105 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from flwr.app import Message, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.values import values
+from leakmeter.auditors.hook.values import is_finite, shaped
 
 _log = logging.getLogger("flwr")
 
-# Names and shapes of arrays, names and lengths of metrics (-1 for a number), with their keys.
-_Form: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, tuple[int, ...] | int], ...]]
+# What must be the same in all replies of a round.
+_Form: TypeAlias = tuple[tuple[object, ...], ...]
 
 _NUMBERS = "fiub"  # numpy's kinds of types that can be averaged
+_WIDEST = 8  # bytes of a number; PyTorch cannot read longer ones
 
 
-def consistent(replies: Iterable[Message], weight_key: str) -> list[Message]:
-    """Return errors and the replies of the form that most have; the others are dropouts, logged."""
+def trained(
+    replies: Iterable[Message], weight_key: str, fits: Callable[[ArrayRecord], bool]
+) -> list[Message]:
+    """Return errors and the replies of a training round that can be averaged.
+
+    All others are dropouts, and logged: those whose arrays do not fit or are not finite, and those
+    with other names, types or metrics than most.
+
+    Args:
+        replies: Those of the round, one of each client.
+        weight_key: The metric that weights clients.
+        fits: Whether arrays can take the place of the model that was sent. A client that is alone
+            in its round would otherwise decide what the next model looks like.
+    """
+
+    def form(reply: Message) -> _Form:
+        record = wire.arrays(reply.content)
+        if not fits(record):
+            raise ValueError("its arrays have other names or shapes than the model that was sent")
+        key = wire.arrays_key(reply.content)
+        return (key,), _of_arrays(record), *_of_metrics(reply, weight_key)
+
+    return _alike(replies, weight_key, form)
+
+
+def evaluated(replies: Iterable[Message], weight_key: str) -> list[Message]:
+    """Return errors and the replies of an evaluation round that can be averaged."""
+    return _alike(replies, weight_key, lambda reply: _of_metrics(reply, weight_key))
+
+
+def left_out(replies: Iterable[Message], usable: Iterable[Message]) -> frozenset[int]:
+    """Return the nodes of replies that are not among the usable ones."""
+    nodes = {reply.metadata.src_node_id for reply in replies if reply.has_content()}
+    return frozenset(nodes - {reply.metadata.src_node_id for reply in usable})
+
+
+def shapes(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
+    """Return the shape that each array says it has."""
+    return {name: tuple(array.shape) for name, array in record.items()}
+
+
+def _alike(
+    replies: Iterable[Message], weight_key: str, form: Callable[[Message], _Form]
+) -> list[Message]:
+    """Return errors and the replies of the form that most have."""
     sent = list(replies)
     forms: dict[int, _Form] = {}
     for place, reply in enumerate(sent):
         if reply.has_content():
             try:
-                forms[place] = _form(reply, weight_key)
+                forms[place] = form(reply)
             except Exception as error:  # a client may send anything
                 _complain(reply, str(error))
     usual = Counter(forms.values()).most_common(1)  # of equally many the first
-    for place, form in forms.items():
-        if form != usual[0][0]:
-            _complain(sent[place], "arrays or metrics have other names or shapes than most")
-    good = [place for place, form in forms.items() if form == usual[0][0]]
+    for place, one in forms.items():
+        if one != usual[0][0]:
+            _complain(sent[place], "arrays or metrics have other names or types than most")
+    good = [place for place, one in forms.items() if one == usual[0][0]]
     if good and sum(wire.weight(sent[place].content, weight_key) for place in good) <= 0:
         _log.warning("nobody counts: all weights %r are zero", weight_key)
         good = []
     return [reply for place, reply in enumerate(sent) if place in good or reply.has_error()]
 
 
-def _form(reply: Message, weight_key: str) -> _Form:
-    """Return what must be the same in all replies; raise if this one cannot be averaged at all."""
-    arrays = wire.arrays(reply.content)
-    for name, array in arrays.items():
-        numbers = values(array)
-        if numbers.dtype.kind not in _NUMBERS or numbers.size != math.prod(array.shape):
-            raise ValueError(f"array {name!r} must hold {array.shape} numbers")
+def _of_arrays(record: ArrayRecord) -> tuple[object, ...]:
+    """Return names, shapes and types; raise if the arrays cannot be averaged at all."""
+    found: list[object] = []
+    for name, array in sorted(record.items()):
+        numbers = shaped(array)
+        kind = numbers.dtype
+        if kind.kind not in _NUMBERS or kind.itemsize > _WIDEST:
+            raise ValueError(f"array {name!r} must hold numbers of at most 64 bits, got {kind}")
+        if numbers.shape != tuple(array.shape):  # what it says need not be what it is
+            raise ValueError(f"array {name!r} must have shape {array.shape}, got {numbers.shape}")
+        if not is_finite(array):
+            raise ValueError(f"array {name!r} is not finite")
+        found.append((name, numbers.shape, kind.kind, kind.itemsize))
+    return tuple(found)
+
+
+def _of_metrics(reply: Message, weight_key: str) -> tuple[tuple[object, ...], ...]:
+    """Return names and lengths (-1 for a number); raise if there is no usable weight."""
     metrics = [(k, r) for k, r in reply.content.items() if isinstance(r, MetricRecord)]
     if len(metrics) != 1:
         raise ValueError(f"a reply must have one MetricRecord, got {len(metrics)}")
@@ -56,9 +111,8 @@ def _form(reply: Message, weight_key: str) -> _Form:
     weight = wire.get_float(record, weight_key)
     if not 0 <= weight < math.inf:
         raise ValueError(f"{weight_key} must be at least 0 and finite, got {weight}")
-    lengths = [(n, len(v) if isinstance(v, list) else -1) for n, v in sorted(record.items())]
-    shapes = [(name, tuple(array.shape)) for name, array in sorted(arrays.items())]
-    return (wire.arrays_key(reply.content), key), (*shapes, *lengths)
+    lengths = ((n, len(v) if isinstance(v, list) else -1) for n, v in sorted(record.items()))
+    return (key,), tuple(lengths)
 
 
 def _complain(reply: Message, reason: str) -> None:

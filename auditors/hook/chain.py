@@ -114,6 +114,11 @@ def weight_key(strategy: Strategy) -> str:
     return next((key for key in known if key is not None), wire.WEIGHT)
 
 
+def unused(strategy: Strategy) -> set[int]:
+    """Return the nodes whose replies of the last round some wrapper could not use."""
+    return {node for wrapper in wrappers(strategy) for node in wrapper.unused}
+
+
 def known_facts(strategy: Strategy) -> RoundFacts:
     """Return what all wrappers know of the last round; on one field the innermost decides."""
     known = RoundFacts()

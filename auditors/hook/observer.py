@@ -11,7 +11,7 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import remarks
-from leakmeter.auditors.hook.chain import known_facts
+from leakmeter.auditors.hook.chain import known_facts, unused
 from leakmeter.auditors.hook.health import Health
 from leakmeter.auditors.hook.open_round import OpenRound, Updates, collect_truth, round_facts
 from leakmeter.auditors.hook.panel import Panel
@@ -53,6 +53,8 @@ class RoundObserver:
         Raises:
             LayoutError: The released model has other arrays than the one that was sent.
         """
+        left_out = unused(self._strategy)
+        updates.leave_out(c for node, c in opened.clients.items() if node in left_out)
         view = self._view(opened, updates, opened.by_client(answers), arrays)
         # First, and guarded by itself: no auditor may cost the run its warnings.
         with self._panel.guarded(f"warnings may lack round {opened.server_round}"):

@@ -50,6 +50,7 @@ class Updates(Mapping[int, Vector]):
             c: dict(wire.arrays(contents[c])) for c in sorted(contents)
         }
         self.weights = {c: wire.weight(contents[c], weight_key) for c in self._records}
+        self._num_diverged = 0  # of those that were left out
         self.sends: Sends = "models"
 
     def __getitem__(self, client: int) -> Vector:
@@ -93,9 +94,16 @@ class Updates(Mapping[int, Vector]):
             self._layout.add(self._records[client], weight / total, mean)
         return mean
 
+    def leave_out(self, clients: Iterable[int]) -> None:
+        """Forget updates that the strategy could not use: they are in no mean."""
+        for client in clients:
+            if (record := self._records.pop(client, None)) is not None:
+                del self.weights[client]
+                self._num_diverged += _is_diverged(record)
+
     def diverged(self) -> int:
-        """Return how many replies hold a value that is not finite."""
-        return sum(not all(map(is_finite, record.values())) for record in self._records.values())
+        """Return how many replies hold a value that is not finite, those left out among them."""
+        return self._num_diverged + sum(map(_is_diverged, self._records.values()))
 
     @property
     def are_plain(self) -> bool:
@@ -158,6 +166,10 @@ class OpenRound:
         if truth or self.is_noised or not updates.are_plain:
             return truth
         return updates
+
+
+def _is_diverged(record: Mapping[str, Array]) -> bool:
+    return not all(map(is_finite, record.values()))
 
 
 def _check_readable(content: RecordDict, layout: Layout, weight_key: str) -> None:

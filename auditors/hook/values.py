@@ -7,6 +7,7 @@ longer than what is done with the numbers.
 from __future__ import annotations
 
 import io
+import math
 from functools import lru_cache
 from typing import Any, Final
 
@@ -21,18 +22,26 @@ _MOST: Final = 2**10  # bytes of a header; those of arrays of numbers have 128
 
 
 def values(array: Array) -> NDArray[Any]:
-    """Return the numbers of an array in their order, flat; not to be written to.
+    """Return the numbers of an array in their order, flat; not to be written to."""
+    return shaped(array).ravel()
+
+
+def shaped(array: Array) -> NDArray[Any]:
+    """Return the numbers of an array in the shape that they have; not to be written to.
 
     They are read in place from the bytes of the array if these are an array of numbers in C order.
-    `Array.numpy()` reads all others, and says what is wrong with them.
+    `Array.numpy()` reads all others, and says what is wrong with them. The shape is that of the
+    bytes. What the array says about itself may be another one.
     """
     found = _place(array.data[:_MOST].partition(b"\n")[0]) if array.stype == _STYPE else None
     if found is None:
-        return array.numpy().ravel()
-    dtype, count, start = found
+        return array.numpy()
+    dtype, shape, start = found
+    count = math.prod(shape)
     if len(array.data) != start + count * dtype.itemsize:
-        return array.numpy().ravel()
-    return np.frombuffer(array.data, dtype, count, start) if count else np.empty(0, dtype)
+        return array.numpy()
+    flat = np.frombuffer(array.data, dtype, count, start) if count else np.empty(0, dtype)
+    return flat.reshape(shape)
 
 
 def is_finite(array: Array) -> bool:
@@ -54,8 +63,8 @@ def is_float(array: Array) -> bool:
 
 
 @lru_cache(maxsize=2**12)  # for the arrays of a model come again in every update
-def _place(header: bytes) -> tuple[np.dtype[Any], int, int] | None:
-    """Return type, number and start of the numbers behind a header; None if it is another."""
+def _place(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int] | None:
+    """Return type, shape and start of the numbers behind a header; None if it is another."""
     file = io.BytesIO(header + b"\n")
     try:
         shape, is_fortran, dtype = _HEADERS[npy.read_magic(file)](file)
@@ -63,4 +72,4 @@ def _place(header: bytes) -> tuple[np.dtype[Any], int, int] | None:
         return None
     if is_fortran or dtype.hasobject:
         return None
-    return dtype, int(np.prod(shape, dtype=np.int64)), file.tell()
+    return dtype, shape, file.tell()

@@ -55,6 +55,8 @@ class Wrapper(Strategy):
         before_release: Called when a wrapper has noted a charge, before anything can be released
             that it is for. Whoever keeps the charges sets it, so that they survive the process.
         ended: Why the run has ended before its last round; None if it has not.
+        unused: Nodes whose replies of the last round could not be used, so they are not in the
+            mean.
     """
 
     hides_updates: bool = False
@@ -64,6 +66,7 @@ class Wrapper(Strategy):
     needs_exact_sums: bool = False
     before_release: Callable[[], None] | None = None
     ended: str | None = None
+    unused: frozenset[int] = frozenset()
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy

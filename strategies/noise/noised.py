@@ -32,6 +32,7 @@ from leakmeter.clients.noise.clipping import clip, gaussian
 from leakmeter.strategies.accounting.accountant import Release, multiplier_with_bit
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.spending import Spending
+from leakmeter.strategies.consistent import left_out
 from leakmeter.strategies.mechanism import (
     AdaptiveClip,
     Central,
@@ -201,6 +202,7 @@ class Noised(Wrapper):
         """Order each client of the round to clip, and to noise where that is its part."""
         self._facts = RoundFacts()
         self._spending.close()
+        self.unused = frozenset()
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
         if self._layout is None:
             self._layout = Layout.of(arrays)
@@ -239,6 +241,7 @@ class Noised(Wrapper):
             self._spending.undo()
             return self._inner_aggregate_train(server_round, replies)
         parts = self._parts(come)
+        self.unused = left_out(come, (message for message, _, _ in parts))
         outcomes = _outcomes(come) if self.gets_sums else []
         step = max((outcome.step for outcome in outcomes), default=0.0)
         self._spending.undo()

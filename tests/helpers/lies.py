@@ -89,8 +89,8 @@ def _with(content: RecordDict) -> Lie:
 
 def _failing(code: int, reason: str) -> Lie:
     def lie(reply: Message) -> Message:
-        reply.error = Error(code, reason)
-        reply.__dict__["_content"] = None
+        # Flower's setters refuse an error where a content is.
+        reply.__dict__.update(_content=None, _error=Error(code, reason))
         return reply
 
     return lie
