@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -106,8 +106,10 @@ def _policies(config: Config, deployed: bool) -> _Policies:
 
 def _task_here(config: Config) -> Task:
     """Return the task, or say which machine lacks its data."""
+    # The server may be another's: it does not say what this machine fetches, and where to.
+    may_fetch = config.download and not is_deployed()
     try:
-        return load_task(config)
+        return load_task(replace(config.task, download=may_fetch))
     except ConfigError as error:
         raise ConfigError(f"{UNUSABLE}: node {platform.node()}, data-dir: {error}") from None
 

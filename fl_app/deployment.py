@@ -67,6 +67,9 @@ def check_deployed(config: Config) -> None:
             "add noise is not known beforehand"
         )
         raise out_of_range("target-epsilon", allowed, config.target_epsilon)
+    if config.download:
+        allowed = "off in a deployment: whoever starts a run may not fill folders of the server"
+        raise out_of_range("download", f"{allowed}; put the files there yourself", True)
     if config.dropout:
         allowed = "0 in a deployment: clients there drop out by themselves"
         raise out_of_range("dropout", allowed, config.dropout)

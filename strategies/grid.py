@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from leakmeter.auditors.hook import wire
@@ -171,6 +171,10 @@ class PatientGrid(GridWrapper):
             if self._is_simulated:
                 raise UnusableNodeError(reason)
             _log.warning("node %d drops out: %s", reply.metadata.src_node_id, reason)
+        if not self._is_simulated:
+            for reply in (one for one in replies if one.has_error()):
+                # Flower's strategies log what a client says as it is.
+                reply.error = Error(reply.error.code, wire.one_line(_reason(reply)))
         return replies
 
 

@@ -39,6 +39,7 @@ class RoundObserver:
         self.has_tap = True
         self.timeout = 0.0
         self._is_abandonment_noted = False
+        self._has_answer = False
 
     def observe(
         self,
@@ -77,7 +78,10 @@ class RoundObserver:
         """Return what the round shows, and note where instruments did not answer."""
         released = opened.sent if arrays is None else opened.layout.flatten(arrays)
         facts = self._facts(opened, updates, released, has_model=arrays is not None)
-        for words in remarks.remarks(answers, [c for c in opened.greeted if c in updates]):
+        # One client that answers shows that the app lists the mod; another may keep silent.
+        self._has_answer |= bool(answers)
+        asked = [] if self._has_answer else [c for c in opened.greeted if c in updates]
+        for words in remarks.remarks(answers, asked):
             self._panel.note_canaries(words)
         if self._panel.replays(opened.server_round):
             for words in remarks.replayed(answers):

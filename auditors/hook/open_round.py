@@ -282,7 +282,8 @@ def collect_truth(
                 updates[client] = update - opened.sent if sends == "models" else update
             weights[client] = weight
         except Exception as error:  # a client may send anything
-            _log.warning("the plain update of client %d cannot be read: %s", client, error)
+            reason = wire.one_line(str(error))
+            _log.warning("the plain update of client %d cannot be read: %s", client, reason)
     return updates, weights
 
 

@@ -25,6 +25,7 @@ from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
+from leakmeter.fl_app.run import checkpoint
 from leakmeter.fl_app.run.budget import Account
 
 _log = logging.getLogger("flwr")
@@ -88,10 +89,13 @@ class Charges:
     def _take_over(self) -> None:
         """Charge what was open when the process ended, beside what is charged now."""
         assert self._earlier is not None
-        for wrapper, charged in zip(wrappers(self._strategy), self._earlier, strict=True):
+        self._restore(self._earlier)
+        self._earlier = None
+
+    def _restore(self, charges: list[Any]) -> None:
+        for wrapper, charged in zip(wrappers(self._strategy), charges, strict=True):
             if charged is not None:
                 wrapper.restore_charges(charged)
-        self._earlier = None
 
     def _now(self) -> list[Any]:
         """Return the charges of each wrapper as JSON has them."""
@@ -106,8 +110,32 @@ class Charges:
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             number, charged = int(kept["server_round"]), list(kept["charges"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"resume needs whole charges, but {path} is broken: {error}"
-            ) from None
-        return charged if number > self._done else None
+        except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
+            raise _broken(path, str(error)) from None
+        if number <= self._done:
+            return None
+        self._check(path, charged)
+        return charged
+
+    def _check(self, path: Path, charged: list[Any]) -> None:
+        """Raise if charges are not of this chain of strategies; they are left as they were."""
+        before = self._now()
+        if wrong := checkpoint.difference(charged, before, "the list"):
+            raise _broken(path, wrong)
+        if len(charged) != len(before):
+            raise _broken(path, f"there are {len(charged)} strategies, not {len(before)}")
+        for one, form in zip(charged, before, strict=True):
+            if wrong := checkpoint.difference(one, form, "a charge"):
+                raise _broken(path, wrong)
+        try:
+            for charges in (charged, before):
+                self._restore(charges)
+        except Exception as error:  # foreign content can make it anything
+            raise _broken(path, f"{type(error).__name__}: {error}") from None
+
+
+def _broken(path: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"resume needs the charges of this run, but {path} is not whole: {reason}; restore it from "
+        "a backup, or start a new run"
+    )

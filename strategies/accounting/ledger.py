@@ -20,7 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -122,9 +122,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Ledger:
-    """A file of entries, one a line; it need not be there yet."""
+    """A file of entries, one a line; it need not be there yet.
+
+    Attributes:
+        path: The file, with links followed: all who write to it must use the same lock.
+    """
 
     path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", self.path.resolve())
 
     def entries(self, data: str, *, but: str = "") -> list[Entry]:
         """Return the latest entry of each run on `data`, without the run `but`."""
@@ -160,6 +167,36 @@ class Ledger:
             with suppress(OSError):  # a head that lags behind knows fewer lines, and that is all
                 write_atomically(self._head, json.dumps(head) + "\n")
         return entry
+
+    def settle_lost(self, run: str, *, releases: int) -> Entry:
+        """Put a known number of releases in place of the plan of a run whose folder is lost.
+
+        Args:
+            run: Names the run, as in its line.
+            releases: The most sums that it can have opened. They are priced as the costliest of
+                the plan.
+
+        Raises:
+            ValueError: There is no plan of this run, or it has fewer releases.
+        """
+
+        def settled(history: Sequence[Entry]) -> Entry:
+            open_runs = {e.run: e for e in {e.run: e for e in history}.values() if e.is_planned}
+            if (plan := open_runs.get(run)) is None:
+                allowed = ", ".join(open_runs) or "of which there is none"
+                raise ValueError(f"run must be one that has not ended, {allowed}, got {run!r}")
+            if not 0 <= releases <= len(plan.releases):
+                allowed = f"from 0 to the plan's {len(plan.releases)}"
+                raise ValueError(f"releases must be {allowed}, got {releases}")
+            costly = sorted(plan.releases, key=lambda r: r.separation("add-remove"), reverse=True)
+            return replace(
+                plan,
+                releases=tuple(costly[:releases]),
+                participations=min(plan.participations, releases),
+                is_planned=False,
+            )
+
+        return self.update(settled)
 
     @property
     def _head(self) -> Path:

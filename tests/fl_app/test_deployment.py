@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from leakmeter.auditors.hook.chain import chain
+from leakmeter.fl_app import client_app
 from leakmeter.fl_app.build import server_strategy
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -120,3 +121,17 @@ def test_noise_that_the_training_draws_from_the_seed_is_refused(tiny_config: Con
     filled = {"noise": "wfna", "wfna_floor": 1e-4, "clip_norm": 1.0, "algorithm": "fedsgd"}
     with pytest.raises(ConfigError, match="noise must be another in a deployment"):
         check_deployed(replace(tiny_config, auditors="none", **filled))
+
+
+@pytest.mark.usefixtures("deployed")
+def test_whoever_starts_a_run_cannot_fill_folders_of_a_deployment(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(tiny_config, auditors="none", download=True, data_dir="/elsewhere")
+    with pytest.raises(ConfigError, match=r"download must be off in a deployment.*got True"):
+        check_deployed(config)
+    monkeypatch.setattr(client_app, "is_deployed", lambda: True)
+    asked: list[bool] = []
+    monkeypatch.setattr(client_app, "load_task", lambda task: asked.append(task.download))
+    client_app._task_here(config)
+    assert asked == [False]

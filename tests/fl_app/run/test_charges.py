@@ -16,6 +16,7 @@ from leakmeter.clients import MaskMod
 from leakmeter.fl_app import client_app
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.run import charges
+from leakmeter.fl_app.run import run as run_module
 from leakmeter.strategies.accounting.ledger import Ledger
 
 NOISE = ["--noise", "distributed", "--secagg", "on", "--clip-norm", "1", "--noise-multiplier", "2"]
@@ -142,7 +143,49 @@ def test_charges_that_are_damaged_are_a_mistake_with_its_file(
 ) -> None:
     clients_that(cut_off)
     assert main(settings(tiny, tmp_path)) == 130
-    (tmp_path / "run" / "charges.json").write_text('{"server_round": 3')
+    path = tmp_path / "run" / "charges.json"
     clients_that(None)
-    assert main(["--resume", str(tmp_path / "run")]) == 2
-    assert "charges.json is broken" in capsys.readouterr().err
+    whole = json.loads(path.read_text())
+    noise = next(i for i, one in enumerate(whole["charges"]) if one is not None)
+    other = {**whole["charges"][noise], "releases": [{"noise_std": "much"}]}
+    for broken in (
+        '{"server_round": 3',
+        json.dumps({"server_round": 3, "charges": [1, 2]}),
+        json.dumps({**whole, "charges": whole["charges"][1:]}),
+        json.dumps({**whole, "charges": [{"times": 3}] * len(whole["charges"])}),
+        json.dumps({**whole, "charges": [*whole["charges"][:noise], other, None][:3]}),
+        "[" * 100_000,
+    ):
+        path.write_text(broken)
+        assert main(["--resume", str(tmp_path / "run")]) == 2
+        assert "charges.json is not whole" in capsys.readouterr().err
+    path.write_text(json.dumps(whole))
+    assert main(["--resume", str(tmp_path / "run")]) == 0
+
+
+def test_one_client_that_silences_a_whole_round_ends_no_deployment(
+    tiny: list[str], tmp_path: Path, clients_that: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def silence(stage: str, number: int, context: Context, reply: Message) -> Message:
+        """Send boxes that do not open, so that all peers refuse, and then fail."""
+        if number != 2 or not is_first(number, context):
+            return reply
+        if stage == "train":
+            raise RuntimeError("gone")
+        order = reply.content.get(wire.MASK)
+        if stage == "shares" and order is not None:
+            order["boxes"] = bytes(len(order["boxes"]))
+        return reply
+
+    taking_part: dict[int, set[int]] = {}
+
+    def is_first(number: int, context: Context) -> bool:
+        """Whether a client is the first one of a round that was asked."""
+        known = taking_part.setdefault(number, set())
+        known.add(int(context.node_id))
+        return context.node_id == min(known)
+
+    monkeypatch.setattr(run_module, "is_deployed", lambda: True)
+    clients_that(silence)
+    assert main(settings(tiny, tmp_path)) == 0
+    assert "no client answered in round 2; the model stays as it was" in caplog.text

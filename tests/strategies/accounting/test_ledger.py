@@ -263,3 +263,43 @@ def test_a_run_that_released_nothing_costs_nothing() -> None:
     assert spent([nothing], DELTA).value == 0
     alone, both = [sampled("a", 1)], [sampled("a", 1), nothing]
     assert spent_amplified(both, DELTA) == spent_amplified(alone, DELTA)
+
+
+def test_all_ways_to_one_ledger_have_one_lock_and_one_head(tmp_path: Path) -> None:
+    ledger, link = tmp_path / "ledger.jsonl", tmp_path / "elsewhere" / "link.jsonl"
+    link.parent.mkdir()
+    Ledger(ledger).record(entry("a"))
+    link.symlink_to(ledger)
+    Ledger(link).record(entry("b"))
+    ledger.write_bytes(ledger.read_bytes() + b'{"run": "to')  # half a line, which is cut off
+    Ledger(link).record(entry("c"))
+    assert link.is_symlink()
+    assert [path.name for path in link.parent.iterdir()] == ["link.jsonl"]
+    assert [e.run for e in Ledger(ledger).entries("digits")] == ["a", "b", "c"]
+
+
+def test_the_plan_of_a_lost_run_can_be_replaced_by_what_it_has_released(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    releases = (Release(2.0, 1.0), Release(1.0, 1.0), Release(3.0, 1.0))
+    plan = entry("lost", releases=releases, participations=2, is_planned=True)
+    ledger.record(entry("ended"))
+    ledger.record(plan)
+    assert ledger.settle_lost("lost", releases=1).releases == (Release(1.0, 1.0),)  # the costliest
+    [ended, lost] = ledger.entries("digits")
+    assert (lost.participations, lost.is_planned) == (1, False)
+    assert ended == entry("ended")
+    before = ledger.path.read_bytes()
+    for run, count, words in (
+        ("lost", 1, "run must be one that has not ended, of which there is none, got 'lost'"),
+        ("other", 1, "run must be one that has not ended"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ledger.settle_lost(run, releases=count)
+    assert ledger.path.read_bytes() == before
+    ledger.record(plan)
+    for count in (-1, 4):
+        with pytest.raises(
+            ValueError, match=rf"releases must be from 0 to the plan's 3, got {count}"
+        ):
+            ledger.settle_lost("lost", releases=count)
+    assert ledger.settle_lost("lost", releases=0).participations == 0
