@@ -107,12 +107,6 @@ def test_the_mathematics_loads_neither_flower_nor_torch() -> None:
     assert loaded(f"import leakmeter\n{pages}") == set()
 
 
-def test_no_module_of_the_auditors_loads_torch() -> None:
-    paths = (path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("auditors/**/*.py"))
-    everything = "\n".join(f"import leakmeter.{'.'.join(path.parts)}" for path in paths)
-    assert loaded(everything) == {"flwr"}
-
-
 def test_the_front_page_of_water_filling_loads_no_torch() -> None:
     assert "torch" not in loaded("from leakmeter.clients.water_filling import filled_record")
 

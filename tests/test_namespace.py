@@ -397,7 +397,7 @@ assert again is auditors and auditors.rules.LARGEST == 0.5
 """
 
 
-@pytest.fixture(params=["packages", "plain folders"])
+@pytest.fixture(params=[pytest.param("packages", marks=pytest.mark.slow), "plain folders"])
 def foreign(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A Flower project with folders of the same names as our rooms."""
     folder = tmp_path / "foreign"

@@ -28,7 +28,7 @@ from leakmeter.auditors.canaries.proofs import MOST_SCORE
 from leakmeter.auditors.canary import SEED_BITS, canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from tests.helpers.numbers import most_allowed, repetitions
+from tests.helpers.numbers import few_or_many, most_allowed
 
 DELTA = 1e-6
 SIGMA = 0.541086831818366  # epsilon 10 at delta 1e-6, sensitivity 1
@@ -179,7 +179,7 @@ def test_repetitions_make_the_final_model_show_more() -> None:
     assert values[1] > 2 * values[0]
 
 
-@pytest.mark.parametrize("runs", repetitions(30, 100))
+@pytest.mark.parametrize("runs", few_or_many(30, 100))
 def test_the_null_band_holds_what_is_said_when_nothing_leaks(
     runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -665,7 +665,7 @@ def bounds_only(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("runs", repetitions(40, 200))
+@pytest.mark.parametrize("runs", few_or_many(40, 200))
 @pytest.mark.parametrize("settings", [{}, {"include": "all"}, {"repetitions": 2}], ids=str)
 def test_no_bound_claims_a_leak_without_one_too_often(
     settings: dict[str, Any], runs: int, monkeypatch: pytest.MonkeyPatch
@@ -683,7 +683,7 @@ def test_no_bound_claims_a_leak_without_one_too_often(
     assert max(claims.values()) <= most_allowed(runs)
 
 
-@pytest.mark.parametrize("runs", repetitions(12, 40))
+@pytest.mark.parametrize("runs", few_or_many(12, 40))
 @pytest.mark.parametrize("settings", [{}, {"include": "all"}, {"excluded": "honest"}], ids=str)
 def test_bounds_stay_below_the_epsilon_of_a_gaussian_mechanism(
     settings: dict[str, Any], runs: int, monkeypatch: pytest.MonkeyPatch

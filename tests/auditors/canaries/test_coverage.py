@@ -12,7 +12,7 @@ from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Bonferroni, Fixed, PilotSplit, SimultaneousBand
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from tests.helpers.numbers import most_allowed, repetitions
+from tests.helpers.numbers import few_or_many, most_allowed
 
 RULES = [Fixed(0.8), PilotSplit(), SimultaneousBand(), Bonferroni()]
 # Law of out, law of in, delta and the true epsilon.
@@ -35,7 +35,7 @@ def violations(claim, case, num_samples, num_runs):
     return count
 
 
-@pytest.mark.parametrize("runs", repetitions(100, 400))
+@pytest.mark.parametrize("runs", few_or_many(100, 400))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_the_confidence_is_kept(rule, case, runs):
@@ -45,7 +45,7 @@ def test_the_confidence_is_kept(rule, case, runs):
     assert violations(claim, case, 150, runs) <= most_allowed(runs)
 
 
-@pytest.mark.parametrize("runs", repetitions(100, 400))
+@pytest.mark.parametrize("runs", few_or_many(100, 400))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_the_confidence_is_kept_with_a_known_null(rule, case, runs):
@@ -55,7 +55,7 @@ def test_the_confidence_is_kept_with_a_known_null(rule, case, runs):
     assert violations(claim, case, 150, runs) <= most_allowed(runs)
 
 
-@pytest.mark.parametrize("runs", repetitions(50, 200))
+@pytest.mark.parametrize("runs", few_or_many(50, 200))
 @pytest.mark.parametrize("case", ["no leak", "Gaussian"])
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_the_confidence_is_kept_within_the_gaussian_family(rule, case, runs):
@@ -67,7 +67,7 @@ def test_the_confidence_is_kept_within_the_gaussian_family(rule, case, runs):
     assert violations(claim, case, 150, runs) <= most_allowed(runs)
 
 
-@pytest.mark.parametrize("runs", repetitions(150, 600))
+@pytest.mark.parametrize("runs", few_or_many(150, 600))
 def test_the_check_catches_a_threshold_chosen_on_the_tested_scores(runs):
     table = upper_limit(np.arange(5001), 5000, 0.025)
 
