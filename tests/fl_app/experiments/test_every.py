@@ -12,7 +12,7 @@ import pytest
 from leakmeter.fl_app.experiments.base import Cells
 from leakmeter.fl_app.experiments.published import PAPERS
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS
-from tests.fl_app.experiments.small import Reproduced, Small
+from tests.fl_app.experiments.small import Reproduced, Small, table_of
 
 # Those that take longer, or read real data, have tests of their own.
 QUICK = [name for name, entry in EXPERIMENTS.items() if entry.small <= 8 and not entry.small_data]
@@ -55,7 +55,7 @@ def check_kept_cells_give_the_same_and_no_work(name: str, small: Small) -> None:
     def refuse(text: str) -> None:
         raise AssertionError(f"computed again: {text}")
 
-    again = EXPERIMENTS[name].load()("small", Cells(small.folder / "cells", refuse))
+    again = table_of(name, Cells(small.folder / "cells", refuse))
     assert again.to_csv() == small.table.to_csv()
     assert again.to_markdown() == small.table.to_markdown()
     assert again.comparisons == small.table.comparisons
