@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -28,6 +29,11 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.helpers.federation import Federation
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported out of the garbage collector's rounds: it stays to the end."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

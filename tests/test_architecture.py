@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import subprocess
-import sys
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -91,30 +89,6 @@ def test_a_front_page_lists_exactly_what_it_imports(package: str) -> None:
     ]
     assert module.__all__ == sorted(imported)
     assert module.__doc__
-
-
-def loaded(statement: str) -> set[str]:
-    """Return which heavy packages a fresh Python has loaded after a statement."""
-    code = f"{statement}\nimport sys\nprint(*({{'flwr', 'torch', 'ray'}} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return set(done.stdout.split())
-
-
-def test_the_mathematics_loads_neither_flower_nor_torch() -> None:
-    pages = "\n".join(f"import leakmeter.auditors.{package}" for package in FRONT_PAGES)
-    assert loaded(f"import leakmeter\n{pages}") == set()
-
-
-def test_no_module_of_the_auditors_loads_torch() -> None:
-    paths = (path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("auditors/**/*.py"))
-    everything = "\n".join(f"import leakmeter.{'.'.join(path.parts)}" for path in paths)
-    assert loaded(everything) == {"flwr"}
-
-
-def test_the_front_page_of_water_filling_loads_no_torch() -> None:
-    assert "torch" not in loaded("from leakmeter.clients.water_filling import filled_record")
 
 
 @pytest.mark.parametrize("room", ROOMS)

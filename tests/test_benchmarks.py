@@ -166,7 +166,8 @@ def quick(name: str) -> list[Row | Skipped]:
 
 
 PROCESSES = ("audited_memory", "audited_resnet")  # of their own, which import Flower and torch
-ELSEWHERE = {*PROCESSES, "round_of_a_hundred_clients"}
+LONG = ("water_filling", "local_updates")  # many trainings even at the quick scale
+ELSEWHERE = {*PROCESSES, *LONG, "round_of_a_hundred_clients"}
 
 
 @pytest.mark.parametrize("name", [name for name in suite.SCRIPTS if name not in ELSEWHERE])
@@ -175,8 +176,8 @@ def test_every_question_can_be_asked_quickly(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROCESSES)
-def test_questions_about_whole_runs_can_be_asked_quickly(name: str) -> None:
+@pytest.mark.parametrize("name", [*PROCESSES, *LONG])
+def test_the_other_questions_can_be_asked_quickly(name: str) -> None:
     quick(name)
 
 

@@ -1,6 +1,8 @@
-"""A run so small that a test can make several of them."""
+"""Runs so small that a test can make several of them."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import pytest
 
@@ -15,7 +17,22 @@ _TINY = {
     "canary-seats": 2,
     "rounds": 4,
     "epochs": 1,
+    "auditors": "one-shot",
 }
+# The default panel with little effort: for tests that need findings of every kind.
+_PANEL = {
+    **_TINY,
+    "auditors": "one-shot,likelihood-ratio,mutual-information,mine",
+    "lrt-fit": 20,
+    "lrt-candidates": 10,
+    "lrt-trials": 20,
+    "mine-critics": 2,
+    "mine-steps": 2,
+}
+
+
+def _words(settings: Mapping[str, object]) -> list[str]:
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +42,23 @@ def _no_data_folder_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def tiny() -> list[str]:
-    """Arguments of a run with six clients and four rounds; d = 210."""
-    return [word for name, value in _TINY.items() for word in (f"--{name}", str(value))]
+    """Arguments of a run with six clients, four rounds and one auditor; d = 210."""
+    return _words(_TINY)
 
 
 @pytest.fixture(scope="session")
 def tiny_config() -> Config:
     """The same as a configuration."""
     return Config.from_mapping(_TINY)
+
+
+@pytest.fixture(scope="session")
+def panel() -> list[str]:
+    """Arguments of the same run with all auditors of the default panel."""
+    return _words(_PANEL)
+
+
+@pytest.fixture(scope="session")
+def panel_config() -> Config:
+    """The same as a configuration."""
+    return Config.from_mapping(_PANEL)

@@ -65,16 +65,30 @@ def test_simulators_show_a_simulation_unless_a_supernode_has_loaded_them(
     assert is_deployed()
 
 
-def test_flowers_workers_load_its_simulator_and_its_clients_of_a_deployment_do_not() -> None:
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("flwr.supernode.cli", "[False, False, True]"),
+        pytest.param(
+            "flwr.supernode.cli, leakmeter.fl_app.client_app",
+            "[False, False, True]",
+            marks=pytest.mark.slow,  # imports torch
+        ),
+        pytest.param(
+            "flwr.simulation.ray_transport.ray_actor",
+            "[True, False, False]",
+            marks=pytest.mark.slow,  # imports Ray
+        ),
+    ],
+)
+def test_flowers_workers_load_its_simulator_and_its_clients_of_a_deployment_do_not(
+    program: str, said: str
+) -> None:
     ask = "import sys, {}; print([m in sys.modules for m in {}])"
     marks = f"('flwr.server.superlink.fleet.vce', '{INLINE}', 'flwr.supernode.cli')"
-    for program, said in (
-        ("flwr.simulation.ray_transport.ray_actor", "[True, False, False]"),
-        ("flwr.supernode.cli, leakmeter.fl_app.client_app", "[False, False, True]"),
-    ):
-        call = [sys.executable, "-c", ask.format(program, marks)]
-        done = subprocess.run(call, capture_output=True, text=True, check=True)
-        assert done.stdout.strip().splitlines()[-1] == said, program
+    call = [sys.executable, "-c", ask.format(program, marks)]
+    done = subprocess.run(call, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == said
 
 
 @pytest.mark.usefixtures("deployed")

@@ -28,8 +28,7 @@ def _few_null_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _small_collections() -> Iterator[None]:
+def _small_collections() -> None:
     """Keep what is loaded out of garbage collections, which two strategies of Flower's ask for."""
+    gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import pytest
 
 
 class FixedNormals:
@@ -17,6 +19,11 @@ class FixedNormals:
         """Return the next ones."""
         self.used += dim
         return self.normals[self.used - dim : self.used]
+
+
+def few_or_many(few: int, many: int) -> list[Any]:
+    """Return values for `parametrize`: few repetitions in the fast set, many in the slow one."""
+    return [few, pytest.param(many, marks=pytest.mark.slow)]
 
 
 def most_allowed(num_runs: int, nominal: float = 0.05) -> float:

@@ -18,7 +18,7 @@ from leakmeter.auditors.bounds.one_run import (
 )
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from tests.helpers.numbers import most_allowed
+from tests.helpers.numbers import few_or_many, most_allowed
 
 steady = settings(derandomize=True, deadline=None, max_examples=40)
 
@@ -81,13 +81,14 @@ def scores_of_one_run(case, rng, num_canaries):
         (one_run_gaussian_epsilon, "Gaussian", 1e-5, epsilon_gaussian(1e-5, 1.0)),
     ],
 )
-def test_the_confidence_is_kept(bound, case, delta, truth):
+@pytest.mark.parametrize("runs", few_or_many(80, 200))
+def test_the_confidence_is_kept(bound, case, delta, truth, runs):
     rng = stream(7, "one run", case)
     violations = 0
-    for _ in range(200):
+    for _ in range(runs):
         correct = guess_by_rank(*scores_of_one_run(case, rng, 200), 60)
         violations += bound(200, 60, correct, delta).value > truth
-    assert violations <= most_allowed(200)
+    assert violations <= most_allowed(runs)
 
 
 def refuted_share(refutes, rights):

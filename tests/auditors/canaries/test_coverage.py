@@ -12,7 +12,7 @@ from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Bonferroni, Fixed, PilotSplit, SimultaneousBand
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from tests.helpers.numbers import most_allowed
+from tests.helpers.numbers import few_or_many, most_allowed
 
 RULES = [Fixed(0.8), PilotSplit(), SimultaneousBand(), Bonferroni()]
 # Law of out, law of in, delta and the true epsilon.
@@ -35,36 +35,40 @@ def violations(claim, case, num_samples, num_runs):
     return count
 
 
+@pytest.mark.parametrize("runs", few_or_many(100, 400))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_the_confidence_is_kept(rule, case):
+def test_the_confidence_is_kept(rule, case, runs):
     def claim(ins, outs, _, delta):
         return epsilon_lower_bound(ins, outs, delta=delta, rule=rule).value
 
-    assert violations(claim, case, 150, 400) <= most_allowed(400)
+    assert violations(claim, case, 150, runs) <= most_allowed(runs)
 
 
+@pytest.mark.parametrize("runs", few_or_many(100, 400))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_the_confidence_is_kept_with_a_known_null(rule, case):
+def test_the_confidence_is_kept_with_a_known_null(rule, case, runs):
     def claim(ins, _, out_law, delta):
         return epsilon_lower_bound(ins, null_logsf=out_law.logsf, delta=delta, rule=rule).value
 
-    assert violations(claim, case, 150, 400) <= most_allowed(400)
+    assert violations(claim, case, 150, runs) <= most_allowed(runs)
 
 
+@pytest.mark.parametrize("runs", few_or_many(50, 200))
 @pytest.mark.parametrize("case", ["no leak", "Gaussian"])
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_the_confidence_is_kept_within_the_gaussian_family(rule, case):
+def test_the_confidence_is_kept_within_the_gaussian_family(rule, case, runs):
     def claim(ins, outs, _, delta):
         return epsilon_lower_bound(
             ins, outs, delta=delta or 1e-5, rule=rule, family="gaussian"
         ).value
 
-    assert violations(claim, case, 150, 200) <= most_allowed(200)
+    assert violations(claim, case, 150, runs) <= most_allowed(runs)
 
 
-def test_the_check_catches_a_threshold_chosen_on_the_tested_scores():
+@pytest.mark.parametrize("runs", few_or_many(150, 600))
+def test_the_check_catches_a_threshold_chosen_on_the_tested_scores(runs):
     table = upper_limit(np.arange(5001), 5000, 0.025)
 
     def wrong(ins, outs, _, delta):
@@ -77,8 +81,8 @@ def test_the_check_catches_a_threshold_chosen_on_the_tested_scores():
     def right(ins, outs, _, delta):
         return epsilon_lower_bound(ins, outs, delta=delta).value
 
-    assert violations(wrong, "Laplace", 5000, 600) > most_allowed(600)
-    assert violations(right, "Laplace", 5000, 600) <= most_allowed(600)
+    assert violations(wrong, "Laplace", 5000, runs) > most_allowed(runs)
+    assert violations(right, "Laplace", 5000, runs) <= most_allowed(runs)
 
 
 @pytest.mark.parametrize("limit", ["clopper-pearson", "jeffreys"])

@@ -24,7 +24,7 @@ from leakmeter.auditors.canaries.transcript import null_maxima
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
-from tests.helpers.numbers import most_allowed
+from tests.helpers.numbers import few_or_many, most_allowed
 
 DELTA = 1e-6
 
@@ -262,10 +262,13 @@ def test_scores_are_capped_at_what_seeds_of_128_bits_can_mean() -> None:
     assert max(found[0]) == MOST_SCORE
 
 
-def test_scores_that_share_their_luck_break_the_conditional_bound_and_not_the_headline() -> None:
+@pytest.mark.parametrize("runs", few_or_many(120, 400))
+def test_scores_that_share_their_luck_break_the_conditional_bound_and_not_the_headline(
+    runs: int,
+) -> None:
     # With a chance of 0.2 the run shows all canaries that are in at a score of 10. At δ = 0.19 the
     # truth is ε = 10 + ln(1 − 0.19/0.2) = 7; the known null alone claims more in 20 % of the runs.
-    runs, truth, is_in = 400, 10 + math.log(1 - 0.19 / 0.2), np.arange(60) < 30
+    truth, is_in = 10 + math.log(1 - 0.19 / 0.2), np.arange(60) < 30
     above = np.zeros(2)
     for seed in range(runs):
         rng = stream(seed, "shared luck")
@@ -280,8 +283,9 @@ def test_scores_that_share_their_luck_break_the_conditional_bound_and_not_the_he
     assert above[0] <= most_allowed(runs) < above[1]
 
 
-def test_the_headline_keeps_its_confidence_without_a_leak() -> None:
-    runs, above = 400, 0
+@pytest.mark.parametrize("runs", few_or_many(120, 400))
+def test_the_headline_keeps_its_confidence_without_a_leak(runs: int) -> None:
+    above = 0
     for seed in range(runs):
         rng = stream(seed, "no leak")
         is_in, log_p = rng.random(60) < 0.5, np.log(rng.random(60))

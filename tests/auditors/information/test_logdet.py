@@ -22,6 +22,7 @@ from leakmeter.auditors.information import (
 from leakmeter.auditors.information.determinant import jackknife, log_det_bias, log_det_std
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import Moments
+from tests.helpers.numbers import few_or_many
 
 Floats = NDArray[np.float64]
 
@@ -44,9 +45,12 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
 
 
 # The third has hardly more draws than coordinates. Each fails by chance once in 370 seeds.
+@pytest.mark.parametrize("runs", few_or_many(100, 400))
 @pytest.mark.parametrize(("dim", "users", "draws"), [(1, 2, 30), (10, 5, 40), (30, 20, 32)])
-def test_the_mean_over_many_samples_is_the_gaussian_truth(dim: int, users: int, draws: int) -> None:
-    found = [logdet_information(*gaussian_sums(dim, users, draws, i)[1:]).nats for i in range(400)]
+def test_the_mean_over_many_samples_is_the_gaussian_truth(
+    dim: int, users: int, draws: int, runs: int
+) -> None:
+    found = [logdet_information(*gaussian_sums(dim, users, draws, i)[1:]).nats for i in range(runs)]
     mean, error = mean_and_error(found)
     assert abs(mean - gaussian_information(dim, users).nats) < 3 * error
 

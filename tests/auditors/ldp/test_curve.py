@@ -132,7 +132,18 @@ REFERENCE: dict[tuple[str, int, int], dict[float, float]] = {
 }
 
 
-@pytest.mark.parametrize("key", REFERENCE, ids=str)
+# Few and many clients, one entry and many; the others are slow.
+FAST = (
+    *(("exponential", 10, 1), ("exponential", 100, 5), ("exponential", 1000, 100)),
+    *(("uniform", 3, 1), ("uniform", 20, 5), ("uniform", 50, 10)),
+)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [pytest.param(k, marks=() if k in FAST else pytest.mark.slow) for k in REFERENCE],
+    ids=str,
+)
 def test_curves_agree_with_the_reference_and_hold_it_between_close_bounds(
     key: tuple[str, int, int],
 ) -> None:

@@ -32,10 +32,10 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture(scope="module")
-def finished(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(panel: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a whole run."""
     path = tmp_path_factory.mktemp("runs") / "finished"
-    assert main([*tiny, "--out", str(path)]) == 0
+    assert main([*panel, "--out", str(path)]) == 0
     return path
 
 
@@ -127,7 +127,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             ["--resume", "."],
-            "--resume takes all settings from the folder; leave out --canary-seats, ",
+            "--resume takes all settings from the folder; leave out --auditors, ",
         ),
     ],
 )
@@ -392,10 +392,10 @@ def test_a_whole_run_leaves_its_folder(finished: Path) -> None:
     assert [line["server_round"] for line in lines] == [1, 2, 3, 4]
 
 
-def test_the_report_says_what_ran_and_what_was_found(finished: Path, tiny_config: Config) -> None:
+def test_the_report_says_what_ran_and_what_was_found(finished: Path, panel_config: Config) -> None:
     report = json.loads((finished / "report.json").read_text())
     assert report["schema"] == "leakmeter-report/2"
-    assert Config.from_mapping(report["config"]) == tiny_config
+    assert Config.from_mapping(report["config"]) == panel_config
     assert [line["server_round"] for line in report["rounds"]] == [1, 2, 3, 4]
     assert all(0 <= line["accuracy"] <= 1 for line in report["rounds"])
     assert all(line["num_clients"] == 5 for line in report["rounds"])

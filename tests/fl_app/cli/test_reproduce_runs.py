@@ -37,17 +37,20 @@ def small_run(name: str, folder: Path, *more: str) -> dict[str, bytes]:
         [*script, *more], capture_output=True, text=True, env={**os.environ, **threads}
     )
     assert done.returncode == 0, done.stderr
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    return left_in(folder)
 
 
-def test_the_small_scale_gives_the_same_bits_again(tmp_path: Path) -> None:
-    first, second = (small_run("mi-writers", tmp_path / name) for name in "ab")
-    assert len(first) == 6 + 4  # cells; tables and a figure
-    assert first == second
+def left_in(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_the_small_scale_gives_the_same_bits_in_another_process(tmp_path: Path) -> None:
+    assert main(["reproduce", "mi-writers", "--out", str(tmp_path / "here")]) == 0
+    here = left_in(tmp_path / "here")
+    assert len(here) == 6 + 4  # cells; tables and a figure
+    assert small_run("mi-writers", tmp_path / "there") == here
 
 
 @pytest.mark.launch

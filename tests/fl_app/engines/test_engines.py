@@ -19,9 +19,9 @@ def report(path: Path) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["fedavg", "fedavgm"])
 def test_both_engines_give_the_same_report(
-    server: str, tmp_path: Path, tiny: list[str], capsys: pytest.CaptureFixture[str]
+    server: str, tmp_path: Path, panel: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [*tiny, "--server", server]
+    arguments = [*panel, "--server", server]
     for engine in ("inline", "ray"):
         out = str(tmp_path / engine)
         assert main([*arguments, "--engine", engine, "--out", out]) == 0
@@ -34,7 +34,7 @@ def test_both_engines_give_the_same_report(
 
 @pytest.mark.slow
 def test_a_run_cut_off_in_one_engine_goes_on_in_the_other(
-    tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, panel: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from leakmeter.fl_app.run.progress import Progress
 
@@ -43,11 +43,11 @@ def test_a_run_cut_off_in_one_engine_goes_on_in_the_other(
 
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "round", dying)
-        assert main([*tiny, "--out", str(tmp_path / "run")]) == 130
+        assert main([*panel, "--out", str(tmp_path / "run")]) == 130
     config = tmp_path / "run/config.toml"
     config.write_text(config.read_text().replace('"inline"', '"ray"'))
     assert main(["--resume", str(tmp_path / "run")]) == 0
-    assert main([*tiny, "--out", str(tmp_path / "whole")]) == 0
+    assert main([*panel, "--out", str(tmp_path / "whole")]) == 0
     assert report(tmp_path / "run")["findings"] == report(tmp_path / "whole")["findings"]
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pickle
+from pathlib import Path
+
 import pytest
 
 from tests.fl_app.experiments.small import Reproduced, Small, reproduce
@@ -10,11 +15,22 @@ from tests.fl_app.experiments.small import Reproduced, Small, reproduce
 @pytest.fixture(scope="session")
 def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
     """Return what gives an experiment's small scale by its name."""
-    kept: dict[str, Small] = {}
+    base = tmp_path_factory.getbasetemp()
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ  # whose folder is below that of all
+    common = (base.parent if is_worker else base) / "reproduced"
+    common.mkdir(exist_ok=True)
 
     def get(name: str) -> Small:
-        if name not in kept:
-            kept[name] = reproduce(name, tmp_path_factory.mktemp(name))
-        return kept[name]
+        return _kept(name, common)
 
     return get
+
+
+def _kept(name: str, common: Path) -> Small:
+    """Return an experiment, run by whichever process asks for it first."""
+    folder, kept = common / name, common / f"{name}.pickle"
+    with (common / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        if not kept.exists():
+            kept.write_bytes(pickle.dumps(reproduce(name, folder).table))
+    return Small(folder, pickle.loads(kept.read_bytes()))

@@ -10,6 +10,7 @@ import pytest
 
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.fl_app.cli.main import main
+from tests.helpers.numbers import few_or_many
 
 AUDIT = ["--auditors", "likelihood-ratio", "--lrt-every", "0", "--lrt-trials", "40"]
 SMALL = ["--lrt-fit", "60", "--lrt-candidates", "20", "--sample", "5", "--rounds", "1"]
@@ -85,6 +86,7 @@ def test_skewed_labels_and_unequal_clients_are_audited(tiny: list[str], tmp_path
     assert of(found, "epsilon", "lower_bound")["facts"]["target"] == 2
 
 
+@pytest.mark.parametrize("rounds", few_or_many(2, 8))
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -98,14 +100,13 @@ def test_skewed_labels_and_unequal_clients_are_audited(tiny: list[str], tmp_path
     ids=["unequal weights", "unequal data", "own shares", "one deal", "clipped", "canaries"],
 )
 def test_guesses_about_released_sums_are_as_often_right_as_they_say(
-    arguments: list[str], tiny: list[str], tmp_path: Path
+    arguments: list[str], rounds: int, tiny: list[str], tmp_path: Path
 ) -> None:
-    size = ["--clients", "12", "--synthetic-examples", "600", "--sample", "10", "--rounds", "8"]
-    found = findings(
-        tiny, tmp_path / "run", "--lrt-fit", "450", *size, "--lrt-every", "1", *arguments
-    )
+    size = ["--clients", "12", "--synthetic-examples", "600", "--sample", "10"]
+    size += ["--rounds", str(rounds), "--lrt-fit", "450", "--lrt-every", "1"]
+    found = findings(tiny, tmp_path / "run", *size, *arguments)
     guesses = [f["facts"] for f in found if f["quantity"] == "guess"]
-    assert len(guesses) == 8
+    assert len(guesses) == rounds
     # Without a Gaussian model of the scores nothing is expected of a guess.
     stated = [g for g in guesses if g["expected_error"] is not None]
     wrong = sum(not g["right"] for g in stated)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from leakmeter.fl_app.run import checkpoint
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
-from tests.helpers.project import ROOT
 
 SERVERS = ("fedavg", "fedavgm")
 
@@ -47,12 +45,20 @@ class Dying(Progress):
 
 
 @pytest.fixture(scope="module")
-def whole(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]:
+def settings(tiny_config: Config, panel_config: Config) -> dict[str, Config]:
+    """The run by server; the one with momentum has every auditor, whose states it resumes."""
+    return {"fedavg": tiny_config, "fedavgm": replace(panel_config, server="fedavgm")}
+
+
+@pytest.fixture(scope="module")
+def whole(
+    settings: dict[str, Config], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], bytes]:
     """The report of the uninterrupted run, by server."""
     reports = {}
     for server in SERVERS:
         path = tmp_path_factory.mktemp("whole") / server
-        launch(RunFolder.create(path, replace(tiny_config, server=server)), Progress())
+        launch(RunFolder.create(path, settings[server]), Progress())
         reports[server] = (path / "report.json").read_bytes()
     assert reports["fedavg"] != reports["fedavgm"]
     return reports.__getitem__
@@ -75,12 +81,12 @@ def resumed(path: Path) -> bytes:
 def test_a_run_cut_off_after_any_round_goes_on_to_the_same_report(
     server: str,
     last: int,
-    tiny_config: Config,
+    settings: dict[str, Config],
     tmp_path: Path,
     whole: Callable[[str], bytes],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    cut_off(tmp_path / "run", replace(tiny_config, server=server), last)
+    cut_off(tmp_path / "run", settings[server], last)
     capsys.readouterr()
     assert resumed(tmp_path / "run") == whole(server)
     said = capsys.readouterr().out
@@ -90,9 +96,9 @@ def test_a_run_cut_off_after_any_round_goes_on_to_the_same_report(
 
 
 def test_a_run_may_be_cut_off_many_times(
-    tiny_config: Config, tmp_path: Path, whole: Callable[[str], bytes]
+    settings: dict[str, Config], tmp_path: Path, whole: Callable[[str], bytes]
 ) -> None:
-    cut_off(tmp_path / "run", replace(tiny_config, server="fedavgm"), 0)
+    cut_off(tmp_path / "run", settings["fedavgm"], 0)
     for last in (1, 2, 3, 4):
         with pytest.raises(KeyboardInterrupt):
             launch(RunFolder.open(tmp_path / "run"), Dying(last))
@@ -104,7 +110,7 @@ def test_a_run_may_be_cut_off_many_times(
 def test_a_line_beyond_the_checkpoint_is_written_again(
     server: str,
     last: int,
-    tiny_config: Config,
+    settings: dict[str, Config],
     tmp_path: Path,
     whole: Callable[[str], bytes],
     monkeypatch: pytest.MonkeyPatch,
@@ -116,7 +122,7 @@ def test_a_line_beyond_the_checkpoint_is_written_again(
             raise KeyboardInterrupt
         save(path, state)
 
-    folder = RunFolder.create(tmp_path / "run", replace(tiny_config, server=server))
+    folder = RunFolder.create(tmp_path / "run", settings[server])
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", failing)
         with pytest.raises(KeyboardInterrupt):
@@ -216,25 +222,24 @@ def test_an_auditor_that_failed_stays_out(
 
 
 def killed(path: Path, arguments: list[str], rounds: int) -> None:
-    """Start a run in a process of its own and kill it once so many rounds are recorded."""
-    script = str(ROOT / "run_sim.py")
-    process = subprocess.Popen(
-        [sys.executable, script, *arguments, "--out", str(path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    """Start a run in a copy of this process and kill it once so many rounds are recorded."""
+    if (child := os.fork()) == 0:
+        try:
+            main([*arguments, "--out", str(path)])
+        finally:
+            os._exit(0)
     record = path / "rounds.jsonl"
     deadline = time.monotonic() + 120
     try:
         while not (record.exists() and record.read_bytes().count(b"\n") >= rounds):
-            assert process.poll() is None, process.communicate()[1].decode()
+            assert os.waitpid(child, os.WNOHANG) == (0, 0), "it has ended by itself"
             assert time.monotonic() < deadline
             time.sleep(0.002)
     finally:
-        process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
     assert not (path / "report.json").exists()
 
 
@@ -243,7 +248,7 @@ def test_a_killed_process_goes_on_to_the_same_report(
     server: str, tiny: list[str], tmp_path: Path
 ) -> None:
     # Enough rounds that the process is still at work when the kill arrives.
-    arguments = [*tiny, "--server", server, "--rounds", "30"]
+    arguments = [*tiny, "--server", server, "--rounds", "20"]
     killed(tmp_path / "run", arguments, rounds=3)
     assert main([*arguments, "--out", str(tmp_path / "whole")]) == 0
     assert resumed(tmp_path / "run") == (tmp_path / "whole/report.json").read_bytes()

@@ -947,7 +947,13 @@ def test_the_default_job_learns_the_same_with_and_without_masks(tmp_path: Any) -
     lines = {}
     for secagg in ("on", "off"):
         config = Config(
-            clients=8, sample=6, rounds=2, canary_seats=2, model="linear", secagg=secagg
+            clients=8,
+            sample=6,
+            rounds=2,
+            canary_seats=2,
+            auditors="one-shot",
+            model="linear",
+            secagg=secagg,
         )
         folder = RunFolder.create(tmp_path / secagg, config)
         assert launch(folder, Progress()).failures == []

@@ -352,7 +352,7 @@ class Adversary:
         return int(gaps[1] < gaps[0])
 
 
-TRIALS = 120
+TRIALS = 60
 PAIR = (np.full(8, 3, np.uint32), np.full(8, 900, np.uint32))
 
 
@@ -380,7 +380,7 @@ def hits(colluders: set[int], silent: dict[str, set[int]] | None = None) -> int:
 def test_with_fewer_colluders_than_the_threshold_swapped_updates_look_the_same(
     colluders: set[int], silent: dict[str, set[int]]
 ) -> None:
-    # The number of hits of 120 is binomial(1/2); beyond 6 standard deviations with chance 2e-9.
+    # The number of hits is binomial(1/2); beyond 6 standard deviations with chance 2e-9.
     assert abs(hits(colluders, silent) - TRIALS / 2) < 6 * math.sqrt(TRIALS) / 2
 
 

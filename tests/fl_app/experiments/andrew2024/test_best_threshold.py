@@ -18,13 +18,13 @@ def test_best_thresholds_break_their_confidence_and_our_rules_keep_theirs(
     small = reproduced("best-threshold")
     found = small.cells
     assert len(small.table.rows) == len(found) * len(best_threshold._RULES)
-    # 5 % and three standard errors of 200 audits.
-    most = 0.05 + 3 * (0.05 * 0.95 / 200) ** 0.5
+    # 5 % and three standard errors of 50 audits.
+    most = 0.05 + 3 * (0.05 * 0.95 / 50) ** 0.5
     for law, cell in found.items():
         for rule, whose in best_threshold._RULES.items():
             assert whose != "ours" or cell[rule]["exceeds"] <= most, (law, rule)
         assert cell["best threshold"]["median"] >= cell["band"]["median"]
-    for law in ("no-leak-200x200", "Laplace-1-apart-200x200"):
+    for law in ("no-leak-200x50", "Laplace-1-apart-200x50"):
         assert found[law]["best threshold, known null"]["exceeds"] > 0.5
 
 

@@ -30,9 +30,9 @@ FLAGS = (
 
 
 @pytest.fixture(scope="module")
-def run(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(panel: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "run"
-    assert main([*tiny, "--lrt-every", "0", "--mi-every", "0", "--out", str(path)]) == 0
+    assert main([*panel, "--lrt-every", "0", "--mi-every", "0", "--out", str(path)]) == 0
     return path
 
 

@@ -91,19 +91,19 @@ def report(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def plain(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain(panel: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with all the default auditors."""
     path = tmp_path_factory.mktemp("runs") / "plain"
-    assert main([*tiny, "--lrt-every", "2", "--canary-seats", "3", "--out", str(path)]) == 0
+    assert main([*panel, "--lrt-every", "2", "--canary-seats", "3", "--out", str(path)]) == 0
     return path
 
 
 @pytest.fixture(scope="module")
-def noised(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def noised(panel: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with central noise, which has guarantees."""
     path = tmp_path_factory.mktemp("runs") / "noised"
     noise = ["--noise", "central", "--clip-norm", "1", "--lrt-every", "0", "--mi-every", "0"]
-    assert main([*tiny, *noise, "--rounds", "2", "--out", str(path)]) == 0
+    assert main([*panel, *noise, "--rounds", "2", "--out", str(path)]) == 0
     return path
 
 
@@ -306,7 +306,7 @@ def test_a_damaged_run_says_so_at_the_top(tmp_path: Path) -> None:
 def test_the_page_says_how_to_repeat_the_run(plain: Path, filled: Path) -> None:
     words = read(plain).words
     assert "python run_sim.py --dataset synthetic --synthetic-examples 120 --model linear" in words
-    assert "--lrt-every 2 --seed 0" in words
+    assert "--lrt-every 2 --lrt-fit 20 --lrt-candidates 10 --lrt-trials 20" in words
     versions = report(plain)["versions"]
     assert {"python", "numpy", "flwr"} <= set(versions)
     assert all(release in words for release in versions.values())
