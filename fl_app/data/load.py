@@ -56,10 +56,10 @@ def load(
         ConfigError: The name is unknown, a number is out of range, or files are missing or wrong.
     """
     if name not in DATASETS:
-        raise unknown_name("dataset", name, DATASETS)
+        raise unknown_name("--dataset", name, DATASETS)
     given = (data_dir, os.environ.get(FOLDER_VARIABLE))
     request = Request(
-        folders=tuple(dict.fromkeys(expanded("data-dir", folder) for folder in given if folder)),
+        folders=tuple(dict.fromkeys(expanded("--data-dir", folder) for folder in given if folder)),
         download=download,
         seed=seed,
         examples=synthetic_examples,
@@ -86,12 +86,12 @@ def _synthetic(request: Request) -> Dataset:
     """Balanced classes, each a unit Gaussian around its own random centre."""
     classes, features = request.classes, request.features
     if classes < 2:
-        raise out_of_range("synthetic-classes", "at least 2", classes)
+        raise out_of_range("--synthetic-classes", "at least 2", classes)
     if features < 1:
-        raise out_of_range("synthetic-features", "at least 1", features)
+        raise out_of_range("--synthetic-features", "at least 1", features)
     if request.examples < classes:
         allowed = f"at least one a class ({classes})"
-        raise out_of_range("synthetic-examples", allowed, request.examples)
+        raise out_of_range("--synthetic-examples", allowed, request.examples)
     # Centres at distance about 3 from the origin overlap a little in any number of features.
     centres = stream(request.seed, "synthetic", "centres").normal(size=(classes, features))
     centres *= 3 / np.sqrt(features)

@@ -70,12 +70,12 @@ def partition(
     [3, 2, 2]
     """
     if scheme not in PARTITIONS:
-        raise unknown_name("partition", scheme, PARTITIONS)
+        raise unknown_name("--partition", scheme, PARTITIONS)
     if labels.ndim != 1:
         raise out_of_range("labels", "one-dimensional", labels.shape)
     if not 1 <= clients <= len(labels):
         allowed = f"between 1 and the number of training records ({len(labels)})"
-        raise out_of_range("clients", allowed, clients)
+        raise out_of_range("--clients", allowed, clients)
     if scheme == "iid":
         order = stream(seed, "partition", "iid").permutation(len(labels))
         return tuple(np.sort(part) for part in np.array_split(order, clients))
@@ -183,16 +183,16 @@ def draw(
 
 def _check_pool(records: int, clients: int, scheme: str, concentration: float) -> None:
     if scheme not in _SHARED:
-        raise unknown_name("partition", scheme, _SHARED)
+        raise unknown_name("--partition", scheme, _SHARED)
     if not 1 <= clients <= records:
-        raise out_of_range("clients", f"between 1 and the records to share ({records})", clients)
+        raise out_of_range("--clients", f"between 1 and the records to share ({records})", clients)
     if scheme != "iid":
         _check_concentration(concentration)
 
 
 def _check_concentration(concentration: float) -> None:
     if not 0 < concentration <= MAX_CONCENTRATION:
-        raise out_of_range("dirichlet", f"in (0, {MAX_CONCENTRATION:g}]", concentration)
+        raise out_of_range("--dirichlet", f"in (0, {MAX_CONCENTRATION:g}]", concentration)
 
 
 def _equal(records: int, clients: int) -> list[int]:
@@ -218,7 +218,7 @@ def _by_user(
     known, owner, counts = np.unique(users, return_inverse=True, return_counts=True)
     if clients > len(known):
         allowed = f"at most the number of users ({len(known)}) with the partition natural"
-        raise out_of_range("clients", allowed, clients)
+        raise out_of_range("--clients", allowed, clients)
     parts = np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
     drawn = stream(seed, "partition", "natural").choice(len(known), clients, replace=False)
     return tuple(parts[user] for user in np.sort(drawn))

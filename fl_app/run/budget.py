@@ -184,7 +184,7 @@ def _excess(config: Config, before: Sequence[Entry], planned: Entry) -> str:
     """
     if any(e.seed == config.seed and e.releases for e in before):
         raise out_of_range(
-            "seed", "one that no run in the ledger has used: it names the noise", config.seed
+            "--seed", "one that no run in the ledger has used: it names the noise", config.seed
         )
     after = spent([*before, planned], config.delta)
     if not config.budget or after.value <= config.budget:
@@ -222,10 +222,10 @@ def _in_words(config: Config) -> Iterator[None]:
         raise
     except OSError as error:
         raise ConfigError(
-            f"ledger must be a readable ledger that can be written, got {config.ledger}: "
+            f"--ledger must be a readable ledger that can be written, got {config.ledger}: "
             f"{error.strerror}"
         ) from None
     except ValueError as error:
-        raise ConfigError(f"ledger must be a readable ledger, got {config.ledger}: {error}") from (
-            None
-        )
+        raise ConfigError(
+            f"--ledger must be a readable ledger, got {config.ledger}: {error}"
+        ) from (None)

@@ -39,7 +39,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Config) -> Self:
         """Make the folder; one that is already there with anything in it is an error."""
-        path = expanded("out", path)
+        path = expanded("--out", path)
         folder = cls(path, calibrated(config))
         try:
             if path.exists() and not path.is_dir():
@@ -53,26 +53,26 @@ class RunFolder:
                     raise _taken(path)
                 folder._write_config()
         except OSError as error:
-            raise ConfigError(f"out must be writable, got {path}: {error.strerror}") from None
+            raise ConfigError(f"--out must be writable, got {path}: {error.strerror}") from None
         return folder
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open the folder of an interrupted run."""
-        path = expanded("resume", path)
+        path = expanded("--resume", path)
         try:
             if not (path / "config.toml").is_file():
                 raise ConfigError(
-                    f"resume must be the folder of a run with config.toml, got {path}"
+                    f"--resume must be the folder of a run with config.toml, got {path}"
                 )
             if (path / "report.json").exists():
                 raise ConfigError(
-                    f"resume must be an unfinished run, but {path} has its report.json"
+                    f"--resume must be an unfinished run, but {path} has its report.json"
                 )
         except (OSError, ValueError) as error:  # a folder that may not be entered, a zero byte
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"resume must be a readable folder, got {path}: {error}") from None
+            raise ConfigError(f"--resume must be a readable folder, got {path}: {error}") from None
         _check_whole(path / "config.toml")
         config = Config.from_toml(path / "config.toml")
         if config.target_epsilon:  # the same noise as before, whatever a new calibration would say
@@ -209,7 +209,7 @@ class RunFolder:
 
 def _taken(path: Path) -> ConfigError:
     return ConfigError(
-        f"out must be a new or empty folder, got {path}; "
+        f"--out must be a new or empty folder, got {path}; "
         f"choose another, or resume an interrupted run with --resume {path}"
     )
 

@@ -29,10 +29,10 @@ def _check_listens(address: str) -> None:
     """Raise if nothing listens where a Ray cluster should be: Ray itself would wait for ever."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
-        raise out_of_range("ray-address", "HOST:PORT or auto", address)
+        raise out_of_range("--ray-address", "HOST:PORT or auto", address)
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, OverflowError) as error:
-        raise out_of_range("ray-address", f"where a Ray cluster listens ({error})", address) from (
-            None
-        )
+        raise out_of_range(
+            "--ray-address", f"where a Ray cluster listens ({error})", address
+        ) from (None)

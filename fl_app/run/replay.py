@@ -44,7 +44,7 @@ def new_folder(wanted: Path | None, run: Path) -> Path:
         return path
     path = wanted.expanduser().absolute()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"out must be a new or empty folder, got {path}; choose another")
+        raise ConfigError(f"--out must be a new or empty folder, got {path}; choose another")
     return path
 
 
@@ -76,7 +76,7 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     try:
         log = RunLog(out, about, name=f"{recorded.run.name} (replay)")
     except OSError as error:
-        raise ConfigError(f"out must be writable, got {out}: {error.strerror}") from None
+        raise ConfigError(f"--out must be writable, got {out}: {error.strerror}") from None
     progress.begin_replay(
         str(recorded.run), config.auditor_names, recording.dim, len(recording.rounds)
     )

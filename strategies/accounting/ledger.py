@@ -184,9 +184,9 @@ class Ledger:
                 previous = values.pop(_PREVIOUS, None)
                 found.append(Entry.from_json(values))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                # Nothing is skipped: a lost line is a spending that nobody counts.
+                # No line is skipped: the cost of a lost line would not be counted.
                 raise ValueError(
-                    f"ledger must hold one entry a line, got line {number} of {self.path}: "
+                    f"--ledger must have one entry per line, got line {number} of {self.path}: "
                     f"{error}; {_NEXT}"
                 ) from None
             # Earlier releases wrote no hashes; the first line with one covers all before it.
