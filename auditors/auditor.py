@@ -287,7 +287,7 @@ class Auditor(ABC):
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
 
     def close(self) -> None:
         """Remove working files; called once the report is written, or the auditor is left out."""

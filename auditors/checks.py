@@ -26,7 +26,7 @@ def check_auditor(make: Make) -> None:
     """Run every check on auditors that `make` returns; raises AssertionError on the first miss.
 
     `make` must return a new auditor with the same settings at each call, able to work with
-    a model of 128 parameters, 12 clients a round and 6 rounds.
+    a model of 128 parameters, 12 clients per round and 6 rounds.
     """
     for check in CHECKS:
         check(make)

@@ -61,7 +61,7 @@ class Clipped(Wrapper):
         return {"layout": asdict(self._layout) if self._layout else None}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self._layout = Layout.from_json(state["layout"]) if state["layout"] else None
 
     def configure_train(

@@ -191,7 +191,7 @@ class Audited(Wrapper):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned; it reaches the auditors before their round."""
+        """Restore a state that `state` returned; it reaches the auditors before their round."""
         # The first record's layout: FedAvg has turned integer arrays into floats since.
         if state["layout"] is not None:
             self._layout = Layout.from_json(state["layout"])

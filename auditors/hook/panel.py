@@ -238,7 +238,7 @@ class Panel:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned; it reaches the auditors in `begin`."""
+        """Restore a state that `state` returned; it reaches the auditors in `begin`."""
         self._restored = state["auditors"]
         self._has_observed = True
         # An auditor without a state had failed, and stays out.

@@ -162,7 +162,7 @@ class Spending:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self.releases = [Release(**r) for r in state["releases"]]
         self.contributors = list(state["contributors"])
         self.times = Counter({int(k): v for k, v in state["times"].items()})

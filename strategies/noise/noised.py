@@ -142,7 +142,7 @@ class Noised(Wrapper):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self._layout = Layout.from_json(state["layout"]) if state["layout"] else None
         self._clip_norm, self._expected = state["clip_norm"], state["expected"]
         self._spending.restore(state["spending"])

@@ -176,7 +176,7 @@ class Filled(Wrapper):
         self._sums.append(self._opened)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self._opened = None
         self._sums = [
             _Sum(**{**one, "clients": tuple(map(int, one["clients"]))}) for one in state["sums"]
