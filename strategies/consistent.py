@@ -1,4 +1,4 @@
-"""Replies that Flower can aggregate: its strategies raise at one that is unlike the others."""
+"""Keeps the replies that Flower can aggregate: its strategies raise if one differs in form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMBERS = "fiub"  # numpy's kinds of types that can be averaged
 
 
 def consistent(replies: Iterable[Message], weight_key: str) -> list[Message]:
-    """Return errors and the replies of the form that most have; the others are dropouts, logged."""
+    """Return errors and the replies of the most common form; others are logged as dropouts."""
     sent = list(replies)
     forms: dict[int, _Form] = {}
     for place, reply in enumerate(sent):

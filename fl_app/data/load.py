@@ -46,7 +46,7 @@ def load(
     Args:
         name: One of `fl_app.config.names.DATASETS`.
         data_dir: Folder with the files of ADULT or of images; LEAKMETER_DATA is tried after it.
-        download: Whether images may be fetched into the first folder when they are in none.
+        download: Whether images may be downloaded into the first folder if no folder has them.
         seed: The run's seed. Only "synthetic" depends on it; all other splits are fixed.
         synthetic_examples: Training records of "synthetic"; a quarter as many are for testing.
         synthetic_features: Features of "synthetic".
@@ -75,7 +75,7 @@ def _digits(_: Request) -> Dataset:
 
     bunch = load_digits()
     x, y = (bunch.images / 16).astype(np.float32), bunch.target.astype(np.int64)
-    # Every fifth record of each class: stratified, and the same whatever generates numbers.
+    # Every fifth record of each class: stratified, and independent of any random generator.
     is_test = np.zeros(len(y), dtype=bool)
     for label in range(10):
         is_test[np.flatnonzero(y == label)[::5]] = True

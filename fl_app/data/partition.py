@@ -1,11 +1,11 @@
-"""Deals the training records out to clients, each record to one of them at most.
+"""Partitions the training records among clients, each record to at most one of them.
 
 "dirichlet" is the scheme of Hsu, Qi, Brown (2019), "Measuring the Effects of Non-Identical Data
 Distribution for Federated Visual Classification" (arXiv:1909.06335): each client draws its label
 shares from Dirichlet(ω · prior), and all clients have the same size. Ours differs in three points:
 1. Shares are drawn in logarithms, so that ω → 0 gives one class per client and never 0/0.
-2. A client gets its shares of its size, rounded at random without bias, and not labels drawn one by
-   one: ω → ∞ gives every client the prior itself.
+2. A client gets its shares of its size, rounded at random without bias, instead of labels drawn one
+   by one: ω → ∞ gives every client the prior itself.
 3. Records are drawn without replacement until none is left. Clients draw in random order. Where a
    class has run out, the client's shares of the other classes are scaled up.
 
@@ -32,7 +32,7 @@ from leakmeter.fl_app.config.names import PARTITIONS
 ATTEMPTS = 20
 # Beyond this the shares are equal for any data set, and numpy's gamma draws begin to overflow.
 MAX_CONCENTRATION = 1e6
-# Schemes in which any pool of records can be shared out again.
+# Schemes that can partition any pool of records again.
 _SHARED = ("iid", "dirichlet", "dirichlet-labels")
 
 
@@ -54,12 +54,12 @@ def partition(
     Args:
         labels: The class of each record, (n,).
         clients: How many clients share the records.
-        scheme: "iid" for equal sizes (up to one) dealt uniformly, "dirichlet" for equal sizes with
-            label shares that each client draws, "dirichlet-labels" for labels that are split by
-            shares of the clients, "natural" for one user a client.
+        scheme: "iid" for a uniform partition into equal sizes (up to one), "dirichlet" for equal
+            sizes with label shares that each client draws, "dirichlet-labels" for labels that are
+            split by shares of the clients, "natural" for one user per client.
         concentration: ω of the two Dirichlet schemes: small is skewed, large is even. The other
             schemes ignore it.
-        seed: The run's seed; the same seed deals the same way.
+        seed: The run's seed; the same seed gives the same partition.
         users: The user behind each record, (n,); only "natural" needs it.
 
     Raises:
@@ -97,18 +97,18 @@ def deal(
     concentration: float,
     rng: np.random.Generator,
 ) -> list[Indices]:
-    """Return the records of each client when those in `pool` are dealt anew.
+    """Return the records of each client after a new partition of those in `pool`.
 
-    The same laws as `partition`, for simulations that deal thousands of times: all randomness
-    comes from `rng`, and a client's records are in no order.
+    The distribution is that of `partition`, for simulations that partition thousands of times: all
+    randomness comes from `rng`, and a client's records are in no order.
 
     Args:
         labels: The class of each record there is, also outside the pool.
-        pool: Indices of the records to deal. The prior of "dirichlet" is that of all labels.
+        pool: Indices of the records to partition. The prior of "dirichlet" is that of all labels.
         clients: How many clients share them.
         scheme: "iid", "dirichlet" or "dirichlet-labels".
         concentration: ω of the Dirichlet schemes.
-        rng: Where the cards are shuffled.
+        rng: Source of all randomness.
 
     Raises:
         ConfigError: A setting is out of range, or a client would get no record.
@@ -135,13 +135,13 @@ def draw(
     concentration: float,
     rng: np.random.Generator,
 ) -> Indices:
-    """Return the records of one client that draws by itself, with the law it has in a deal.
+    """Return the records of one client alone, distributed as in a partition.
 
     "iid" takes a uniform subset of len(pool) / clients records. "dirichlet" takes as many, with
-    the law of the client that draws first in a deal: no class has run out yet.
-    "dirichlet-labels" takes of each label a share that is Beta(ω, (clients - 1) ω), the law of one
-    entry of Dirichlet(ω), rounded as for the first client of a deal; a client that would stay
-    empty draws again.
+    the distribution of the client that draws first in a partition: no class has run out yet.
+    "dirichlet-labels" takes of each label a share that is Beta(ω, (clients - 1) ω), the
+    distribution of one entry of Dirichlet(ω), rounded as for the first client of a partition; a
+    client that would stay empty draws again.
 
     Args:
         labels: The class of each record there is, also outside the pool.
@@ -270,7 +270,7 @@ def _hand(
     logs = np.log(rng.standard_gamma(safe + 1)) - rng.standard_exponential(safe.size) / safe
     taken = np.zeros_like(left)
     while (missing := size - int(taken.sum())) > 0:
-        # Each pass completes the hand or exhausts a label, whose share goes to the others.
+        # Each pass completes the client or exhausts a label, whose share goes to the other labels.
         is_open = known & (left > taken)
         shares = np.exp(np.where(is_open, logs - logs[is_open].max(), -np.inf))
         wanted = _rounded(missing, shares / shares.sum(), rng)
@@ -327,14 +327,14 @@ def _owners(
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many records the clients hold."""
+    """How many records the clients have."""
 
     smallest: int
     median: float
     largest: int
 
     def __str__(self) -> str:
-        return f"{self.smallest} to {self.largest} records a client, median {self.median:g}"
+        return f"{self.smallest} to {self.largest} records per client, median {self.median:g}"
 
 
 def sizes(parts: tuple[Indices, ...]) -> Sizes:

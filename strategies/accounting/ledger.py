@@ -1,15 +1,15 @@
 """What several runs on the same data have released together, kept in a file of JSON lines.
 
-A client that is in the data of two runs has spent both. The ledger composes all runs as if the
-same client had taken part as often as anyone could in each of them, and keeps noise, sensitivity,
-sampling and participations of every run, never a bare multiplier or a bare epsilon: these cannot
-be composed.
+A client whose data are in two runs pays for both. The ledger composes all runs as if the same
+client had taken part as often as anyone could in each of them. It stores noise, sensitivity,
+sampling and participations of every run, never a bare multiplier or a bare epsilon, because these
+cannot be composed.
 
 Lines are only appended. A run reserves its plan before it starts, and a later line of the same run
-takes the place of an earlier one. Each line carries the hash of everything before it, and a file
-`.head` beside the ledger has the number of lines and the hash of all of them. So a changed or
-removed line is noticed, by whoever reads next. This is no protection against somebody who wants to
-deceive: they can write all hashes again.
+replaces an earlier one. Each line contains the hash of everything before it, and a file `.head`
+next to the ledger has the number of lines and the hash of all of them. So the next reader notices a
+changed or removed line. This does not protect against somebody who wants to deceive: they can
+recompute all hashes.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Entry:
     """What one run has released.
 
     Attributes:
-        run: Names the run; a later entry of the same run takes the place of an earlier one.
-        data: Names the data set.
-        seed: Names its noise and cohorts; None if these came from the operating system.
-        adjacency: What the guarantee speaks of.
+        run: Name of the run; a later entry of the same run replaces an earlier one.
+        data: Name of the data set.
+        seed: Seed of its noise and cohorts; None if these came from the operating system.
+        adjacency: Adjacency of the guarantee.
         participations: Most rounds that any client took part in.
         releases: The sums behind the released models.
-        amplifies: Whether Poisson sampling may be counted on.
-        thin: Chance that one client decided whether a round took place; part of delta then.
+        amplifies: Whether amplification by Poisson sampling may be used.
+        thin: Probability that one client decided whether a round took place; then part of delta.
         is_rough: Whether rounding was too coarse for a proof.
-        is_planned: Whether these releases are a plan. It counts until the run ends in order.
+        is_planned: Whether these releases are a plan. It counts until the run ends properly.
         place: Where the run's folder is: a copy of the folder is at another place.
     """
 
