@@ -1,7 +1,7 @@
 """The numbers of an array in a message, read in place.
 
 `Array.numpy()` copies them. A round reads every update, and at 10⁷ parameters the copies take
-longer than what is done with the numbers.
+longer than the work on the numbers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MOST: Final = 2**10  # bytes of a header; those of arrays of numbers have 128
 
 
 def values(array: Array) -> NDArray[Any]:
-    """Return the numbers of an array in their order, flat; not to be written to.
+    """Return the numbers of an array, flat and read-only.
 
-    They are read in place from the bytes of the array if these are an array of numbers in C order.
-    `Array.numpy()` reads all others, and says what is wrong with them.
+    They are read in place if the bytes are a numeric array in C order. `Array.numpy()` reads all
+    others, and says what is wrong with them.
     """
     found = _place(array.data[:_MOST].partition(b"\n")[0]) if array.stype == _STYPE else None
     if found is None:
@@ -36,7 +36,7 @@ def values(array: Array) -> NDArray[Any]:
 
 
 def is_finite(array: Array) -> bool:
-    """Whether all numbers of an array are finite; True if they are no floats of numpy's."""
+    """Whether all numbers of an array are finite; True if they are not numpy floats."""
     if not is_float(array):
         return True
     numbers = values(array)
@@ -46,7 +46,7 @@ def is_finite(array: Array) -> bool:
 
 
 def is_float(array: Array) -> bool:
-    """Whether an array has a float type of numpy's; bfloat16 and complex numbers are none."""
+    """Whether an array has a numpy float type; bfloat16 and complex numbers do not count."""
     try:
         return bool(np.issubdtype(np.dtype(array.dtype), np.floating))
     except TypeError:  # a name that numpy does not know

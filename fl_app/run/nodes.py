@@ -1,4 +1,4 @@
-"""Whether every node of a Ray cluster can run the clients of a run."""
+"""Checks that every node of a Ray cluster can run the clients of a run."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def check_nodes(config: Config) -> None:
 
 
 def _checker() -> Callable[[Mapping[str, Any]], str]:
-    """Return what a node does to show that it can run clients."""
+    """Return the function with which a node shows that it can run clients."""
 
-    # A function in a function travels by value: it arrives also where this file cannot be had.
+    # A nested function travels by value, so it also arrives on nodes without this file.
     def check(settings: Mapping[str, Any]) -> str:
         try:
             from leakmeter.fl_app import client_app  # noqa: F401

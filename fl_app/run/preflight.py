@@ -1,4 +1,4 @@
-"""Everything that can be found wrong before any training starts."""
+"""All checks that run before any training starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leakmeter.fl_app.task import load_task
 
 
 def preflight(config: Config, folder: Path | None = None) -> None:
-    """Load the data, deal it, build model and auditors; raise ConfigError on what cannot work.
+    """Load and partition the data, build model and auditors; raise ConfigError if one cannot work.
 
     `folder` is that of an interrupted run.
     """

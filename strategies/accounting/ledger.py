@@ -110,19 +110,19 @@ class Entry:
         return cls(**{**values, "releases": tuple(releases)})
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, equal releases once with their number."""
+        """Return plain values; equal releases are listed once, with their count."""
         groups = [{**asdict(r), "count": n} for r, n in Counter(self.releases).items()]
         return {**asdict(self), "releases": groups}
 
     def separation(self, adjacency: Adjacency) -> float:
-        """Return μ of the one Gaussian mechanism that all releases of the run are together."""
+        """Return μ of the one Gaussian mechanism that all releases of the run compose to."""
         each = sorted((r.separation(adjacency) for r in self.releases), reverse=True)
         return math.hypot(*each[: self.participations])
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """A file of entries, one a line; it need not be there yet."""
+    """A file of entries, one per line; it need not exist yet."""
 
     path: Path
 
@@ -134,30 +134,30 @@ class Ledger:
         """Return all lines from first to last, also those that a later one replaces.
 
         Raises:
-            ValueError: A line is no entry, was changed, or is missing. The text says which, and
+            ValueError: A line is not an entry, was changed, or is missing. The text says which, and
                 what to do.
         """
         return self._read().entries
 
     def record(self, entry: Entry) -> None:
-        """Append the entry, in place of earlier ones of the same run, whole or not at all."""
+        """Append the entry atomically; it replaces earlier ones of the same run."""
         self.update(lambda _: entry)
 
     def update(self, make: Callable[[Sequence[Entry]], Entry]) -> Entry:
         """Append the entry that is made from all lines so far, while nobody else can write.
 
-        What `make` raises leaves the ledger as it is.
+        If `make` raises, the ledger stays unchanged.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(self.path.with_name(self.path.name + ".lock"), wait=True):
             before = self._read()
             entry = make(before.entries)
-            if before.torn:  # half a line of a process that died; the line before it counts
+            if before.torn:  # an incomplete line of a process that died; the line before it counts
                 write_atomically(self.path, before.content)
             line = json.dumps({**entry.to_json(), _PREVIOUS: before.digest}, allow_nan=False) + "\n"
             append_line(self.path, line)
             head = {"lines": before.lines + 1, "hash": _digest(before.content + line.encode())}
-            with suppress(OSError):  # a head that lags behind knows fewer lines, and that is all
+            with suppress(OSError):  # a head that lags behind only knows fewer lines
                 write_atomically(self._head, json.dumps(head) + "\n")
         return entry
 
@@ -169,14 +169,14 @@ class Ledger:
         head = self._known()  # before the lines: another process may add one in between
         content = self.path.read_bytes() if self.path.exists() else b""
         *lines, rest = content.split(b"\n")
-        if _is_whole(rest):  # only its end is missing, and what it says was spent
+        if _is_whole(rest):  # only the line end is missing, so its cost counts
             lines.append(rest)
         self._check_head(head, lines)
         whole = b"".join(line + b"\n" for line in lines)
         return _Content(whole, bool(rest), self._chained(lines))
 
     def _chained(self, lines: Sequence[bytes]) -> list[Entry]:
-        """Return the entries of the lines, each of which continues what is before it."""
+        """Return the entries of the lines, after checking the hash chain."""
         found, so_far, is_chained = [], hashlib.sha256(), False
         for number, line in enumerate(lines, 1):
             try:
@@ -201,7 +201,7 @@ class Ledger:
         return found
 
     def _known(self) -> tuple[int, str]:
-        """Return how many lines there were at least, and their hash."""
+        """Return the number of lines that the head knows, and their hash."""
         if not self._head.exists():  # an earlier release, or a copy of the ledger alone
             return 0, _digest(b"")
         try:
@@ -226,7 +226,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class _Content:
-    """What a ledger's file has: whole lines, and perhaps half a line after them."""
+    """The content of a ledger's file: complete lines, and perhaps an incomplete one after them."""
 
     content: bytes
     torn: bool
@@ -248,7 +248,7 @@ def latest(history: Sequence[Entry], data: str, *, but: str = "") -> list[Entry]
 
 
 def _is_whole(line: bytes) -> bool:
-    """Whether a line without an end is an entry nevertheless, and not half of one."""
+    """Whether a line without a line end is a complete entry."""
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
@@ -260,7 +260,7 @@ def _digest(content: bytes) -> str:
 
 
 def spent(entries: Sequence[Entry], delta: float) -> Bound:
-    """Return ε of everything in the entries, against all who see models, no amplification."""
+    """Return ε of all entries together against all who see models, without amplification."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must be in (0, 1), got {delta}")
     adjacency = _adjacency(entries)
@@ -279,9 +279,9 @@ def spent(entries: Sequence[Entry], delta: float) -> Bound:
 
 
 def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
-    """Return ε against those who never learn a cohort; None unless all runs sampled by Poisson.
+    """Return ε against those who never learn a cohort; None unless all runs use Poisson sampling.
 
-    The same seed draws the same cohorts, so runs that share one are not amplified either.
+    The same seed draws the same cohorts, so runs that share a seed are not amplified either.
     """
     entries = [e for e in entries if e.releases]  # a run that ended before its first round
     seeds = [e.seed for e in entries if e.seed is not None]
@@ -302,5 +302,5 @@ def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
 
 
 def _adjacency(entries: Sequence[Entry]) -> Adjacency:
-    """Return what all entries can be priced for: zeroing out costs no more than adding."""
+    """Return an adjacency for all entries: zeroing out costs no more than adding."""
     return "add-remove" if any(e.adjacency == "add-remove" for e in entries) else "zero-out"

@@ -233,7 +233,7 @@ def test_a_broken_checkpoint_is_an_error_before_anything_starts(
 ) -> None:
     damage(unfinished / "checkpoint.npz", how)
     said = refused(["--resume", str(unfinished)], capsys)
-    assert said.startswith("resume needs a ")
+    assert said.startswith("--resume needs a ")
     assert "checkpoint.npz" in said
 
 
@@ -247,7 +247,7 @@ def test_a_broken_record_is_an_error_before_anything_starts(
     else:
         damage(rounds, how)
     said = refused(["--resume", str(unfinished)], capsys)
-    assert said.startswith("resume needs ")
+    assert said.startswith("--resume needs ")
     assert "rounds.jsonl" in said
 
 
