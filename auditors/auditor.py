@@ -97,7 +97,7 @@ class RoundFacts:
 
 @dataclass(frozen=True)
 class RoundView:
-    """Everything that one round shows. An auditor reads only the fields that its adversary sees.
+    """Everything that one round shows; an auditor reads only what its adversary sees.
 
     Attributes:
         server_round: Round number, from 1, counted over the whole run.

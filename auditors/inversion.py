@@ -1,4 +1,4 @@
-"""Gradient inversion on the rounds of a run: which training images are in the sum of a round?
+"""Gradient inversion on the rounds of a run: which training images are in the sum?
 
 As in Elkordy et al. 2023 (arXiv:2208.02304), §5.7, the attack treats the mean update of a secure
 sum as the mean gradient, and searches for images with that gradient. Ours differs in three points:
@@ -366,7 +366,7 @@ def _nearest(each: Floats) -> float:
 
 
 def _edge(null: Floats, chance: float) -> float:
-    """Return the conformal quantile: a further value is at most this with the given probability.
+    """Return the value that a further draw does not exceed with the given probability.
 
     Args:
         null: Values in rising order.

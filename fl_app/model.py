@@ -37,7 +37,7 @@ _SMALLEST = 15  # what three pools leave a pixel of
 
 
 def build(name: str, input_shape: Sequence[int], num_classes: int, seed: int) -> nn.Module:
-    """Return the model `name` for inputs (batch, *input_shape), with logits (batch, num_classes).
+    """Return the model `name`, from (batch, *input_shape) to logits (batch, num_classes).
 
     Args:
         name: One of `fl_app.config.names.MODELS`. The "slp" ends in a ReLU: its logits are not

@@ -1,4 +1,4 @@
-"""Grids around Flower's: one shows only some nodes, one retries messages, one can be stopped."""
+"""Grids around Flower's: one shows only some nodes, one retries, one can be stopped."""
 
 from __future__ import annotations
 

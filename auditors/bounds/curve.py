@@ -124,7 +124,7 @@ def drawn(
     server_round: int | None = None,
     rule: CurveRule = SimultaneousBand(),  # noqa: B008 - a frozen value
 ) -> details.ErrorCurve:
-    """Return what a report needs for its figures: proven epsilons, caps, limits, observed rates.
+    """Return the data of a report's figures: proven epsilons, caps, limits, observed rates.
 
     With the rule of a finding, the curve agrees with the finding at its δ.
     """

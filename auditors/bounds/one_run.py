@@ -88,7 +88,7 @@ def _p_value(epsilon: float, canaries: int, guesses: int, correct: int, delta: f
 def one_run_gaussian_epsilon(
     num_canaries: int, num_guesses: int, num_correct: int, delta: float, confidence: float = 0.95
 ) -> Bound:
-    """Return the epsilon that one run's guesses refute *if* the mechanism is mu-GDP for some mu.
+    """Return the epsilon that one run's guesses refute *if* the mechanism is mu-GDP.
 
     Arguments as in `one_run_epsilon`. Much tighter, and invalid for mechanisms outside this family.
 
@@ -121,9 +121,12 @@ def _excess_mass(mu: float, canaries: int, guesses: int, correct: int, level: fl
     least masses, per canary, of right and wrong guesses in runs with more than i right ones.
     They contradict mu-GDP if their sum exceeds the total mass, guesses / canaries.
     """
+    # Runs with at least `correct` right guesses have probability `level` and so these masses.
     right = level * correct / canaries
     wrong = level * (guesses - correct) / canaries
     for i in range(correct - 1, -1, -1):
+        # The trade-off curve of mu-GDP: mass `right` of one hypothesis forces at least this mass
+        # of the other, that is of wrong guesses.
         more = max(wrong, float(ndtr(ndtri(right) - mu)))
         if more == wrong:  # a fixed point: further steps change nothing
             break
@@ -136,7 +139,7 @@ def _last_positive(gap: Callable[[float], float]) -> float:
     """Return the largest x >= 0 at which a decreasing function is still positive, 0 if nowhere."""
     if gap(0.0) <= 0:
         return 0.0
-    low, high = 0.0, 1.0
+    low, high = 0.0, 1.0  # doubled until the sign changes, then solved by Brent's method
     while gap(high) > 0:
         low, high = high, 2 * high
     return float(brentq(gap, low, high, xtol=1e-14, rtol=1e-14))

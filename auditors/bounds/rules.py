@@ -153,6 +153,7 @@ class Scores:
 
     def rates(self, thresholds: Floats, limits: Limits) -> tuple[Floats, Floats]:
         """Return upper limits of ln FPR and of FNR at each threshold."""
+        # side="left" counts scores below a threshold: one at the threshold counts as "in".
         missed = np.searchsorted(self.ins, thresholds, side="left")
         fnr = limits(missed, self.ins.size)
         if self.null_logsf is not None:
@@ -205,6 +206,8 @@ class Limits:
 
     def _at_some_counts(self, counts: Counts, num_samples: int, num_counts: int) -> Floats:
         """Return limits that are exact at some counts; other counts use the next larger one."""
+        # Limits grow with the count, so the limit of the next larger chosen count is valid. Beyond
+        # the last one only the trivial limit 1 is left.
         chosen = spread_counts(num_samples, num_counts)
         limits = upper_limit(chosen, num_samples, self.level / chosen.size, self.limit)
         return np.append(limits, 1.0)[np.searchsorted(chosen, counts)]

@@ -63,7 +63,7 @@ _SPREAD: dict[Std, Assumption] = {
 
 
 class OneShotCanaries(Auditor):
-    """Plays canary updates in a few seats per round and searches for them in the released models.
+    """Plays canaries in a few seats per round and searches for them in the released models.
 
     Args:
         seats: Clients per round that play a canary in place of their update.

@@ -1,4 +1,4 @@
-"""Estimates from the cosines of canaries: Gaussian fits, their null bands, and checks of both.
+"""Estimates from the cosines of canaries: Gaussian fits, null bands, and checks of both.
 
 Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation
 for Federated Learning, arXiv:2302.03098, Algorithms 1-3. These numbers have no confidence.
@@ -70,6 +70,7 @@ def histogram(inside: Scores, outside: Scores, dim: int, pool: Scores | None = N
         dim: Length of the vectors.
         pool: Draws from the null, where it is not the normal distribution.
     """
+    # At least from -3 to 3, so that the null is visible even if all cosines are far away.
     scaled = [np.sqrt(dim) * inside, np.sqrt(dim) * outside]
     both = np.concatenate(scaled)
     edges = np.linspace(min(both.min(), -3.0), max(both.max(), 3.0), 31)
@@ -125,6 +126,7 @@ class Interference:
 
 
 def _beyond(vector: Vector, variance: float) -> float:
+    """Return ‖vector‖² / (d·variance) - 1, at least 0: the expected ratio of pure noise is 1."""
     return max(float(vector @ vector) / (vector.size * variance) - 1, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Lower bounds from the scores of canaries: p-values under known nulls, and all one-run bounds.
+"""Lower bounds from the scores of canaries: p-values under known nulls, one-run bounds.
 
 Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation
 for Federated Learning, arXiv:2302.03098, Proposition 3.1, for the null of a cosine. Ours differs:
@@ -53,6 +53,7 @@ def cosine_logsf(cosine: ArrayLike, dim: int) -> Scores:
     square = t**2
     tail = betaincc(0.5, a, square) / 2  # in t², which keeps its digits near 0
     with np.errstate(divide="ignore"):
+        # Gauss-Laguerre quadrature in w: nodes along the last axis, (..., nodes).
         inner = 1 - square[..., None]
         u = np.sqrt(square[..., None] - inner * np.expm1(-_NODES / a))
         front = a * np.log1p(-square) - math.log(2 * a) - _log_beta(a)
@@ -71,7 +72,7 @@ def _log_beta(a: float) -> float:
 def largest_cosine_log_p(
     maxima: Scores, pool: Scores, dim: int, rounds: int, level: float
 ) -> Scores:
-    """Return upper limits on ln P(largest cosine over rounds ≥ each value), for canaries left out.
+    """Return upper limits on ln P(largest cosine over rounds ≥ value) of canaries left out.
 
     The smaller of two: the union bound, `rounds` times the tail of one cosine, which needs no
     simulation and has no floor; and a limit from draws of the exact null (`null_maxima`), which is
@@ -87,6 +88,7 @@ def largest_cosine_log_p(
         level: Probability that any limit from the pool fails.
     """
     larger = pool.size - np.searchsorted(np.sort(pool), maxima, side="left")
+    # Bonferroni limits hold for all canaries at once, whichever counts they reach.
     drawn = np.log(Limits(Bonferroni(), level, "clopper-pearson")(larger, pool.size))
     union = cosine_logsf(maxima, dim) + math.log(rounds)
     return np.minimum(np.minimum(drawn, union), 0.0)
@@ -156,6 +158,7 @@ def _threshold(shown: Scores, bound_of: Callable[[Scores], Bound]) -> float:
 
     It is the lowest value at which all larger scores can be cut off without lowering the bound.
     """
+    # The bound grows with the cut, so a bisection over the distinct scores finds it.
     levels = np.unique(shown)
     value = bound_of(shown).value
     made = bisect_left(levels, value, key=lambda s: bound_of(np.minimum(shown, s)).value)

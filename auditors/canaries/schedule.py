@@ -44,7 +44,7 @@ def affordable(
 
 
 def schedule(k: int, repetitions: int, num_rounds: int, seed: int) -> dict[int, list[int]]:
-    """Return the canaries of each round: each plays `repetitions` times, never twice in a round.
+    """Return the canaries of each round: each plays `repetitions` times, at most once a round.
 
     A round takes those with most repetitions left, so that the rest stays playable; ties are
     broken at random.

@@ -1,4 +1,4 @@
-"""A round between its configuration and its aggregation: its orders, its updates, its facts."""
+"""A round between its configuration and its aggregation: orders, updates, facts."""
 
 from __future__ import annotations
 

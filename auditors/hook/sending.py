@@ -1,4 +1,4 @@
-"""Decides whether clients reply with models or with differences, and which way the server moves.
+"""Decides whether clients reply with models or differences, and how the server uses them.
 
 A canary has to look like an update. In a project that sends gradients, a seat that replied with a
 whole model would distort the training, and the audit would take it for a leak.

@@ -70,7 +70,7 @@ def get_float(record: Record, name: str) -> float:
 
 
 def as_float(value: float) -> float:
-    """Return a number as float64; an integer beyond it is infinite, as limits downstream expect."""
+    """Return a number as float64; an integer beyond its range is infinite, as limits expect."""
     try:
         return float(value)
     except OverflowError:

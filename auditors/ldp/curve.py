@@ -1,4 +1,4 @@
-"""Local privacy of one client under a secure sum of independent updates, without further noise.
+"""Local privacy of one client in a secure sum of independent updates, without added noise.
 
 Source: Ngo et al. 2024, Secure Aggregation is Not Private Against Membership Inference Attacks
 (arXiv:2403.17775), Theorem 3, Corollary 1 and Fig. 1. Ours differs:

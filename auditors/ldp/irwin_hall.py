@@ -1,4 +1,4 @@
-"""The density of a sum of n uniform variables on [0, 1], to full relative accuracy, tails included.
+"""The density of a sum of n uniforms on [0, 1], to full relative accuracy, tails included.
 
 The closed form is an alternating sum whose terms exceed the result by a factor of about e^n, so it
 is useless for n of 25 and more. The recursion of B-splines (de Boor 1972, On Calculating with

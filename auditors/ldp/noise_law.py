@@ -1,4 +1,4 @@
-"""The privacy loss of one coordinate of a sum, for two distributions of the other clients' entries.
+"""The privacy loss of one coordinate of a sum, for two distributions of other clients.
 
 In both cases z = x + y. The client's own entry x is at one end of its interval (distribution P) or
 at the other (Q). The loss ln P/Q decreases with z because the distributions are log-concave.

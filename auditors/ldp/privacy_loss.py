@@ -1,4 +1,4 @@
-"""Delta of many independent coordinates from the privacy loss of one, between rigorous bounds.
+"""Rigorous bounds on delta of many independent coordinates, from the privacy loss of one.
 
 The hockey-stick divergence is E_P[(1 - e^eps r)_+] with r = Q/P, convex in the r of every
 coordinate. Spreading the mass of a cell to its ends while keeping the mean of r can only raise the
@@ -97,7 +97,7 @@ def upper_measure(cells: Cells) -> Measure:
 
 
 def lower_measure(cells: Cells, spread: float) -> Measure:
-    """Return a measure whose delta is never too large: each cell's mass joined at its mean of r.
+    """Return a measure whose delta is never too large: cells joined at their mean of r.
 
     The means are near the middles of the cells, on no lattice. With points slightly below the
     means, each point takes the mass of its own cell and as much of the cell below as keeps the

@@ -1,4 +1,4 @@
-"""Which of two records did a client hold? The likelihood-ratio audit at the unit of a record.
+"""Which of two records did a client hold? The likelihood-ratio audit of one record.
 
 The unit of Zhang and Psounis 2024, Differentially Private Federated Learning without Noise
 Addition: When is it Possible? (arXiv:2405.04551), and of the guarantee for water filling; audits

@@ -122,7 +122,7 @@ noise_mod = NoiseMod()
 def _within(
     norm: float, update: Vector, start: Vector, layout: Layout, sent: ArrayRecord
 ) -> ArrayRecord:
-    """Return the model after `update`, whose change is within `norm` in the model's own precision.
+    """Return the model after `update`, with a change within `norm` in the model's precision.
 
     The sum of a float32 model and an update is rounded, and that may lengthen the update.
     """

@@ -1,4 +1,4 @@
-"""The client mod of noise for records: an update leaves only with it, with weight 1, no metrics.
+"""The client mod for noise on records: checks it, sets the weight to 1, drops metrics.
 
 `clients.water_filling.gaussian_sampling` draws the noise itself: it sees the gradients of single
 examples, which a mod cannot. The app states what it has done in a record next to its arrays.

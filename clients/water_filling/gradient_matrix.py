@@ -153,6 +153,7 @@ class Layer:
 
     def columns(self, start: int, stop: int) -> Floats:
         """Return columns of this layer's part."""
+        # Weights come row by row, then the bias: flat index k is entry (k // fan_in, k % fan_in).
         cut, fan_in = self.num_weights, self.inputs.shape[1]
         row, column = np.divmod(np.arange(start, min(stop, cut)), fan_in)
         weight = self.slopes[:, row] * self.inputs[:, column]

@@ -69,7 +69,7 @@ def _refuse_mixing(model: nn.Module) -> None:
 
 
 def _chain(model: nn.Module) -> Sequence[nn.Module] | None:
-    """Return the layers of a plain chain whose gradients have factors, or None for other models."""
+    """Return the layers of a chain whose gradients have factors, or None for other models."""
     layers = list(model) if type(model) is nn.Sequential else [model]
     trained = [layer for layer in layers if type(layer) is nn.Linear or can_factor(layer)]
     known = all(layer in trained or (type(layer) in _PLAIN and _keeps(layer)) for layer in layers)

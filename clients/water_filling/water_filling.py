@@ -1,4 +1,4 @@
-"""Water-filling noise: Gaussian noise only where the sampling of gradients leaves too little.
+"""Water-filling noise: Gaussian noise only where the sampling of gradients has too little.
 
 Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
 Possible? (arXiv:2405.04551), section 5. With Gaussian sampling a client's gradient estimate has the

@@ -1,4 +1,4 @@
-"""The one exception for a user's mistake; the command line prints its text and exits with 2."""
+"""The exception for a user's mistake: the command line prints its text and exits with 2."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def two_multipliers(multiplier: float, target: float) -> ConfigError:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean …?" with the known name that is most similar to a word, or nothing.
+    """Return "; did you mean …?" with the known name nearest to a word, or nothing.
 
     >>> nearest("--round", ["--rounds", "--server"]), nearest("--x", ["--rounds"])
     ('; did you mean --rounds?', '')

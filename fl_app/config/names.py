@@ -1,4 +1,4 @@
-"""The names a user may choose from, in a separate module so that `--help` imports nothing heavy."""
+"""The names a user may choose from; a light module, so that `--help` answers at once."""
 
 from __future__ import annotations
 

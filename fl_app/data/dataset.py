@@ -148,7 +148,7 @@ def located_or_fetched(
 
 
 def note_on_size(name: str, sizes: tuple[int, int], published: tuple[int, int]) -> str:
-    """Return a note, also logged, if there are fewer records than published; "" if all are there.
+    """Return a note, also logged, if there are fewer records than published; else "".
 
     Raises:
         ConfigError: There are more than published, so it is another data set.

@@ -1,4 +1,4 @@
-"""The data sets, each as plain arrays: digits, ADULT, image sets and a synthetic Gaussian task.
+"""Loads data sets as plain arrays: digits, ADULT, image sets and a synthetic Gaussian task.
 
 ADULT: Becker and Kohavi (1996), UCI Machine Learning Repository; we keep the complete rows, as
 the 104-feature encoding in the literature does. Only numpy is imported here; scikit-learn and

@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and EMNIST's digits, and the writer of each of MNIST's training digits.
+"""MNIST, Fashion-MNIST and EMNIST's digits, and the writers of MNIST's training digits.
 
 LeCun, Cortes and Burges (1998); Xiao, Rasul and Vollgraf (2017), arXiv:1708.07747; Cohen, Afshar,
 Tapson and van Schaik (2017), arXiv:1702.05373. Writers: Yadav and Bottou (2019), "Cold Case: The

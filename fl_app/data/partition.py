@@ -279,7 +279,7 @@ def _hand(
 
 
 def _rounded(size: int, shares: NDArray[np.float64], rng: np.random.Generator) -> Indices:
-    """Return whole numbers with the sum `size` and the means size · shares, each within 1 of it."""
+    """Return integers with the sum `size` and means size · shares, each within 1 of its mean."""
     # Systematic sampling: one uniform number for all. Sums that are whole stay whole.
     edges = np.minimum(np.floor(np.round(np.cumsum(size * shares), 9) + rng.random()), size)
     edges[-1] = size

@@ -1,4 +1,4 @@
-"""The privacy budget of a data set: checked before a run, reserved for it, settled at its end."""
+"""The privacy budget of a data set: checked, reserved for a run, settled at its end."""
 
 from __future__ import annotations
 

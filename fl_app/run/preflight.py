@@ -14,7 +14,7 @@ from leakmeter.fl_app.task import load_task
 
 
 def preflight(config: Config, folder: Path | None = None) -> None:
-    """Load and partition the data, build model and auditors; raise ConfigError if one cannot work.
+    """Load the data, build model and auditors; raise ConfigError if one cannot work.
 
     `folder` is that of an interrupted run.
     """

@@ -1,4 +1,4 @@
-"""A recorded run as `leakmeter replay` finds it: the recording, its settings, its own report."""
+"""A recorded run for `leakmeter replay`: the recording, its settings, its report."""
 
 from __future__ import annotations
 

@@ -71,6 +71,7 @@ class Release:
             return moved / self.noise_std
         if adjacency != "add-remove":  # only there does an absent client send no bit at all
             raise ValueError(f"adjacency must be add-remove with a clip bit, got {adjacency}")
+        # Vector and bit are released together: two independent Gaussians compose as √(μ₁² + μ₂²).
         return math.hypot(moved / self.noise_std, 0.5 / self.bit_std)
 
 

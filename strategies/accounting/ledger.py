@@ -279,7 +279,7 @@ def spent(entries: Sequence[Entry], delta: float) -> Bound:
 
 
 def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
-    """Return ε against those who never learn a cohort; None unless all runs use Poisson sampling.
+    """Return ε against those who never learn a cohort; None unless all runs are Poisson.
 
     The same seed draws the same cohorts, so runs that share a seed are not amplified either.
     """

@@ -1,4 +1,4 @@
-"""DP-FedAvg as a wrapper: clipping by the clients, noise on the mean, and what it guarantees.
+"""DP-FedAvg as a wrapper: clipping by the clients, noise on the mean, and its guarantee.
 
 McMahan, Ramage, Talwar, Zhang (2018), Learning Differentially Private Recurrent Language Models,
 arXiv:1710.06963. The noise goes on the mean *before* the server's optimiser, so that momentum and

@@ -1,4 +1,4 @@
-"""Reads and checks replies of clipped and noised clients, and copies them with other arrays."""
+"""Reads and checks replies of clipped and noised clients; copies them with new arrays."""
 
 from __future__ import annotations
 

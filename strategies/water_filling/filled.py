@@ -1,4 +1,4 @@
-"""Water filling as a wrapper: accounts for the clients' noise and what it guarantees a record.
+"""Water filling as a wrapper: accounts for the clients' noise and its guarantee.
 
 Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
 Possible? (arXiv:2405.04551), with the corrected bound of `strategies.water_filling.rdp`. The server

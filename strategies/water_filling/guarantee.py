@@ -142,6 +142,8 @@ def _secret_batches(rounds: Sequence[Round], delta: float, separation: float) ->
     found = {}
     if len(rounds) == 1:
         member = rounds[0].members[0]
+        # A batch contains the record with probability B/D. So δ for the sampled mechanism leaves
+        # δD/B for the batch itself, which must stay below 1.
         share = member.batch / member.examples
         room = min(delta / share, 1 - 2**-53)
         diluted = _diluted(float(epsilon_gaussian(room, separation)), share)
@@ -149,6 +151,7 @@ def _secret_batches(rounds: Sequence[Round], delta: float, separation: float) ->
     releases = [
         Release(
             noise_std=math.sqrt(one.floor),
+            # `shift` is for replacing a record; `Release` takes that of removing one, half of it.
             sensitivity=one.shift(one.members[0]) / 2,
             sampling="fixed",
             cohort=one.members[0].batch,
@@ -216,7 +219,10 @@ def gaussian_sampling_epsilon(
     rounds: int = 1,
     conversion: Conversion = "tight",
 ) -> float:
-    """Return ε of Gaussian sampling with isotropic noise of variance `floor` (row 5, sharpened)."""
+    """Return ε of Gaussian sampling with isotropic noise of variance `floor`.
+
+    This is row 5 of Table 1, sharpened.
+    """
     one = Contribution(floor, clip, batch, examples)
     return _equal(one, users, "isotropic", rounds, delta, conversion)
 
@@ -231,7 +237,10 @@ def full_gradient_epsilon(
     rounds: int = 1,
     conversion: Conversion | Literal["exact"] = "exact",
 ) -> float:
-    """Return ε of the full gradient with isotropic noise (row 3); "exact" is the Gaussian's own."""
+    """Return ε of the full gradient with isotropic noise (row 3).
+
+    The conversion "exact" gives the ε of the Gaussian mechanism itself.
+    """
     one = Contribution(floor, clip, 1, examples)
     if conversion != "exact":
         return _equal(one, users, "full", rounds, delta, conversion)
@@ -263,16 +272,15 @@ def minibatch_epsilon(
     if conversion == "plain":
         if rounds != 1:
             raise ValueError(f"rounds must be 1 with the plain conversion, got {rounds}")
-        drawn = Contribution(
-            floor, clip, 1, batch
-        )  # if the batch is known, it is all that counts: D = B
+        # If the members of the batch are known, only the batch counts: D is B.
+        drawn = Contribution(floor, clip, 1, batch)
         return _diluted(_equal(drawn, users, "full", 1, delta, "plain"), batch / examples)
     one = Round((Contribution(floor, clip, batch, examples),) * users, "minibatch")
     return best_guarantee([one] * rounds, delta).bound.value
 
 
 def _diluted(epsilon: float, share: float) -> float:
-    """Return ln(1 + share (e^ε - 1)), for any ε."""
+    """Return ln(1 + share (e^ε - 1)), as a logsumexp that does not overflow for large ε."""
     return float(logsumexp([0.0, epsilon], b=[1 - share, share]))
 
 
@@ -288,8 +296,8 @@ def theorem_two_epsilon(
 ) -> float:
     """Return ε by (19), or (34) in a subspace, of Gaussian sampling without any noise.
 
-    `smallest` is S, the sum over clients of the smallest eigenvalue of (1/D) Σ gᵀg: it must hold
-    for all neighbours, which no measurement shows.
+    `smallest` is S, the sum over clients of the smallest eigenvalue of (1/D) Σ gᵀg. It must be
+    valid for all neighbouring data sets, which no measurement can show.
     """
     if not 0 < smallest < math.inf:
         raise ValueError(f"smallest must be in (0, inf), got {smallest}")

@@ -144,9 +144,12 @@ class Round:
         The members of a minibatch count as known here; `guarantee` adds what their secrecy gives.
         """
         floor, slack = self.floor, _SLACK[self.mechanism]
+        # One pair for each kind of member: equal members would only repeat the same bound.
         moves = {(self.shift(one), one.spread if slack else 0.0) for one in self.members}
         worst = np.zeros(np.shape(alpha))
         for shift, spread in moves:
+            # The formula of the module: means differ by `shift`, covariances by √2·`spread`. Where
+            # m is not positive, Σ_α may be indefinite and the divergence infinite.
             m = floor - slack * spread * (alpha - 1)
             positive = np.where(m > 0, m, math.nan)
             bound = alpha * shift**2 / (2 * positive) + alpha * spread**2 / (2 * positive**2)
@@ -169,7 +172,7 @@ def theorem_two(
         examples: D.
     """
     own = clip**2 / examples
-    rest = smallest - alpha * own
+    rest = smallest - alpha * own  # must be positive: orders below DS/C²
     is_admissible = (alpha > 1) & (rest > 0)
     a, rest = np.where(is_admissible, alpha, 2.0), np.where(is_admissible, rest, 1.0)
     bound = (2 * a * batch * own / examples + a * own / (a - 1)) / rest
@@ -219,6 +222,8 @@ def epsilon_of(
             value = value + u - np.log(alpha) * (1 + 1 / excess)
         return np.asarray(value)
 
+    # Near the limit the bound explodes and near 1 the conversion does, so the minimum is inside.
+    # A grid brackets it, and a search refines it.
     top = math.log(min(limit - 1, 1e12))
     grid = np.linspace(top - 60, top, 1201)
     values = objective(grid)
@@ -253,6 +258,8 @@ def calibrated_floor(
     def is_enough(log_floor: float) -> bool:
         return price(floor=math.exp(log_floor), **setting) <= target
 
+    # Bisection in ln σ², after widening the bracket in either direction. `high` is always enough,
+    # so rounding never returns a floor that is too small.
     low, high = 0.0, 0.0
     while not is_enough(high):
         low, high = high, high + 2
