@@ -1,11 +1,11 @@
-"""What a number may depend on: each assumption by its name, with its sentence.
+"""The assumptions that a number may depend on, each with its name and its sentence.
 
-A finding lists names; whatever prints a finding takes the sentence from here. An assumption is
-either part of how the audit is played, or a *condition*: a property of the mechanism or of the
+A finding lists names; everything that prints a finding takes the sentence from here. An assumption
+is either part of how the audit is run, or a *condition*: a property of the mechanism or of the
 scores that nobody has checked. A lower bound that needs a condition is conditional: it is never
 printed without "if", and never compared with a guarantee.
 
-An auditor of your own may use sentences in place of names. They count as conditions.
+Your own auditor may use sentences in place of names. They count as conditions.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Assumption(StrEnum):
 
 _A = Assumption
 _SENTENCES: Final[dict[Assumption, str]] = {
-    _A.SEPARATE_TRIALS: "each score comes from a run or trial of its own",
+    _A.SEPARATE_TRIALS: "each score comes from a separate run or trial",
     _A.INDEPENDENT_SCORES: "the scores of one run are independent although they share its noise",
     _A.FIXED_THRESHOLD: "the threshold was fixed before the scores were seen",
     _A.KNOWN_NULL: "the distribution of the scores of excluded samples is known exactly",
@@ -125,9 +125,9 @@ _SENTENCES: Final[dict[Assumption, str]] = {
     _A.TRIALS_BY_FORMULA: "trials follow the stated Gaussian distribution, not the code",
     _A.TRIALS_BY_CODE: "trials run the code of the mechanism",
     _A.OTHERS_ADD_FLOOR_ONLY: (
-        "the other clients add their noise floor and nothing else: the worst case of their data"
+        "the other clients add only their noise floor: the worst case of their data"
     ),
-    _A.OTHERS_ADD_OWN_NOISE: "the other clients hold the data and add the noise of this run",
+    _A.OTHERS_ADD_OWN_NOISE: "the other clients have the data and add the noise of this run",
     _A.MEASURED_EIGENVALUES: "eigenvalues are those of these data and this model only",
     _A.RECORDS_ALIKE: "members and held-out records come from the same distribution",
     _A.GAUSSIAN_UPDATES: "updates are Gaussian",
@@ -140,16 +140,17 @@ _SENTENCES: Final[dict[Assumption, str]] = {
     _A.FEDSGD: "each client sends one gradient per round",
     _A.RANDOM_BATCH_ONLY: "local data are fixed and known; only the choice of the batch is random",
     _A.NOTHING_ELSE_RANDOM: (
-        "nothing is random in an update but the client's records, which it keeps, and their split "
-        "into batches"
+        "only the client's records, which it keeps, and their split into batches are random in an "
+        "update"
     ),
-    _A.ALL_COORDINATES_VARY: "updates vary in every coordinate that is not fixed by the others",
+    _A.ALL_COORDINATES_VARY: "updates vary in every coordinate that the others do not determine",
     _A.MODELS_AS_SENT: (
         "every draw starts each round from the model that the run had there: what the models "
         "themselves reveal is not counted"
     ),
     _A.POOLED_CLIENTS: (
-        "clients are alike: their pairs are pooled, and the figure is too low where they differ"
+        "clients are identically distributed: their pairs are pooled, and the figure is too low "
+        "where they differ"
     ),
     _A.INDEPENDENT_CLIENTS: "clients draw independently, so that their draws can be recombined",
     _A.EQUAL_WEIGHTS: (
@@ -175,13 +176,17 @@ _SENTENCES: Final[dict[Assumption, str]] = {
         "record counts, clip norms, weights, batch sizes and noise floors are public and fixed "
         "beforehand"
     ),
-    _A.HONEST_CONTRIBUTORS: "the counted clients are honest, in the sum and keep their noise",
+    _A.HONEST_CONTRIBUTORS: (
+        "the counted clients are honest, are in the sum and keep their noise secret"
+    ),
     _A.HIDDEN_UPDATES: "a secure sum hides single updates from the server",
     _A.ONE_STEP: "each client takes one step from the model it received and sends nothing else",
-    _A.GAUSSIAN_WEIGHTS: "every client weights its examples with Gaussians, drawn in every round",
+    _A.GAUSSIAN_WEIGHTS: (
+        "every client weights its examples with Gaussians that it draws again in every round"
+    ),
     _A.LASTING_FLOOR: (
-        "the smallest eigenvalue of every client's sampling covariance stays, whichever record is "
-        "replaced"
+        "the stated smallest eigenvalue of every client's sampling covariance holds, whichever "
+        "record is replaced"
     ),
     _A.ISOTROPIC_FLOOR: "every client adds at least its noise floor to each coordinate",
     _A.FILLED_FLOOR: (
@@ -189,8 +194,7 @@ _SENTENCES: Final[dict[Assumption, str]] = {
     ),
     _A.FULL_GRADIENT: "every client takes its full gradient and adds its noise floor to it",
     _A.SECRET_BATCHES: (
-        "every client draws its batch without replacement, afresh in every round, and keeps it "
-        "secret"
+        "every client draws a new batch without replacement in every round, and keeps it secret"
     ),
     _A.HONEST_RELAY: (
         "the server relays keys, draws the graph and reports dropouts honestly: keys and survivor "
@@ -204,7 +208,7 @@ _SENTENCES: Final[dict[Assumption, str]] = {
     ),
 }
 
-# What nobody has checked: a bound that needs one of these is conditional.
+# Assumptions that nobody has checked: a bound that needs one of these is conditional.
 _CONDITIONS: Final = frozenset(
     {
         _A.INDEPENDENT_SCORES,

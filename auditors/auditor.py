@@ -1,4 +1,4 @@
-"""What a round shows, what an auditor does, and what is known of a project before it trains."""
+"""The view of a round, the base class of auditors, and what is known before training."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class Canary:
     Attributes:
         id: Which canary of the auditor's.
         seed: The seed that all canaries of the auditor share, of 128 bits.
-        included: Whether the seat sends the canary; else it sends a zero update of equal weight.
-        norm: Length of the update; None takes the clip norm, or failing that the length of the
-            update which the seat has just trained.
+        included: Whether the seat sends the canary; otherwise it sends a zero update of the same
+            weight.
+        norm: Norm of the update; None takes the clip norm, or without one the norm of the update
+            that the seat has just trained.
     """
 
     id: int
@@ -51,17 +52,17 @@ class Canary:
 
 @dataclass(frozen=True)
 class RoundFacts:
-    """What our own wrappers know of a round beyond what crossed the wire.
+    """What our own wrappers know about a round beyond what crossed the wire.
 
     Attributes:
         aggregate: Mean update that the server learnt; None if it could not learn it, or if no
-            auditor wants it.
-        noised: The same after server noise; None where the server adds none.
+            auditor needs it.
+        noised: The same after server noise; None if the server adds none.
         num_clients: Contributors to the mean.
         total_weight: Sum of their weights.
         clip_norm: Joint L2 norm each update was clipped to, if any.
         noise_std: Standard deviation of the noise on the mean, per coordinate, if any.
-        share_std: Of that, what each client has added to its own update, if any.
+        share_std: The part of it that each client has added to its own update, if any.
         divisor: Public number that the sum was divided by in place of `total_weight`, if any.
         quantum: Largest rounding error of the secure sum's mean, per coordinate, if any.
         saturated: Coordinates that clients had to clip to fit the secure sum, over all of them.
@@ -87,7 +88,7 @@ class RoundFacts:
     rejected: bool | None = None
 
     def over(self, other: RoundFacts) -> RoundFacts:
-        """Return these facts, and those of `other` where these say nothing: None, or no clients."""
+        """Return these facts, with those of `other` where these are None or have no clients."""
         said = {name: value for name, value in vars(self).items() if value is not None}
         if not self.num_clients:
             del said["num_clients"], said["total_weight"]
@@ -96,7 +97,7 @@ class RoundFacts:
 
 @dataclass(frozen=True)
 class RoundView:
-    """All that one round shows. An auditor reads only the fields of its adversary.
+    """Everything that one round shows; an auditor reads only what its adversary sees.
 
     Attributes:
         server_round: Round number, from 1, counted over the whole run.
@@ -106,7 +107,7 @@ class RoundView:
         facts: What the server's wrappers know.
         truth: Simulation only: client index to its plain update. May label, never score.
         instructed: Client index to the canary it was told to play, of those that answered.
-        truth_weights: Simulation only: client index to the weight that it stated beside it.
+        truth_weights: Simulation only: client index to the weight that it stated with it.
         sends: Whether clients reply with models or with differences.
         sign: 1 if the server adds what clients send, -1 if it subtracts it.
         answers: Client index to what its `canary_mod` said, of those that were asked.
@@ -132,11 +133,11 @@ class RoundView:
 
 @dataclass(frozen=True)
 class RoundMessages:
-    """The train messages of a round before they are sent, for those who send them again.
+    """The train messages of a round before they are sent, for auditors that send them again.
 
     Attributes:
-        grid: Reaches the clients.
-        by_client: Client index to what the client is sent.
+        grid: Delivers messages to the clients.
+        by_client: Client index to the content that the client is sent.
         layout: Turns the arrays of a message into a vector.
         sent: The model in the messages.
         weight_key: The metric by which the strategy weights clients.
@@ -150,7 +151,7 @@ class RoundMessages:
 
 
 class DivergedError(ValueError):
-    """Models or updates of a round are not finite, so an auditor cannot judge it."""
+    """Models or updates of a round are not finite, so it cannot be audited."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -159,7 +160,7 @@ class DivergedError(ValueError):
 
 
 class UnableError(ValueError):
-    """An auditor can do nothing in this project. The text says why, and what to do."""
+    """An auditor cannot measure anything in this project. The text says why, and what to do."""
 
 
 class DamagedError(ValueError):
@@ -168,7 +169,7 @@ class DamagedError(ValueError):
 
 @dataclass(frozen=True)
 class Project:
-    """What is known of a run before its first training.
+    """What is known about a run before its first training.
 
     Auditors are asked twice: when the run starts, and when the first round has chosen its clients.
 
@@ -177,10 +178,10 @@ class Project:
         num_rounds: Planned rounds.
         clients: Clients of the first round; None until they are chosen.
         seats: Those among them that play canaries.
-        is_masked: Whether clients mask their updates, as far as one can see.
-        has_client_noise: Whether clients are told to add noise, as far as one can see.
-        noised_by: Strategies in the chain that add noise which is not known here.
-        bent_by: Strategies in the chain whose optimiser scales every coordinate by itself.
+        is_masked: Whether clients mask their updates, as far as the messages show.
+        has_client_noise: Whether clients are told to add noise, as far as the messages show.
+        noised_by: Strategies in the chain that add an unknown amount of noise.
+        bent_by: Strategies in the chain whose optimiser scales every coordinate separately.
         selected_by: Strategies in the chain that drop or trim updates which differ from the rest.
         clipped_by: Strategies in the chain that clip the mean update.
     """
@@ -203,23 +204,23 @@ class Project:
 
 
 class Auditor(ABC):
-    """Sees each round and says what an adversary could have learnt.
+    """Sees each round and reports what an adversary could have learnt.
 
     All methods have a default that does nothing, so a new auditor writes only what it needs.
-    `state` must return JSON types and numpy arrays only; it is what a resumed run starts from.
+    `state` must return only JSON types and numpy arrays; a resumed run starts from it.
 
     Attributes:
-        name: How findings and checkpoints call it; differs between the auditors of one run.
+        name: Its name in findings and checkpoints; differs between the auditors of one run.
         reads: Fields of `RoundView` that its adversary sees. A finding may depend on no others.
         optional: Fields among these that it can do without, and what is left out then.
         wants_truth: Whether clients should keep their plain updates (simulation only).
         wants_mean: Whether it reads `facts.aggregate`. The hook does not compute the mean of plain
             updates for auditors that do not.
-        watch: Told which stage of a long audit is how far, if somebody shows progress.
+        watch: Called with the stage and progress of a long audit, if somebody shows it.
         first_round: First round in which clients may be instructed. The hook sets it before
-            `begin`; round 1 is spent where it shows what clients send.
-        folder: Where working files go, set before `begin`; None takes temporary files. They stay
-            when a run is interrupted: a state need not repeat what is in them.
+            `begin`; it is 2 if round 1 has to show what clients send.
+        folder: Folder of working files, set before `begin`; None takes temporary files. They stay
+            when a run is interrupted, so a state need not repeat what is in them.
     """
 
     name: str = "auditor"
@@ -238,24 +239,25 @@ class Auditor(ABC):
 
     @property
     def due(self) -> Due | None:
-        """Which rounds it looks at, for auditors that skip some; None for all."""
+        """Which rounds it audits, for auditors that skip some; None for all."""
         return None
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Called once before round 1 with the model's size and the planned rounds."""
 
     def limits(self, project: Project) -> Sequence[str]:
-        """Return in words what cannot be done in this project; raise `UnableError` if nothing can.
+        """Return what it cannot measure in this project; raise `UnableError` if nothing at all.
 
-        Called before anybody trains: at the start, and again once round 1 has chosen its clients.
+        Called before training starts: once at the start, and again once round 1 has chosen its
+        clients.
         """
         return ()
 
     def trainings(self, project: Project) -> int:
         """Return how often the audit makes a client train beyond the run's own rounds.
 
-        Called once round 1 has chosen its clients; the run says so before they train if it is more
-        than the run itself asks for.
+        Called once round 1 has chosen its clients. The log warns before they train if it is more
+        than the run itself needs.
         """
         return 0
 
@@ -271,7 +273,7 @@ class Auditor(ABC):
         return False
 
     def truth_of(self, server_round: int, honest: Sequence[int]) -> Collection[int]:
-        """Return whose plain updates this round needs, among honest clients that have replied."""
+        """Return the clients, of the honest ones that replied, whose plain updates it needs."""
         return honest if self.wants_truth else ()
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
@@ -283,18 +285,18 @@ class Auditor(ABC):
         return ()
 
     def state(self) -> dict[str, Any]:
-        """Return everything needed to go on after an interruption."""
+        """Return everything needed to resume after an interruption."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
 
     def close(self) -> None:
         """Remove working files; called once the report is written, or the auditor is left out."""
 
 
 def check_noise_is_known(observer: str, project: Project) -> None:
-    """Raise where an outsider's sum carries noise that is not known, or is clipped.
+    """Raise if an outsider's sum carries an unknown amount of noise, or is clipped.
 
     Raises:
         UnableError: Without that noise or clipping in the trials, a bound for an outsider would be
@@ -315,7 +317,7 @@ def check_noise_is_known(observer: str, project: Project) -> None:
 
 
 def few_clients(project: Project, enough: int, then: str) -> list[str]:
-    """Return a line that says how few honest clients there are, if they are fewer than `enough`."""
+    """Return a limitation if there are fewer honest clients than `enough`."""
     if project.honest is None or project.honest >= enough:
         return []
     seats = f" beside {project.seats} canary seats" if project.seats else ""

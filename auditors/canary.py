@@ -19,31 +19,31 @@ from leakmeter.auditors.rng import derive
 __all__ = ["canary_vector"]
 
 SEED_BITS: Final = 128  # of a seed; p-values below 2^-128 mean nothing
-BLOCK: Final = 2**15  # numbers of a canary held at a time: they stay in the processor's cache
+BLOCK: Final = 2**15  # coordinates of a canary in memory at a time: they fit in the cache
 
 
 def canary_vector(seed: int, canary: int, dim: int) -> Vector:
     """Return canary number `canary`, uniform on the unit sphere in `dim` dimensions.
 
-    A pure function: clients and auditor each make the vector for themselves.
+    A pure function: clients and auditor generate the vector separately.
     """
-    # float32 normals are drawn twice as fast; the direction needs no more digits than a model has.
+    # float32 normals are twice as fast; the direction needs no more digits than a model has.
     vector = _stream(seed, canary).standard_normal(dim, dtype=np.float32).astype(np.float64)
     vector /= np.linalg.norm(vector)
     return vector
 
 
 def canary_key(seed: int, canary: int) -> int:
-    """Return the key that a seat gets: it makes this canary, and no other follows from it.
+    """Return the key that a seat gets: it gives this canary, and reveals no other.
 
-    A seat that knew the seed could send all canaries at once, and those of others would seem to be
-    in the sum.
+    A seat that knew the seed could send all canaries at once, and those of other seats would seem
+    to be in the sum.
     """
     return derive(seed, "canary", canary)
 
 
 def add_canary(vector: Vector, key: int, norm: float) -> None:
-    """Add `norm` times the canary of a key to a vector, with half of the memory of a canary."""
+    """Add `norm` times the canary of a key to a vector, in half the memory of a canary."""
     normals = _of_key(key).standard_normal(vector.size, dtype=np.float32)
     parts = [slice(start, start + BLOCK) for start in range(0, vector.size, BLOCK)]
     exact = (normals[part].astype(np.float64) for part in parts)
@@ -53,7 +53,7 @@ def add_canary(vector: Vector, key: int, norm: float) -> None:
 
 
 def canary_products(seed: int, canaries: Iterable[int], vector: Vector) -> NDArray[np.float64]:
-    """Return the inner product of each canary with `vector`; no canary is ever held whole."""
+    """Return the inner product of each canary with `vector`, without storing a whole canary."""
     drawn = CanaryBlocks(seed, canaries)
     products = np.zeros((1, len(drawn)))
     for start in range(0, vector.size, BLOCK):

@@ -26,14 +26,14 @@ def check_auditor(make: Make) -> None:
     """Run every check on auditors that `make` returns; raises AssertionError on the first miss.
 
     `make` must return a new auditor with the same settings at each call, able to work with
-    a model of 128 parameters, 12 clients a round and 6 rounds.
+    a model of 128 parameters, 12 clients per round and 6 rounds.
     """
     for check in CHECKS:
         check(make)
 
 
 def check_findings_are_complete(make: Make) -> None:
-    """Findings have the auditor's name and typed fields, and a report gives them back."""
+    """Findings have the auditor's name and typed fields, and survive a report unchanged."""
     auditor = make()
     findings, as_read = _play(auditor), form(Finding)
     assert findings, f"{auditor.name} must report at least one finding in {ROUNDS} rounds"
@@ -53,7 +53,7 @@ def check_findings_are_complete(make: Make) -> None:
 
 
 def check_same_seed_same_findings(make: Make) -> None:
-    """Two auditors with the same settings say the same, to the last bit."""
+    """Two auditors with the same settings report the same, to the last bit."""
     assert _said(make()) == _said(make()), "equal auditors must report equal findings"
 
 
@@ -72,7 +72,7 @@ def check_order_of_replies_is_immaterial(make: Make) -> None:
 
 
 def check_only_declared_fields_are_read(make: Make) -> None:
-    """Findings do not move when a field that the adversary cannot see changes."""
+    """Findings do not change when a field changes that the adversary cannot see."""
     reads = make().reads
     known = {f.name for f in fields(RoundView)}
     assert reads <= known, f"reads must name fields of RoundView, got {sorted(reads - known)}"
@@ -112,7 +112,7 @@ def check_what_it_sees_is_left_alone(make: Make) -> None:
 
 
 def check_an_abandoned_round_is_survived(make: Make) -> None:
-    """A round in which nobody answered and nothing was released is no reason to fail."""
+    """A round without answers and without a release does not make the auditor fail."""
 
     def abandon(view: RoundView) -> RoundView:
         if view.server_round != 2:
@@ -127,7 +127,7 @@ def check_an_abandoned_round_is_survived(make: Make) -> None:
 
 
 def check_it_resumes(make: Make) -> None:
-    """State taken half way and given to a new auditor leads to the same findings."""
+    """A state saved halfway and restored in a new auditor leads to the same findings."""
     first, second = make(), make()
     half = ROUNDS // 2
     findings = _rounds(first, range(1, half + 1))
@@ -163,19 +163,19 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
 
 
 def _said(auditor: Auditor, change: Change | None = None) -> list[dict[str, Any]]:
-    """Return all findings of a small made-up run as JSON has them."""
+    """Return all findings of a small synthetic run in JSON types."""
     return [finding.to_json() for finding in _play(auditor, change)]
 
 
 def _play(auditor: Auditor, change: Change | None = None) -> list[Finding]:
-    """Return all findings of a small made-up run."""
+    """Return all findings of a small synthetic run."""
     return [*_rounds(auditor, range(1, ROUNDS + 1), change), *auditor.report()]
 
 
 def _rounds(
     auditor: Auditor, rounds: Sequence[int], change: Change | None = None, *, begin: bool = True
 ) -> list[Finding]:
-    """Show the given rounds of the made-up run to the auditor."""
+    """Show the given rounds of the synthetic run to the auditor."""
     if begin:
         auditor.begin(DIM, ROUNDS)
     findings: list[Finding] = []

@@ -1,6 +1,6 @@
-"""What a report draws of a finding: a few small types with a `type` tag.
+"""The data behind a finding's figures: a few small types with a `type` tag.
 
-Every list is checked when it is made, so a figure needs no checks of its own. Single numbers are
+Every list is checked when it is created, so figures need no checks. Single numbers are in
 `Finding.facts`.
 """
 
@@ -16,15 +16,15 @@ class ErrorCurve:
     """Error rates of a test over all thresholds, and the ε they prove at each δ.
 
     Attributes:
-        deltas: Where `epsilons` and `caps` are given.
+        deltas: The δ of `epsilons` and `caps`.
         epsilons: Largest ε refuted at each δ.
         caps: The most that a test without errors would have shown at each δ.
         fpr: Upper limits of the false positive rate, ascending.
         fnr: Upper limits of the false negative rate at the same thresholds.
-        observed_fpr: Error rates as counted, without confidence.
+        observed_fpr: Observed false positive rates, without confidence limits.
         observed_fnr: The same for false negatives.
         balanced_error: Smallest rate that both errors stay below at one threshold.
-        server_round: The round whose trials these are; None where trials are not of a round.
+        server_round: The round of these trials; None where trials do not belong to a round.
     """
 
     deltas: tuple[float, ...]

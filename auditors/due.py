@@ -1,4 +1,4 @@
-"""Which rounds of a run an auditor looks at, and how a report says so."""
+"""Which rounds of a run an auditor audits, and how a report says so."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Due:
 
     Attributes:
         every: Rounds between two audits, from the first on; 0 audits the first only; -1 audits
-            rounds 1, 2, 4, 8, … and the last. Fewer audits share the confidence of a run, so each
-            bound is larger.
+            rounds 1, 2, 4, 8, … and the last. The audits share the confidence of the run, so with
+            fewer of them each bound is larger.
         num_rounds: Planned rounds.
 
     >>> due = Due(-1, 10)
@@ -63,13 +63,13 @@ class Due:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which rounds one auditor was to look at.
+    """Which rounds one auditor was to audit.
 
     Attributes:
         auditor: Its name.
         every: Rounds between two audits; 0 for the first only, -1 for 1, 2, 4, 8, … and the last.
         num_rounds: Planned rounds.
-        audited: The rounds among them that it looks at; it skips the others.
+        audited: The rounds among them that it audits; it skips the others.
     """
 
     auditor: str

@@ -1,7 +1,7 @@
-"""What an audit may say: one number, how strong it is, and about which attacker.
+"""A finding: one number, how strong it is, and which attacker it is about.
 
-Meaning is fields, never prose: `ThreatModel` says who attacks, `Quantity` what the number is,
-`assumptions` names what it depends on. Sentences are made from the fields in `wording`.
+Fields carry the meaning, never prose: `ThreatModel` says who attacks, `Quantity` what the number
+is, `assumptions` names what it depends on. `wording` makes sentences from the fields.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from leakmeter.auditors.details import Detail
 
 # How strong a number is. A weaker kind is never printed as a stronger one.
 Kind = Literal["guarantee", "lower_bound", "estimate", "approximation", "diagnostic"]
-# What the two worlds that an attacker distinguishes differ in.
+# How the two worlds that an attacker distinguishes differ.
 Adjacency = Literal["add-remove", "zero-out", "replace", "honest-seat"]
 # Whose participation is at stake.
 Unit = Literal["client", "record"]
-# Who looks on: the server inside a round, anyone who gets a model, or someone on the wire.
+# Who attacks: the server inside a round, anyone who gets a model, or someone on the wire.
 Observer = Literal["server", "outsider", "wire"]
 # What the observer sees. "round sum": before server noise; "noised sum": after all noise;
 # "round model": the model before and after one round.
 Sees = Literal["updates", "round sum", "noised sum", "all models", "round model", "final model"]
 # What the attacker brings along.
 Holds = Literal["canary", "two updates", "two data sets", "record"]
-# Which randomness each trial draws again. "independent-held-out" keeps the candidates' records
+# Which randomness each trial resamples. "independent-held-out" keeps the candidates' records
 # away from the other clients, which "independent" does not.
 # "worst-data" draws noise only, with the other clients' data at their worst.
 Game = Literal["rerun", "partition", "independent", "independent-held-out", "worst-data"]
@@ -81,14 +81,14 @@ class ThreatModel:
     """Who attacks, and with what.
 
     Attributes:
-        observer: Who the attacker is; a guarantee against one observer says nothing of another.
-        sees: What it sees; None where a report does not say, and then nothing compares with it.
+        observer: Who the attacker is; a guarantee against one observer says nothing about another.
+        sees: What it sees; None if a report does not say, and then nothing compares with it.
         holds: What it brings along; None for anything (guarantees).
         knows_cohort: Whether it knows who takes part in which round, or that its canary does.
-        participations: Rounds that the unit at stake takes part in; None where one round is
-            attacked by itself. A guarantee is priced for at most so many.
-        game: Which randomness is drawn again in each trial; None where only noise is random.
-        colluders: Clients that tell the attacker all they know.
+        participations: Rounds that the unit at stake takes part in; None where a single round is
+            attacked. A guarantee is priced for at most this many.
+        game: Which randomness each trial resamples; None where only noise is random.
+        colluders: Clients that tell the attacker everything they know.
     """
 
     observer: Observer
@@ -137,11 +137,11 @@ class ThreatModel:
 
 @dataclass(frozen=True)
 class Limitation:
-    """What an audit cannot see or show in this project; a sentence, never a number.
+    """What an audit cannot measure in this project; a sentence, never a number.
 
     Attributes:
         auditor: Which one says so.
-        text: What it cannot see or show, and what to do.
+        text: What it cannot measure, and what to do.
     """
 
     auditor: str
@@ -155,7 +155,7 @@ class RunWarning:
     Attributes:
         kind: What happened.
         value: `count` / `total`.
-        count: How many it happened to; of "few-canaries", how many took part.
+        count: How many were affected; for "few-canaries", how many took part.
         total: Out of how many; never 0.
         text: The same as a sentence, with what to do.
     """
@@ -183,7 +183,7 @@ class RunWarning:
 
 @dataclass(frozen=True)
 class Bound:
-    """One number about privacy, with how it was obtained and how far it could have gone.
+    """One number about privacy, how it was obtained, and the largest value it could have shown.
 
     Attributes:
         value: The number itself.
@@ -194,7 +194,7 @@ class Bound:
         sample_sizes: How many samples of what went in.
         cap: The largest value this method could have shown with these samples.
         saturated: Whether the value has reached the cap.
-        assumptions: Names of what must hold for the kind to be deserved; see `assumptions`.
+        assumptions: Names of what must be true for the kind to be deserved; see `assumptions`.
     """
 
     value: float
@@ -221,7 +221,7 @@ class Bound:
 
     @property
     def is_conditional(self) -> bool:
-        """Whether it is a lower bound only if something holds that nobody has checked."""
+        """Whether it is a lower bound only under an assumption that nobody has checked."""
         return self.kind == "lower_bound" and bool(conditions(self.assumptions))
 
 
@@ -233,7 +233,7 @@ class Finding(Bound):
         auditor: The auditor's name.
         quantity: What the value is; see `Quantity`.
         threat_model: Who attacks, and with what.
-        adjacency: What the two worlds differ in.
+        adjacency: How the two worlds differ.
         unit: Whose participation is at stake.
         server_round: The round it belongs to; None if it is about the whole run.
         null_band: 5 % and 95 % quantile of the same method when nothing leaks.

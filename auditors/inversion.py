@@ -1,11 +1,11 @@
-"""Gradient inversion on the rounds of a run: which training images are in the sum of a round?
+"""Gradient inversion on the rounds of a run: which training images are in the sum?
 
-As Elkordy et al. 2023 (arXiv:2208.02304), §5.7 attack a secure sum: the mean update of a round is
-taken for the mean gradient, and images with that gradient are searched for. How ours differs:
+As in Elkordy et al. 2023 (arXiv:2208.02304), §5.7, the attack treats the mean update of a secure
+sum as the mean gradient, and searches for images with that gradient. Ours differs in three points:
 1. The attacker does not aim at one client: a reconstruction counts if any client held the image.
 2. A PSNR is compared with strangers, images that nobody in the round held. The nearest of many
-   images is near without any leak, and it is as near among as many strangers.
-3. Of several local steps the update is an approximate gradient, and the finding says so.
+   images is near even without a leak, and equally near among as many strangers.
+3. After several local steps the update is an approximate gradient, and the finding says so.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ class Comparison:
 
     Attributes:
         server_round: Which round.
-        psnr: Of each reconstruction with its nearest original, the mean.
+        psnr: Mean over reconstructions of the PSNR with the nearest original.
         strangers: The same with as many strangers.
-        mean_image: The same of the mean stranger in place of reconstructions, with originals.
-        noise: The same of as many images of noise, with originals.
-        best: Of the reconstruction that is nearest to an original.
+        mean_image: The same for the mean stranger in place of reconstructions, with originals.
+        noise: The same for as many images of noise, with originals.
+        best: PSNR of the reconstruction that is nearest to an original.
         nearest: Reconstructions that are nearer to an original than to any of these strangers.
         mismatch: Squared distance of the gradients, relative.
         sizes: Reconstructions, originals that were compared, and all strangers.
-        band: 5 % and 95 % quantile of the same mean, where chance says which of all images,
-            originals and strangers, are the originals.
-        shared: The same quantiles where all audited rounds share the chance to be outside.
+        band: 5 % and 95 % quantile of the same mean if the originals are chosen at random from
+            originals and strangers.
+        shared: The same quantiles if all audited rounds share the probability of being outside.
         caveat: Why the gradient is not exact; empty if it is.
     """
 
@@ -92,7 +92,7 @@ class Comparison:
 class Inversion(Auditor):
     """Searches the sum of a round for the images that its clients trained on.
 
-    The attacker reads the model sent and the mean update. The images of a simulation only tell how
+    The attacker reads the model sent and the mean update. The images of a simulation only show how
     near it came. With a run folder, pictures go into its folder `inversion`.
 
     Args:
@@ -104,8 +104,8 @@ class Inversion(Auditor):
         seek: Images to search for.
         every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
             last.
-        attack: How images are searched for.
-        seed: Names the draws.
+        attack: How to search for images.
+        seed: Seed of the draws.
     """
 
     name = "inversion"
@@ -133,11 +133,11 @@ class Inversion(Auditor):
         self._due, self._played = Due(every, 1), list[Comparison]()
 
     def begin(self, dim: int, num_rounds: int) -> None:
-        """Take up the planned rounds."""
+        """Plan the audited rounds."""
         self._due, self._played = Due(self.every, num_rounds), []
 
     def limits(self, project: Project) -> Sequence[str]:
-        """Say what is in the sum beside the gradients of images."""
+        """Return what is in the sum in addition to the gradients of images."""
         if not project.seats:
             return ()
         return [
@@ -180,8 +180,8 @@ class Inversion(Auditor):
         if not self._played:
             return ()
         best = max(self._played, key=lambda one: one.psnr)
-        # P(all below their edge) is at least the product of the rounds' chances, so the largest
-        # edge is one for the largest value.
+        # P(all below their edge) is at least the product of the rounds' probabilities, so the
+        # largest edge is valid for the largest value.
         low, high = (max(one.shared[i] for one in self._played) for i in (0, 1))
         return [self._finding(best, (low, high), None)]
 
@@ -247,7 +247,7 @@ class Inversion(Auditor):
         )
 
     def _rule(self, played: Comparison, band: tuple[float, float], *, is_of_run: bool) -> str:
-        """Return how the best match came about, and what it is worth."""
+        """Return in words how the PSNR was computed, with its controls."""
         sought, originals, _ = played.sizes
         rounds = len(self._played) if is_of_run else 1
         many = f" (best of {rounds} audited rounds)" if rounds > 1 else ""
@@ -264,7 +264,7 @@ class Inversion(Auditor):
         )
 
     def _draw(self, compared: _Compared, played: Comparison) -> None:
-        """Write reconstructions beside the nearest originals and strangers, if there is a place."""
+        """Write a picture of reconstructions, originals and strangers, if there is a folder."""
         if self.folder is None:
             return
         order = np.argsort(-compared.to_originals.max(axis=1), kind="stable")[:_MOST_SHOWN]
@@ -330,8 +330,8 @@ class _Compared:
         """Return the mean PSNR for random choices of the originals, (choices,).
 
         If the reconstructions do not depend on which images were in the round, the real choice is
-        one of these. Choices among strangers alone would be too far away: the nearest of n images
-        is near, and it is an original with chance n / all.
+        exchangeable with these. Choices among strangers alone would be too far away: the nearest of
+        n images is near, and it is an original with probability n / all.
         """
         every = np.concatenate([self.to_originals, self.to_strangers], axis=1)
         count = self.to_originals.shape[1]
@@ -346,7 +346,7 @@ class _Compared:
 
 
 def _some(images: AnyFloats, most: int, rng: np.random.Generator) -> AnyFloats:
-    """Return at most so many images, in random order."""
+    """Return at most `most` images, in random order."""
     chosen: Indices = rng.permutation(len(images))[:most]
     return np.asarray(images[chosen])
 
@@ -366,7 +366,7 @@ def _nearest(each: Floats) -> float:
 
 
 def _edge(null: Floats, chance: float) -> float:
-    """Return what a further value is at most with the given chance, or the largest of all.
+    """Return the value that a further draw does not exceed with the given probability.
 
     Args:
         null: Values in rising order.

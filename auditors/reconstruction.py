@@ -1,4 +1,4 @@
-"""Reconstruction of training images from a gradient, or from the mean gradient of many clients.
+"""Reconstructs training images from a gradient, or from the mean gradient of clients.
 
 Sources: Zhu, Liu and Han 2019, Deep Leakage from Gradients (arXiv:1906.08935), DLG; Zhao, Mopuri
 and Bilen 2020, iDLG (arXiv:2001.02610), labels from the last layer; as used by Elkordy et al. 2023
@@ -101,7 +101,7 @@ def invert(
     attack: Attack | None = None,
     labels: Labels | None = None,
 ) -> Reconstruction:
-    """Return images whose mean cross-entropy gradient at `model` is closest to the one observed.
+    """Return images whose mean cross-entropy gradient is closest to the observed one.
 
     The model is read only. For a sum of N clients give its mean: the images sought are then as
     many as `batch` says, and the other clients' are in the way.

@@ -136,7 +136,7 @@ class AggregateRecorder(Auditor):
         return {"rounds": self._rounds}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self._rounds = int(state["rounds"])
 
     def _folder_or_raise(self) -> Path:

@@ -213,7 +213,7 @@ def _checked(line: Any) -> dict[str, Any]:
 
 
 def other_schema(lines: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the schema of the first line that has another one than ours; the first had no name."""
+    """Return the schema of the first line that differs from ours; the oldest has no name."""
     found = (str(line.get("schema", FIRST)) for line in lines)
     return next((schema for schema in found if schema != SCHEMA), None)
 

@@ -42,11 +42,10 @@ class Moments:
 
 Stream = Sequence[str | int]
 
-# Updates may come in single precision: equal numbers seem to differ by so much of their size, but
-# no more.
+# Updates may be in single precision: equal numbers may differ by this relative amount, but no more.
 ROUNDING: Final = 4 * float(np.finfo(np.float32).eps)
-# Games in which the other clients never hold the records of the client under attack although data
-# are drawn again. In "rerun" everyone keeps their own; in "independent" nothing is held out.
+# Games that resample data and never give other clients the records of the client under attack. In
+# "rerun" everyone keeps their own data; in "independent" nothing is held out.
 HOLDING_OUT: Final = frozenset[Game]({"partition", "independent-held-out"})
 
 
@@ -86,7 +85,7 @@ class UpdateSampler(ABC):
 
     @property
     def scale(self) -> float:
-        """The weight that a factor of 1 stands for: a row is the update times weight / scale."""
+        """The weight that a factor of 1 corresponds to: a row is update times weight / scale."""
         return 1.0
 
     @property
@@ -96,7 +95,7 @@ class UpdateSampler(ABC):
 
     @property
     def has_noise(self) -> bool:
-        """Whether rows carry noise that the clients add to hide themselves."""
+        """Whether rows contain noise that the clients add for privacy."""
         return False
 
     @property
@@ -111,7 +110,7 @@ class UpdateSampler(ABC):
 
     @property
     def asks_clients(self) -> bool:
-        """Whether every update that is drawn is one more training of a client of the run."""
+        """Whether every drawn update costs one more training of a client of the run."""
         return False
 
     def bind(self, messages: RoundMessages) -> None:
@@ -175,10 +174,10 @@ class UpdateSampler(ABC):
         """Return the moments of the sum over `clients`, fitted for the game that is played."""
 
     def keeping(self, stream: Stream) -> UpdateSampler | None:
-        """Return the sampler whose clients keep their data, whatever model and batches they draw.
+        """Return the sampler whose clients keep their data over models and batches.
 
-        In draw t a client holds what this stream says, in every call; the stream of the call names
-        the rest. None if data and the rest cannot be drawn separately.
+        In draw t a client has the data that this stream gives, in every call; the stream of the
+        call gives the rest. None if data and the rest cannot be drawn separately.
         """
         return None
 
@@ -206,7 +205,7 @@ class UpdateSampler(ABC):
 
 
 class PerRound(UpdateSampler):
-    """Another sampler for each round, where the clients' mechanism changes from round to round.
+    """A different sampler for each round, if the clients' mechanism changes between rounds.
 
     Args:
         make: Returns the sampler for the clients of one round.

@@ -1,7 +1,7 @@
-"""Numbers, attackers, kinds and warnings in words, never stronger than they are.
+"""Puts numbers, attackers, kinds and warnings into words, never stronger than they are.
 
-The one place where sentences are made from the fields of a finding, for terminal, page and CSV, and
-the one rule that rounds them. Of our modules it imports `assumptions` alone.
+The only place that makes sentences from the fields of a finding, for terminal, page and CSV, with
+one rounding rule. Of our modules it imports only `assumptions`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ KINDS: Final[Mapping[Kind, tuple[str, str]]] = {
 SIGNS: Final[Mapping[str, str]] = {"guarantee": "≤", "lower_bound": "≥"}
 TOLD_FROM_ZERO: Final = "told_from_zero"  # a fact: whether a figure is above its null band
 CERTAIN: Final = 20.0  # an ε above which an attacker is practically certain
-_DIGITS: Final = 3  # that count, in every number for people
-# What each game draws again.
+_DIGITS: Final = 3  # significant digits, in every number for people
+# What each game resamples.
 GAMES: Final[Mapping[Game, str]] = {
-    "rerun": "each trial keeps the clients' data and draws batches or weights again",
+    "rerun": "each trial keeps the clients' data and resamples batches or weights",
     "partition": "each trial partitions one known data set among all clients",
     "independent": "each trial draws the data of every other client independently",
     "independent-held-out": (
         "each trial draws the data of every other client independently, never the records of the "
         "client under attack"
     ),
-    "worst-data": "the other clients hold the worst data, which add nothing but their noise floor",
+    "worst-data": "the other clients have the worst data, which add only their noise floor",
 }
 _OBSERVERS: Final[Mapping[Observer, str]] = {
     "server": "server",
@@ -80,7 +80,7 @@ INFORMATION: Final = (  # quantities in bits
     "mutual information by critics",
     "information about the data over all rounds",
 )
-# Observed numbers that say something by themselves; of other diagnostics the rule says it all.
+# Diagnostics whose number is worth printing; for others the rule says everything.
 OBSERVED: Final = ("share outside the span", "reconstruction PSNR in dB")
 
 
@@ -89,8 +89,8 @@ def attacker(model: ThreatModel, *, is_sized: bool = True) -> str:
 
     Args:
         model: The attacker.
-        is_sized: Whether to name the numbers of a run, participations and colluders. Without them
-            the sentences of two runs are equal, and `size` says the numbers.
+        is_sized: Whether to include the numbers of a run, participations and colluders. Without
+            them the sentences of two runs are equal, and `size` has the numbers.
     """
     if model.sees is None:
         return f"{capital(_OBSERVERS[model.observer])} (what it sees is not stated)."
@@ -126,7 +126,7 @@ def size(finding: Finding) -> str:
 
 
 def quantity(name: str) -> str:
-    """Return a quantity as it is printed; foreign ones as they are."""
+    """Return a quantity as it is printed; unknown ones unchanged."""
     return _QUANTITIES.get(name, name)
 
 
@@ -140,8 +140,8 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
         "the clip norm (--clip-norm), or lower the clients' learning rate (--lr)."
     ),
     "abandoned-rounds": (
-        "{count} of {total} rounds gave no aggregate; the model stayed as it was. Look for the "
-        "reason in the log."
+        "{count} of {total} rounds gave no aggregate; the model did not change. The log has the "
+        "reason."
     ),
     "dropouts": (
         "{share} of the requested updates ({count} of {total}) did not arrive. Bounds hold for "
@@ -156,26 +156,26 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
         "more canary seats (--canary-seats) or more rounds (--rounds)."
     ),
     "rejected-sums": (
-        "{count} of {total} rounds opened a secure sum that no honest clients can have, and "
+        "{count} of {total} rounds opened a secure sum that honest clients cannot produce, and "
         "rejected it. The server has seen these sums, so they are charged like any other. Some "
-        "client lies or has other settings: look for the reason in the log."
+        "client lies or has other settings: the log has the reason."
     ),
     "ended-early": (
         "The run ended {count} of {total} rounds early: three secure sums in a row were opened and "
-        "rejected, and each further one would cost privacy. Masks hide whose update it was: start "
-        "again with other clients, after checking that all of them list the same mods."
+        "rejected, and each further one would cost privacy. Masks hide whose update was wrong: "
+        "check that all clients list the same mods, then start again with other clients."
     ),
 }
 
 
 def warning(kind: WarningKind, count: int, total: int) -> str:
-    """Return what happened to how much of a run, and what to do."""
+    """Return what happened, to how much of a run, and what to do."""
     share = number(100 * count / total, 2) + " %"
     return _WARNINGS[kind].format(share=share, count=f"{count:,}", total=f"{total:,}")
 
 
 def number(value: float, digits: int = _DIGITS, kind: Kind | None = None) -> str:
-    """Return a number with so many digits that count.
+    """Return a number with this many significant digits.
 
     A lower bound is rounded down and a guarantee up: rounding must not make them stronger.
 
@@ -199,12 +199,12 @@ def is_epsilon(finding: Finding) -> bool:
 
 
 def is_certain(finding: Finding) -> bool:
-    """Whether the value is an ε so large that its digits mean nothing any more."""
+    """Whether the value is an ε so large that its digits have no meaning."""
     return is_epsilon(finding) and CERTAIN < finding.value < math.inf
 
 
 def is_nothing(finding: Finding) -> bool:
-    """Whether it is a lower bound that holds for everything."""
+    """Whether it is a lower bound that every mechanism satisfies."""
     return finding.kind == "lower_bound" and finding.value <= 0
 
 
@@ -214,13 +214,13 @@ def value(finding: Finding) -> str:
         return number(finding.value, 2 if is_certain(finding) else _DIGITS, finding.kind)
     if finding.quantity in INFORMATION:
         return f"{number(finding.value, kind=finding.kind)} bits (log₂)"
-    # A count is exact: rounding up a number of clients would promise some that are not there.
+    # A count is exact: rounding up a number of clients would promise clients that do not exist.
     is_count = math.isfinite(finding.value) and finding.value.is_integer()
     return f"{finding.value:,.0f}" if is_count else number(finding.value, kind=finding.kind)
 
 
 def signed(finding: Finding) -> str:
-    """Return the number with the sign of its kind alone, such as "ε ≥ 1.67"."""
+    """Return the number with only the sign of its kind, such as "ε ≥ 1.67"."""
     name = quantity(finding.quantity) + _along(finding)
     if finding.kind == "guarantee" and is_epsilon(finding) and math.isinf(finding.value):
         return "no finite ε is guaranteed"
@@ -228,13 +228,13 @@ def signed(finding: Finding) -> str:
         return f"{name}: {value(finding)}, observed"
     if finding.kind == "guarantee" and finding.quantity not in ("epsilon", *INFORMATION):
         return f"{name}: {value(finding)}, guaranteed"  # which side is safe depends on what it is
-    # Hard spaces: a sign without its number says nothing.
+    # No-break spaces, so that a line never ends between sign and number.
     sign = SIGNS.get(finding.kind, "≈")
     return f"{name}\N{NO-BREAK SPACE}{sign}\N{NO-BREAK SPACE}{value(finding)}"
 
 
 def observed(finding: Finding) -> str:
-    """Return a diagnostic in a few words: its number, or its rule where that says it all."""
+    """Return a diagnostic in a few words: its number, or its rule where that is enough."""
     if finding.quantity not in OBSERVED:
         return f"{quantity(finding.quantity)}: {finding.rule}"
     band = f" ({words})" if (words := null_band(finding)) else ""
@@ -249,7 +249,7 @@ def observation(finding: Finding) -> str:
 
 
 def _along(finding: Finding) -> str:
-    """Return how little of the sum a figure in bits is about, if it is not about all of it."""
+    """Return along how many directions a figure in bits was measured, if not along all."""
     most = finding.facts.get("directions")
     if finding.quantity not in INFORMATION or not isinstance(most, int):
         return ""
@@ -276,7 +276,7 @@ def condition(finding: Finding) -> str:
     if not finding.is_conditional:
         return ""
     names = conditions(finding.assumptions)
-    # Sentences of another project, or of an earlier format, would make a claim of many lines.
+    # Sentences of another project, or of an earlier format, would make the claim many lines long.
     if finding.threat_model.sees is None or sum(not is_known(a) for a in names) > 1:
         return "if its assumptions hold"
     return "if " + " and if ".join(sentence_of(a).rstrip(".") for a in names)
@@ -302,7 +302,7 @@ def both_ends(bound: Finding, guarantee: Finding) -> str:
 
 
 def terms(finding: Finding) -> str:
-    """Return what the number belongs to, such as " at δ = 1e-05, 95 % confidence"."""
+    """Return δ and confidence of a number, such as " at δ = 1e-05, 95 % confidence"."""
     words = [] if finding.delta is None else [f"at δ = {number(finding.delta)}"]
     if finding.confidence is not None:
         words.append(f"{percent(finding.confidence)} confidence")
@@ -318,12 +318,12 @@ def null_band(finding: Finding) -> str:
 
 
 def evidence(finding: Finding) -> str:
-    """Return how many canaries a bound rests on: one of a hundred may make a large ε."""
+    """Return how many canaries a bound rests on: one of a hundred may give a large ε."""
     names = ("share_at_threshold", "threshold", "median_score")
     share, threshold, median = (finding.facts.get(name) for name in names)
     if not isinstance(share, float) or not isinstance(threshold, float):
         return ""
-    # A score is −ln p; rounded down, so that the p-values are no larger than what is printed.
+    # A score is −ln p. It is rounded down, so that p-values are no larger than what is printed.
     middle = f"; their median is e^−{number(median)}" if isinstance(median, float) else ""
     return (
         f"{number(100 * share)} % of the included canaries have a p-value of at most "
@@ -332,7 +332,7 @@ def evidence(finding: Finding) -> str:
 
 
 def sureness(epsilon: float) -> str:
-    """Return how sure some outcome makes an attacker that starts at 50:50, rounded down.
+    """Return how confident some outcome makes an attacker who starts at 50:50, rounded down.
 
     Where (ε, δ) is refuted, some set of outcomes has P(S) > e^ε·Q(S) + δ ≥ e^ε·Q(S), so its
     posterior is above e^ε/(1 + e^ε) for any δ.
@@ -359,7 +359,7 @@ def percent(share: float) -> str:
 
 
 def capital(text: str) -> str:
-    """Return the text with a capital at its beginning; a Greek letter there is a symbol.
+    """Return the text with a capital first letter; a Greek letter there is a symbol.
 
     >>> capital("server who sees"), capital("ε ≥ 1")
     ('Server who sees', 'ε ≥ 1')
@@ -368,7 +368,7 @@ def capital(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return the text with a capital and a full stop, unless it ends by itself.
+    """Return the text with a capital and a full stop, unless it has an end mark.
 
     >>> sentence("which of two?"), sentence("two of them")
     ('Which of two?', 'Two of them.')
@@ -398,11 +398,11 @@ def listed(numbers: Sequence[int], most: int = 12) -> str:
 
 
 def skipped(schedule: Schedule, setting: str) -> str:
-    """Return which rounds an auditor looked at, and why not at the others.
+    """Return which rounds were audited, and why others were skipped.
 
     Args:
-        schedule: Its rounds.
-        setting: The setting that asks for it, with its value.
+        schedule: The auditor's rounds.
+        setting: The setting behind it, with its value.
     """
     count = len(schedule.audited)
     return (
@@ -412,7 +412,7 @@ def skipped(schedule: Schedule, setting: str) -> str:
 
 
 def plain_spaces(text: str) -> str:
-    """Return text without hard spaces, for terminals and tables in which people search."""
+    """Return text without no-break spaces, for terminals and tables that people search."""
     return text.replace("\N{NO-BREAK SPACE}", " ")
 
 

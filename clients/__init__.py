@@ -1,4 +1,4 @@
-"""What runs on a client: update rules, many clients at once, and mods between them and the wire.
+"""What runs on a client: update rules, many clients at once, and mods.
 
 Names are imported on first use, so that a mod can be had without torch.
 """

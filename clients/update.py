@@ -112,7 +112,7 @@ class FedAvg:
 
 @dataclass(frozen=True)
 class FedProx:
-    """FedAvg with mu/2 ‖w - w_global‖² in the loss, which pulls back to the model as it arrived.
+    """FedAvg with the proximal term mu/2 ‖w - w_global‖² in the loss.
 
     The reported loss is that of the data alone, comparable with the other rules'.
 

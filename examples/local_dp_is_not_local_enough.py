@@ -1,10 +1,10 @@
-"""Ask Flower's LocalDpMod for ε = 50 and measure what it gives.
+"""Ask Flower's LocalDpMod for ε = 50 and measure what it delivers.
 
-The mod takes its noise from the classical formula, σ = sensitivity·√(2 ln(1.25/δ))/ε, which is
-proven for ε ≤ 1 only. Asked for ε = 50 at δ = 1e-5 it separates a client's update from nothing by
-10.3 standard deviations, which is ε = 96.4. Here a client sends the same update again and again
-through the mod itself; whoever is on the wire knows the noise, so the null is known, and every
-call draws noise of its own, so the scores are independent: a lower bound that assumes no more.
+The mod computes its noise by the classical formula, σ = sensitivity·√(2 ln(1.25/δ))/ε, which is
+proven only for ε ≤ 1. Asked for ε = 50 at δ = 1e-5, it separates a client's update from zero by
+10.3 standard deviations, which is ε = 96.4. Here a client sends the same update many times through
+the mod itself. An attacker on the wire knows the noise level, so the null is known, and every call
+draws fresh noise, so the scores are independent. The lower bound assumes nothing more.
 
     python examples/local_dp_is_not_local_enough.py
 """
@@ -34,13 +34,13 @@ ASKED, DELTA, CLIP_NORM, DIM = 50.0, 1e-5, 2.0, 200
 
 
 def scores_through(mod: LocalDpMod, length: float, calls: int) -> NDArray[np.float64]:
-    """Return what someone on the wire makes of each reply: its part along the client's update."""
+    """Return the score of each reply on the wire: its projection on the client's update."""
     direction = canary_vector(0, 0, DIM)
     start = np.zeros(DIM)
 
     def message(values: NDArray[np.float64]) -> Any:
         content = RecordDict({"arrays": ArrayRecord({"w": Array(values)})})
-        return SimpleNamespace(content=content, has_error=lambda: False)  # all that a mod looks at
+        return SimpleNamespace(content=content, has_error=lambda: False)  # all that a mod reads
 
     def call() -> float:
         reply = mod(message(start), cast(Any, None), lambda *_: message(start + length * direction))
@@ -51,7 +51,7 @@ def scores_through(mod: LocalDpMod, length: float, calls: int) -> NDArray[np.flo
 
 
 def audit(calls: int = 300, asked: float = ASKED) -> Bound:
-    """Return what the replies of a client that sends as much as it may prove about ε."""
+    """Return the lower bound on ε from the replies of a client whose update has the clip norm."""
     mod = LocalDpMod(clipping_norm=CLIP_NORM, sensitivity=CLIP_NORM, epsilon=asked, delta=DELTA)
     std = classical_sigma_unsafe_above_epsilon_1(asked, DELTA, CLIP_NORM)
     scores = scores_through(mod, CLIP_NORM, calls) / std
@@ -59,7 +59,7 @@ def audit(calls: int = 300, asked: float = ASKED) -> Bound:
 
 
 def main() -> None:
-    """Print what was asked for, what is delivered, and what can be proven from outside."""
+    """Print the requested ε, the delivered one, and what an outside audit proves."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
     bound = audit()
     std = classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA)

@@ -1,10 +1,10 @@
-"""A secure sum of four clients that hides nothing of the fourth.
+"""A secure sum of four clients that does not hide the fourth.
 
-Three clients never touch the last quarter of the model; the fourth does. Whatever they add, the
-server reads the fourth's part there as if nothing had been added (Elkordy et al. 2023,
+Three clients never touch the last quarter of the model; the fourth does. Whatever the three add,
+the server reads the fourth's part there as if it were alone (Elkordy et al. 2023,
 arXiv:2208.02304, Fig. 17; Zhang and Psounis 2024, arXiv:2405.04551, Fig. 3). Each of the three
-adds Gaussian noise of standard deviation 10 elsewhere, ten times the update itself, and it does
-not help. Noise that fills the missing directions does.
+adds Gaussian noise of standard deviation 10 elsewhere, ten times the update itself. That does not
+help; noise that fills the missing directions does.
 
     python examples/sum_of_few_directions.py
 """
@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 
 def others(rng: np.random.Generator) -> Floats:
-    """Return the three updates: loud, and zero in the last quarter."""
+    """Return the three updates: large, and zero in the last quarter, (OTHERS, DIM)."""
     updates = LOUD * rng.standard_normal((OTHERS, DIM))
     updates[:, -IDLE:] = 0.0
     return updates
@@ -41,14 +41,14 @@ def candidates() -> tuple[Floats, Floats]:
 
 
 def span(draws: int = 60) -> Span:
-    """Return what of the candidates' difference the three can never cover."""
+    """Return the part of the candidates' difference that is outside the span of the three."""
     first, second = candidates()
     rng = stream(0, "span")
     return outside_span(first - second, np.concatenate([others(rng) for _ in range(draws)]))
 
 
 def audit(trials: int = 300, sigma: float = 0.0) -> Bound:
-    """Return what sums prove; `sigma` is noise that fills every direction."""
+    """Return the lower bound from sums; `sigma` is noise that fills every direction."""
     first, second = candidates()
     difference = (first - second)[-IDLE:]
 
@@ -56,13 +56,13 @@ def audit(trials: int = 300, sigma: float = 0.0) -> Bound:
         rng = stream(0, "sums", name)
         sums = np.stack([others(rng).sum(axis=0) + update for _ in range(trials)])
         sums += sigma * rng.standard_normal(sums.shape)
-        # The last quarter alone tells: its part along the difference, from half way.
+        # Only the last quarter is informative: project it on the difference, from the midpoint.
         middle = (first + second)[-IDLE:] / 2
         return np.asarray((sums[:, -IDLE:] - middle) @ difference)
 
     if sigma == 0:
         return epsilon_lower_bound(scores(first, "in"), scores(second, "out"), delta=DELTA)
-    # Noise of one's own has a known law, and so has the score without the first update.
+    # The noise has a known distribution, and so has the score without the first update.
     length = float(np.linalg.norm(difference))
     mean, std = -(length**2) / 2, sigma * length
 
@@ -73,7 +73,7 @@ def audit(trials: int = 300, sigma: float = 0.0) -> Bound:
 
 
 def main() -> None:
-    """Print what the span says, and what sums prove without and with noise."""
+    """Print the span condition, and what sums prove without and with noise."""
     print(f"span: {span().words}")
     bare = audit()
     errors = "no error in 600 sums" if bare.saturated else "some errors"

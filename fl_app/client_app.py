@@ -85,8 +85,8 @@ class _Policies:
     noise: NoiseMod
 
 
-# Once per configuration. Whether this is a deployment is asked with every message and is part of
-# the key: a process that turns out to be one must not go on with the seed and tap of a simulation.
+# Once per configuration. Every message asks again whether this is a deployment, and the answer is
+# part of the key: a deployment must never keep using the seed and tap of a simulation.
 @lru_cache(maxsize=8)
 def _policies(config: Config, deployed: bool) -> _Policies:
     seed, allow_tap = noise_seed(config, deployed), not deployed

@@ -19,7 +19,7 @@ _PROGRAMS = ("flwr-serverapp", "flwr-clientapp")
 # One of these is loaded wherever clients are simulated: Flower's engine, in all of its workers as
 # well, or ours.
 _SIMULATORS = ("flwr.server.superlink.fleet.vce", "leakmeter.fl_app.engines.inline")
-# What the server of a deployment does not have; other auditors draw the clients' data anew.
+# What the server of a deployment does not have; other auditors resample the clients' data.
 _LACKS = {
     "membership": "needs the records that clients trained on",
     "inversion": "compares images with those that clients trained on",
@@ -29,9 +29,10 @@ _POSSIBLE = ("one-shot", "recorder")
 
 
 def is_deployed() -> bool:
-    """Whether this process is one end of a deployment, or does not show that it simulates.
+    """Whether this process is part of a deployment, or cannot show that it is a simulation.
 
-    A simulation that is not seen loses its seed and its tap; a deployment would lose its privacy.
+    In doubt the answer is yes: a simulation only loses its seed and its tap by that, while a
+    deployment that is taken for a simulation loses its privacy.
     """
     if is_supernode() or Path(sys.argv[0]).stem in _PROGRAMS:
         return True
@@ -39,15 +40,15 @@ def is_deployed() -> bool:
 
 
 def noise_seed(config: Config, deployed: bool) -> int | None:
-    """Return what names noise and rounding: the run's seed, or None, which nobody can know."""
+    """Return the seed of noise and rounding: the run's own, or None for the system's source."""
     return None if deployed else config.seed
 
 
 def cohort_seed(config: Config) -> int:
-    """Return what names the cohorts: the run's seed, or a secret where hiding them is counted on.
+    """Return the seed of the cohorts: the run's own, or a secret one if they must stay hidden.
 
-    Every client of a deployment gets the run's seed with its configuration. Orders that last for
-    epochs keep it, so that a resumed run goes on with them: nothing is claimed for their secrecy.
+    Every client of a deployment gets the run's seed with its configuration. Patterns that last for
+    epochs keep that seed, so that a resumed run continues them: no claim depends on their secrecy.
     """
     if is_deployed() and config.participation in ("fixed", "poisson"):
         return secrets.randbits(63)
@@ -60,19 +61,19 @@ def check_deployed(config: Config) -> None:
         return
     if config.hides_records:
         allowed = "another in a deployment: this one is drawn from the run's seed"
-        raise out_of_range("noise", allowed, config.noise)
+        raise out_of_range("--noise", allowed, config.noise)
     if config.target_epsilon and (config.noise, config.participation) == ("distributed", "poisson"):
         allowed = (
-            "0 in a deployment with noise distributed and participation poisson: how many clients "
-            "add noise is not known beforehand"
+            "0 in a deployment with --noise distributed and --participation poisson: the number of "
+            "clients that add noise is not known beforehand"
         )
-        raise out_of_range("target-epsilon", allowed, config.target_epsilon)
+        raise out_of_range("--target-epsilon", allowed, config.target_epsilon)
     if config.download:
         allowed = "off in a deployment: whoever starts a run may not fill folders of the server"
-        raise out_of_range("download", f"{allowed}; put the files there yourself", True)
+        raise out_of_range("--download", f"{allowed}; put the files there yourself", True)
     if config.dropout:
-        allowed = "0 in a deployment: clients there drop out by themselves"
-        raise out_of_range("dropout", allowed, config.dropout)
+        allowed = "0 in a deployment, where real clients drop out on their own"
+        raise out_of_range("--dropout", allowed, config.dropout)
     check_auditors_deployed(config)
 
 
@@ -80,6 +81,6 @@ def check_auditors_deployed(config: Config) -> None:
     """Raise if an auditor needs the clients' data, which the server of a deployment lacks."""
     for name in config.auditor_names:
         if name not in _POSSIBLE:
-            why = _LACKS.get(name, "draws the clients' data anew, which the server does not hold")
+            why = _LACKS.get(name, "resamples the clients' data, which the server does not have")
             allowed = f"{' or '.join(_POSSIBLE)} or none in a deployment: {name} {why}"
-            raise out_of_range("auditors", allowed, name)
+            raise out_of_range("--auditors", allowed, name)

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from leakmeter.auditors.rng import derive
-from leakmeter.fl_app.config.errors import out_of_range, unknown_name
+from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.names import MODELS
 
 # Widths of the hidden layers after the flattening.
@@ -37,7 +37,7 @@ _SMALLEST = 15  # what three pools leave a pixel of
 
 
 def build(name: str, input_shape: Sequence[int], num_classes: int, seed: int) -> nn.Module:
-    """Return the model `name` for inputs (batch, *input_shape), with logits (batch, num_classes).
+    """Return the model `name`, from (batch, *input_shape) to logits (batch, num_classes).
 
     Args:
         name: One of `fl_app.config.names.MODELS`. The "slp" ends in a ReLU: its logits are not
@@ -64,27 +64,27 @@ def build(name: str, input_shape: Sequence[int], num_classes: int, seed: int) ->
 
 
 def _widths(name: str, input_shape: Sequence[int], num_classes: int) -> tuple[int, ...]:
-    """Return the dense layers' widths up to the logits, after checking that there can be such."""
+    """Return the dense layers' widths up to the logits; raise if the model cannot be built."""
     if name not in MODELS:
-        raise unknown_name("model", name, MODELS)
+        raise unknown_name("--model", name, MODELS)
     if not input_shape or min(input_shape) < 1:
-        allowed = f"one or more positive sizes for the model {name}"
+        allowed = f"one or more positive sizes for --model {name}"
         raise out_of_range("input_shape", allowed, tuple(input_shape))
     if num_classes < 2:
-        raise out_of_range("num_classes", f"at least 2 for the model {name}", num_classes)
+        raise out_of_range("num_classes", f"at least 2 for --model {name}", num_classes)
     flat = _pooled(input_shape) if name == "cnn" else math.prod(input_shape)
     return (flat, *_HIDDEN[name], num_classes)
 
 
 def _pooled(input_shape: Sequence[int]) -> int:
-    """Return how many numbers the CNN's last pool leaves of an image."""
+    """Return the number of values that the CNN's last pooling layer makes of an image."""
     sides = input_shape[-2:]
     if len(input_shape) not in (2, 3) or min(sides) < _SMALLEST:
-        allowed = (
-            f"an image, (height, width) or (channels, height, width), of at least "
-            f"{_SMALLEST}×{_SMALLEST} for the model cnn"
+        size = "×".join(str(side) for side in input_shape)
+        raise ConfigError(
+            f"--model cnn needs images of at least {_SMALLEST}×{_SMALLEST}, got records of size "
+            f"{size}. Try --model mlp or --dataset mnist."
         )
-        raise out_of_range("input_shape", allowed, tuple(input_shape))
     for _ in _POOLED:
         sides = [(side - 3) // 2 + 1 for side in sides]
     return _CHANNELS[-1] * math.prod(sides)

@@ -1,4 +1,4 @@
-"""A learning task: data dealt to clients, a model, and how good it has become."""
+"""A learning task: data partitioned among clients, a model, and its evaluation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Task:
         return torch.from_numpy(x), torch.from_numpy(y)
 
     def new_model(self) -> nn.Module:
-        """Return a model of its own with the initial parameters."""
+        """Return a new model with the initial parameters."""
         return copy.deepcopy(self.initial)
 
     def initial_arrays(self) -> ArrayRecord:

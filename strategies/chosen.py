@@ -21,27 +21,27 @@ from leakmeter.strategies.participation import Participation
 
 _log = logging.getLogger("flwr")
 
-# Nodes are there before their workers are, which take minutes to start on a busy machine.
+# Nodes register before their workers start, which may take minutes on a busy machine.
 _ANSWER = 10
 
 
 class Chosen(Wrapper):
     """Picks the cohort of each round and keeps messages and replies in the order of clients.
 
-    Flower gives nodes random ids, starts before all of them are there and samples with a global
-    generator. `Chosen` waits for all nodes, asks each once which client it is, and shows the
+    Flower gives nodes random ids, starts before all of them have registered and samples with a
+    global generator. `Chosen` waits for all nodes, asks each once which client it is, and shows the
     inner strategy only the nodes of the round.
 
     Args:
-        strategy: Takes the nodes it is shown; its own fraction must be 1.
+        strategy: Uses all nodes it is shown; its own fraction must be 1.
         participation: Who takes part when.
         num_clients: How many nodes to wait for.
-        seed: Names the cohorts, together with the round.
+        seed: Seed of the cohorts, together with the round.
         patience: Seconds to wait for nodes.
-        needs_answers: Whether a node that does not say which client it is, or says what cannot be,
-            ends the run. In a simulation it is slow or set up wrongly, and another numbering would
-            change the run. In a deployment it is one bad client among others: with False the nodes
-            are numbered by their ids then.
+        needs_answers: Whether a node that does not say which client it is, or gives an impossible
+            answer, ends the run. In a simulation such a node is slow or set up wrongly, and another
+            numbering would change the run. In a deployment it is one bad client among others: with
+            False the nodes are then numbered by their ids.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Chosen(Wrapper):
 
     @property
     def pattern(self) -> Mapping[str, Any]:
-        """How clients are drawn, as the accounting wants to know it."""
+        """How clients are drawn, as fields of the accountant's `Release`."""
         return self._participation.sampling(self._num_clients)
 
     def cohort(self, server_round: int) -> list[int]:
@@ -101,7 +101,7 @@ class Chosen(Wrapper):
         self.unused = frozenset()
         self._check_enough(max(len(cohort), 1))
         # A Poisson round may be empty. Flower would wait for nodes, and its momentum strategies
-        # want to see the model: they configure a round of one, which is not sent.
+        # need to see the model: they configure a round of one client, which is not sent.
         shown = PartialGrid(grid, (self._node_of[c] for c in cohort or [0]))
         messages = list(self._inner_configure_train(server_round, arrays, config, shown))
         if not cohort:
@@ -134,7 +134,7 @@ class Chosen(Wrapper):
         return sorted(once, key=lambda m: self._client_of.get(m.metadata.src_node_id, last))
 
     def _check_enough(self, size: int) -> None:
-        """Raise where Flower would wait for ever for more nodes than it is shown."""
+        """Raise if Flower would wait for ever for more nodes than it is shown."""
         for held in foreigners(self.strategy):
             for name, needed in held.least_nodes.items():
                 if needed > size:

@@ -3,10 +3,10 @@
 Elkordy, Zhang, Ezzeldin, Psounis, Avestimehr (2023), How Much Privacy Does Federated Learning with
 Secure Aggregation Guarantee?, arXiv:2208.02304, section 5.7: the aggregate is clipped to a norm C,
 then noised. Ours differs in two points:
-1. The paper takes C for the sensitivity of the clipped aggregate to one client. It is up to 2C, and
-   nothing here counts on it: without noise clipping guarantees nothing, and under noise `Noised`
+1. The paper uses C as the sensitivity of the clipped aggregate to one client. It is up to 2C, and
+   nothing here relies on it: without noise clipping guarantees nothing, and under noise `Noised`
    accounts by the clip norm of single updates. It clips the sum itself (`clip_mean`).
-2. The server has seen the mean before it clips it. Only outsiders see the clipped one.
+2. The server sees the mean before it clips it. Only outsiders see the clipped one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from leakmeter.strategies.secure_sum.mean_only import check_mean_only
 
 
 class Clipped(Wrapper):
-    """Clips the weighted mean of the updates to an L2 norm and hands it on.
+    """Clips the weighted mean of the updates to an L2 norm and passes it on.
 
-    A round whose mean is short enough passes as it is.
+    A mean within the norm passes unchanged.
 
     Args:
         strategy: Gets the clipped mean in place of every reply.
@@ -61,7 +61,7 @@ class Clipped(Wrapper):
         return {"layout": asdict(self._layout) if self._layout else None}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self._layout = Layout.from_json(state["layout"]) if state["layout"] else None
 
     def configure_train(

@@ -1,4 +1,4 @@
-"""Replies that Flower can aggregate: its strategies raise at one that is unlike the others."""
+"""Keeps the replies that Flower can aggregate: its strategies raise if one differs in form."""
 
 from __future__ import annotations
 

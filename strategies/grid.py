@@ -1,4 +1,4 @@
-"""Grids before Flower's: one shows a part of the nodes, one asks twice, one can be stopped."""
+"""Grids around Flower's: one shows only some nodes, one retries, one can be stopped."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _log = logging.getLogger("flwr")
 
 # Flower's error code for an exception inside the client app: asking again would not help.
 CLIENT_APP_RAISED = 2
-# How a client app says that not the client but the machine that it runs on is at fault.
+# How a client app says that its machine, not the client, is at fault.
 UNUSABLE = "this machine cannot run the client"
 # What Python says where something cannot be imported, in whatever Ray and Flower wrap it.
 _IMPORT_FAILED = ("ModuleNotFoundError", "ImportError", "No module named")
 
 
 class UnusableNodeError(RuntimeError):
-    """A machine cannot import the client app or find its data, so the run would go on without."""
+    """A machine cannot import the client app or find its data, so its clients would be missing."""
 
 
 class GridWrapper(Grid):
@@ -112,17 +112,16 @@ class InterruptibleGrid(GridWrapper):
 
 
 class PatientGrid(GridWrapper):
-    """Sends a message once more when its failure was not the client app's own.
+    """Sends a message again if it failed for a reason outside the client app.
 
-    A worker that dies takes its message with it; the client's state is untouched then, so the
-    second try gives what the first would have given. A machine of a simulation that cannot import
-    the client app fails the run: its clients would be missing in every round, and the result
-    another.
+    A worker that dies loses its message. The client's state is then unchanged, so the second try
+    gives what the first would have given. A machine of a simulation that cannot import the client
+    app fails the run: its clients would be missing in every round, and the result would differ.
 
     Args:
         grid: Delivers the messages.
         is_simulated: Whether the clients run on machines of ours. In a deployment every client
-            writes its own errors, so what they say ends nothing: the client has dropped out.
+            writes its own errors, so an error never ends the run: the client has dropped out.
     """
 
     def __init__(self, grid: Grid, *, is_simulated: bool = True) -> None:
@@ -139,7 +138,8 @@ class PatientGrid(GridWrapper):
         if raised := [r.error.reason for r in replies if _app_raised(r)]:
             first = wire.one_line(raised[0] or "no reason given")
             _log.warning("%d client app(s) failed, the first with %s", len(raised), first)
-        # An expired message is answered by the SuperLink, so the source is no help: match ids.
+        # The SuperLink answers expired messages, so the source does not identify the client: match
+        # message ids.
         by_id = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
 
         def asked(reply: Message) -> int:
@@ -179,7 +179,7 @@ class PatientGrid(GridWrapper):
 
 
 def _is_unusable(reply: Message) -> bool:
-    """Whether the machine that answers, or fails to, will never be able to."""
+    """Whether the machine behind a reply will never be able to run the client app."""
     if not reply.has_error():
         return False
     if _app_raised(reply):

@@ -1,4 +1,4 @@
-"""Who adds the noise of DP-FedAvg, and how updates are clipped: choices as small values."""
+"""Small values that say who adds the noise of DP-FedAvg, and how updates are clipped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Central:
-    """The server noises the mean: protects against those who see released models, not against it.
+    """The server adds noise to the mean: protects against outsiders, not against the server.
 
     Attributes:
         noise_multiplier: Noise on the sum in units of the clip norm.
@@ -23,17 +23,17 @@ class Central:
 
 @dataclass(frozen=True)
 class Distributed:
-    """Clients add shares of the noise before masking: protects against the server too.
+    """Clients add shares of the noise before masking: also protects against the server.
 
-    Each share has variance target / min_honest, so that the target is reached by that many.
+    Each share has variance target / min_honest, so that this many shares reach the target.
     A canary seat adds its share to the canary, and counts like any other contributor.
 
     Attributes:
         noise_multiplier: Least noise on the sum in units of the clip norm.
         min_honest: Honest contributors that are certain: threshold of the secure sum minus
             colluders.
-        colluders: Contributors that tell the server their noise, which therefore does not count;
-            None takes as many as the secure sum can bear, and never more are counted.
+        colluders: Contributors that reveal their noise to the server, so that it does not count;
+            None takes as many as the secure sum tolerates, and never more are counted.
     """
 
     noise_multiplier: float
@@ -81,7 +81,7 @@ class AdaptiveClip:
 
     Attributes:
         initial: Clip norm of the first round.
-        quantile: Share of updates that should lie below the clip norm.
+        quantile: Share of updates that should be below the clip norm.
         rate: Step of the geometric update.
         bit_std: Noise on the sum of the clients' bits; None takes a twentieth of the cohort.
     """

@@ -18,11 +18,11 @@ class Participation(Protocol):
         ...
 
     def check(self, num_clients: int) -> None:
-        """Raise if so many clients cannot serve this pattern."""
+        """Raise if this number of clients does not fit the pattern."""
         ...
 
     def sampling(self, num_clients: int) -> dict[str, Any]:
-        """Return how clients are drawn, as the accounting wants to know it."""
+        """Return how clients are drawn, as fields of the accountant's `Release`."""
         ...
 
 
@@ -52,7 +52,7 @@ class FixedSize:
 
 @dataclass(frozen=True)
 class Poisson:
-    """Each client by its own coin; a round may be empty."""
+    """Each client independently, with the same probability; a round may be empty."""
 
     rate: float
 
@@ -75,13 +75,13 @@ class Poisson:
 
 @dataclass(frozen=True)
 class ShuffledEpochs:
-    """All clients in a random order, `size` a round, then all again in another order.
+    """All clients in a random order, `size` per round, then all again in another order.
 
     The last round of an epoch is left out if it would be short, so every client takes part at
-    most once an epoch and every round has the same size.
+    most once per epoch and every round has the same size.
 
     Attributes:
-        size: Clients in a round.
+        size: Clients per round.
         epochs: Passes over the clients; None for as many as the rounds take.
     """
 
@@ -112,7 +112,7 @@ class ShuffledEpochs:
         return sorted(order[turn * self.size : (turn + 1) * self.size].tolist())
 
     def sampling(self, num_clients: int) -> dict[str, Any]:
-        """Return nothing: no amplification is claimed for an order that repeats itself."""
+        """Return nothing: no amplification is claimed for this pattern."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""The state of a chain of strategies, by name, so that an interrupted run can go on.
+"""The state of a chain of strategies, by name, so that an interrupted run can be resumed.
 
 Flower's strategies keep momentum and their own copy of the model in attributes. Which ones is
 listed here for each class; a strategy that is not listed cannot be resumed.
@@ -36,7 +36,7 @@ _ATTRIBUTES: dict[type[Strategy], tuple[str, ...]] = {
 
 
 def check_resumable(strategy: Strategy) -> None:
-    """Raise with the reason if a strategy in the chain keeps state that we do not know."""
+    """Raise with the reason if a strategy in the chain keeps state that is not listed here."""
     for held in chain(strategy):
         if not isinstance(held, Wrapper) and type(held) not in _ATTRIBUTES:
             known = ", ".join(sorted(cls.__name__ for cls in _ATTRIBUTES))
@@ -58,7 +58,7 @@ def strategy_state(strategy: Strategy) -> list[dict[str, Any]]:
 
 
 def restore_strategy(strategy: Strategy, states: list[Mapping[str, Any]]) -> None:
-    """Give every strategy in the chain its state back."""
+    """Restore the state of every strategy in the chain."""
     check_resumable(strategy)
     pairs = list(zip(chain(strategy), states, strict=True))  # all or nothing
     for held, state in pairs:
@@ -69,7 +69,7 @@ def restore_strategy(strategy: Strategy, states: list[Mapping[str, Any]]) -> Non
 
 
 def _pack(value: Any) -> Any:
-    """Return an attribute as plain containers of numpy arrays, with a mark of what it was."""
+    """Return an attribute as plain containers of numpy arrays, with a tag of its type."""
     match value:
         case None:
             return None

@@ -189,4 +189,4 @@ def test_a_node_without_the_data_is_named_with_the_setting(
     assert done.returncode == 2, done.stderr
     [error] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert error.startswith(f"error: node {socket.gethostname()} ")
-    assert "data-dir must hold the data set on every node, got '' (mnist: looked for" in error
+    assert "data-dir must contain the data set on every node, got '' (mnist: looked for" in error

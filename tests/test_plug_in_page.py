@@ -92,7 +92,7 @@ def user(tmp_path: Path) -> Iterator[User]:
         "HOME": str(home),
         "FLWR_HOME": str(home / ".flwr"),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "0",  # as if the user had not set it
-        "RAY_ADDRESS": "local",  # else a cluster that somebody left behind is looked for
+        "RAY_ADDRESS": "local",  # otherwise Ray searches for a cluster that was left behind
     }
     variables = environment(**own, **own_ports())
     variables["PATH"] = f"{python.parent}:{variables['PATH']}"

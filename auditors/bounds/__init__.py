@@ -1,4 +1,4 @@
-"""Scores in, bounds out: which epsilon do the scores of an attack refute, with what confidence?
+"""Scores in, bounds out: which epsilon do an attack's scores refute, and how confidently?
 
 Needs numpy and scipy only. An attack scores what it saw in two worlds; `epsilon_lower_bound` turns
 the scores into a lower bound, `ErrorCurve` into one for every delta. For a single run with many

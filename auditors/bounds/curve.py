@@ -1,10 +1,10 @@
-"""The error rates of a test at all thresholds at once, and every epsilon that they prove.
+"""The error rates of a test at all thresholds at once, and the epsilons that they prove.
 
 A curve of upper limits for (FPR, FNR) is an upper bound on the trade-off function of the
 mechanism, and at each delta a lower bound on its epsilon: Ngo, Östman, Durisi, Graell i Amat
 (2024), Secure Aggregation is Not Private Against Membership Inference Attacks, arXiv:2403.17775,
-eq. 8. Ours differs: the limits hold for all thresholds together, so the best may be taken. Every
-score must come from a trial of its own.
+eq. 8. Ours differs: the limits hold for all thresholds together, so the best one may be used. Every
+score must come from a separate trial.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from leakmeter.auditors.bounds.rules import (
 
 CurveRule = SimultaneousBand | Bonferroni | BandAndFixed
 
-# Where a report gives the curve of lower bounds.
+# Deltas at which a report lists the curve of lower bounds.
 DELTAS = tuple(float(d) for d in np.logspace(-6, math.log10(0.5), 20))
-_OBSERVED = 25  # points of the counted error rates in a report
+_OBSERVED = 25  # points of the observed error rates in a report
 
 
 @dataclass(frozen=True)
 class ErrorCurve:
-    """Upper limits of both error rates at each threshold, which hold together.
+    """Simultaneous upper limits of both error rates at each threshold.
 
     Attributes:
         thresholds: Distinct scores, ascending, and one fixed beforehand if the rule has one; a
             score at the threshold counts as "in".
         fpr: Upper limits of the false positive rate.
         fnr: Upper limits of the false negative rate.
-        least: The limits of both that no error at all would have given, for each part of the rule.
-        confidence: Chance that all limits hold.
+        least: For each part of the rule, the limits of both rates if no error had occurred.
+        confidence: Probability that all limits hold.
     """
 
     thresholds: Floats
@@ -67,8 +67,8 @@ class ErrorCurve:
         Args:
             scores_in: Scores of trials in which the first candidate was in the sum.
             scores_out: Scores of trials in which the second was.
-            confidence: In (0, 1); each error rate gets half of what is left.
-            rule: How the limits pay for being looked at all together.
+            confidence: In (0, 1); each error rate gets half of the allowed failure probability.
+            rule: How the limits are widened so that all hold together.
         """
         within("confidence", confidence, above=0.0, below=1.0)
         scores = Scores.of(scores_in, scores_out, None)
@@ -93,7 +93,7 @@ class ErrorCurve:
         return self._proven(self.fpr, self.fnr, deltas)
 
     def caps(self, deltas: ArrayLike) -> Floats:
-        """Return what a test without any error would have shown at each delta."""
+        """Return the epsilon that a test without any error would have shown at each delta."""
         fpr, fnr = np.array(self.least).T
         return self._proven(fpr, fnr, deltas)
 
@@ -101,6 +101,7 @@ class ErrorCurve:
     def _proven(fpr: Floats, fnr: Floats, deltas: ArrayLike) -> Floats:
         delta = within("deltas", deltas, lowest=0.0, below=1.0)
         fresh = _frontier(fpr, fnr)  # larger rates prove less, whatever delta
+        # (points, 1) against (deltas,): one row per point, one column per delta.
         proven = proven_epsilons(np.log(fpr[fresh])[:, None], fnr[fresh][:, None], delta=delta)
         return np.asarray(np.maximum(proven.max(axis=0), 0.0))
 
@@ -109,7 +110,7 @@ class ErrorCurve:
         return float(np.maximum(self.fpr, self.fnr).min())
 
     def thinned(self, most: int = 100) -> dict[str, list[float]]:
-        """Return at most so many points of the curve, for a report."""
+        """Return at most `most` points of the curve, for a report."""
         fresh = _frontier(self.fpr, self.fnr)
         some = fresh[np.unique(np.linspace(0, fresh.size - 1, most).round().astype(np.int64))]
         return {"fpr": self.fpr[some].tolist(), "fnr": self.fnr[some].tolist()}
@@ -123,7 +124,7 @@ def drawn(
     server_round: int | None = None,
     rule: CurveRule = SimultaneousBand(),  # noqa: B008 - a frozen value
 ) -> details.ErrorCurve:
-    """Return what a report needs for its figures: proven epsilons, caps, limits, observed rates.
+    """Return the data of a report's figures: proven epsilons, caps, limits, observed rates.
 
     With the rule of a finding, the curve agrees with the finding at its δ.
     """
@@ -143,7 +144,7 @@ def drawn(
 
 
 def _observed(scores_in: Floats, scores_out: Floats) -> dict[str, list[float]]:
-    """Return some of the error rates as they were counted, without any confidence."""
+    """Return some of the observed error rates, without confidence limits."""
     thresholds = np.unique(np.concatenate([scores_in, scores_out]))
     fpr = 1 - np.searchsorted(np.sort(scores_out), thresholds, side="left") / scores_out.size
     fnr = np.searchsorted(np.sort(scores_in), thresholds, side="left") / scores_in.size
@@ -153,7 +154,7 @@ def _observed(scores_in: Floats, scores_out: Floats) -> dict[str, list[float]]:
 
 
 def _frontier(fpr: Floats, fnr: Floats) -> NDArray[np.intp]:
-    """Return the points that no other beats in both rates, by ascending FPR."""
-    order = np.lexsort((fnr, fpr))
+    """Return the indices of the Pareto frontier of both rates, by ascending FPR."""
+    order = np.lexsort((fnr, fpr))  # by FPR, then by FNR: a point is kept if its FNR is a new low
     best = np.minimum.accumulate(fnr[order])
     return order[np.flatnonzero(np.diff(best, prepend=np.inf) < 0)]

@@ -6,11 +6,11 @@ Kairouz, Oh and Viswanath 2015, The Composition Theorem for Differential Privacy
 (arXiv:1311.0776), Theorem 2.1; as an audit Jagielski, Ullman and Oprea 2020, Auditing
 Differentially Private Machine Learning (arXiv:2006.07709). Ours differs:
 
-1. The best threshold on the very scores that are tested breaks the confidence, so a threshold
-   comes from a `Rule` that pays for its freedom.
+1. The best threshold on the tested scores breaks the confidence, so the threshold comes from a
+   `Rule`, which widens the limits for the freedom that it takes.
 2. With a known null the false positive rate is exact and stays a logarithm, and the false
-   negative rate gets the whole chance of failure: only so can a large epsilon be shown.
-3. A bound says what it could have reached at most, and what it assumes.
+   negative rate gets the whole failure probability: only this can show a large epsilon.
+3. A bound states the largest value that it could have reached, and its assumptions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 
 Family = Literal["any", "gaussian"]
-# Maps upper limits of ln FPR and FNR to what each pair proves.
+# Maps upper limits of ln FPR and FNR to the epsilon or mu that each pair proves.
 Proof = Callable[[Floats, Floats], Floats]
 
 
@@ -63,12 +63,12 @@ def epsilon_lower_bound(
     """Return the largest epsilon that the scores refute, with confidence.
 
     Args:
-        scores_in: Scores of samples that were in, larger meaning more likely in.
+        scores_in: Scores of samples that were in; a larger score means more likely in.
         scores_out: Scores of samples that were out.
         null_logsf: Instead of `scores_out`: maps thresholds t to ln P(score >= t) of a sample
             that was out, exactly.
         delta: The delta that epsilon belongs to, in [0, 1).
-        confidence: Chance in (0, 1) that the true epsilon is no smaller.
+        confidence: Probability in (0, 1) that the true epsilon is no smaller.
         rule: Where the threshold comes from.
         limit: "clopper-pearson", or "jeffreys": credible only, so the result is an estimate.
         family: "any" mechanism, or "gaussian" if it is mu-GDP for some mu. One point then fixes
@@ -77,7 +77,8 @@ def epsilon_lower_bound(
         same_run: Whether scores share a run and its noise; their independence is then assumed.
 
     Returns:
-        The bound, with the cap that no error at all would have reached. A known null has no cap.
+        The bound, with the cap that a test without errors would have reached. A known null has no
+        cap.
 
     >>> bound = epsilon_lower_bound([3.0, 4.0] * 50, [1.0, 2.0] * 50, delta=1e-5)
     >>> round(bound.value, 3), bound.saturated
@@ -111,7 +112,9 @@ def epsilon_lower_bound(
 
 
 def proven_epsilons(log_fpr: Floats, fnr: Floats, *, delta: float | Floats) -> Floats:
-    """Return the epsilon that each pair of error rates proves; below 0 where none."""
+    """Return the epsilon that each pair of error rates proves; negative if it proves nothing."""
+    # Both directions of (epsilon, delta)-DP: P(S) <= e^epsilon·Q(S) + delta for the event "in",
+    # and for the event "out". FPR stays a logarithm, since exp(-800) would underflow.
     hits, rejections = 1 - delta - fnr, 1 - delta - np.exp(log_fpr)
     with np.errstate(divide="ignore", invalid="ignore"):
         from_hits = np.where(hits > 0, np.log(hits) - log_fpr, -math.inf)
@@ -127,7 +130,7 @@ def _separations(log_fpr: Floats, fnr: Floats) -> Floats:
 
 
 def _as_epsilon(proven: Floats, family: Family, delta: float) -> float:
-    """Return the best of what was proven as an epsilon, at least 0."""
+    """Return the largest proven value as an epsilon, at least 0."""
     best = max(0.0, float(proven.max()))
     if family == "any" or math.isinf(best):
         return best
@@ -135,18 +138,18 @@ def _as_epsilon(proven: Floats, family: Family, delta: float) -> float:
 
 
 def _best_threshold(pilot: Scores, limits: Limits, proof: Proof) -> Floats:
-    """Return the pilot's best threshold; one that says nothing if the pilot is empty."""
+    """Return the pilot's best threshold; infinity, which proves nothing, if the pilot is empty."""
     if 0 in pilot.sizes().values():
         return np.array([math.inf])
     candidates = pilot.distinct()
-    # Under the band: plain limits would be drawn to the luckiest of the extreme scores.
+    # Under the band: plain limits would favour an extreme score that looks good by luck.
     banded = replace(limits, rule=SimultaneousBand())
     best = int(proof(*pilot.rates(candidates, banded)).argmax())
     return candidates[best : best + 1]
 
 
 def _words(rule: Rule, limit: Limit, confidence: float, null_is_known: bool) -> str:
-    """Return how the bound was computed."""
+    """Return in words how the bound was computed."""
     band = f"best threshold under a simultaneous band (exact up to {MAX_EXACT} samples)"
     match rule:
         case Fixed(threshold):
@@ -157,7 +160,7 @@ def _words(rule: Rule, limit: Limit, confidence: float, null_is_known: bool) -> 
             words = band
         case BandAndFixed(_, share):
             words = f"larger of two: a threshold fixed beforehand ({100 * share:g} % of the "
-            words += f"failures) and the {band}"
+            words += f"allowed failures) and the {band}"
         case Bonferroni(num_counts):
             words = f"best threshold, Bonferroni over up to {num_counts} counts"
     kind = "Clopper-Pearson limits"
@@ -169,7 +172,7 @@ def _words(rule: Rule, limit: Limit, confidence: float, null_is_known: bool) -> 
 def _assumptions(
     rule: Rule, family: Family, same_run: bool, null_is_known: bool
 ) -> tuple[str, ...]:
-    """Return what must hold for the bound to deserve its kind."""
+    """Return what must be true for the bound to deserve its kind."""
     return (
         Assumption.INDEPENDENT_SCORES if same_run else Assumption.SEPARATE_TRIALS,
         *([Assumption.FIXED_THRESHOLD] * isinstance(rule, Fixed | BandAndFixed)),

@@ -1,7 +1,7 @@
-"""Where an attack's threshold comes from, and the error rates that may then be claimed.
+"""Rules that choose an attack's threshold, and the error rates that may then be claimed.
 
-A rule buys its freedom to look at the scores with wider limits, or with scores it gives up.
-Thresholds are distinct scores, a score at the threshold counts as "in", so ties are never split.
+A rule that looks at the scores pays for it with wider limits, or with scores that it sets aside.
+Thresholds are distinct scores and a score at the threshold counts as "in", so ties are never split.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Fixed:
 class PilotSplit:
     """Choose the threshold on a random share of the scores and test it on the others.
 
-    The split depends on the seed and on the scores, not on the order they come in.
+    The split depends on the seed and on the scores, not on their order.
     """
 
     fraction: float = 0.5
@@ -60,16 +60,17 @@ class PilotSplit:
 class SimultaneousBand:
     """All thresholds at once: limits that hold together, exact up to 5000 samples.
 
-    Above, the limits of `Bonferroni()` take over.
+    With more samples the limits of `Bonferroni()` are used.
     """
 
 
 @dataclass(frozen=True)
 class Bonferroni:
-    """All thresholds at once: limits at a few counts, fixed beforehand, share the failures.
+    """All thresholds at once: a few counts, fixed beforehand, split the failure probability.
 
     Attributes:
-        num_counts: At most so many counts, log-spaced from both ends; others use the next above.
+        num_counts: Largest number of counts, log-spaced from both ends; a count between two of
+            them uses the limit of the larger.
     """
 
     num_counts: int = 200
@@ -82,12 +83,12 @@ class Bonferroni:
 class BandAndFixed:
     """The larger of two bounds: one threshold fixed beforehand, and all thresholds at once.
 
-    The band pays for looking everywhere. A threshold that is good for a known reason, such as 0 for
-    a log-likelihood ratio, shows more where it makes hardly any error.
+    The band pays for covering all thresholds. A threshold that is good for a known reason, such as
+    0 for a log-likelihood ratio, shows more if it makes hardly any error.
 
     Attributes:
         threshold: Chosen before the scores were seen.
-        share: Of the failures, for this threshold; `SimultaneousBand()` gets the rest.
+        share: Share of the failure probability for this threshold; the band gets the rest.
     """
 
     threshold: float = 0.0
@@ -98,14 +99,14 @@ class BandAndFixed:
         within("share", self.share, above=0.0, below=1.0)
 
 
-# Rules that give all failures to one kind of limit, and all rules.
+# Rules that give the whole failure probability to one kind of limit, and all rules.
 Single = Fixed | PilotSplit | SimultaneousBand | Bonferroni
 Rule = Single | BandAndFixed
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Sorted scores of samples in and out; for those out the exact law may stand instead."""
+    """Sorted scores of samples in and out; an exact null may replace the scores of those out."""
 
     ins: Floats
     outs: Floats
@@ -123,11 +124,11 @@ class Scores:
         return cls(_checked_scores("scores_in", scores_in), outs, null_logsf)
 
     def distinct(self) -> Floats:
-        """Return every value that a score has."""
+        """Return all distinct scores."""
         return np.unique(np.concatenate([self.ins, self.outs]))
 
     def thresholds(self, limits: Limits) -> Floats:
-        """Return the threshold that was fixed beforehand, or all at which the rates change."""
+        """Return the threshold that was fixed beforehand, or all where the rates change."""
         if isinstance(limits.rule, Fixed):
             return np.array([limits.rule.threshold])
         return self.distinct()
@@ -140,8 +141,8 @@ class Scores:
         """Return a random pilot and the scores that remain for the test, at least one of each."""
         parts = []
         for name, values in (("in", self.ins), ("out", self.outs)):
-            # Scores are sorted here, so one permutation for all would always take the same ranks
-            # and tie the test to the pilot. Their own digits make it a fresh one.
+            # Scores are sorted here, so a permutation from the seed alone would always take the
+            # same ranks and make the test depend on the pilot. The scores' own digits prevent that.
             digits = hashlib.sha256(values.tobytes()).hexdigest()
             order = stream(rule.seed, "pilot split", name, digits).permutation(values.size)
             num_pilot = min(int(rule.fraction * values.size), max(values.size - 1, 0))
@@ -152,6 +153,7 @@ class Scores:
 
     def rates(self, thresholds: Floats, limits: Limits) -> tuple[Floats, Floats]:
         """Return upper limits of ln FPR and of FNR at each threshold."""
+        # side="left" counts scores below a threshold: one at the threshold counts as "in".
         missed = np.searchsorted(self.ins, thresholds, side="left")
         fnr = limits(missed, self.ins.size)
         if self.null_logsf is not None:
@@ -160,7 +162,7 @@ class Scores:
         return np.log(limits(passed, self.outs.size)), fnr
 
     def errorless(self, limits: Limits) -> tuple[Floats, Floats]:
-        """Return the rates that no error at all would have given."""
+        """Return the limits of the rates if no error had occurred."""
         none = np.zeros(1, dtype=np.int64)
         return np.log(limits(none, self.outs.size)), limits(none, self.ins.size)
 
@@ -170,8 +172,8 @@ class Limits:
     """Upper limits of a rate from a count, as wide as the rule requires.
 
     Attributes:
-        rule: Which counts are looked at.
-        level: Chance that any limit which is looked at fails.
+        rule: Which counts are used.
+        level: Probability that any limit in use fails.
         limit: Which kind of limit.
     """
 
@@ -184,7 +186,7 @@ class Limits:
         """Return the limits of each part of a rule; all of them hold together at `level`."""
         if not isinstance(rule, BandAndFixed):
             return [cls(rule, level, limit)]
-        # A union bound: either part fails at most as often as its share of the failures.
+        # A union bound: each part fails at most as often as its share of the level.
         return [
             cls(Fixed(rule.threshold), rule.share * level, limit),
             cls(SimultaneousBand(), (1 - rule.share) * level, limit),
@@ -203,14 +205,16 @@ class Limits:
                 return upper_limit(counts, num_samples, self.level, self.limit)
 
     def _at_some_counts(self, counts: Counts, num_samples: int, num_counts: int) -> Floats:
-        """Return limits that are exact at some counts; a smaller count has a smaller rate."""
+        """Return limits that are exact at some counts; other counts use the next larger one."""
+        # Limits grow with the count, so the limit of the next larger chosen count is valid. Beyond
+        # the last one only the trivial limit 1 is left.
         chosen = spread_counts(num_samples, num_counts)
         limits = upper_limit(chosen, num_samples, self.level / chosen.size, self.limit)
         return np.append(limits, 1.0)[np.searchsorted(chosen, counts)]
 
 
 def _checked_scores(name: str, scores: ArrayLike) -> Floats:
-    """Return sorted scores, or raise; infinite scores are allowed, NaN has no place in an order."""
+    """Return sorted scores, or raise; infinite scores are allowed, NaN cannot be ordered."""
     array = np.asarray(scores, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"{name} must be one row of at least 1 score, got shape {array.shape}")

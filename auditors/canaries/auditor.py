@@ -2,12 +2,13 @@
 
 Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation
 for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Ours differs in five points:
-1. Each canary takes part by the toss of a fair coin; those that stay out serve as the null.
+1. A fair coin decides whether each canary takes part; those that stay out serve as the null.
 2. The final model's statistic uses the change since the start, which the adversary knows.
 3. Both stds are offered: fitted, as the algorithm is printed, and known, as its table needs.
 4. Every estimate has its null band, the 90 % band of what the method says when nothing leaks. It
    is left out where the cosines are clearly not Gaussian, or where a lower bound refutes it.
-5. The first lower bound for each attacker needs no independent scores; the others say they do.
+5. The first lower bound for each attacker does not need independent scores; the others do, and say
+   so.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _log = logging.getLogger("flwr")
 
 _NULL_RUNS = 400  # simulated no-leak repetitions behind a null band
 _NULL_POOL = 100_000  # canaries drawn for the null of the maxima
-_SPENT = 0.1  # share of a bound's failures that limits from these draws may take
+_SPENT = 0.1  # share of a bound's failure probability that limits from these draws may use
 _GUESSED = 5  # one-run bounds guess every fifth canary
 _FINAL: Sees = "final model"
 _ALL: Sees = "all models"
@@ -62,23 +63,23 @@ _SPREAD: dict[Std, Assumption] = {
 
 
 class OneShotCanaries(Auditor):
-    """Plays canary updates in a few seats a round and looks for them in the released models.
+    """Plays canaries in a few seats per round and searches for them in the released models.
 
     Args:
         seats: Clients per round that play a canary in place of their update.
         canaries: How many canaries; None fills all seats of all rounds.
         repetitions: In how many rounds each canary plays.
         delta: The delta of every epsilon.
-        confidence: Of each lower bound by itself.
+        confidence: Confidence of each single lower bound.
         include: "coin" leaves each canary out with probability 1/2; "all" plays all of them, as
             in the paper, and draws as many unobserved ones for the null.
         excluded: What the seat of a canary that is out sends: "zero" (zero-out adjacency), or
-            its own "honest" update, a weaker world that the findings name.
-        seed: Names canaries, coins and seats.
+            its own "honest" update, a weaker test that the findings name.
+        seed: Seed of canaries, coins and seats.
     """
 
     name = "one-shot"
-    # The adversary sees the models only; the noise in the facts tells how well the estimates do.
+    # The adversary sees only models. The noise in the facts shows how good the estimates are.
     reads = frozenset({"sent", "released", "facts"})
     wants_mean = False
 
@@ -118,7 +119,7 @@ class OneShotCanaries(Auditor):
         self._played = np.zeros(0, dtype=np.int64)
 
     def begin(self, dim: int, num_rounds: int) -> None:
-        """Plan which canary plays when; free of which node will serve it."""
+        """Plan which canary plays in which round, whatever node will play it."""
         if dim < 100:
             raise UnableError(
                 f"the model must have at least 100 parameters for canaries, got {dim}"
@@ -140,7 +141,7 @@ class OneShotCanaries(Auditor):
         self._interference = Interference()
 
     def limits(self, project: Project) -> Sequence[str]:
-        """Say where there are too few canaries, clients or parameters to see much.
+        """Return where there are too few canaries, clients or parameters to see much.
 
         Raises:
             UnableError: The disk has no room for the changes of all rounds.
@@ -157,7 +158,7 @@ class OneShotCanaries(Auditor):
 
     @property
     def _changes_file(self) -> Path | None:
-        """Where the changes of the model are kept; None for a temporary file."""
+        """File with the changes of the model; None for a temporary one."""
         if self.folder is None:
             return None
         return self.folder.absolute() / f"{quote(self.name, safe='')}-changes.f32"
@@ -169,9 +170,9 @@ class OneShotCanaries(Auditor):
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
-        if self._begun is None:  # the plan waits until it is known what clients send
+        if self._begun is None:  # the plan starts once it is known what clients send
             self._begun = server_round if self.first_round > 1 else 1
-        # A strategy's own loop may go on for longer.
+        # A strategy's own loop may run longer than planned.
         ids = self._plan.get(server_round - self._begun + 1, [])
         if len(ids) > len(chosen):  # with Poisson sampling, or fewer clients than seats
             _log.warning(
@@ -188,7 +189,7 @@ class OneShotCanaries(Auditor):
         }
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
-        """Take the cosines of this round, and estimate from this round alone."""
+        """Compute the cosines of this round, and estimate epsilon from this round alone."""
         now = sorted(o.id for o in view.instructed.values() if self._plays(o))
         cosines = self._transcript.add(*view.step, now)
         if not cosines.any():  # an abandoned round: whatever was sent has not reached the model
@@ -199,7 +200,7 @@ class OneShotCanaries(Auditor):
         return self._from_round(cosines, view.server_round)
 
     def report(self) -> Sequence[Finding]:
-        """Say what the final model shows, what all models show, and how sound that is."""
+        """Return what the final model and all models show, and tests of what that assumes."""
         inside, outside = self._observed()
         cosines, log_p = self._transcript.final()
         spent = _SPENT * (1 - self.confidence)
@@ -224,7 +225,7 @@ class OneShotCanaries(Auditor):
         return [*final, *every, *interfered(self._interference, self._context(_FINAL, None, sizes))]
 
     def state(self) -> dict[str, Any]:
-        """Return who has played, and what was seen unless it is in a file of the run's folder."""
+        """Return which canaries have played, and the changes unless a file of the run has them."""
         return {
             "played": self._played,
             "begun": self._begun,
@@ -233,14 +234,14 @@ class OneShotCanaries(Auditor):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self._played = np.array(state["played"])
         self._begun = state["begun"]
         self._transcript.restore(state["transcript"])
         self._interference = Interference(state["interference"])
 
     def close(self) -> None:
-        """Remove the changes of the model."""
+        """Delete the file with the changes of the model."""
         if self._dim:
             self._transcript.close()
 
@@ -255,7 +256,7 @@ class OneShotCanaries(Auditor):
         return np.flatnonzero(took_part), np.flatnonzero(~took_part)
 
     def _from_round(self, cosines: Scores, server_round: int) -> list[Finding]:
-        """Estimate from one round; where its cosines are not Gaussian, say so instead."""
+        """Return the estimate of one round, or a note that its cosines are not Gaussian."""
         context = self._context(_ROUND, server_round, {"included": len(cosines)})
         if not len(cosines):
             return [self._nobody(context)]
@@ -319,8 +320,8 @@ class OneShotCanaries(Auditor):
     def _proofs(
         self, scores: Scores, log_p: Scores, sees: Sees, bins: Histogram, spent: float = 0.0
     ) -> list[Finding]:
-        """Return the headline bound and those that need more, from all canaries by their coins."""
-        if not self._played.any():  # "at least 0" would sound as if somebody had looked
+        """Return the headline bound and the conditional ones, from all canaries by their coins."""
+        if not self._played.any():  # "at least 0" would sound as if the audit had searched
             return []
         is_in = np.zeros(len(scores), dtype=bool)
         is_in[: self._k] = self._included
@@ -342,7 +343,7 @@ class OneShotCanaries(Auditor):
         return [found(first, facts=facts, details=(bins,)), *others]
 
     def _world(self) -> tuple[str, ...]:
-        """Say what a canary stands for, and what one that is out leaves behind."""
+        """Return the assumptions about canaries: how they were drawn, and what seats send."""
         if self.include == "all":
             return (Assumption.ALL_CANARIES_PLAY,)
         if self.excluded == "zero":
@@ -373,7 +374,7 @@ class OneShotCanaries(Auditor):
         }
 
     def _nobody(self, context: dict[str, Any]) -> Finding:
-        """Say that no canary took part, and nothing about epsilon."""
+        """Return the finding that no canary took part; it claims nothing about epsilon."""
         none: dict[str, Any] = {"quantity": "canaries", "delta": None}
         return Finding(
             value=0.0,

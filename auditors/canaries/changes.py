@@ -1,4 +1,4 @@
-"""The changes of a model, one a round, in a file: memory does not grow with the rounds."""
+"""The changes of a model, one per round, in a file: memory does not grow with the rounds."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from leakmeter.auditors.canary import BLOCK
 Rows = NDArray[np.float32]
 
 _BYTES: Final = np.dtype(np.float32).itemsize
-_SAME: Final = 1e-9  # a length that differs by more is that of another change
+_SAME: Final = 1e-9  # a norm that differs by more belongs to another change
 _SHARE: Final = 0.9  # of the free disk that may be used: the project itself needs some
 
 
 class Changes:
     """Rows of `dim` numbers in single precision, appended once and read by blocks of columns.
 
-    A row is written part by part and counts once its length is noted. A part that fails leaves
-    nothing behind: the next row takes its place.
+    A row is written part by part and counts once its norm is noted. A row that fails leaves nothing
+    behind: the next row takes its place.
 
     Args:
         dim: Length of a row.
-        path: The file. None takes a temporary file without a name, which ends with this object.
+        path: The file. None takes an unnamed temporary file, deleted with this object.
     """
 
     def __init__(self, dim: int, path: Path | None) -> None:
@@ -65,7 +65,7 @@ class Changes:
         self._lengths.append(length)
 
     def blocks(self, columns: int) -> Iterator[Rows]:
-        """Yield all rows, as many columns at a time; a block is gone when the next one comes."""
+        """Yield all rows, some columns at a time; the next block overwrites the previous one."""
         if not self._lengths:
             return
         buffer = np.empty((len(self._lengths), min(columns, self._dim)), dtype=np.float32)
@@ -76,7 +76,7 @@ class Changes:
             yield block
 
     def state(self) -> dict[str, Any]:
-        """Return the lengths of the rows in a named file, and of a temporary one the rows."""
+        """Return the norms of the rows; for a temporary file, the rows themselves."""
         if self._path is not None:
             return {"lengths": self.lengths}
         rows = np.empty((len(self._lengths), self._dim), dtype=np.float32)
@@ -88,7 +88,7 @@ class Changes:
         """Continue with the rows of an interrupted run that are in the file; drop what follows.
 
         Raises:
-            DamagedError: The file has not got these rows.
+            DamagedError: The file does not contain these rows.
         """
         if len(lengths) == 0:
             return
@@ -105,7 +105,7 @@ class Changes:
         self.check([self._measured(row) for row in range(len(lengths))])
 
     def check(self, measured: Iterable[float]) -> None:
-        """Raise if rows in the file have other lengths than those that were written.
+        """Raise if a row in the file has another norm than the row that was written.
 
         Raises:
             DamagedError: One of them has.
@@ -118,7 +118,7 @@ class Changes:
                 )
 
     def close(self) -> None:
-        """Remove the file; rows are gone after that."""
+        """Delete the file and with it the rows."""
         if self._release is not None:
             self._release()
         self._file, self._lengths = None, []
@@ -129,7 +129,7 @@ class Changes:
         """Return the file; a new one at the first call, unless a run was resumed."""
         if self._file is not None:
             return self._file
-        # Unbuffered: with a buffer a full disk would show in a later call, or never.
+        # Unbuffered: with a buffer, a full disk would raise in a later call, or never.
         if self._path is not None:
             return self._held(self._path.open("w+b", buffering=0))
         return self._held(tempfile.TemporaryFile(buffering=0))
@@ -166,7 +166,7 @@ class Changes:
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
-        """Turn an error of the disk into what to do about it."""
+        """Turn an error of the disk into advice what to do."""
         try:
             yield
         except OSError as error:
@@ -203,7 +203,7 @@ def check_room(path: Path | None, needed: int) -> None:
             f"the changes of the model need a folder to be written to, got {folder}: "
             f"{error.strerror or error}"
         ) from error
-    # A tenth stays free, for a training that finds no room for its own files is harmed.
+    # A tenth stays free, so that the training has room for its own files.
     if needed > _SHARE * free:
         raise UnableError(
             f"the changes of the model need {needed:,} bytes in {folder}, which has {free:,} "

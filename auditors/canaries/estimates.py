@@ -1,7 +1,7 @@
-"""What the cosines of canaries suggest: Gaussian fits, their null bands, and checks of both.
+"""Estimates from the cosines of canaries: Gaussian fits, null bands, and checks of both.
 
 Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation
-for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Numbers without a confidence.
+for Federated Learning, arXiv:2302.03098, Algorithms 1-3. These numbers have no confidence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Std = Literal["known", "fitted"]
 _log = logging.getLogger("flwr")
 
 LEAST_FITTED: Final = 30  # canaries behind a fitted std; with fewer ε̂ is far too large
-_MUCH = 0.01  # interference that is worth a warning
+_MUCH = 0.01  # interference above this is worth a warning
 _LEAST_TESTED = 8  # samples behind a test for normality
 _REJECTED = 1e-3  # a p-value below which samples are not Gaussian
 # Facts of a bound that is above an estimate, by what the estimate assumes.
@@ -70,6 +70,7 @@ def histogram(inside: Scores, outside: Scores, dim: int, pool: Scores | None = N
         dim: Length of the vectors.
         pool: Draws from the null, where it is not the normal distribution.
     """
+    # At least from -3 to 3, so that the null is visible even if all cosines are far away.
     scaled = [np.sqrt(dim) * inside, np.sqrt(dim) * outside]
     both = np.concatenate(scaled)
     edges = np.linspace(min(both.min(), -3.0), max(both.max(), 3.0), 31)
@@ -87,12 +88,13 @@ def histogram(inside: Scores, outside: Scores, dim: int, pool: Scores | None = N
 
 
 class Interference:
-    """How much all else in the noised means stands in a canary's way, as a share of the noise.
+    """How much other updates in the noised means hide a canary, as a share of the noise.
 
     Cosines shrink to 1/√(σ² + k/d + ‖X‖²/d), in units of the clip norm, with k canaries and X the
-    sum of the honest updates: (k + ‖X‖²)/(d·σ²) is the length of the noised mean beyond its noise.
-    The noise's own length makes it unsure by √(2/d). Honest updates agree from round to round and
-    noise does not, so that the share grows in the sum of all rounds.
+    sum of the honest updates: (k + ‖X‖²)/(d·σ²) is the squared norm of the noised mean beyond its
+    noise, relative to the noise. The norm of the noise itself is random, which gives the share a
+    standard deviation of √(2/d). Honest updates are correlated between rounds and noise is not, so
+    the share grows in the sum of all rounds.
     """
 
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
@@ -102,12 +104,12 @@ class Interference:
         self._total: Vector = np.array(state["total"], dtype=np.float64)
 
     def state(self) -> dict[str, Any]:
-        """Return what a new one must be given to go on."""
-        total = self._total.copy()  # which goes on growing
+        """Return the state for a resume."""
+        total = self._total.copy()  # a copy, because later rounds add to it
         return {"rounds": list(self.rounds), "variance": self._variance, "total": total}
 
     def add(self, noised: Vector, std: float) -> None:
-        """Take up the noised mean of a round and the noise per coordinate on it."""
+        """Add the noised mean of a round, with the noise per coordinate on it."""
         self.rounds.append(_beyond(noised, std**2))
         if self._total.size == 0:
             self._total = np.zeros(noised.size)
@@ -124,11 +126,12 @@ class Interference:
 
 
 def _beyond(vector: Vector, variance: float) -> float:
+    """Return ‖vector‖² / (d·variance) - 1, at least 0: the expected ratio of pure noise is 1."""
     return max(float(vector @ vector) / (vector.size * variance) - 1, 0.0)
 
 
 def normality(context: Mapping[str, Any], *groups: Scores) -> Finding | None:
-    """Return whether the scores look Gaussian; of several groups, the one that does so least.
+    """Return whether the scores look Gaussian; of several groups, the least Gaussian one.
 
     Args:
         context: Fields that all findings share.
@@ -157,8 +160,8 @@ def normality(context: Mapping[str, Any], *groups: Scores) -> Finding | None:
 def without_refuted(found: Sequence[Finding]) -> list[Finding]:
     """Return findings on one attacker without the estimates that a lower bound refutes.
 
-    A bound that exceeds an estimate names its value as a fact: the mean of the cosines, which an
-    estimate uses, says little where a few canaries are seen clearly and most are not.
+    A bound that exceeds an estimate names its value as a fact. The estimate uses the mean of the
+    cosines, which says little where a few canaries are seen clearly and most are not.
     """
     bounds = [f for f in found if f.kind == "lower_bound"]
     estimates = [f for f in found if f.kind == "estimate"]
@@ -173,7 +176,7 @@ def without_refuted(found: Sequence[Finding]) -> list[Finding]:
 
 
 def interfered(interference: Interference, context: Mapping[str, Any]) -> list[Finding]:
-    """Say how much all else hides canaries, where the noise of a round is known."""
+    """Return how much other updates hide canaries, where the noise of a round is known."""
     if not interference.rounds:
         return []
     share, unsure = interference.of_the_run(), interference.unsure()

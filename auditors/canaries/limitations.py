@@ -1,4 +1,4 @@
-"""What canaries cannot show in a given project."""
+"""Says in words what canaries cannot show in a given project."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leakmeter.auditors.canaries.estimates import LEAST_FITTED
 _VISIBLE: Final = 3.0  # standard deviations
 _LARGE: Final = 1e9  # bytes of a working file that are worth a line
 _LONG: Final = 60.0  # seconds
-# Seconds of one core for a number of a canary, and for an addition in a matrix product, as
+# Seconds of one core per coordinate of a canary, and per multiply-add of a matrix product, as
 # benchmarks/transcript_report.py measured them on one kind of machine.
 _DRAW: Final = 15e-9
 _ADD: Final = 0.055e-9
@@ -27,8 +27,8 @@ def canary_limitations(
         project: The run.
         canaries: Canaries of the whole run.
         included: How many of them are expected to take part.
-        seats: Clients a round that are to play one.
-        watched: Canaries that are looked for at the end, with those that nobody plays.
+        seats: Clients per round that play one.
+        watched: Canaries that are searched for at the end, including those that nobody plays.
     """
     return [
         *_large_file(project),
@@ -57,15 +57,15 @@ def _long_products(project: Project, watched: int) -> list[str]:
         return []
     return [
         f"the products of {watched:,} canaries with the changes of {project.num_rounds:,} rounds "
-        f"take about {_rounded(seconds / 60)} minutes of one core after the last round; fewer "
-        "canaries take less"
+        f"take about {_rounded(seconds / 60)} minutes of one core after the last round; use fewer "
+        "canaries to save time"
     ]
 
 
 def product_seconds(canaries: int, rounds: int, dim: int) -> float:
-    """Return about how long the products of canaries and changes take one core.
+    """Return about how many seconds of one core the products of canaries and changes take.
 
-    Every canary is drawn once. Additions are k·T·d for the products and T²·d/2 for the Gram matrix.
+    Every canary is drawn once. The products take k·T·d multiply-adds, the Gram matrix T²·d/2.
     """
     return dim * (canaries * _DRAW + (canaries * rounds + rounds**2 / 2) * _ADD)
 
@@ -92,15 +92,15 @@ def _few_clients(project: Project, seats: int) -> list[str]:
     honest = max(project.clients - seats, 0)
     return [
         f"{min(seats, project.clients)} of the {project.clients} clients of round 1 play canaries: "
-        f"the model learns from {honest}; take fewer seats or more clients a round"
+        f"the model learns only from {honest}; use fewer seats or more clients per round"
     ]
 
 
 def _few_parameters(project: Project) -> list[str]:
-    """Compare a canary's cosine with its spread if nothing leaks.
+    """Compare a canary's cosine with its standard deviation if nothing leaks.
 
-    Among n updates of equal length and no common direction a canary has the cosine 1/√n with their
-    sum, and one that is out has a cosine of mean 0 and standard deviation 1/√d.
+    Among n updates of equal norm without a common direction, a canary has the cosine 1/√n with
+    their sum. The cosine of a canary that is out has mean 0 and standard deviation 1/√d.
     """
     if not project.clients:
         return []
@@ -108,16 +108,16 @@ def _few_parameters(project: Project) -> list[str]:
     if seen >= _VISIBLE:
         return []
     return [
-        f"{project.dim} parameters for {project.clients} clients a round: a canary stands out by "
-        f"about {seen:.1f} standard deviations only, so little may be found although much leaks; "
-        "fewer clients a round or a larger model show more"
+        f"{project.dim} parameters for {project.clients} clients per round: a canary stands out by "
+        f"only about {seen:.1f} standard deviations, so the audit may find little even if much "
+        "leaks; fewer clients per round or a larger model show more"
     ]
 
 
 def _bent(project: Project) -> list[str]:
     return [
-        f"{name} scales every coordinate of the mean by itself: the released models show canaries "
-        "less clearly than an outsider sees them who undoes that"
+        f"{name} scales every coordinate of the mean separately: an outsider who undoes that sees "
+        "canaries more clearly than this audit does"
         for name in project.bent_by
     ]
 
@@ -125,7 +125,7 @@ def _bent(project: Project) -> list[str]:
 def _selected(project: Project) -> list[str]:
     return [
         f"{name} drops or trims updates that differ from the rest. A canary is a random vector, so "
-        "it may be dropped where a client's own update is not: little found here says little about "
+        "it may be dropped where a client's own update is not: a low result says little about "
         "clients"
         for name in project.selected_by
     ]

@@ -1,4 +1,4 @@
-"""How many canaries play, and which in which round."""
+"""Plans how many canaries play, and which one in which round."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from leakmeter.auditors.rng import stream
 def affordable(
     canaries: int | None, repetitions: int, seats: int, rounds: int, *, is_late: bool
 ) -> int:
-    """Return how many canaries play in so many rounds.
+    """Return how many canaries play in the given rounds.
 
     Args:
-        canaries: As the user has set it; None for as many as there are seats.
+        canaries: The user's setting; None for as many as there are seats.
         repetitions: In how many rounds each plays.
-        seats: Per round.
-        rounds: That may have canaries.
-        is_late: Whether round 1 may not.
+        seats: Seats per round.
+        rounds: Number of rounds that may have canaries.
+        is_late: Whether round 1 may have none.
 
     Raises:
         UnableError: The project has too few rounds.
@@ -27,7 +27,7 @@ def affordable(
     slots = seats * rounds
     spent = ", after round 1, which shows what clients send (sends='models' saves it)"
     spent = spent if is_late else ""
-    # Fewer than two in all the seats of a project is nothing that the user has typed.
+    # Fewer than two seats in all come from the project, not from what the user typed.
     least = 2 if canaries is not None else 2 * repetitions
     if slots < least or repetitions > rounds:
         raise UnableError(
@@ -44,9 +44,10 @@ def affordable(
 
 
 def schedule(k: int, repetitions: int, num_rounds: int, seed: int) -> dict[int, list[int]]:
-    """Return round to canaries: each plays `repetitions` times, never twice in a round.
+    """Return the canaries of each round: each plays `repetitions` times, at most once a round.
 
-    Always taking those with most repetitions left keeps the rest playable; ties are drawn.
+    A round takes those with most repetitions left, so that the rest stays playable; ties are
+    broken at random.
     """
     left = np.full(k, repetitions)
     total = k * repetitions

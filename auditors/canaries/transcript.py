@@ -1,4 +1,4 @@
-"""What the models of a run showed of each canary: its cosine with every change, and their nulls."""
+"""The cosines of each canary with every change of the model, and their null distributions."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from leakmeter.auditors.canary import BLOCK, CanaryBlocks
 
 Scores = NDArray[np.float64]
 
-_GONE = 1e-9  # a change this short against the way there is rounding
+_GONE = 1e-9  # a total change this small, relative to the sum of all changes, is rounding
 
 # Numbers in memory at a time, whatever the size of the run: 64 MB of changes in double precision
-# and 32 MB as they are read, 32 MB of canaries and 64 MB of products. Beside them is the Gram
-# matrix, of 8 MB for 1,000 rounds.
+# and 32 MB as they are read, 32 MB of canaries and 64 MB of products. The Gram matrix takes 8 MB
+# more for 1,000 rounds.
 _CHANGES: Final = 2**23
 _CANARIES: Final = 2**22
 _PRODUCTS: Final = 2**23
-_COLUMNS: Final = 2**16  # of a block at most: more rows at a time suit a matrix product better
+_COLUMNS: Final = 2**16  # most columns of a block: a matrix product prefers more rows
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What the changes of a run say about canaries, once they are all there.
+    """What all changes of a run show about canaries.
 
     Attributes:
-        gram: Inner products of the changes (rounds, rounds).
-        length: Of the change since the start.
-        final: Products of unit canaries with that change (canaries).
-        largest: Largest cosines over the rounds in which the model changed (canaries).
+        gram: Inner products of the changes, (rounds, rounds).
+        length: Norm of the change since the start.
+        final: Products of unit canaries with that change, (canaries,).
+        largest: Largest cosines over the rounds in which the model changed, (canaries,).
     """
 
     gram: NDArray[np.float64]
@@ -51,14 +51,14 @@ class Transcript:
     """The changes of a model, round by round, and the products of canaries with them.
 
     Each round is appended to a file. Products with all canaries are computed at the end, by blocks
-    of coordinates, so that memory is the same for every size of model and number of rounds.
+    of coordinates, so that memory does not depend on the model size or the number of rounds.
 
     Args:
         seed: The seed that all canaries share.
         canaries: Their numbers.
         dim: Length of the model.
         path: File of the changes; None takes a temporary one.
-        watch: Told how far the products are.
+        watch: Called with the progress of the products.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Transcript:
         self._seen: Seen | None = None
 
     def add(self, before: Vector, after: Vector, canaries: Sequence[int] = ()) -> Scores:
-        """Take up a round and return the cosines of some canaries with it, 0 if nothing changed.
+        """Add a round and return the cosines of some canaries with it, 0 if nothing changed.
 
         Args:
             before: The model that the round began with.
             after: The model that it released.
-            canaries: Those whose cosines are wanted now.
+            canaries: Canaries whose cosines are returned.
         """
         self._seen = None
         drawn = CanaryBlocks(self._seed, canaries)
@@ -89,9 +89,11 @@ class Transcript:
             part = slice(start, start + BLOCK)
             with np.errstate(over="ignore", invalid="ignore"):
                 kept = (after[part] - before[part]).astype(np.float32)
-            if not np.isfinite(kept).all():  # else a diverged model would seem to hide everyone
+            if not np.isfinite(
+                kept
+            ).all():  # otherwise a diverged model would seem to hide everyone
                 raise DivergedError
-            # Products are those of what is kept, so that their null is exact to the last digit.
+            # Use the rounded change that is stored: the null is then exact to the last digit.
             exact = kept.astype(np.float64)
             square += float(exact @ exact)
             drawn.add_products(exact[None], products)
@@ -103,7 +105,7 @@ class Transcript:
         """Return the cosines with the change since the start, and ln of their p-values."""
         seen = self._look()
         if seen.length <= _GONE * np.sqrt(np.diag(seen.gram)).sum():
-            # Nothing to compare with: all canaries look alike, which is no evidence of any.
+            # Without a change there is no direction: ln p = 0 is no evidence for any canary.
             return np.zeros(len(self._canaries)), np.zeros(len(self._canaries))
         cosines = seen.final / seen.length
         return cosines, cosine_logsf(cosines, self._dim)
@@ -114,8 +116,8 @@ class Transcript:
         """Return the largest cosines over rounds, upper limits on ln p, and draws of their null.
 
         Args:
-            draws: How many to draw.
-            level: Chance that any of the limits fails.
+            draws: Number of draws of the null.
+            level: Probability that any of the limits fails.
             rng: Source of the draws.
         """
         seen = self._look()
@@ -127,11 +129,11 @@ class Transcript:
         return seen.largest, log_p, pool
 
     def state(self) -> dict[str, Any]:
-        """Return what a new transcript must be given to go on; changes in a file stay there."""
+        """Return the state for a resume; changes in a named file stay there."""
         return self._changes.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned.
+        """Restore a state that `state` returned.
 
         Raises:
             DamagedError: The file of the changes is missing or damaged.
@@ -143,25 +145,25 @@ class Transcript:
             self._changes.resume(state["lengths"])
 
     def close(self) -> None:
-        """Remove the file of the changes; what was seen in them stays."""
+        """Delete the file of the changes; results that were computed from it stay."""
         self._changes.close()
 
     def _look(self) -> Seen:
-        """Return what all changes say, computed once."""
+        """Return the products of all changes, computed once."""
         if self._seen is None:
             self._seen = self._computed()
         return self._seen
 
     def _computed(self) -> Seen:
-        """Return the products of canaries and changes, from one pass over each group of canaries.
+        """Return the products of canaries and changes, in one pass per group of canaries.
 
-        A block of changes has their sum as one more row: its products are as precise as the others
-        even where the changes cancel.
+        Each block has the sum of the changes as one more row. Adding up the products of single
+        rounds instead would lose digits where the changes cancel.
         """
         rows = len(self._changes.lengths) + 1
         size = max(_PRODUCTS // rows, 1)
         groups = [self._canaries[i : i + size] for i in range(0, len(self._canaries), size)]
-        gram = np.zeros((rows, rows))
+        gram = np.zeros((rows, rows))  # the last row and column belong to the sum of all changes
         final, largest = [], []
         for i, group in enumerate(groups):
             drawn, products = CanaryBlocks(self._seed, group), np.zeros((rows, len(group)))
@@ -176,13 +178,13 @@ class Transcript:
             moved = lengths > 0
             norms = drawn.norms() if moved.any() else np.ones(len(group))
             final.append(products[-1] / norms)
-            cosines = products[:-1][moved] / lengths[moved, None] / norms
+            cosines = products[:-1][moved] / lengths[moved, None] / norms  # (moved rounds, group)
             largest.append(cosines.max(axis=0, initial=-1.0))
         length = math.sqrt(gram[-1, -1])
         return Seen(gram[:-1, :-1], length, np.concatenate(final), np.concatenate(largest))
 
     def _blocks(self) -> Iterator[tuple[Scores, float]]:
-        """Yield columns of all changes and of their sum, and what share of them is done then."""
+        """Yield blocks of all changes and their sum, (rounds + 1, columns), and the progress."""
         rows = len(self._changes.lengths) + 1
         columns = max(min(_CHANGES // rows, _COLUMNS, self._dim), 1)
         exact = np.empty((rows, columns))
@@ -205,16 +207,16 @@ def null_maxima(
     """Return largest cosines over rounds of canaries that never took part, drawn exactly.
 
     Given the transcript, the cosines of a fresh canary with all T round deltas are
-    R g / √(‖g‖² + χ²), where R factors the Gram matrix of the *normalised* deltas (rank r),
-    g ~ N(0, I_r), and χ² has dim − r degrees of freedom: the rest of the canary, which no delta
-    sees. Costs O(draws·T·r), not O(draws·T·dim).
+    R g / √(‖g‖² + χ²), where R is a factor of the Gram matrix of the *normalised* deltas (rank r),
+    g ~ N(0, I_r) is the canary within their span, and χ², with dim − r degrees of freedom, is the
+    squared norm of the rest. This costs O(draws·T·r), not O(draws·T·dim).
 
     Args:
         gram: Inner products of the round deltas (T, T).
         dim: Length of the deltas.
         draws: Number of fresh canaries.
         rng: Source of randomness.
-        block: Numbers to hold at a time.
+        block: Numbers in memory at a time.
     """
     lengths = np.sqrt(np.diag(gram))
     moved = lengths > 0
@@ -223,6 +225,7 @@ def null_maxima(
     values, vectors = np.linalg.eigh(
         gram[np.ix_(moved, moved)] / np.outer(lengths, lengths)[np.ix_(moved, moved)]
     )
+    # Eigenvalues at rounding level would add directions that no delta has.
     kept = values > values[-1] * values.size * np.finfo(np.float64).eps
     factor = vectors[:, kept] * np.sqrt(values[kept])  # (T, r)
     rank = factor.shape[1]
@@ -230,8 +233,8 @@ def null_maxima(
     step = max(block // len(gram), 1)
     for start in range(0, draws, step):
         part = maxima[start : start + step]
-        normal = rng.standard_normal((part.size, rank))
+        normal = rng.standard_normal((part.size, rank))  # g, one row per draw
         rest = rng.chisquare(dim - rank, part.size) if dim > rank else 0.0
         part[:] = (normal @ factor.T).max(axis=1) / np.sqrt((normal**2).sum(axis=1) + rest)
-    # A round that changed nothing shows a cosine of zero.
+    # A round that changed nothing has a cosine of zero.
     return maxima if moved.all() else np.maximum(maxima, 0.0)

@@ -32,8 +32,8 @@ def epsilon_both_ways(shift: Floats, std_0: Floats, std_1: Floats, delta: Floats
     wide, narrow = np.maximum(std_0, std_1), np.minimum(std_0, std_1)
     log_delta = np.log(delta)
     epsilon = _epsilon_one_way(shift, wide, narrow, log_delta)
-    # The wider law first was the worse way in each of 8 million random cases. That is no proof:
-    # the other way is checked, and solved where it fails.
+    # The wider Gaussian as P was the worse direction in all of 8 million random cases. That is no
+    # proof, so the other direction is checked, and solved where it is worse.
     with np.errstate(all="ignore"):
         log_h, _ = log_hockey_stick(epsilon, *_normalised(shift, narrow, wide))
     worse = log_h > log_delta + _noise(log_delta)
@@ -44,12 +44,13 @@ def epsilon_both_ways(shift: Floats, std_0: Floats, std_1: Floats, delta: Floats
 
 
 def _normalised(shift: Floats, first: Floats, second: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return shift m, ratio s and s - 1 in units of the first law's standard deviation."""
+    """Return shift m, ratio s and s - 1 in units of the first standard deviation."""
+    # s - 1 is computed from the difference: subtracting 1 from a ratio near 1 loses its digits.
     return shift / first, second / first, (second - first) / first
 
 
 def _noise(log_delta: Floats) -> Floats:
-    """Return the rounding error of ln delta that is not worth another step."""
+    """Return the rounding error of ln delta; a smaller gap needs no further step."""
     return ULP * (0.5 - log_delta)
 
 
@@ -73,8 +74,8 @@ def _epsilon_one_way(shift: Floats, first: Floats, second: Floats, log_delta: Fl
 
 
 def _highest_loss(m: Floats, s: Floats, u: Floats, log_delta: Floats) -> Floats:
-    """Return an epsilon that is certainly enough: the largest loss where mass 1 - delta lies."""
-    a = -u * (1 + s)
+    """Return an epsilon that is certainly enough: the largest loss within mass 1 - delta."""
+    a = -u * (1 + s)  # 1 - s², as a product: without cancellation near s = 1
     far = ndtri_exp(log_delta - math.log(2))  # P(|x| > -far) = delta, and H_eps <= P(loss > eps)
     x = np.where(a < 0, np.fmax(far, m / a), far)  # the loss is concave for a < 0
     top = _log_ratio(s, u) + ((a * x - 2 * m) * x + m * m) / (2 * s * s)
@@ -82,7 +83,7 @@ def _highest_loss(m: Floats, s: Floats, u: Floats, log_delta: Floats) -> Floats:
 
 
 def _log_ratio(s: Floats, u: Floats) -> Floats:
-    """Return ln s for s = 1 + u, where u is the more precise near 1 and s elsewhere."""
+    """Return ln s for s = 1 + u: from u near 1, where u is more precise, and from s elsewhere."""
     near = np.abs(u) < 0.5
     return np.asarray(np.where(near, np.log1p(np.where(near, u, 0.0)), np.log(s)))
 
@@ -97,21 +98,23 @@ def log_hockey_stick(epsilon: Floats, m: Floats, s: Floats, u: Floats) -> tuple[
     with np.errstate(all="ignore"):
         e = epsilon - _log_ratio(s, u)
         a = -u * (1 + s)
-        # The event of Appendix A, loss > eps, is a·x² - 2mx + m² - 2s²e > 0. Roots x1, x2 under
-        # the first law and z = (x - m)/s under the second, each without cancellation.
+        # The event of Appendix A, loss > eps, is a·x² - 2mx + m² - 2s²e > 0. Its roots are x1, x2
+        # in units of the first Gaussian and z = (x - m)/s in units of the second. The textbook
+        # formula subtracts nearly equal numbers for one root, so it comes from the product of both.
         r2 = m * m + 2 * a * e
         r = np.sqrt(np.maximum(r2, 0.0))
         q, p = m + s * r, s * m + r
         x1, x2 = (m * m - 2 * s * s * e) / q, np.abs(q / a)
         z1, z2 = -(m * m + 2 * e) / p, np.abs(p / a)
-        # First law minus e^eps second law beyond a root = density(x) · (Mills(x) - s·Mills(z)).
+        # At a root both densities agree up to e^eps. So the mass of the first Gaussian beyond it,
+        # minus e^eps times that of the second, is density(x) · (Mills(x) - s·Mills(z)).
         inner = x1 < 0
         log_scale = np.where(inner, -0.5 * x1 * x1 - LOG_SQRT_2PI, 0.0)
         density_1 = np.where(inner, 1.0, np.exp(-0.5 * x1 * x1 - LOG_SQRT_2PI))
         one_1 = np.where(inner, _mills(-x1), ndtr(x1))
         two_1 = np.where(z1 < 0, density_1 * s * _mills(-z1), np.exp(epsilon) * ndtr(z1))
         density_2 = np.exp(-0.5 * x2 * x2 - LOG_SQRT_2PI - log_scale)
-        side = np.sign(a)  # two tails if the second law is the narrower, an interval if wider
+        side = np.sign(a)  # the event is two tails if the second is narrower, else an interval
         one_2 = np.where(density_2 > 0, side * density_2 * _mills(x2), 0.0)
         two_2 = np.where(density_2 > 0, side * density_2 * s * _mills(z2), 0.0)
         h = (one_1 - two_1) + (one_2 - two_2)
@@ -141,7 +144,7 @@ def bracketed_root(
         high[rows] = np.where(value > 0, high[rows], at)
         with np.errstate(all="ignore"):
             newton = at - value / slope
-        # A converged step may leave the bracket by a rounding error: ask before looking there.
+        # A converged step may leave the bracket by a rounding error, so test for convergence first.
         move = np.minimum(np.abs(newton - at), high[rows] - low[rows])
         done = (np.abs(value) <= noise[rows]) | (move <= 2 * ULP * at)
         inside = (newton > low[rows]) & (newton < high[rows])

@@ -1,4 +1,4 @@
-"""Whether samples look Gaussian."""
+"""Tests whether samples look Gaussian."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def anderson_darling(values: ArrayLike) -> tuple[float, float]:
     weights = 2 * np.arange(1, n + 1) - 1
     raw = -n - float(weights @ (log_ndtr(z) + log_ndtr(-z[::-1]))) / n
     a = raw * (1 + 0.75 / n + 2.25 / n**2)
-    if a >= 0.6:  # the parabola turns at 153, long after p has vanished
+    if a >= 0.6:  # the fitted parabola turns at 153, where p has long vanished: cap its argument
         p = math.exp(1.2937 - 5.709 * a + 0.0186 * min(a, 150.0) ** 2)
     elif a > 0.34:
         p = math.exp(0.9177 - 4.279 * a - 1.38 * a**2)

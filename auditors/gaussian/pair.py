@@ -105,7 +105,7 @@ def epsilon_gaussian(delta: float, separation: float) -> float: ...
 @overload
 def epsilon_gaussian(delta: ArrayLike, separation: ArrayLike) -> float | Floats: ...
 def epsilon_gaussian(delta: ArrayLike, separation: ArrayLike) -> float | Floats:
-    """Return the inverse of `delta_gaussian` in epsilon, 0 where delta covers the whole distance.
+    """Return the inverse of `delta_gaussian` in epsilon; 0 if delta covers the whole distance.
 
     >>> round(epsilon_gaussian(1e-6, 2.0), 12)
     10.997151214221
@@ -138,7 +138,9 @@ def gaussian_sigma(
 def gaussian_sigma(
     epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0
 ) -> float | Floats:
-    """Return the least noise for (epsilon, delta), the analytic calibration (Balle and Wang 2018).
+    """Return the least noise for (epsilon, delta), the analytic calibration.
+
+    Source: Balle and Wang 2018.
 
     Args:
         epsilon: At least 0.
@@ -187,10 +189,10 @@ def _separation_of_tail(epsilon: Floats, tail: Floats) -> Floats:
 def classical_sigma_unsafe_above_epsilon_1(
     epsilon: float, delta: float, sensitivity: float = 1.0
 ) -> float:
-    """Return the textbook noise, sensitivity · sqrt(2 ln(1.25/delta)) / epsilon, for comparison.
+    """Return the textbook noise, sensitivity · sqrt(2 ln(1.25/delta)) / epsilon.
 
-    Proven only for epsilon <= 1 (Dwork and Roth 2014, Theorem A.1). It is wasteful there and
-    breaks its promise for large epsilon; use `gaussian_sigma`.
+    For comparison only. It is proven for epsilon <= 1 (Dwork and Roth 2014, Theorem A.1). It is
+    wasteful there and breaks its promise for large epsilon; use `gaussian_sigma`.
 
     >>> round(classical_sigma_unsafe_above_epsilon_1(0.02, 1e-7, 1.5), 9)
     428.764435355

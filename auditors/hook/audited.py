@@ -54,15 +54,15 @@ class Audited(Wrapper):
 
     Args:
         strategy: Any Flower strategy, also one that wraps others. `Audited` must be outermost.
-        auditors: What looks on. Their names must differ.
+        auditors: The auditors to run. Their names must differ.
         out: Folder for `rounds.jsonl` and `report.json`, `~` is your home; nothing is written
-            without it. If it holds a run already, the next free name is taken.
+            without it. If it already contains a run, the next free name is taken.
         name: What the report calls the run; None takes the folder's name.
         metrics: Whether findings also go into Flower's train metrics, as `auditor.quantity`.
         sends: What clients reply with: "models", or "differences" such as gradients. "auto" decides
             it from the replies of round 1, in which no canary plays.
         config: What to note in the report about how the run was made.
-        rounds_done: Rounds of an interrupted run that are already there; counted on from.
+        rounds_done: Rounds of an interrupted run that are done; numbering continues after them.
         on_round: Called with the line of each finished round and the model after it.
 
     Attributes:
@@ -111,7 +111,7 @@ class Audited(Wrapper):
 
     @property
     def auditors(self) -> Sequence[Auditor]:
-        """Those that still look on."""
+        """The auditors that are still active."""
         return self._panel.auditors
 
     @property
@@ -121,7 +121,7 @@ class Audited(Wrapper):
 
     @property
     def limitations(self) -> Sequence[Limitation]:
-        """What auditors cannot see or show in this project."""
+        """What auditors cannot measure in this project."""
         return (*self._known, *self._panel.limitations)
 
     @property
@@ -191,7 +191,7 @@ class Audited(Wrapper):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned; it reaches the auditors before their round."""
+        """Restore a state that `state` returned; it reaches the auditors before their round."""
         # The first record's layout: FedAvg has turned integer arrays into floats since.
         if state["layout"] is not None:
             self._layout = Layout.from_json(state["layout"])

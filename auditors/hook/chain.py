@@ -1,4 +1,4 @@
-"""Strategies that hold strategies: walk the chain and ask it what its wrappers know.
+"""Walks a chain of nested strategies and asks what its wrappers know.
 
 A `Wrapper` has declared members. Any other strategy is asked through `Foreign`, the only place
 that reads a foreign strategy's attributes by name.
@@ -70,13 +70,13 @@ class Foreign:
         return {name: getattr(self.strategy, name) for name in names}
 
     def set_attributes(self, values: Mapping[str, Any]) -> None:
-        """Give it back what `attributes` returned."""
+        """Restore what `attributes` returned."""
         for name, value in values.items():
             setattr(self.strategy, name, value)
 
 
 def chain(strategy: Strategy) -> Iterator[Strategy]:
-    """Yield the strategy, the one it holds, and so on inwards."""
+    """Yield the strategy, the one inside it, and so on inwards."""
     current: Strategy | None = strategy
     while current is not None:
         yield current
@@ -128,10 +128,10 @@ def known_facts(strategy: Strategy) -> RoundFacts:
 
 
 def understood(strategy: Strategy, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a `start` without usual ones that nobody has asked for.
+    """Return the arguments of a `start` without default ones that nobody has set.
 
-    A strategy with a loop of its own may have left out what it does not use. A wrapper whose
-    `start` takes anything hands it on to the strategy that it holds.
+    A strategy with its own loop may not accept those that it does not use. A wrapper whose `start`
+    accepts anything passes it on to the strategy inside.
     """
     usual = inspect.signature(Strategy.start).parameters
     for held in chain(strategy):

@@ -12,8 +12,8 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.finding import RunWarning, WarningKind
 
-# Least share that is worth a warning; 0 for any at all. Under differential privacy most updates
-# may well be clipped, and a few dropouts are usual.
+# Least share that causes a warning; 0 for any. Under differential privacy most updates may be
+# clipped, and a few dropouts are usual.
 _LEAST: Final[Mapping[WarningKind, float]] = {
     "non-finite-updates": 0.0,
     "clipped-coordinates": 0.0,
@@ -48,7 +48,7 @@ class Health:
         Args:
             view: What the round showed.
             asked: Clients that got a train message.
-            refused: Clients that would not send an update because it was not finite.
+            refused: Clients that withheld an update because it was not finite.
             diverged: Replies with a value that is not finite.
             plain: Updates that neither masks nor noise hide; empty where there are none.
         """
@@ -72,7 +72,7 @@ class Health:
         self._counts["ended-early"] = (planned - played, planned)
 
     def warnings(self, canaries: Collection[tuple[int, int]]) -> tuple[RunWarning, ...]:
-        """Return what is worth a warning, the worst first.
+        """Return the warnings, the worst first.
 
         Args:
             canaries: Of each auditor that plays canaries: those that took part, those planned.
@@ -86,7 +86,7 @@ class Health:
         kinds = {one.kind for one in found}
         if "non-finite-updates" in kinds:  # more canaries would not help
             return tuple(found)
-        # Where rounds were lost, a plan of enough canaries needs no more of them.
+        # If rounds were lost, a plan with enough canaries does not need more of them.
         most = _ENOUGH_CANARIES if "abandoned-rounds" in kinds else math.inf
         found += [
             RunWarning.of("few-canaries", min(played, planned), planned)

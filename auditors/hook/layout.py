@@ -25,7 +25,7 @@ class LayoutError(ValueError):
 
 
 class NoFloatsError(ValueError):
-    """A record has no float array, so there is no update to look at."""
+    """A record has no float array, so there is no update to audit."""
 
     def __init__(self, record: Mapping[str, Array]) -> None:
         kinds = sorted({array.dtype for array in record.values()})
@@ -39,11 +39,11 @@ class NoFloatsError(ValueError):
 class Layout:
     """Names, shapes and types of the float arrays of the first record that was sent.
 
-    All other arrays (BatchNorm's counters, bytes of trees, bfloat16) are outside: nobody clips,
-    noises or audits them. FedAvg turns integers into floats after the first round, so the layout
-    must come from the first record and no later one.
+    All other arrays (BatchNorm's counters, bytes of trees, bfloat16) are excluded: they are neither
+    clipped nor noised nor audited. FedAvg turns integers into floats after the first round, so the
+    layout must come from the first record.
 
-    Flower's strategies take any names in a reply. Where a record has other names, the arrays
+    Flower's strategies accept any names in a reply. If a record has other names, the arrays
     correspond by their order.
 
     Attributes:
@@ -66,7 +66,7 @@ class Layout:
 
         Args:
             record: The first that was sent, or a later one.
-            left_out: For a later one: the arrays that were no floats in the first.
+            left_out: For a later one: the arrays that were not floats in the first.
 
         Raises:
             NoFloatsError: There is nothing to make a vector of.

@@ -1,7 +1,7 @@
-"""Client mods that serve an audit: play a canary, or keep a copy of the plain update.
+"""Client mods for an audit: play a canary, or keep a copy of the plain update.
 
-Both are instruments. A client obeys only because its owner has listed them, and a client that
-plays a canary is one honest contributor fewer for everybody else in a secure sum.
+Both are instruments. A client obeys only because its owner has listed them. A client that plays a
+canary is one honest contributor fewer for everybody else in a secure sum.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from leakmeter.auditors.hook.surroundings import mods_around
 # What a mod calls to reach the next mod, and at last the app.
 Call = Callable[[Message, Context], Message]
 
-# Flower's programs for deployed clients are made of this, and its simulations never load it.
+# Flower's programs for deployed clients load this module; its simulations never do.
 _SUPERNODE: Final = "flwr.supernode.cli"
 _DP_SGD: Final = "opacus"
 
@@ -38,12 +38,12 @@ def is_supernode() -> bool:
 def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
     """Train, then replace the update by the canary that the message orders, if it orders one.
 
-    The seat trains like anyone, so its metrics, its weight and its timing stay honest; only the
-    float arrays change. The length is the order's, else the clip norm of the round, else the
-    length of the update just trained. The client app does not see the order. In the reply the mod
-    says that it is there, and between which others; the hook removes that.
+    The seat trains as usual, so its metrics, its weight and its timing stay honest; only the float
+    arrays change. The canary's norm is that of the order, otherwise the clip norm of the round,
+    otherwise the norm of the update just trained. The client app does not see the order. In the
+    reply the mod says that it is present, and between which other mods; the hook removes that.
 
-    After a replay, the state in `context` is what it was before.
+    After a replay, the state in `context` is restored.
     """
     order = Order.of(message.content)
     is_replay = wire.replay_number(message.content) is not None
@@ -65,7 +65,7 @@ def canary_mod(message: Message, context: Context, call_next: Call) -> Message:
 
 
 def _without_order(message: Message) -> Message:
-    """Return the message as the app would have got it; the one at hand may be sent again."""
+    """Return the message as the app would have got it; the original may be sent again."""
     inside = copy.copy(message)
     kept = {key: record for key, record in message.content.items() if key != wire.CANARY}
     inside.content = RecordDict(kept)
@@ -101,7 +101,7 @@ def _play(order: Order, message: Message, reply: Message) -> Outcome:
 
 
 def _nudge(vector: Vector, layout: Layout, dtypes: Sequence[str]) -> None:
-    """Move one entry by a rounding step: Flower's mods divide by the length of an update."""
+    """Move one entry by a rounding step: Flower's mods divide by the norm of an update."""
     first = next(place for place, size in enumerate(layout.sizes) if size)
     start = np.asarray(vector[0], dtype=dtypes[first])
     vector[0] = float(start) + float(np.spacing(np.abs(start) + np.ones_like(start)))
@@ -110,9 +110,9 @@ def _nudge(vector: Vector, layout: Layout, dtypes: Sequence[str]) -> None:
 def tap_mod(message: Message, context: Context, call_next: Call) -> Message:
     """Keep the update in the client's own state until the auditor's server collects it.
 
-    Only in simulations: a deployed client must never hand out a plain update beside a masked one.
-    Nodes of a deployment may have a partition-id too, so the process is looked at as well. The
-    copy does not ride on the train reply.
+    Only in simulations: a deployed client must never hand out a plain update next to a masked one.
+    Nodes of a deployment may have a partition-id too, so the process is checked as well. The copy
+    does not travel with the train reply.
     """
     if wire.TAP not in message.content:
         return call_next(message, context)
@@ -127,7 +127,7 @@ def tap_mod(message: Message, context: Context, call_next: Call) -> Message:
     reply = call_next(message, context)
     if server_round is not None and not reply.has_error():
         context.state[wire.TAP] = ConfigRecord({"round": server_round})
-        # Records of their own: in one process the server may change those in the reply.
+        # Copies, because in one process the server may change the records of the reply.
         context.state[_ARRAYS] = ArrayRecord(dict(wire.arrays(reply.content)))
         context.state[_METRICS] = _scalars(reply.content)
     return reply
@@ -148,7 +148,7 @@ def _scalars(content: RecordDict) -> MetricRecord:
 
 
 def _collect(context: Context, order: ConfigRecord) -> RecordDict:
-    """Return what was kept of this round and forget it."""
+    """Return what was kept of this round and delete it."""
     server_round, key = wire.get_int(order, "round"), wire.get_text(order, "weight-key")
     kept = wire.config(context.state, wire.TAP)
     if kept is None or kept["round"] != server_round:

@@ -1,4 +1,4 @@
-"""Makes the view of a finished round and shows it to the auditors."""
+"""Builds the view of a finished round and shows it to the auditors."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from leakmeter.auditors.hook.sending import Sending
 
 
 class RoundObserver:
-    """Looks at finished rounds.
+    """Shows finished rounds to the auditors.
 
     Args:
         strategy: The chain of strategies, which knows facts about a round.
-        panel: Those who look on.
+        panel: The auditors.
         sending: What clients reply with, as far as it is decided.
 
     Attributes:
         health: What has damaged the run.
-        has_tap: Whether clients keep plain updates; until nobody has answered for a tap.
+        has_tap: Whether clients keep plain updates; True until no client answers for a tap.
         timeout: Seconds to wait for what they kept.
     """
 
@@ -57,7 +57,7 @@ class RoundObserver:
         left_out = unused(self._strategy)
         updates.leave_out(c for node, c in opened.clients.items() if node in left_out)
         view = self._view(opened, updates, opened.by_client(answers), arrays)
-        # First, and guarded by itself: no auditor may cost the run its warnings.
+        # First, and guarded separately: a failing auditor must not suppress the warnings.
         with self._panel.guarded(f"warnings may lack round {opened.server_round}"):
             self.health.note(
                 view,
@@ -75,7 +75,7 @@ class RoundObserver:
         answers: Mapping[int, Answer],
         arrays: ArrayRecord | None,
     ) -> RoundView:
-        """Return what the round shows, and note where instruments did not answer."""
+        """Return the view of the round, and note instruments that did not answer."""
         released = opened.sent if arrays is None else opened.layout.flatten(arrays)
         facts = self._facts(opened, updates, released, has_model=arrays is not None)
         # One client that answers shows that the app lists the mod; another may keep silent.
@@ -112,7 +112,7 @@ class RoundObserver:
         """Return the facts of the round, once it is decided what clients send."""
         sending = self._sending
         if sending.sends is None and has_model and not opened.is_noised:
-            # The mean as if replies were models: a secure sum takes them for that.
+            # The mean as if replies were models, as a secure sum assumes.
             change = updates.mean()
             change = known_facts(self._strategy).aggregate if change is None else change
             mean = None if change is None else change + opened.sent
@@ -125,7 +125,7 @@ class RoundObserver:
             self._strategy, opened, updates, released=has_model, wants_mean=wants_mean
         )
         if sending.needs_sign:
-            # The coins of canaries must not decide it. A secure sum cannot leave their seats out.
+            # Canaries' coins must not influence it. A secure sum cannot leave their seats out.
             honest = facts.aggregate if not opened.orders else updates.mean(without=opened.orders)
             sending.note_step(opened.sent, released, honest)
         return facts
@@ -133,7 +133,7 @@ class RoundObserver:
     def _truth(
         self, opened: OpenRound, updates: Updates, obeyed: Collection[int]
     ) -> tuple[Mapping[int, Vector], Mapping[int, float]]:
-        """Return the plain updates and weights, if an auditor wants them and they can be had."""
+        """Return the plain updates and weights, if an auditor needs them and clients kept them."""
         if not self._panel.wants_truth or (opened.hides_updates and not self.has_tap):
             return {}, {}
         if not opened.hides_updates:

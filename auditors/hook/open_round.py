@@ -1,4 +1,4 @@
-"""A round between its configuration and its aggregation: its orders, its updates, its facts."""
+"""A round between its configuration and its aggregation: orders, updates, facts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Updates(Mapping[int, Vector]):
         weight_key: The metric that weights clients.
 
     Attributes:
-        sends: What the replies hold; set once that is decided.
+        sends: What the replies contain; set once that is decided.
         weights: Client to its weight.
     """
 
@@ -70,7 +70,7 @@ class Updates(Mapping[int, Vector]):
         return len(self._records)
 
     def __contains__(self, client: object) -> bool:
-        # A mapping's own would make the whole update to see whether it is there.
+        # The inherited method would build the whole update to see whether it is there.
         return client in self._records
 
     def replies(self) -> Iterator[Vector]:
@@ -79,7 +79,7 @@ class Updates(Mapping[int, Vector]):
         return map(self._layout.flatten, fitting)
 
     def mean(self, without: Collection[int] = ()) -> Vector | None:
-        """Return the weighted mean update; None if the replies hold no plain updates.
+        """Return the weighted mean update; None if the replies contain no plain updates.
 
         Args:
             without: Clients whose updates are left out.
@@ -142,7 +142,7 @@ class OpenRound:
     is_noised: bool
 
     def updates(self, replies: Iterable[Message]) -> Updates:
-        """Return the replies that hold an update; those that cannot be read are left out."""
+        """Return the replies that contain an update; those that cannot be read are left out."""
         contents = {}
         for reply in wire.distinct(replies):
             client = self.clients.get(reply.metadata.src_node_id)
@@ -188,13 +188,13 @@ def _check_readable(content: RecordDict, layout: Layout, weight_key: str) -> Non
 
 
 class ClientNumbers:
-    """Gives nodes the numbers by which auditors know clients."""
+    """Numbers the nodes, as auditors identify clients."""
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
 
     def of(self, nodes: Sequence[int], strategy: Strategy, grid: Grid) -> dict[int, int]:
-        """Return node id to client, from the strategy that knows it or by first sight."""
+        """Return node id to client, from the strategy that knows it or in order of appearance."""
         known = client_of(strategy)
         if known is not None:
             return {node: known[node] for node in nodes}
@@ -209,7 +209,7 @@ def are_clipped(messages: Collection[Message]) -> bool:
 
 
 def will_hide_updates(messages: Collection[Message]) -> bool:
-    """Whether our own mods will change updates on their way, so that only a tap has them plain."""
+    """Whether our own mods will change updates before they are sent: only a tap has them plain."""
     return are_clipped(messages) or any(wire.MASK in m.content for m in messages)
 
 
@@ -229,7 +229,7 @@ def give_orders(
     layout: Layout,
     sends: Sends | None,
 ) -> None:
-    """Tell seats which canary to play, and ask others for nothing but an answer."""
+    """Tell seats which canary to play, and ask other clients only for an answer."""
     for client in greeted:
         canary = keyed(orders[client]) if client in orders else None
         order = Order(canary, layout.left_out_places, sends or "models")
@@ -247,9 +247,9 @@ def collect_truth(
 ) -> tuple[dict[int, Vector], dict[int, float]]:
     """Collect plain updates that tapped clients kept, and the weights of all that kept one.
 
-    Messages of their own do that; nothing rides on the round's replies. A client whose copy cannot
-    be read is left out, and the others are collected. Clients that nobody wants hand out nothing
-    and forget their copy.
+    Separate messages do that; nothing travels with the round's replies. A client whose copy cannot
+    be read is left out, and the others are collected. Clients whose update is not needed hand out
+    nothing and delete their copy.
     """
     clients = opened.clients
     messages = [
@@ -295,7 +295,7 @@ def round_facts(
     released: bool,
     wants_mean: bool = True,
 ) -> RoundFacts:
-    """Return what the wrappers know of a round, completed by what the replies show.
+    """Return what the wrappers know about a round, completed by what the replies show.
 
     Args:
         strategy: The chain of strategies.

@@ -1,4 +1,4 @@
-"""The auditors of a run together: one that fails is left out, and the training goes on."""
+"""Calls the auditors of a run: one that fails is left out, and the training continues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SILENT = "produced no findings; this is not evidence of privacy"
 
 
 def _restore(auditor: Auditor, state: Any) -> None:
-    """Give an auditor its state of an interrupted run; one that does not fit is damaged."""
+    """Restore an auditor's state of an interrupted run; raise if it does not fit."""
     try:
         auditor.restore(state)
     except DamagedError:
@@ -41,16 +41,16 @@ def _restore(auditor: Auditor, state: Any) -> None:
 
 
 class Panel:
-    """Calls each auditor in turn and keeps the reason where one has failed.
+    """Calls each auditor in turn and keeps the reason if one fails.
 
-    A wrong setting that shows in `begin`, before anything is sent, is an error. What an auditor
-    cannot do in this project is logged before anybody trains, and is a limitation in the report.
-    An auditor that can do nothing, or fails later, is left out, and the report names the reason.
+    A wrong setting that `begin` finds, before anything is sent, is an error. What an auditor cannot
+    measure in this project is logged before training starts, and is a limitation in the report. An
+    auditor that can measure nothing, or fails later, is left out, and the report names the reason.
 
     Args:
-        auditors: Those that look on.
-        keeps_files: Whether somebody keeps a state after each round. The last one that was kept may
-            need the files of an auditor that is left out, until the next one is kept.
+        auditors: The auditors of the run.
+        keeps_files: Whether a state is saved after each round. The last saved state may need the
+            files of an auditor that is left out, until the next one is saved.
     """
 
     def __init__(self, auditors: Sequence[Auditor], *, keeps_files: bool = False) -> None:
@@ -68,12 +68,12 @@ class Panel:
 
     @property
     def limitations(self) -> tuple[Limitation, ...]:
-        """What auditors cannot see or show in this project."""
+        """What auditors cannot measure in this project."""
         return tuple(self._limitations)
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
-        """Which rounds auditors were to look at, of those that may skip some."""
+        """Which rounds auditors were to audit, for those that may skip some."""
         found = ((auditor.name, auditor.due) for auditor in self.auditors)
         return tuple(Schedule.of(name, due) for name, due in found if due is not None)
 
@@ -85,26 +85,26 @@ class Panel:
 
     @property
     def wants_truth(self) -> bool:
-        """Whether anyone needs the plain updates."""
+        """Whether any auditor needs the plain updates."""
         return any(a.wants_truth for a in self.auditors)
 
     @property
     def wants_mean(self) -> bool:
-        """Whether anyone needs the mean of the updates."""
+        """Whether any auditor needs the mean of the updates."""
         return any(a.wants_mean for a in self.auditors)
 
     def replays(self, server_round: int) -> bool:
-        """Whether anyone sends messages of this round again."""
+        """Whether any auditor sends messages of this round again."""
         return any(a.replays(server_round) for a in self.auditors)
 
     def truth_of(self, server_round: int, honest: Sequence[int]) -> set[int]:
-        """Return the honest clients whose plain updates anyone needs."""
+        """Return the honest clients whose plain updates any auditor needs."""
         return {c for a in self.auditors for c in a.truth_of(server_round, honest)}
 
     def begin(
         self, dim: int, num_rounds: int, folder: Path | None = None, *, first_round: int = 1
     ) -> None:
-        """Wake the auditors, each with its state of an interrupted run if there is one."""
+        """Start the auditors, each with its state of an interrupted run if there is one."""
         for auditor in list(self.auditors):
             auditor.folder, auditor.first_round = folder, first_round
             try:
@@ -118,7 +118,7 @@ class Panel:
                 _restore(auditor, self._restored[auditor.name])
 
     def consider(self, project: Project) -> None:
-        """Let each auditor say what it cannot do in this project; a resumed run has said it."""
+        """Log what each auditor cannot measure in this project; a resumed run has logged it."""
         if self._restored:
             return
         for auditor in list(self.auditors):
@@ -132,7 +132,7 @@ class Panel:
                 self._note_cost(project.clients * project.num_rounds, project)
 
     def _note_cost(self, own: int, project: Project) -> None:
-        """Say that the audit takes longer than the run's own trainings, if it does."""
+        """Warn if the audit takes longer than the run's own trainings."""
         asked = {auditor: auditor.trainings(project) for auditor in self.auditors}
         if (total := sum(asked.values())) > own:
             words = (
@@ -155,11 +155,11 @@ class Panel:
         self._note_all(words, [a for a in self.auditors if a.replays(server_round)])
 
     def note(self, words: str) -> None:
-        """Note what holds for every auditor."""
+        """Note what applies to every auditor."""
         self._note_all(words, self.auditors)
 
     def stop(self, when: str, error: Exception) -> None:
-        """Say that nothing more can be audited; auditors that have seen no round are left out."""
+        """Note that nothing more can be audited; auditors that have seen no round are left out."""
         if self._has_observed:
             self.fail(f"nothing is audited from {when} on", error)
             return
@@ -238,7 +238,7 @@ class Panel:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned; it reaches the auditors in `begin`."""
+        """Restore a state that `state` returned; it reaches the auditors in `begin`."""
         self._restored = state["auditors"]
         self._has_observed = True
         # An auditor without a state had failed, and stays out.
@@ -250,14 +250,14 @@ class Panel:
 
     @contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """Note an exception of the hook's own as a failure and go on behind the block."""
+        """Note an exception of the hook itself as a failure and continue after the block."""
         try:
             yield
         except Exception as error:
             self.fail(what, error)
 
     def fail(self, what: str, error: Exception) -> None:
-        """Note that something of the hook's own has failed, which is no reason to stop training."""
+        """Note that the hook itself has failed; the training continues."""
         is_ours = not isinstance(error, UnableError)
         _log.error("%s: %s", what, error, exc_info=error if is_ours else None)
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
@@ -267,7 +267,7 @@ class Panel:
             self._note(auditor, words)
 
     def _note(self, auditor: Auditor, words: str) -> None:
-        """Say once what an auditor cannot do, and keep it for the report."""
+        """Log once what an auditor cannot measure, and keep it for the report."""
         if (noted := Limitation(auditor.name, words)) in self._limitations:
             return
         if len(self._limitations) >= _MOST_LIMITATIONS:  # clients have a part in some of them

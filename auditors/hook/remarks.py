@@ -1,4 +1,4 @@
-"""What the hook tells the user: about the answers of `canary_mod`, and about the project."""
+"""Messages of the hook to the user: about the answers of `canary_mod`, and the project."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leakmeter.auditors.hook.seat import Answer
 
 NO_ANSWER: Final = (
     "no client answered for canary_mod, so no canary was played: list it in the client app, "
-    "ClientApp(mods=[canary_mod]). If it is there, a mod before it makes replies of its own and "
+    "ClientApp(mods=[canary_mod]). If it is there, a mod before it builds its own replies and "
     "drops the answer"
 )
 NO_TRUTH: Final = (
@@ -17,8 +17,8 @@ NO_TRUTH: Final = (
     "simulation list tap_mod in the client app, after the mods that mask or noise"
 )
 UNDECIDED: Final = (
-    "it could not be decided whether clients send models or differences, so no canary was played: "
-    "say sends='models' or sends='differences'"
+    "the audit could not decide whether clients send models or differences, so no canary was "
+    "played: set sends='models' or sends='differences'"
 )
 CHANGED: Final = "the model has changed its arrays"
 UNSEEN: Final = (
@@ -41,7 +41,7 @@ _HARMLESS: Final = frozenset(
         "tap_mod",
     }
 )
-# Of the mods that we know, those that keep nothing, or nothing that a replay without masks changes.
+# Known mods that keep no state, or none that a replay without masks changes.
 _STATELESS: Final = _HARMLESS | {"LocalDpMod", "MaskMod", "mask_mod"}
 _NOISE: Final = frozenset({"LocalDpMod", "NoiseMod", "noise_mod", "FillMod", "fill_mod"})
 _MASKS: Final = frozenset({"MaskMod", "mask_mod", "secaggplus_mod", "secagg_mod"})
@@ -51,7 +51,7 @@ def remarks(answers: Mapping[int, Answer], asked: Collection[int]) -> list[str]:
     """Return what is wrong with the canaries of a round, each sentence once.
 
     Args:
-        answers: Client to what its `canary_mod` said.
+        answers: The answer of each client's `canary_mod`.
         asked: Clients that were asked and have replied.
     """
     if asked and not answers:
@@ -65,7 +65,7 @@ def replayed(answers: Mapping[int, Answer]) -> list[str]:
     names = dict.fromkeys(name for answer in answers.values() for name in answer.outer)
     return [
         f"{name} is before canary_mod and sees every replay: what it keeps in context.state is not "
-        f"put back. If it keeps something there, list it after canary_mod, [canary_mod, {name}]"
+        f"restored. If it keeps something there, list it after canary_mod, [canary_mod, {name}]"
         for name in names
         if name not in _STATELESS
     ]

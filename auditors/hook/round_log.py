@@ -16,7 +16,7 @@ OnRound = Callable[[RoundLine, ArrayRecord], None]
 
 
 class RoundLog:
-    """Collects what is known of each round and hands it on when the round is over.
+    """Collects what is known about each round and writes it when the round is over.
 
     Args:
         run_log: Where lines are written, if anywhere.
@@ -30,7 +30,7 @@ class RoundLog:
         self.failure: OSError | None = None
 
     def forget(self) -> None:
-        """Drop a line that a broken start has left."""
+        """Delete a line that an interrupted start has left."""
         self._open = None
 
     def put(self, line: RoundLine, arrays: ArrayRecord) -> None:
@@ -55,7 +55,7 @@ class RoundLog:
         self._open = None
         self.findings += line.findings
         failed = None
-        # Before anybody is told: who keeps a state of the run must know that the line is missing.
+        # Before the callback: a keeper of the run's state must know that the line is missing.
         if self._run_log is not None:
             try:
                 self._run_log.add(line)
@@ -68,7 +68,7 @@ class RoundLog:
 
 
 def scalars(metrics: object) -> dict[str, float]:
-    """Return the metrics that are single numbers; a loop of its own may evaluate to anything."""
+    """Return the metrics that are single numbers; a custom loop may return anything."""
     if not isinstance(metrics, Mapping):
         return {}
     return {str(k): wire.as_float(v) for k, v in metrics.items() if isinstance(v, int | float)}
@@ -77,8 +77,8 @@ def scalars(metrics: object) -> dict[str, float]:
 def with_findings(metrics: MetricRecord | None, findings: Sequence[Finding]) -> MetricRecord | None:
     """Return the metrics with what auditors found, for Flower's log and result.
 
-    Where an auditor gives several numbers for one quantity, each is named by its kind as well: a
-    weaker kind must not pass for a stronger one.
+    If an auditor reports several numbers for one quantity, each name includes its kind: a weaker
+    kind must not pass for a stronger one.
     """
     if not findings:
         return metrics

@@ -1,4 +1,4 @@
-"""What the hook asks of `canary_mod`, and what the mod answers.
+"""The order that the hook sends to `canary_mod`, and the mod's answer.
 
 The order is a MetricRecord in the train message: Flower's clipping mods refuse a second
 ConfigRecord there. The answer is a ConfigRecord in the reply, since `adaptiveclipping_mod` refuses
@@ -39,7 +39,7 @@ class Order:
         canary: What to send in place of the update; None asks for an answer alone. Its seed is
             the canary's own key, see `keyed`.
         left_out: Places of the message's arrays that are no part of the update. FedAvg turns
-            integers into floats after round 1, so a client cannot see it by itself.
+            integers into floats after round 1, so a client cannot find out alone.
         sends: What the client app replies with.
     """
 
@@ -69,7 +69,7 @@ class Order:
         """Return the order in a train message, if there is one.
 
         Raises:
-            WireError: The order lacks a value, or has one that cannot be.
+            WireError: The order lacks a value, or has an impossible one.
         """
         record = content.get(wire.CANARY)
         if not isinstance(record, MetricRecord):
@@ -122,12 +122,12 @@ class Answer:
 
 
 def keyed(canary: Canary) -> Canary:
-    """Return a canary as its seat may know it: with a key of its own in place of the seed."""
+    """Return a canary as its seat may know it: with its own key in place of the seed."""
     return replace(canary, seed=canary_key(canary.seed, canary.id))
 
 
 def passed_on(reply: RecordDict, content: RecordDict) -> RecordDict:
-    """Return `content` with the answer of `reply`, for a mod that makes replies of its own."""
+    """Return `content` with the answer of `reply`, for a mod that builds its own replies."""
     answer = Answer.of(reply)
     if answer is None:
         return content
@@ -135,7 +135,7 @@ def passed_on(reply: RecordDict, content: RecordDict) -> RecordDict:
 
 
 def take_answer(reply: Message) -> Answer | None:
-    """Return the answer in a reply and remove it, whatever it holds."""
+    """Return the answer in a reply and remove it, whatever it contains."""
     if not reply.has_content() or wire.CANARY not in reply.content:
         return None
     answer = Answer.of(reply.content)
@@ -144,7 +144,7 @@ def take_answer(reply: Message) -> Answer | None:
 
 
 def canaries(messages: Iterable[Message]) -> dict[int, Canary]:
-    """Return node to canary for those train messages that order one."""
+    """Return the canary of each node whose train message orders one."""
     ordered = ((m.metadata.dst_node_id, Order.of(m.content)) for m in messages)
     return {node: o.canary for node, o in ordered if o is not None and o.canary is not None}
 

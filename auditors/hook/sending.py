@@ -1,7 +1,7 @@
-"""Decides whether clients reply with models or with differences, and which way the server moves.
+"""Decides whether clients reply with models or differences, and how the server uses them.
 
 A canary has to look like an update. In a project that sends gradients, a seat that replied with a
-whole model would bend the training, and the audit would read it as a leak.
+whole model would distort the training, and the audit would take it for a leak.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BLURRED: Final = 0.05  # standard error of a share that noise has made useless
 
 
 class Sending:
-    """What clients reply with: said by the user, or decided from honest replies.
+    """What clients reply with: set by the user, or decided from honest replies.
 
     Args:
         choice: "auto" decides; until then all clients stay honest.
@@ -51,7 +51,7 @@ class Sending:
     def note(
         self, sent: Vector, replies: Iterable[Vector], mean: Vector | None, released: Vector
     ) -> None:
-        """Look at what clients have replied to a model, if it is not decided yet.
+        """Decide what clients send from their replies to a model, if it is still open.
 
         Args:
             sent: The model.
@@ -68,13 +68,13 @@ class Sending:
         return self.sends == "differences" and not self._has_sign
 
     def note_step(self, sent: Vector, released: Vector, mean: Vector | None) -> None:
-        """Look which way the server has moved with the mean of what clients sent.
+        """Decide whether the server adds or subtracts the mean of what clients sent.
 
         Args:
             sent: The model before the round.
             released: The model after it.
-            mean: Of what honest clients sent, if it is known. With canaries in it the sign would
-                favour those that are in, also where noise hides them all.
+            mean: Mean of what honest clients sent, if it is known. With canaries in it, the sign
+                would favour included canaries, even if noise hides them all.
         """
         if not self.needs_sign or mean is None:
             return
@@ -96,12 +96,12 @@ class Sending:
 def decided(
     sent: Vector, replies: Iterable[Vector], mean: Vector | None, released: Vector
 ) -> Sends | None:
-    """Return what honest replies to `sent` are; None where that cannot be decided.
+    """Return what honest replies to `sent` are; None if that cannot be decided.
 
-    The server moves along r - s where replies r are models, and along r or -r where they are
-    differences. Where it moves along neither, because of noise or of an aggregate that is no mean,
-    the share r·s/‖s‖² of the sent model decides: about 1 for a model, about 0 for a difference. A
-    model of zeros decides nothing: both are the same there.
+    The server moves along r - s if replies r are models, and along r or -r if they are differences.
+    If it moves along neither, because of noise or of an aggregate that is not a mean, the share
+    r·s/‖s‖² of the sent model decides: about 1 for a model, about 0 for a difference. A model of
+    zeros decides nothing, because both are the same.
     """
     if not 0 < float(sent @ sent) < math.inf:
         return None

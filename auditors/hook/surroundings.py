@@ -1,6 +1,6 @@
 """Finds the position of a mod in the client app's list.
 
-Flower gives a mod nothing but the next call, so the names are read from how Flower chains mods
+Flower gives a mod only the next call, so the names are read from how Flower chains mods
 (`make_ffn`, the same from release 1.26.1 to 1.41.0): each link is a function `new_ffn` that keeps
 its mod as `_mod` and the next link as `_ffn`. Those behind the mod are in the closure of the next
 call, those before it on the stack. A release that chains mods differently shows no names, and

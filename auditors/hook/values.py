@@ -1,7 +1,7 @@
 """The numbers of an array in a message, read in place.
 
 `Array.numpy()` copies them. A round reads every update, and at 10⁷ parameters the copies take
-longer than what is done with the numbers.
+longer than the work on the numbers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def shaped(array: Array) -> NDArray[Any]:
 
 
 def is_finite(array: Array) -> bool:
-    """Whether all numbers of an array are finite; True if they are no floats of numpy's."""
+    """Whether all numbers of an array are finite; True if they are not numpy floats."""
     if not is_float(array):
         return True
     numbers = values(array)
@@ -55,7 +55,7 @@ def is_finite(array: Array) -> bool:
 
 
 def is_float(array: Array) -> bool:
-    """Whether an array has a float type of numpy's; bfloat16 and complex numbers are none."""
+    """Whether an array has a numpy float type; bfloat16 and complex numbers do not count."""
     try:
         return bool(np.issubdtype(np.dtype(array.dtype), np.floating))
     except TypeError:  # a name that numpy does not know

@@ -70,7 +70,7 @@ def get_float(record: Record, name: str) -> float:
 
 
 def as_float(value: float) -> float:
-    """Return a number as float64; an integer beyond it is infinite, as limits downstream expect."""
+    """Return a number as float64; an integer beyond its range is infinite, as limits expect."""
     try:
         return float(value)
     except OverflowError:
@@ -138,13 +138,13 @@ def _arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
 
 
 def not_finite(message: Message, what: str) -> Message:
-    """Return the reply of a client that keeps back an update because it is not finite."""
+    """Return the reply of a client that withholds an update because it is not finite."""
     reason = f"{what} is not finite: training diverged, so this client stays out of the round"
     return Message(Error(NOT_FINITE, reason), reply_to=message)
 
 
 def says_not_finite(reply: Message) -> bool:
-    """Whether a client has kept back its update because it is not finite."""
+    """Whether a client has withheld its update because it is not finite."""
     return reply.has_error() and reply.error.code == NOT_FINITE
 
 
@@ -177,7 +177,7 @@ def distinct(replies: Iterable[Message]) -> list[Message]:
 
 
 def one_line(text: str, most: int = 500) -> str:
-    """Return what a client has said as one printable line, and not a long one: logs show it."""
+    """Return a client's text as one short printable line, for logs."""
     words = " ".join(text[: 2 * most].split())
     return "".join(c for c in words if c.isprintable())[:most]
 
@@ -191,7 +191,7 @@ def weight(content: RecordDict, key: str = WEIGHT) -> float:
 
 
 def add_record(message: Message, key: str, record: ConfigRecord | MetricRecord) -> None:
-    """Give one outgoing message a record of its own.
+    """Add a record to one outgoing message.
 
     Flower's strategies share one RecordDict among all messages of a round, so the dictionary is
     copied; the records inside stay shared.
@@ -239,7 +239,7 @@ def collect_record(server_round: int, weight_key: str, *, arrays: bool = True) -
 def add_left_out(message: Message, names: Sequence[str]) -> None:
     """Tell a client which arrays are no part of the update vector.
 
-    FedAvg turns integer arrays into floats after round 1, so a client cannot see it by itself.
+    FedAvg turns integer arrays into floats after round 1, so a client cannot find out alone.
     """
     if names:
         add_record(message, LAYOUT, ConfigRecord({"left-out": list(names)}))
@@ -284,7 +284,7 @@ class SumOutcome:
 
 
 def sum_outcome(content: RecordDict) -> SumOutcome | None:
-    """Return what a secure sum has noted beside its mean; None without one."""
+    """Return what a secure sum has noted about its mean; None without one."""
     record = config(content, SUM_OUTCOME)
     if record is None:
         return None

@@ -1,4 +1,4 @@
-"""What every strategy that holds a strategy has in common, and what it may know of a run."""
+"""The base class of strategies around a strategy, and what they may know about a run."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ class Opening:
 
 
 class Wrapper(Strategy):
-    """Hands every call on to `strategy`; subclasses change the calls they are about.
+    """Passes every call on to `strategy`; subclasses override the calls that they change.
 
-    `start` runs the inner strategy's own loop with this wrapper's methods put in its place, so a
+    `start` runs the inner strategy's own loop with this wrapper's methods in place of its own, so a
     strategy that overrides `start` keeps working, however deep it is wrapped. Therefore inner
-    calls go through `_inner_...`, taken before anything is replaced, never through `strategy`.
+    calls use `_inner_...`, saved before anything is replaced, never `strategy`.
 
-    What a wrapper knows of a run has members here, whose defaults say that it is not known. To
-    ask a whole chain of strategies, use `auditors.hook.chain`.
+    What a wrapper may know about a run has members here, whose defaults mean "not known". To ask a
+    whole chain of strategies, use `auditors.hook.chain`.
 
     Attributes:
         strategy: The strategy inside.
         hides_updates: Whether the server never sees single updates. Auditors do not replay such
             rounds: that would unmask clients.
-        gets_sums: Whether replies come from a secure sum around this wrapper, which says so when
-            it is made. A reply alone cannot show it: a client may write what it likes into one.
+        gets_sums: Whether replies come from a secure sum around this wrapper, which sets this when
+            it is created. A reply alone cannot show it: a client may write anything into one.
         clips_mean: Whether it clips the mean update. Then an outsider sees another sum than the
             server, and not one that is linear in the updates.
         fixed_weight: The weight that every client must have here; None for any.
-        needs_exact_sums: Whether a secure sum hands on its mean in float64. Rounded to the model's
+        needs_exact_sums: Whether a secure sum passes its mean on in float64. Rounded to the model's
             type before noise, it may move by more than the sensitivity.
-        before_release: Called when a wrapper has noted a charge, before anything can be released
-            that it is for. Whoever keeps the charges sets it, so that they survive the process.
+        before_release: Called when a wrapper has noted a charge, before anything that it covers can
+            be released. The keeper of the charges sets it, so that they survive the process.
         ended: Why the run has ended before its last round; None if it has not.
         unused: Nodes whose replies of the last round could not be used, so they are not in the
             mean.
@@ -109,7 +109,7 @@ class Wrapper(Strategy):
         """Charge a secure sum that is about to be opened: it may be rejected, or cut off."""
 
     def charges(self) -> Mapping[str, Any] | None:
-        """Return what was charged so far, the round that is open included; None if nothing is."""
+        """Return what was charged so far, including the open round; None if nothing is."""
         return None
 
     def restore_charges(self, charges: Mapping[str, Any]) -> None:

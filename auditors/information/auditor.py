@@ -229,7 +229,7 @@ class MutualInformation(ResamplingAuditor):
         return {**self._account.state(), "paired": [one.state() for one in self._paired]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self._account = Account.restored(state)
         self._paired = [PairedDraws.restored(one) for one in state.get("paired", ())]
 

@@ -205,7 +205,7 @@ class NeuralInformation(ResamplingAuditor):
         return self._kept.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self._kept = _Kept.restored(state)
 
     def _fit_draws(self, honest: int) -> int:

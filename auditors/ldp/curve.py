@@ -1,12 +1,12 @@
-"""Local privacy of one client under a secure sum of independent updates, without further noise.
+"""Local privacy of one client in a secure sum of independent updates, without added noise.
 
 Source: Ngo et al. 2024, Secure Aggregation is Not Private Against Membership Inference Attacks
 (arXiv:2403.17775), Theorem 3, Corollary 1 and Fig. 1. Ours differs:
 
-1. The Gamma law is not symmetric, so Theorem 3 as printed does not cover the exponential case:
-   both directions are computed and the maximum is taken. Pairs that go up in some entries and down
-   in others are less distinguishable in every case tried; that is no proof.
-2. The curve comes with bounds between which the exact one lies.
+1. The Gamma distribution is not symmetric, so Theorem 3 as printed does not cover the exponential
+   case: both directions are computed and the maximum is taken. Pairs that go up in some entries and
+   down in others are less distinguishable in every case tried; that is no proof.
+2. The curve comes with a lower and an upper bound on the exact one.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from leakmeter.auditors.gaussian.hockey_stick import log_hockey_stick
 from leakmeter.auditors.ldp.noise_law import LossLaw, gamma_loss, irwin_hall_loss, loss_cells
 from leakmeter.auditors.ldp.privacy_loss import deltas, infinite_mass
 
-_FINE = 2000  # lattice points a standard deviation of one coordinate's loss
+_FINE = 2000  # lattice points per standard deviation of one coordinate's loss
 # Losses this far above epsilon count as infinite, which moves delta by e^-_MARGIN of itself.
 _MARGIN = 30.0
 
 
 @dataclass(frozen=True)
 class LdpCurve:
-    """The optimal LDP curve of z = x + y at some epsilons, with sure bounds.
+    """The optimal LDP curve of z = x + y at some epsilons, with rigorous bounds.
 
     Attributes:
-        case: Law of an entry of the others' updates.
-        n: How many others there are.
-        d: Length of an update.
-        epsilons: Where the curve was asked for.
+        case: Distribution of an entry of the other clients' updates.
+        n: Number of other clients.
+        d: Number of entries of an update.
+        epsilons: Epsilons of the curve.
         delta: The best value, in [lower, upper].
         lower: Never above the exact delta.
         upper: Never below it.
         gaussian: Theorem 2's delta for Gaussian noise of the same covariance: an approximation.
         separation: Its Δ.
-        infinite_mass: Chance of an output that one of the two inputs can never have.
+        infinite_mass: Probability of an output that only one of the two inputs can produce.
         forward: Best value for the lowest input against the highest.
         backward: The same for the highest against the lowest.
     """
@@ -88,7 +88,8 @@ def ldp_curve(case: str, n: int, d: int, epsilons: ArrayLike) -> LdpCurve:
         raise ValueError(f"epsilons must be a number or a sequence, got shape {asked.shape}")
     points, places = np.unique(asked, return_inverse=True)
     bounds, infinite = _CASES[case].bounds(n, d, points)
-    # Splitting widens a cell's variance by step²/6, joining narrows it by step²/12.
+    # Splitting a cell widens its variance by step²/6 and joining narrows it by step²/12. So the
+    # errors are about 2 : 1, and this weighted mean cancels them to leading order.
     best = np.clip((2 * bounds[:, 0] + bounds[:, 1]) / 3, bounds[:, 0], bounds[:, 1])
     lower, upper = bounds[:, 0].max(axis=0), bounds[:, 1].max(axis=0)
     separation = _CASES[case].width * math.sqrt(d / (n * _CASES[case].variance))
@@ -111,7 +112,7 @@ def ldp_curve(case: str, n: int, d: int, epsilons: ArrayLike) -> LdpCurve:
 
 @dataclass(frozen=True)
 class _Case:
-    """One law of the others' entries: how wide x ranges, the law's variance, the loss for n."""
+    """One distribution of the other clients' entries: range of x, variance, loss for n clients."""
 
     width: float
     variance: float
@@ -129,14 +130,14 @@ class _Case:
         law = self.loss(n, _MARGIN + float(epsilons[-1]))
         cells, spread = loss_cells(law, d, _FINE)
         forward = deltas(cells, d, epsilons, spread)
-        # Of a symmetric law both directions are the same, cell by cell.
+        # For a symmetric distribution both directions are the same, cell by cell.
         backward = forward if self.symmetric else deltas(cells.reversed(), d, epsilons, spread)
         return np.array([forward, backward]), infinite_mass(cells.ends.infinite, d)
 
 
-# One exponential: outputs below 4 betray x = 0 and have mass 1 - e^-4 in each coordinate; all
-# others make x = 4 likelier, and that direction, (1 - e^(eps-4d))_+, is never the worse one.
-# One uniform: the two supports are disjoint.
+# n = 1, exponential: outputs below 4 reveal x = 0 and have mass 1 - e^-4 in each coordinate. All
+# others make x = 4 more likely; that direction, (1 - e^(eps-4d))_+, is never the worse one.
+# n = 1, uniform: the two supports are disjoint.
 _CASES = {
     "exponential": _Case(
         width=4.0,

@@ -1,9 +1,9 @@
-"""The density of a sum of n uniform variables on [0, 1], to full relative accuracy, tails included.
+"""The density of a sum of n uniforms on [0, 1], to full relative accuracy, tails included.
 
-The closed form is an alternating sum whose terms exceed the result by a factor of about e^n:
-useless from n = 25 on. The recursion of B-splines (de Boor 1972, On Calculating with B-splines)
-only adds positive numbers. It gives values and derivatives on a grid; between the grid's points
-a Taylor polynomial that never crosses a knot does the rest.
+The closed form is an alternating sum whose terms exceed the result by a factor of about e^n, so it
+is useless for n of 25 and more. The recursion of B-splines (de Boor 1972, On Calculating with
+B-splines) only adds positive numbers. It gives values and derivatives on a grid. Between the grid
+points we use a Taylor polynomial that never crosses a knot.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from scipy.special import gammaln
 from leakmeter.auditors._types import Floats
 
 _ORDER = 8  # of the Taylor polynomial
-_REACH = 30.0  # standard deviations beyond which the density is below e^-400: taken as 0
+_REACH = 30.0  # standard deviations; the density beyond is below e^-400 and treated as 0
 
 
 class IrwinHall:
-    """The law of the sum of `n` independent uniform variables on [0, 1]; n is at least 2."""
+    """The distribution of the sum of `n` independent uniforms on [0, 1]; n is at least 2."""
 
     def __init__(self, n: int) -> None:
         self.n = n
         self._log_factorial = float(gammaln(n))  # ln (n-1)!
-        self._points = max(8, math.ceil(64 / math.sqrt(1 + n / 100)))  # a unit interval
+        self._points = max(8, math.ceil(64 / math.sqrt(1 + n / 100)))  # per unit interval
         self._first, self._taylor = self._table()
 
     def density(self, x: Floats) -> tuple[Floats, Floats]:
         """Return ln f(x) and f'(x)/f(x) for 0 < x < n; -inf and 0 where f is below e^-400."""
-        # The law is symmetric, and a Taylor polynomial holds its digits only in the rising half.
+        # f is symmetric, and a Taylor polynomial keeps its relative accuracy only where f rises.
         left = np.minimum(x, self.n - x)
         with np.errstate(divide="ignore", invalid="ignore"):
             log_f, slope = self._tabulated(left)
@@ -45,11 +45,12 @@ class IrwinHall:
         m = self.n - 1
         log_x = np.log(x)
         ratio = np.maximum(x - 1, 0.0) / x
-        bent = self.n * ratio**m  # what the second knot takes away, relative to the first term
+        bent = self.n * ratio**m  # the second term relative to the first; 0 below the knot x = 1
         steep = self.n * np.where(x > 1, ratio ** (m - 1), 0.0)
         return m * log_x - self._log_factorial + np.log1p(-bent), m / x * (1 - steep) / (1 - bent)
 
     def _tabulated(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return both from the Taylor polynomial at the grid point below x."""
         at = np.floor(x * self._points).astype(np.int64)
         s = x - at / self._points
         row = np.clip(at - self._first * self._points, 0, self._taylor.shape[1] - 1)
@@ -94,7 +95,7 @@ def _derivative(first: int, pieces: Floats, j: int, n: int, reach: float) -> Flo
 
 
 def _rows(first: int, pieces: Floats, low: int, high: int) -> Floats:
-    """Return unit intervals low..high-1, those not kept as zeros."""
+    """Return unit intervals low..high-1, with zeros for those that are not stored."""
     out = np.zeros((high - low, pieces.shape[1]))
     a, b = max(low, first), min(high, first + len(pieces))
     if a < b:

@@ -1,7 +1,7 @@
-"""The privacy loss of one coordinate of a sum: two laws of the others' share, any number of them.
+"""The privacy loss of one coordinate of a sum, for two distributions of other clients.
 
-For both, z = x + y with x at one end of its interval (law P) or at the other (law Q), and the
-loss ln P/Q falls with z because the laws are log-concave.
+In both cases z = x + y. The client's own entry x is at one end of its interval (distribution P) or
+at the other (Q). The loss ln P/Q decreases with z because the distributions are log-concave.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.ldp.irwin_hall import IrwinHall
 from leakmeter.auditors.ldp.privacy_loss import LARGEST, NODES, Cells, Ends
 
-# Tails below e^-(_CUT + cap) of the largest density go to the ends, and Q's count e^eps times.
+# Tails below e^-(_CUT + cap) of the peak go to the ends. The cap is part of it because delta counts
+# Q's mass e^eps times.
 _CUT = 70.0
 _MOST = 2**18  # cells of one coordinate
 
 
 @dataclass(frozen=True)
 class LossLaw:
-    """The loss under P where it is neither infinite nor beyond the cut."""
+    """The distribution of the loss under P, where it is neither infinite nor beyond the cut."""
 
     low: float
     high: float
     density: Callable[[Floats], Floats]  # of the loss, on [low, high], up to a factor
-    # Mass outside of an interval within [low, high]: of the loss, and of Q's loss ln Q/P.
+    # Mass outside an interval within [low, high]: of the loss, and of Q's loss ln Q/P.
     ends: Callable[[float, float], tuple[Ends, Ends]]
 
 
@@ -38,16 +39,18 @@ def gamma_loss(n: int, cap: float, width: float) -> LossLaw:
     """Return the loss for y ~ Gamma(n, 1), x = 0 against x = width; n is at least 2.
 
     Args:
-        n: Shape of the law.
-        cap: Losses above go to the ends.
-        width: How far the two inputs are apart.
+        n: Shape of the Gamma distribution.
+        cap: Losses above it go to the ends.
+        width: Distance between the two inputs.
     """
     m = n - 1
-    # m (ln w - w + 1), w = y/m, is ln f(y) - ln f(m): it falls to -_CUT - cap at two branches of W.
+    # With w = y/m, ln f(y) - ln f(m) is m (ln w - w + 1). It equals -_CUT - cap on the two real
+    # branches of Lambert's W, which are the cut points.
     edge = -math.exp(-1 - (_CUT + cap) / m)
     smallest, largest = (m * -float(lambertw(edge, branch).real) for branch in (0, -1))
 
     def density(loss: Floats) -> Floats:
+        # The loss is m ln(z / (z - width)) - width; solved for z with t as below.
         t = (loss + width) / m
         z, u = -width / np.expm1(-t), width / np.expm1(t)  # u = z - width
         w = z / m
@@ -87,7 +90,7 @@ def irwin_hall_loss(n: int, cap: float) -> LossLaw:
         (one, slope_1), (two, slope_2) = law.density(u + 1), law.density(u)
         return one - two, u * (slope_1 - slope_2), one
 
-    # Near u = 0 the loss is linear in ln u: a spline starts the search well.
+    # Near u = 0 the loss is linear in ln u, so a spline in ln u is a good start for Newton.
     knots = np.linspace(math.log(_smallest(law, cap)), math.log(middle), 4000)
     guess = CubicSpline(loss(knots)[0][::-1], knots[::-1])
     high = min(cap, float(loss(knots)[0][0]))
@@ -101,7 +104,8 @@ def irwin_hall_loss(n: int, cap: float) -> LossLaw:
         return np.asarray(log_u)
 
     def density(at: Floats) -> Floats:
-        # f is symmetric: below 0, P's density is Q's at the opposite loss, e^-loss of P's.
+        # f is symmetric: at a loss below 0, P's density is Q's at the opposite loss, which is
+        # e^-|loss| times P's there.
         size = np.abs(at)
         log_u = solved(size)
         _, slope, log_p = loss(log_u)
@@ -118,7 +122,7 @@ def irwin_hall_loss(n: int, cap: float) -> LossLaw:
 
 def _outer_mass(law: IrwinHall, u: float) -> tuple[float, float]:
     """Return the integrals of f over [1, 1 + u] and over [0, u]."""
-    if u > 1:  # below e^-(_CUT + cap) up to small factors; f rises, so this is an upper bound
+    if u > 1:  # f rises here, so width times right value is an upper bound; it is below the cut
         log_f, _ = law.density(np.array([u + 1, u]))
         return u * math.exp(log_f[0]), u * math.exp(log_f[1])
     # F(x) = (x^n - n (x-1)_+^n)/n! for x <= 2.
@@ -140,12 +144,12 @@ def _smallest(law: IrwinHall, cap: float) -> float:
 
 
 def loss_cells(law: LossLaw, d: int, fine: int) -> tuple[Cells, float]:
-    """Return the loss in cells, `fine` a standard deviation if d leaves room, and that deviation.
+    """Return the loss in cells, and its standard deviation.
 
     Args:
         law: The loss of one coordinate.
-        d: How many coordinates will be composed.
-        fine: Cells a standard deviation.
+        d: How many coordinates will be composed; many leave room only for coarser cells.
+        fine: Cells per standard deviation.
     """
     coarse = _cells(law, (law.high - law.low) / 20_000)
     spread = min(_std(coarse), _std(coarse.reversed()))

@@ -1,9 +1,10 @@
-"""Delta of many independent coordinates from the privacy loss of one, between two sure bounds.
+"""Rigorous bounds on delta of many independent coordinates, from the privacy loss of one.
 
 The hockey-stick divergence is E_P[(1 - e^eps r)_+] with r = Q/P, convex in the r of every
-coordinate. Spreading the mass of a cell to the cell's ends with the mean of r kept can only raise
-it, joining the mass of a cell in one point can only lower it: two measures on a lattice, composed
-by FFT, between which the truth lies. Sources: Koskela, Jälkö, Honkela 2020, Computing Tight
+coordinate. Spreading the mass of a cell to its ends while keeping the mean of r can only raise the
+divergence. Joining the mass of a cell in one point can only lower it. Both give measures on a
+lattice, composed by FFT, and the truth is between them. Sources: Koskela, Jälkö, Honkela 2020,
+Computing Tight
 Differential Privacy Guarantees Using FFT (arXiv:1906.03049); Doroshenko et al. 2022, Connect the
 Dots (arXiv:2207.04380), for the upper measure. Ours differs:
 
@@ -29,13 +30,13 @@ from leakmeter.auditors._types import Floats
 NODES = np.array([0.5 - math.sqrt(1 / 12), 0.5 + math.sqrt(1 / 12)])  # Gauss-Legendre on [0, 1]
 LARGEST = 2**22  # lattice points of a composition
 _ULP = float(np.finfo(np.float64).eps)
-_TINY = 1e-300  # no delta is exactly 0; one below this is not told from it
-_ALIAS = 1e-20  # mass that may wrap around, relative to the tilted law
+_TINY = 1e-300  # no delta is exactly 0; smaller values are not distinguished from it
+_ALIAS = 1e-20  # mass that may wrap around, relative to the tilted distribution
 
 
 @dataclass(frozen=True)
 class Ends:
-    """Mass of a law that no cell holds: at an infinite loss, above all cells, below all cells."""
+    """Mass that is in no cell: at an infinite loss, above all cells, below all cells."""
 
     infinite: float
     above: float
@@ -50,7 +51,7 @@ class Cells:
     step: float
     mass: Floats  # (2, cells)
     ends: Ends
-    other_ends: Ends  # the same of Q, whose loss is ln Q/P
+    other_ends: Ends  # the same for Q, whose loss is ln Q/P
 
     @property
     def losses(self) -> Floats:
@@ -81,23 +82,26 @@ class Measure:
 
 
 def upper_measure(cells: Cells) -> Measure:
-    """Return a measure whose delta is never below: all mass of a cell moved to its two ends."""
-    moved = np.expm1(-NODES * cells.step) / math.expm1(-cells.step)
-    right = moved @ cells.mass
+    """Return a measure whose delta is never too small: each cell's mass moved to its two ends."""
+    # Share of a node's mass that goes to the right end, so that the mean of r = e^-loss stays.
+    moved = np.expm1(-NODES * cells.step) / math.expm1(-cells.step)  # (2,)
+    right = moved @ cells.mass  # (cells,)
     mass = np.zeros(right.size + 1)
     mass[:-1] += cells.mass.sum(axis=0) - right
     mass[1:] += right
+    # Moving mass to a larger loss raises delta: from below up to the first point, and from above
+    # to infinity.
     mass[0] += cells.ends.below
     infinite = cells.ends.infinite + cells.ends.above
     return Measure(cells.first * cells.step, cells.step, mass, infinite)
 
 
 def lower_measure(cells: Cells, spread: float) -> Measure:
-    """Return a measure whose delta is never above: each cell's mass joined in its mean of r.
+    """Return a measure whose delta is never too large: cells joined at their mean of r.
 
-    The means lie near the middles of the cells, off any lattice. With points slightly below the
+    The means are near the middles of the cells, on no lattice. With points slightly below the
     means, each point takes the mass of its own cell and as much of the cell below as keeps the
-    mean of r at the point; taking less is safe, since raising r lowers delta.
+    mean of r at the point. Taking less is safe, since raising r lowers delta.
 
     Args:
         cells: The loss of one coordinate.
@@ -106,7 +110,8 @@ def lower_measure(cells: Cells, spread: float) -> Measure:
     p, step = cells.mass.sum(axis=0), cells.step
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = (np.exp(-NODES * step) @ cells.mass) / p  # of r, in units of r at the cell's left
-    # A mean is off the middle by step²/12 times the log-density's slope, at most about 10/spread.
+    # A mean differs from the middle by step²/12 times the slope of the log-density, which is at
+    # most about 10/spread.
     offset = max(step / 2 - step * step * (1 + 1 / spread), step / 4)
     point = math.exp(-offset)
     own = p > 0
@@ -116,8 +121,8 @@ def lower_measure(cells: Cells, spread: float) -> Measure:
     below[1:] = np.where(own[:-1], math.exp(step) * mean[:-1], math.inf)
     ratio = np.where(fine, (point - mean) / (below - point), 0.0)
     wanted = ratio * p
-    taken = np.minimum(np.append(wanted[1:], 0.0), p)  # at most this is taken from the cell
-    wanted = ratio * (p - taken)
+    taken = np.minimum(np.append(wanted[1:], 0.0), p)  # what the point above takes from each cell
+    wanted = ratio * (p - taken)  # again, for the mass that is left: still less, so still safe
     taken = np.minimum(np.append(wanted[1:], 0.0), p)
     mass = np.zeros(p.size + 1)  # the point of cell k has index k + 1
     mass[1:] += np.where(fine, p - taken, 0.0)
@@ -129,7 +134,7 @@ def lower_measure(cells: Cells, spread: float) -> Measure:
 
 
 def infinite_mass(infinite: float, d: int) -> float:
-    """Return the chance that any of d coordinates has an infinite loss."""
+    """Return the probability that any of d coordinates has an infinite loss."""
     return -math.expm1(d * math.log1p(-infinite)) if infinite < 1 else 1.0
 
 
@@ -150,7 +155,7 @@ def deltas(cells: Cells, d: int, epsilons: Floats, spread: float) -> tuple[Float
 
 def _tilts(measure: Measure, d: int, epsilons: Floats) -> Iterator[tuple[slice, float]]:
     """Yield runs of epsilons and the tilt that moves the composed loss to where they are."""
-    # Any tilt is sound: a coarser lattice is good enough to choose it.
+    # The bounds hold for any tilt, so a coarser lattice is good enough to choose it.
     starts = np.arange(0, measure.mass.size, max(1, measure.mass.size // 4096))
     mass, losses = np.add.reduceat(measure.mass, starts), measure.losses[starts]
     losses, mass = losses[mass > 0], mass[mass > 0]
@@ -159,18 +164,18 @@ def _tilts(measure: Measure, d: int, epsilons: Floats) -> Iterator[tuple[slice, 
         first = float(epsilons[start])
         tilt = _tilt_towards(first, mass, losses, d)
         mean, std = _tilted_moments(tilt, mass, losses, d)
-        if tilt > 0:  # a little further, so that the next epsilons are served too
+        if tilt > 0:  # a little further, so that it also suits the next epsilons
             tilt = _tilt_towards(mean + 0.5 * std, mass, losses, d)
             mean, std = _tilted_moments(tilt, mass, losses, d)
         end = max(start + 1, int(np.searchsorted(epsilons, mean + 0.5 * std, side="right")))
-        if tilt > 0 and first >= mean:  # near the end of the losses: no tilt reaches further
+        if tilt > 0 and first >= mean:  # near the largest possible loss no tilt reaches further
             end = epsilons.size
         yield slice(start, end), tilt
         start = end
 
 
 def _tilted_moments(tilt: float, mass: Floats, losses: Floats, d: int) -> tuple[float, float]:
-    """Return mean and standard deviation of the sum of d losses with density e^(tilt·loss)."""
+    """Return mean and standard deviation of the sum of d losses, tilted by e^(tilt·loss)."""
     exponent = tilt * losses
     weight = mass * np.exp(exponent - exponent.max())
     weight /= weight.sum()
@@ -179,7 +184,7 @@ def _tilted_moments(tilt: float, mass: Floats, losses: Floats, d: int) -> tuple[
 
 
 def _tilt_towards(aim: float, mass: Floats, losses: Floats, d: int) -> float:
-    """Return the tilt >= 0 with this mean, or with one near the end if losses end before."""
+    """Return the tilt >= 0 that gives this mean, or the largest useful one if it is too far."""
     aim = min(aim, d * (losses[-1] - 0.02 * (losses[-1] - losses[0])))
 
     def gap(tilt: float) -> float:
@@ -194,8 +199,9 @@ def _tilt_towards(aim: float, mass: Floats, losses: Floats, d: int) -> float:
 
 
 def _composed(measure: Measure, d: int, epsilons: Floats, tilt: float) -> tuple[Floats, Floats]:
-    """Return delta of the finite losses of d coordinates, and how far rounding may move it."""
+    """Return delta of the finite losses of d coordinates, and a bound on its rounding error."""
     losses, step = measure.losses, measure.step
+    # Normalised weights mass · e^(tilt·loss - top) / total; the scale comes back at the end.
     log_weight = np.where(measure.mass > 0, tilt * losses, -math.inf)
     top = float(log_weight.max())
     weight = measure.mass * np.exp(log_weight - top)
@@ -209,6 +215,8 @@ def _composed(measure: Measure, d: int, epsilons: Floats, tilt: float) -> tuple[
     law = np.maximum(np.roll(law, -(lowest % size)), 0.0)
     sums = d * measure.origin + step * (lowest + np.arange(size))
     start = int(np.searchsorted(sums, epsilons[0], side="right"))
+    # Undo the tilt relative to the first epsilon. With cumulative sums from the right, delta at
+    # each epsilon is sum(mass) - e^eps · sum(mass · e^-loss) over the losses above it.
     excess = sums[start:] - epsilons[0]
     law = law[start:] * np.exp(-tilt * excess)
     plain = np.append(np.cumsum(law[::-1])[::-1], 0.0)
@@ -217,6 +225,7 @@ def _composed(measure: Measure, d: int, epsilons: Floats, tilt: float) -> tuple[
     value = plain[at] - np.exp(epsilons - epsilons[0]) * damped[at]
     log_scale = d * (top + math.log(total)) - tilt * epsilons[0]
     scale = math.exp(min(log_scale, 700.0))
+    # Absolute error of the FFT's result: wrapped mass, plus rounding that grows with its norm.
     noise = alias + 8 * _ULP * (d + math.log2(size)) * math.sqrt(size) * _norm(weight, d)
     rounding = noise * _largest(tilt) * np.exp(-tilt * (epsilons - epsilons[0]))
     relative = 8 * _ULP * (abs(log_scale) + d + 8)
@@ -229,7 +238,7 @@ def _largest(tilt: float) -> float:
 
 
 def _norm(weight: Floats, d: int) -> float:
-    """Return about the Euclidean norm of the composed law, which scales the FFT's rounding."""
+    """Return about the Euclidean norm of the composed mass, which scales the FFT's rounding."""
     k = np.arange(weight.size)
     mean = weight @ k
     std = math.sqrt(d * float(weight @ (k - mean) ** 2))
@@ -237,11 +246,11 @@ def _norm(weight: Floats, d: int) -> float:
 
 
 def _window(weight: Floats, d: int) -> tuple[int, float]:
-    """Return a length of the FFT and the mass that may lie outside of it (Chernoff's bound)."""
+    """Return a length for the FFT and the mass that may be outside it (Chernoff's bound)."""
     k = np.arange(weight.size) - weight @ np.arange(weight.size)
     std = math.sqrt(d * float(weight @ (k * k)))
     size = 1 << max(4, math.ceil(math.log2(max(weight.size, 20 * std))))
-    # Blocks whose mass stands at their outer ends: coarser, and still a bound.
+    # Blocks with their mass moved to the outer end are coarser, and still give a bound.
     width = max(1, weight.size // 2048)
     starts = np.arange(0, weight.size, width)
     mass, left = np.add.reduceat(weight, starts), k[starts]
@@ -255,7 +264,7 @@ def _window(weight: Floats, d: int) -> tuple[int, float]:
 
 
 def _chernoff(mass: Floats, k: Floats, d: int, std: float, far: float) -> float:
-    """Return a bound on the chance that the sum of d variables k is above `far`."""
+    """Return an upper bound on the probability that the sum of d variables k is above `far`."""
     k, mass = k[mass > 0], mass[mass > 0]
     if d * k.max() <= far:
         return 0.0

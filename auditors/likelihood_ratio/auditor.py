@@ -199,7 +199,7 @@ class LikelihoodRatio(ResamplingAuditor):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self._played = [_restored(p) for p in state["played"]]
         repeated = state.get("repeated")
         if repeated is not None:

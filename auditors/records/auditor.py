@@ -27,11 +27,11 @@ from leakmeter.auditors.records.spectrum import Spectrum
 class RecordLikelihoodRatio(Auditor):
     """Plays the game of `audit_records` on some rounds.
 
-    Each audit is played at the worst data of the others. Where the case knows the noise that they
-    really added, it is played with that as well, for a statement about this run.
+    Each audit assumes the worst data of the other clients. Where the case knows the noise that they
+    really added, it is repeated with that, for a statement about this run.
 
-    A bound for one round is one for the run as well. At the end comes the largest of each kind, at
-    a confidence that all audited rounds share.
+    A bound for one round is also one for the run. The report has the largest of each kind, at a
+    confidence that all audited rounds share.
 
     Args:
         case_of: Returns a client's part in the round; the gradients are taken at `view.sent`.
@@ -68,7 +68,7 @@ class RecordLikelihoodRatio(Auditor):
 
     @property
     def due(self) -> Due:
-        """Which rounds it looks at."""
+        """Which rounds it audits."""
         return self._due
 
     def begin(self, dim: int, num_rounds: int) -> None:
@@ -97,7 +97,7 @@ class RecordLikelihoodRatio(Auditor):
         audits = [(r, one) for r, one in self._played if one.threat_model == threat]
         if not audits:
             return None
-        # A strategy's own loop may go on for longer than planned, and its rounds pay too.
+        # A strategy's own loop may run longer than planned; its rounds share the confidence too.
         sharing = max(len(self._due), len(audits))
         level = 1 - (1 - self._confidence) / sharing
         shared = [(r, one.at(level)) for r, one in audits]
@@ -112,7 +112,7 @@ class RecordLikelihoodRatio(Auditor):
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the scores so far: the confidence of their bounds is known at the end only."""
+        """Return the scores so far: the confidence of their bounds is known only at the end."""
         return {"played": [_kept(r, one) for r, one in self._played]}
 
     def restore(self, state: Mapping[str, Any]) -> None:

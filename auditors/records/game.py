@@ -1,17 +1,17 @@
-"""Which of two records did a client hold? The likelihood-ratio audit at the unit of a record.
+"""Which of two records did a client hold? The likelihood-ratio audit of one record.
 
 The unit of Zhang and Psounis 2024, Differentially Private Federated Learning without Noise
 Addition: When is it Possible? (arXiv:2405.04551), and of the guarantee for water filling; audits
-that exchange whole updates may exceed that guarantee honestly. The adversary knows everything but
+that exchange whole updates may rightly exceed that guarantee. The adversary knows everything but
 the randomness: all records of all clients but one, two candidates for that one, the model and the
-mechanism. It sees the secure sum of one round and takes the exact log-ratio of two Gaussians.
+mechanism. It sees the secure sum of one round and uses the exact log-ratio of two Gaussians.
 
-There are two statements. With the others at their noise floor a bound is about the mechanism, at
-the worst data that the others could hold. With the noise of the data that they do hold it is about
-this run, and may be far smaller.
+There are two statements. With the other clients at their noise floor, a bound is about the
+mechanism, at the worst data that they could hold. With the noise of the data that they do hold, it
+is about this run, and may be far smaller.
 
 The worst of a few pairs of records is chosen on pilot draws; the bound comes from fresh ones. Every
-trial is a sum of its own, so the bound assumes no independence within a run.
+trial draws a separate sum, so the bound assumes no independence within a run.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from leakmeter.auditors.records.law import GradientRows, PairLaw
 from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.auditors.rng import stream
 
-# One draw of the sum for these rows as the client's records, with the others at their floor, less
-# what the adversary knows of them. It must be what really runs, with a generator for its
-# randomness.
+# One draw of the sum for these rows as the client's records, with the other clients at their floor,
+# minus what the adversary knows about them. It must run the real mechanism, with a generator for
+# its randomness.
 Draw = Callable[[Indices, np.random.Generator], Floats]
 
 THIS_RUN = ThreatModel(
@@ -48,19 +48,19 @@ WORST_CASE = replace(THIS_RUN, game="worst-data")
 
 @dataclass(frozen=True, eq=False)
 class RecordCase:
-    """One client's part in one sum, as far as a record of it is concerned.
+    """One client's part in one sum, as far as a single record is concerned.
 
     Attributes:
         blocks: Gradients of the client's records first, then of those that may replace one; more
-            than one where blocks of coordinates are sampled and filled by themselves.
-        records: D, the client's own.
+            than one where blocks of coordinates are sampled and filled separately.
+        records: D, the number of the client's own records.
         batch: B, scale of the Gaussian sampling weights; 0 for the full gradient.
-        floor: σ², which the client fills its covariance to; 0 for no filling.
-        rest: Variance that the others add in every direction: honest others times their floor is
-            the least, where their gradients vanish; 0 without any.
-        draw: The mechanism itself; None draws from the law that it states.
-        excess: For each block G E Gᵀ, (count, count), with E the covariance that the others add
-            beyond `rest` by sampling the data that they hold; empty for the worst data.
+        floor: σ², to which the client fills its covariance; 0 for no filling.
+        rest: Variance that the other clients add in every direction. The least is the number of
+            honest ones times their floor, where their gradients vanish; 0 without any.
+        draw: The mechanism itself; None draws from the distribution that it states.
+        excess: For each block G E Gᵀ, (count, count), with E the covariance that the other clients
+            add beyond `rest` by sampling the data that they hold; empty for the worst data.
     """
 
     blocks: tuple[GradientRows, ...]
@@ -92,7 +92,7 @@ class RecordCase:
 
 @dataclass(frozen=True)
 class RecordEffort:
-    """How many pairs are looked at, and how many sums are drawn.
+    """How many pairs are tried, and how many sums are drawn.
 
     Attributes:
         pairs: Pairs of records among which the worst is chosen, those with the most distant
@@ -116,8 +116,8 @@ class RecordAudit:
 
     Attributes:
         bound: Lower bound on ε.
-        record: The client's own, by row.
-        other: What stood in its place.
+        record: Row of the client's own record.
+        other: Row of the record that replaced it.
         scores: Log-ratios of the trials with the own record, and with the other.
         spectrum: Of the client's own sampling, and what its floor adds.
         threat_model: `WORST_CASE` of the others' data, or `THIS_RUN`.
@@ -185,9 +185,9 @@ def audit_records(
         case: The client and its part in the sum.
         delta: δ.
         effort: How much is drawn.
-        confidence: Chance that the bound is no larger than the truth.
-        seed: Names the draws.
-        path: Names them too: round, client.
+        confidence: Probability that the bound is no larger than the truth.
+        seed: Seed of the draws.
+        path: Further names of the random stream: round, client.
     """
     grams = [block.gram() for block in case.blocks]
     pilots = []
@@ -195,8 +195,8 @@ def audit_records(
         pair = _Pair.of(case, grams, record, other)
         names = (*path, "record-pilot", record, other)
         scores = [pair.scores(w, effort.pilot, stream(seed, *names, w)) for w in (0, 1)]
-        # The mean log-ratios differ by the sum of the divergences both ways. A bound from so few
-        # draws would be zero for most pairs, or luck.
+        # The mean log-ratios differ by the sum of the KL divergences in both directions. A bound
+        # from so few draws would be zero for most pairs, or luck.
         pilots.append((float(scores[0].mean() - scores[1].mean()), record, other))
     _, record, other = max(pilots)
     pair = _Pair.of(case, grams, record, other)
@@ -252,7 +252,7 @@ class _Pair:
         return np.array([self._score(draw(self.rows[world], rng), rng) for _ in range(count)])
 
     def _score(self, vector: Floats, rng: np.random.Generator) -> float:
-        """Return the log-ratio of a sum, with what the others add beyond their floor."""
+        """Return the log-ratio of a sum, with what the other clients add beyond their floor."""
         cuts = np.cumsum([block.dim for block in self.case.blocks])
         if vector.shape != (cuts[-1],):
             raise ValueError(f"a draw must have shape ({cuts[-1]},), got {vector.shape}")

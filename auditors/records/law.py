@@ -1,10 +1,10 @@
-"""The two Gaussians between which one record decides, in the few directions where they differ.
+"""The two Gaussians that differ by one record, in the few directions where they differ.
 
 A client samples its D gradients with Gaussian weights and fills the covariance Σ = GᵀG/(BD) to a
-floor; a secure sum adds more of the same from others. With one record replaced, mean and covariance
-differ, so the log-ratio of the two densities is quadratic, not linear. Outside of the span of the
-D + 1 gradients in question both worlds have the same mean and variance, so coordinates in that span
-are all that matters, and these come from the Gram matrix: nothing of size dim × dim is formed.
+floor. A secure sum adds such updates of other clients. With one record replaced, mean and
+covariance differ, so the log-ratio of the two densities is quadratic, not linear. Outside the span
+of the D + 1 gradients in question both worlds have the same mean and variance, so only coordinates
+in that span matter. These come from the Gram matrix: nothing of size dim × dim is formed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 
 from leakmeter.auditors._types import Floats, Indices
 
-_RANK = 1e-12  # of the largest eigenvalue: what is below is rounding
-# Of the largest variance: stands for none at all, where the true ratio is infinite or undefined.
+_RANK = 1e-12  # relative to the largest eigenvalue; smaller ones are rounding
+# Least variance, relative to the largest: with none at all the ratio may be infinite or undefined.
 _NO_NOISE = 1e-10
 
 
 class GradientRows(Protocol):
-    """Gradients G of some records, (count, dim), however they are kept."""
+    """Gradients G of some records, (count, dim), however they are stored."""
 
     @property
     def count(self) -> int: ...
@@ -62,23 +62,23 @@ class World:
         Args:
             gradients: The client's, (records, rank).
             batch: B; 0 for the full gradient, which has no sampling.
-            floor: σ², which the client fills its covariance to.
-            rest: Variance that the others add in every direction.
-            excess: Covariance that they add beyond it, (rank, rank).
+            floor: σ², to which the client fills its covariance.
+            rest: Variance that the other clients add in every direction.
+            excess: Covariance that they add beyond `rest`, (rank, rank).
         """
         if batch:
             values, axes = np.linalg.eigh(gradients.T @ gradients / (batch * len(gradients)))
         else:
             values, axes = np.zeros(gradients.shape[1]), np.eye(gradients.shape[1])
-        variances = np.maximum(values, floor) + rest
-        if excess is not None:
+        variances = np.maximum(values, floor) + rest  # raised eigenvalues: filled to the floor
+        if excess is not None:  # it has other eigenvectors, so the sum is diagonalised again
             variances, axes = np.linalg.eigh((axes * variances) @ axes.T + excess)
         least = _NO_NOISE * float(variances.max(initial=np.finfo(np.float64).tiny))
         return cls(gradients.mean(axis=0), axes, np.maximum(variances, least))
 
     def log_density(self, points: Floats) -> Floats:
-        """Return the logarithm up to a constant that all worlds share, for (..., rank) points."""
-        moved = (points - self.mean) @ self.axes
+        """Return the log-density up to a constant that all worlds share, for (..., rank) points."""
+        moved = (points - self.mean) @ self.axes  # in the eigenbasis, where coordinates decouple
         squares = (moved**2 / self.variances).sum(axis=-1)
         return np.asarray(-0.5 * (squares + np.log(self.variances).sum()))
 
@@ -93,11 +93,11 @@ class PairLaw:
     """Both worlds of one pair of records.
 
     Attributes:
-        worlds: With the client's own record, and with the other in its place.
-        used: Which rows span the coordinates.
-        lift: (rank, len(used)): inner products with these rows to coordinates.
-        root: (rank, rank): factor R of the covariance RRᵀ that others add beyond `rest`; None if
-            they add nothing more.
+        worlds: With the client's own record, and with the other one in its place.
+        used: Rows that span the coordinates.
+        lift: (rank, len(used)): maps inner products with these rows to coordinates.
+        root: (rank, rank): factor R of the covariance RRᵀ that the other clients add beyond `rest`;
+            None if they add nothing more.
     """
 
     worlds: tuple[World, World]
@@ -117,25 +117,27 @@ class PairLaw:
         rest: float,
         excess: Floats | None = None,
     ) -> PairLaw:
-        """Return the laws of two sets of records that share most.
+        """Return both distributions for two sets of records that differ in one.
 
         Args:
             gram: Inner products of all gradients.
             own: Rows of the client's records.
             other: The same with one of them replaced.
             batch: B; 0 for the full gradient.
-            floor: σ², which the client fills its covariance to; 0 for not at all.
-            rest: Variance that all others add in every direction.
-            excess: G E Gᵀ for the covariance E that they add beyond it; None for no more.
+            floor: σ², to which the client fills its covariance; 0 for no filling.
+            rest: Variance that all other clients add in every direction.
+            excess: G E Gᵀ for the covariance E that they add beyond `rest`; None for none.
         """
+        # Gram = V diag(ℓ²) Vᵀ. With the orthonormal basis Gᵀ V diag(1/ℓ) of the span, gradients
+        # have the coordinates V diag(ℓ), and v has diag(1/ℓ) Vᵀ (G v): dim never appears.
         used = np.union1d(own, other)
         squares, vectors = np.linalg.eigh(gram[np.ix_(used, used)])
         keep = squares > _RANK * max(float(squares[-1]), 0.0)  # none if all gradients vanish
         lengths = np.sqrt(squares[keep])
         rows = vectors[:, keep] * lengths  # gradients in coordinates, (len(used), rank)
         lift = vectors[:, keep].T / lengths[:, None]
-        # The others' noise outside of the span is not looked at. That is the marginal of a
-        # Gaussian, so the log-ratio is exact for what is looked at.
+        # Noise of the other clients outside the span is ignored. This takes the marginal of a
+        # Gaussian, so the log-ratio is exact for the coordinates that are used.
         more = None if excess is None else lift @ excess[np.ix_(used, used)] @ lift.T
         own_rows, other_rows = (rows[np.searchsorted(used, which)] for which in (own, other))
         worlds = (
@@ -145,11 +147,11 @@ class PairLaw:
         return cls(worlds, used, lift, None if more is None else _root(more))
 
     def coordinates(self, products: Floats) -> Floats:
-        """Return where a vector is, from its inner products with all rows."""
+        """Return the coordinates of a vector, (rank,), from its inner products with all rows."""
         return self.lift @ products[self.used]
 
     def excess(self, rng: np.random.Generator) -> Floats | float:
-        """Return a draw of what the others add beyond `rest`, (rank,)."""
+        """Return a draw of what the other clients add beyond `rest`, (rank,)."""
         return 0.0 if self.root is None else self.root @ rng.standard_normal(len(self.root))
 
     def log_ratio(self, points: Floats) -> Floats:

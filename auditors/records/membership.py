@@ -2,10 +2,10 @@
 
 Yeom, Giacomelli, Fredrikson and Jha 2018, Privacy Risk in Machine Learning (arXiv:1709.01604):
 a record with a small loss was trained on. Carlini et al. 2022, Membership Inference Attacks From
-First Principles (arXiv:2112.03570), LiRA: how small is small for this record, says its loss in
-shadow models that were, and were not, trained on it. Ours differs in two points:
-1. Scores become a lower bound on epsilon through `auditors.bounds.lower_bound`, at a threshold that
-   pays for its freedom; area and advantage are printed beside it and claim nothing.
+First Principles (arXiv:2112.03570), LiRA: its loss in shadow models that were, and were not,
+trained on the record shows how small is small for it. Ours differs in two points:
+1. Scores become a lower bound on epsilon through `auditors.bounds.lower_bound`, with limits that
+   allow for the choice of the threshold; area and advantage are also reported and claim nothing.
 2. The offline score is the z-value itself, not its tail probability, which rounds to 0 or 1.
 """
 
@@ -29,8 +29,8 @@ from leakmeter.auditors.due import Due, check_every
 from leakmeter.auditors.finding import Bound, Finding, ThreatModel
 
 Spread = Literal["shared", "record"]
-# The losses of member and of held-out records at a model; with `trained`, of a model and of how
-# many rounds each record trained in.
+# Maps a model to the losses of member and of held-out records. With `trained`, a second argument
+# says in how many rounds each record was used.
 Losses = Callable[..., tuple[ArrayLike, ArrayLike]]
 
 # A probability that rounds to 1 or to 0 has no logit; these losses are the last that have one.
@@ -40,8 +40,8 @@ _LEAST_LOSS, _LARGEST_LOSS = 2.0**-53, 745.0
 def logit_confidences(losses: ArrayLike) -> Floats:
     """Return ln(p / (1 - p)) of the probability p = e^-loss that a model gives the true label.
 
-    Carlini et al. 2022, logit scaling: on this scale a record's law over models is nearest to a
-    Gaussian. Computed from the loss, where 1 - p does not cancel.
+    Carlini et al. 2022, logit scaling: on this scale a record's distribution over models is closest
+    to a Gaussian. It is computed from the loss, where 1 - p does not cancel.
 
     >>> logit_confidences([np.log(2), np.log1p(np.exp(-3.0))]).round(12)
     array([0., 3.])
@@ -52,14 +52,14 @@ def logit_confidences(losses: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class Shadows:
-    """What models that somebody trained for comparison make of the same records.
+    """Confidences of shadow models, trained for comparison, in the same records.
 
     Attributes:
         confidences: Logit confidences, (models, records).
         was_in: Which model was trained on which record, (models, records); None if none was on
             any, which is the offline attack.
-        spread: "shared" fits one standard deviation, within records, for all of them, which
-            serves better with few models (fewer than 64 in the paper); "record" one for each.
+        spread: "shared" fits one standard deviation, within records, for all of them, which is
+            better with few models (fewer than 64 in the paper); "record" fits one for each.
     """
 
     confidences: Floats
@@ -80,7 +80,7 @@ class Shadows:
         """Return how likely each record was trained on, by its logit confidence at a model.
 
         Online: ln N(φ; in) - ln N(φ; out), Carlini et al. 2022, Algorithm 1. Offline: how many
-        standard deviations φ lies above the mean of the models without the record.
+        standard deviations φ is above the mean of the models without the record.
         """
         seen = np.asarray(confidences, dtype=np.float64)
         if seen.shape != self.confidences.shape[1:]:
@@ -133,8 +133,9 @@ def membership_bound(
         members: Scores of records that were trained on; larger means more likely a member.
         held_out: Scores of records from the same source that were not.
         delta: The delta that epsilon belongs to, in [0, 1).
-        confidence: Chance in (0, 1) that the true epsilon is no smaller, under the assumptions.
-        rule: Where the threshold comes from.
+        confidence: Probability in (0, 1) that the true epsilon is no smaller, under the
+            assumptions.
+        rule: How the threshold is chosen.
     """
     bound = epsilon_lower_bound(
         members, held_out, delta=delta, confidence=confidence, rule=rule, same_run=True
@@ -143,11 +144,11 @@ def membership_bound(
 
 
 def separation(members: ArrayLike, held_out: ArrayLike) -> dict[str, float]:
-    """Return what is usually printed of an attack: observed on these scores, no claim.
+    """Return the usual figures of an attack, as observed on these scores, without a claim.
 
-    "auc" is the chance that a member scores above a held-out record (ties count half);
-    "advantage" the largest true less false positive rate; "tpr at fpr 0.01" the true positive
-    rate of the best threshold with at most so many false positives.
+    "auc" is the probability that a member scores above a held-out record (ties count half).
+    "advantage" is the largest true minus false positive rate. "tpr at fpr 0.01" is the true
+    positive rate of the best threshold with at most that false positive rate.
 
     >>> separation([1.0, 3.0], [0.0, 2.0])
     {'auc': 0.75, 'advantage': 0.5, 'tpr at fpr 0.01': 0.5}
@@ -171,19 +172,19 @@ class Membership(Auditor):
     """Lets an outsider guess which records a released model was trained on.
 
     Args:
-        losses: Gives the cross-entropy losses of the member and of the held-out records at a
+        losses: Returns the cross-entropy losses of the member and of the held-out records at a
             model, in a fixed order; called with the flat released model.
         shadows: Shadow models' confidences in the members, then the held-out records; adds the
             likelihood-ratio attack to the loss threshold. With `trained`, a function that returns
             them for the same counts as `losses` gets.
-        every: Rounds between two models that are reported on, from the first on; -1 takes those
-            of rounds 1, 2, 4, 8, …; 0 none. The final model always is.
-        trained: Returns the indices of the records that trained in a round, where a simulation
-            knows them. `losses` is then called with the model and with the number of rounds that
-            each record trained in, (records,).
+        every: Also attack the model of every N-th round; -1 takes those of rounds 1, 2, 4, 8, …;
+            0 none. The final model is always attacked.
+        trained: Returns the indices of the records that were used in a round, where a simulation
+            knows them. `losses` is then called with the model and with the number of rounds in
+            which each record was used, (records,).
         delta: The delta of the bounds.
-        confidence: Of each bound by itself: the largest of several deserves less.
-        rule: Where the threshold comes from.
+        confidence: Confidence of each single bound: the largest of several has less.
+        rule: How the threshold is chosen.
 
     Example:
         def losses(model):
@@ -239,7 +240,7 @@ class Membership(Auditor):
         return self._findings(view.released, view.server_round)
 
     def report(self) -> Sequence[Finding]:
-        """Return what the final model tells of its records."""
+        """Return what the final model reveals about its records."""
         return () if self._model is None else self._findings(self._model, None)
 
     def state(self) -> dict[str, Any]:
@@ -249,7 +250,7 @@ class Membership(Auditor):
         return {"model": self._model.copy(), "rounds": self._rounds, "uses": self._uses.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         kept = state.get("model")
         self._model = None if kept is None else np.asarray(kept, dtype=np.float64)
         self._rounds = int(state.get("rounds", 0))
@@ -285,7 +286,7 @@ class Membership(Auditor):
                 observer="outsider",
                 sees="final model" if server_round is None else "round model",
                 holds="record",
-                # Without `trained` nobody says which rounds the records were in: at most all.
+                # Without `trained` the rounds of the records are unknown: at most all of them.
                 participations=self._rounds if self._trained is None else int(self._uses.max()),
             ),
             adjacency="replace",
@@ -306,6 +307,6 @@ def _losses(name: str, values: ArrayLike) -> Floats:
     losses = np.asarray(values, dtype=np.float64)
     if losses.ndim != 1 or not losses.size:
         raise ValueError(f"{name} must be one number a record, at least one, got {losses.shape}")
-    if not (losses >= 0).all():  # refuses nan too; infinity is a model that was sure, and wrong
+    if not (losses >= 0).all():  # refuses nan too; infinity is a model that was certain and wrong
         raise ValueError(f"{name} must be cross-entropies, at least 0, got {losses.min()}")
     return losses

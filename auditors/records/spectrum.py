@@ -1,9 +1,9 @@
-"""The spectrum of a client's gradient noise, and what a floor adds to it: a diagnosis.
+"""The spectrum of a client's gradient noise, and what a floor adds to it: a diagnostic.
 
 Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
-Possible? (arXiv:2405.04551), Assumption 3 and Fig. 4. The eigenvalues are functions of the data: a
-smallest one that was measured says nothing of other data, so none of this is a guarantee, and none
-of it should leave a simulation.
+Possible? (arXiv:2405.04551), Assumption 3 and Fig. 4. The eigenvalues depend on the data: a
+measured smallest one says nothing about other data, so none of this is a guarantee, and none of it
+should leave a simulation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ASSUMED = (Assumption.MEASURED_EIGENVALUES,)
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues of a covariance Σ of few directions in many, and the floor it is raised to.
+    """Eigenvalues of a low-rank covariance Σ, and the floor that it is raised to.
 
     Attributes:
         eigenvalues: Those that may be positive, ascending; the other dim - len are zero.
@@ -52,9 +52,9 @@ class Spectrum:
 
     @classmethod
     def of_eigenvalues(cls, eigenvalues: Floats, dim: int, floor: float = 0.0) -> Self:
-        """Return the spectrum of ascending eigenvalues that rounding may have made negative.
+        """Return the spectrum of ascending eigenvalues, of which rounding may make some negative.
 
-        There may be more than `dim`, if they are those of a Gram matrix: the lowest are zero then.
+        Those of a Gram matrix may be more than `dim`; the lowest are then zero.
         """
         return cls(np.maximum(eigenvalues[-dim:], 0.0), dim, floor)
 
@@ -65,7 +65,7 @@ class Spectrum:
 
     @property
     def rank(self) -> int:
-        """Number of eigenvalues that are more than rounding."""
+        """Number of eigenvalues above rounding level."""
         top = float(self.eigenvalues[-1])
         tol = top * max(self.dim, len(self.eigenvalues)) * float(np.finfo(np.float64).eps)
         return int((self.eigenvalues > tol).sum())
@@ -82,12 +82,12 @@ class Spectrum:
 
     @property
     def added_variance(self) -> float:
-        """Expected squared length of what is added."""
+        """Expected squared norm of the added noise."""
         return float(self.added.sum()) + self.floor * (self.dim - len(self.eigenvalues))
 
     @property
     def share_saved(self) -> float:
-        """Which share of isotropic noise of the same floor is not needed."""
+        """Share of isotropic noise of the same floor that is saved."""
         return 1 - self.added_variance / (self.floor * self.dim) if self.floor else 0.0
 
     def bounds(self) -> dict[str, Bound]:

@@ -23,7 +23,7 @@ def clip(update: Vector, norm: float) -> Vector:
     peak = float(np.abs(update).max(initial=0.0))
     if peak == 0:
         return update
-    direction = update / peak  # squares of large or tiny entries leave float64
+    direction = update / peak  # squares of very large or tiny entries leave float64's range
     length = float(np.linalg.norm(direction))
     return update if length <= norm / peak else direction * (norm / length)
 

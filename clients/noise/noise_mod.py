@@ -1,4 +1,4 @@
-"""The client mod of DP-FedAvg: clip, count, noise, and weigh all clients equally.
+"""The client mod of DP-FedAvg: clip, count, add noise, and weight all clients equally.
 
 McMahan, Ramage, Talwar, Zhang (2018), Learning Differentially Private Recurrent Language Models,
 arXiv:1710.06963; Andrew, Thakkar, McMahan, Ramaswamy (2021), Differentially Private Learning with
@@ -26,16 +26,16 @@ from leakmeter.clients.noise.clipping import clip, gaussian
 class NoiseMod:
     """Clips and noises the update as the message orders, within the limits of its owner.
 
-    Place it behind `mask_mod` and before everything that changes the update. A client that adds
-    noise itself sends no metrics but its weight, which is 1: they would travel without noise. If
-    its update is not finite, it sends its noise alone; a client without noise replies an error.
+    List it after `mask_mod` and before everything that changes the update. A client that adds its
+    own noise sends no metrics but its weight, which is 1: they would travel without noise. If its
+    update is not finite, it sends only its noise; a client without noise replies with an error.
 
     Attributes:
         required: Whether a train message without an order gets an error.
         max_clip_norm: Largest clip norm that is accepted: a larger one protects less.
         min_noise_std: Least noise that the client itself adds, in units of the clip norm.
         allow_tap: Whether the auditor's tap may collect kept updates; for simulations only.
-        seed: Names the noise in a simulation; None takes the operating system's source.
+        seed: Seed of the noise in a simulation; None takes the operating system's source.
     """
 
     required: bool = True
@@ -76,20 +76,20 @@ class NoiseMod:
         is_finite = bool(np.isfinite(update).all())
         if not is_finite and std == 0:
             return wire.not_finite(message, "the update")
-        # Whoever sees that a client stays out learns something about its data, and no noise covers
-        # it: a client that adds noise sends its noise alone.
+        # A client that stays out reveals something about its data, and no noise covers that. So a
+        # client that adds noise sends only its noise.
         bounded = clip(update, norm) if is_finite else np.zeros(layout.dim)
         is_below = bounded is update
         if std > 0:
             noise = gaussian(layout.dim, std, source)
-            # In float64 up to the secure sum: on the grid of a float16 model noise may vanish.
+            # In float64 up to the secure sum: rounded to a float16 model's grid, noise may vanish.
             exact = ["float64"] * len(layout.names)
             arrays = layout.restore(start + bounded + noise, sent, exact)
             metrics = MetricRecord()
         else:
             arrays, metrics = _within(norm, bounded, start, layout, sent), _metrics(reply.content)
             metrics[wire.CLIP_BIT] = float(is_below)
-        metrics[wire.get_text(order, "weight-key")] = 1  # the accounting knows no other weight
+        metrics[wire.get_text(order, "weight-key")] = 1  # the accounting assumes equal weights
         done = ConfigRecord({"clip-norm": norm, "share-std": std})
         key = wire.arrays_key(reply.content)
         content = RecordDict({key: arrays, "metrics": metrics, wire.NOISE: done})
@@ -122,7 +122,7 @@ noise_mod = NoiseMod()
 def _within(
     norm: float, update: Vector, start: Vector, layout: Layout, sent: ArrayRecord
 ) -> ArrayRecord:
-    """Return the model after `update`, whose change is within `norm` in the model's own precision.
+    """Return the model after `update`, with a change within `norm` in the model's precision.
 
     The sum of a float32 model and an update is rounded, and that may lengthen the update.
     """

@@ -1,4 +1,4 @@
-"""Water filling on a client: the update rule, its noise, and the record that `fill_mod` checks.
+"""Water filling on a client: the update rule, its noise, and what `fill_mod` checks.
 
 Below them `gradient_matrix`, `per_example` and `convolution` (gradients of single examples) and
 `matrix_function`. Names are imported on first use, so that the mod can be had without torch.

@@ -1,13 +1,13 @@
 """A convolution's part of the matrix of single examples' gradients, from its factors.
 
-With U_j the patches of example j's input, one column for each place that the kernel visits, and S_j
-the loss's slope at the outputs of these places, the gradient of the weight is S_j U_jᵀ: a sum of
-outer products over places (Rochette, Manoel, Tramel 2019, Efficient Per-Example Gradient
-Computations in Convolutional Neural Networks, arXiv:1912.06015). Ours differs: while all rows of a
-layer fit in little memory they are kept. Beyond that only inputs and slopes are, and patches are
-cut out anew, some examples at a time: Gᵀw is then one product of patches with slopes that are
-weighted, as in a backward pass, and only the Gram matrix forms a layer's rows, for as long as it
-needs them. (Without them it would be a sum over pairs of places, which takes far longer.)
+Let U_j be the patches of example j's input, one column for each position of the kernel, and S_j the
+gradient of the loss at the outputs of these positions. The gradient of the weight is S_j U_jᵀ, a
+sum of outer products over positions (Rochette, Manoel, Tramel 2019, Efficient Per-Example Gradient
+Computations in Convolutional Neural Networks, arXiv:1912.06015). Ours differs: the rows of a layer
+are kept if they need little memory. Otherwise only inputs and slopes are kept, and patches are
+extracted again for some examples at a time. Gᵀw is then one product of patches and weighted slopes,
+as in a backward pass. Only the Gram matrix forms a layer's rows, and drops them afterwards. (From
+the factors it would be a sum over pairs of positions, which takes far longer.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.nn.functional import unfold
 from leakmeter.auditors._types import Floats
 from leakmeter.clients.water_filling.gradient_matrix import Part, Rows
 
-_CHUNK = 64  # examples whose patches are held at a time
+_CHUNK = 64  # examples whose patches are in memory at a time
 _ROOM = 2**26  # bytes of a layer's rows that are kept
 
 
@@ -33,7 +33,7 @@ class Convolution:
     """One convolution's part of G, as factors."""
 
     inputs: Tensor  # (count, channels, height, width)
-    slopes: Tensor  # (count, out, places), of the same precision
+    slopes: Tensor  # (count, out, positions), of the same precision
     has_bias: bool
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -89,6 +89,7 @@ class Convolution:
         out = self.slopes.shape[1]
         total = torch.zeros(out, self.num_weights // out, dtype=torch.float64)
         for slopes, patches in weighted._pieces():
+            # (out, some · positions) @ (some · positions, fan_in): sums over examples too.
             total += slopes.transpose(0, 1).flatten(1) @ patches.transpose(1, 2).flatten(0, 1)
         if not self.has_bias:
             return total.flatten().numpy()
@@ -109,7 +110,7 @@ class Convolution:
         return self._matrix()[:, start:stop].numpy()
 
     def _pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield slopes, (some, out, places), and patches, (some, fan_in, places)."""
+        """Yield slopes, (some, out, positions), and patches, (some, fan_in, positions)."""
         for start in range(0, self.count, _CHUNK):
             some = slice(start, start + _CHUNK)
             patches = unfold(
@@ -118,7 +119,7 @@ class Convolution:
             yield self.slopes[some], patches
 
     def _rows(self) -> Iterator[Tensor]:
-        """Yield this part's columns for some examples at a time."""
+        """Yield the rows of some examples at a time, (some, dim)."""
         for slopes, patches in self._pieces():
             weight = (slopes @ patches.transpose(1, 2)).flatten(1)
             yield torch.cat([weight, slopes.sum(dim=2)], dim=1) if self.has_bias else weight
@@ -142,7 +143,7 @@ def convolution_part(layer: nn.Conv2d, inputs: Tensor, slopes: Tensor) -> Part:
 
 
 def can_factor(layer: nn.Module) -> bool:
-    """Whether `Convolution` knows this layer: all channels together, zeros around the image."""
+    """Whether `Convolution` supports this layer: one group of channels, padding with zeros."""
     return (
         type(layer) is nn.Conv2d
         and layer.groups == 1

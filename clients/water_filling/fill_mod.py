@@ -1,7 +1,7 @@
-"""The client mod of noise for records: what leaves has it, weighs one, and brings no metrics.
+"""The client mod for noise on records: checks it, sets the weight to 1, drops metrics.
 
-The noise itself is drawn by `clients.water_filling.gaussian_sampling`, which sees the gradients of
-single examples; a mod cannot. What the app has done, it says in a record beside its arrays.
+`clients.water_filling.gaussian_sampling` draws the noise itself: it sees the gradients of single
+examples, which a mod cannot. The app states what it has done in a record next to its arrays.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
 
 
-# What the server counts on, and how the client's own value must compare with it.
+# What the server assumes, and how the client's own value must compare with it.
 _AT_LEAST = ("sigma2", "batch-size", "examples")
 _AT_MOST = ("clip-norm",)
 _EXACTLY = ("lr", "steps")
 PROMISES = (*_AT_LEAST, *_AT_MOST, *_EXACTLY)
 _MECHANISM = "mechanism"
-_USUAL = "water-filling"  # where a record does not say
+_USUAL = "water-filling"  # if a record does not name the mechanism
 
 
 def filled_record(rule: GaussianSampling, num_examples: int) -> ConfigRecord:
-    """Return what an app puts under `wire.FILLED` beside the arrays that the rule has trained.
+    """Return the record that an app puts under `wire.FILLED`, next to the trained arrays.
 
     Args:
-        rule: With water filling or isotropic noise.
-        num_examples: Examples it has weighed, or drawn its minibatch from.
+        rule: The update rule, with water filling or isotropic noise.
+        num_examples: Examples that it weighted, or drew its minibatch from.
     """
     if rule.noise is None:
         raise ValueError(f"noise must be WaterFilling or Isotropic, got {rule.noise}")
@@ -52,10 +52,10 @@ def filled_record(rule: GaussianSampling, num_examples: int) -> ConfigRecord:
 
 @dataclass(frozen=True)
 class FillMod:
-    """Lets only filled updates out, at least as private as the server will say they are.
+    """Lets only filled updates out, at least as private as the server will claim.
 
-    Place it behind `mask_mod` and before everything that changes the update. Loss and metrics stay
-    here: they would travel without noise. The weight is 1, since the accounting knows no other.
+    List it after `mask_mod` and before everything that changes the update. Loss and metrics stay
+    here: they would travel without noise. The weight is 1, as the accounting assumes.
 
     Attributes:
         required: Whether a train message without an order gets an error.
@@ -66,7 +66,7 @@ class FillMod:
     allow_tap: bool = False
 
     def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
-        """Train, then check what the app says it has done."""
+        """Train, then check what the app states it has done."""
         if message.metadata.message_type.split(".")[0] != "train":
             return call_next(message, context)
         order = wire.config(message.content, wire.FILLED)
@@ -95,11 +95,11 @@ fill_mod = FillMod()
 
 
 def _compare(order: ConfigRecord, done: ConfigRecord) -> None:
-    """Refuse to be counted on for more than this client does."""
+    """Raise if the server assumes more than this client does."""
     wanted, own_way = (str(record.get(_MECHANISM, _USUAL)) for record in (order, done))
     if wanted != own_way:
         raise ValueError(f"mechanism must be this client's own {own_way!r}, got {wanted!r}")
-    # A larger minibatch is no less random, but is more likely to have a given record.
+    # A larger minibatch is no less random, but is more likely to contain a given record.
     exact = (*_EXACTLY, "batch-size") if own_way == "minibatch" else _EXACTLY
     for name in PROMISES:
         asked, own = wire.get_float(order, name), wire.get_float(done, name)

@@ -1,4 +1,4 @@
-"""Update rules on clipped gradients of single examples: how they are sampled, which noise is added.
+"""Update rules on clipped gradients of single examples, with sampling and noise.
 
 Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
 Possible? (arXiv:2405.04551), Assumptions 1 and 2 and Table 1; Gaussian sampling weights are those
@@ -60,7 +60,7 @@ class GaussianSampling:
         noise: What is added to each gradient estimate, if anything.
         steps: Local steps.
         simulated: Whether draws come from the generator of the call, so that a run can be
-            repeated; else the operating system's source is taken for weights and noise.
+            repeated; otherwise weights and noise come from the operating system's source.
     """
 
     lr: float
@@ -93,7 +93,7 @@ class GaussianSampling:
 
     @property
     def mechanism(self) -> str:
-        """What makes the update random, as the accounting names it; empty without noise."""
+        """The mechanism that makes the update random, as in the accounting; empty without noise."""
         if self.noise is None:
             return ""
         if isinstance(self.noise, WaterFilling):
@@ -108,9 +108,9 @@ class GaussianSampling:
     def train(
         self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator
     ) -> tuple[Trained, tuple[Spectrum, ...]]:
-        """Train `model` in place; return also what the last step's water filling had and added.
+        """Train `model` in place; also return the spectra of the last step's water filling.
 
-        The spectra are exact functions of the data: for a diagnosis in a simulation, never sent.
+        The spectra are exact functions of the data: a diagnostic for simulations, never sent.
         """
         losses: list[float] = []
         spectra: tuple[Spectrum, ...] = ()
@@ -123,7 +123,7 @@ class GaussianSampling:
     def _estimate(
         self, model: nn.Module, x: Tensor, y: Tensor, rng: np.random.Generator
     ) -> tuple[Floats, float, tuple[Spectrum, ...]]:
-        """Return one noised gradient estimate, and the loss of the examples it looked at."""
+        """Return one noised gradient estimate, and the loss of the examples in it."""
         if self.sampling == "minibatch":
             x, y = self._batch(x, y, rng)
         gradients = per_example_gradients(model, x, y, self.clip_norm)
@@ -133,11 +133,11 @@ class GaussianSampling:
     def estimate(
         self, gradients: Gradients, source: np.random.Generator | None
     ) -> tuple[Floats, tuple[Spectrum, ...]]:
-        """Return one noised gradient estimate, and what water filling had and added.
+        """Return one noised gradient estimate, and the spectra of water filling.
 
         Args:
-            gradients: Clipped gradients of all examples; of a minibatch, of those in it.
-            source: Where all randomness comes from; None takes the operating system's source.
+            gradients: Clipped gradients of all examples, or of those in the minibatch.
+            source: Source of all randomness; None takes the operating system's source.
         """
         if isinstance(self.noise, WaterFilling):
             filled = self.noise.draw(gradients, self.batch_size, source)
@@ -157,7 +157,7 @@ class GaussianSampling:
             raise ValueError(f"batch_size must be in [1, {len(y)}], got {self.batch_size}")
         if self.simulated:
             chosen = torch.from_numpy(rng.permutation(len(y))[: self.batch_size])
-        else:  # who can guess the batch undoes what its secrecy gives
+        else:  # the guarantee relies on a batch that nobody can guess
             chosen = torch.tensor(SystemRandom().sample(range(len(y)), self.batch_size))
         return x[chosen], y[chosen]
 
@@ -169,5 +169,5 @@ def _move(model: nn.Module, direction: Floats, length: float) -> None:
         for parameter in model.parameters():
             part = torch.from_numpy(direction[start : start + parameter.numel()])
             moved = parameter.double() + length * part.view_as(parameter).to(parameter.device)
-            parameter.copy_(moved)  # rounded once
+            parameter.copy_(moved)  # computed in double, so rounded only once
             start += parameter.numel()

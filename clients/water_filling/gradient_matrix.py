@@ -2,7 +2,7 @@
 
 G is the matrix whose rows are gradients over all parameters, in the order of `model.parameters()`.
 In a chain of linear layers the gradient of example j is δ_j a_jᵀ for a layer's weight and δ_j for
-its bias, so that G is known from a (the layer's inputs) and δ (the loss's slope at its outputs):
+its bias. So G follows from a (the layer's inputs) and δ (the gradient of the loss at its outputs):
 Goodfellow 2015, Efficient Per-Example Gradient Computations (arXiv:1510.01799). Its Gram matrix is
 Σ_layers (a aᵀ + 1) ∘ (δ δᵀ). Convolutions are in `clients.water_filling.convolution`.
 """
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Floats
 
-_COLUMNS = 4096  # columns of a float32 matrix that are in double precision at a time
+_COLUMNS = 4096  # columns of a float32 matrix that are converted to double at a time
 
 
 class Gradients(Protocol):
-    """The clipped gradients G of some examples, (count, dim), however they are kept."""
+    """The clipped gradients G of some examples, (count, dim), however they are stored."""
 
     @property
     def count(self) -> int:
@@ -58,7 +58,7 @@ class Gradients(Protocol):
 
 
 class Part(Protocol):
-    """One layer's columns of G, known from what goes in and the loss's slope at what comes out."""
+    """One layer's columns of G, (count, layer's parameters), stored as rows or as factors."""
 
     @property
     def count(self) -> int:
@@ -120,6 +120,7 @@ class Layer:
 
     def squares(self) -> Floats:
         """Return the squared norm of every row."""
+        # ‖δ aᵀ‖² + ‖δ‖² = (‖a‖² + 1) ‖δ‖²
         inputs = np.einsum("ji,ji->j", self.inputs, self.inputs) + self.has_bias
         return np.asarray(inputs * np.einsum("jo,jo->j", self.slopes, self.slopes))
 
@@ -143,14 +144,16 @@ class Layer:
 
     def products(self, vector: Floats) -> Floats:
         """Return this part's share of G v."""
-        weight = vector[: self.num_weights].reshape(self.slopes.shape[1], -1)
-        inner = self.inputs @ weight.T
+        # ⟨δ aᵀ, V⟩ = δᵀ V a for every example, without forming the outer product.
+        weight = vector[: self.num_weights].reshape(self.slopes.shape[1], -1)  # V, (out, in)
+        inner = self.inputs @ weight.T  # (count, out)
         if self.has_bias:
             inner += vector[self.num_weights :]
         return np.asarray(np.einsum("jo,jo->j", inner, self.slopes))
 
     def columns(self, start: int, stop: int) -> Floats:
         """Return columns of this layer's part."""
+        # Weights come row by row, then the bias: flat index k is entry (k // fan_in, k % fan_in).
         cut, fan_in = self.num_weights, self.inputs.shape[1]
         row, column = np.divmod(np.arange(start, min(stop, cut)), fan_in)
         weight = self.slopes[:, row] * self.inputs[:, column]
@@ -243,7 +246,7 @@ class FactoredGradients:
         return np.hstack(parts) if parts else np.zeros((self.count, 0))
 
     def _spans(self) -> Iterator[tuple[int, int]]:
-        """Yield where each layer's parameters stand."""
+        """Yield the range of each layer's parameters in a flat vector."""
         start = 0
         for layer in self.layers:
             yield start, start + layer.dim

@@ -25,24 +25,25 @@ def function_times(
         function: f, on an array of eigenvalues.
         vector: v.
     """
-    if not np.isfinite(matrix).all():  # LAPACK may not come back from a NaN
+    if not np.isfinite(matrix).all():  # LAPACK may loop for ever on a NaN
         raise ValueError("matrix must be finite, got NaN or infinity")
     size = len(vector)
     if size < 3:
         return _by_eigenvectors(matrix, function, vector)
     lwork, _ = lapack.dsytrd_lwork(size, lower=1)
-    # Transposed, because LAPACK wants its columns together; A is the same.
+    # Transposed, because LAPACK stores columns contiguously; A is symmetric, so it is the same.
     reduced, diagonal, beside, tau, _ = lapack.dsytrd(matrix.T, lower=1, lwork=int(lwork))
     try:
         values, vectors = eigh_tridiagonal(diagonal, beside, lapack_driver="stemr")
-    except LinAlgError:  # very rare: it could not tell a cluster apart
+    except LinAlgError:  # very rare: it could not separate a cluster of eigenvalues
         return _by_eigenvectors(matrix, function, vector)
-    reflectors = reduced[1:, :-1]
+    reflectors = reduced[1:, :-1]  # below the subdiagonal
 
     def rotated(v: Floats, way: str) -> Floats:
         tail, _, _ = lapack.dormqr("L", way, reflectors, tau, v[1:, None], 64)
-        return np.concatenate([v[:1], tail[:, 0]])  # Q leaves the first coordinate
+        return np.concatenate([v[:1], tail[:, 0]])  # Q leaves the first coordinate unchanged
 
+    # f(A) v = Q W f(λ) Wᵀ Qᵀ v, with W the eigenvectors of T.
     inner = function(values) * (vectors.T @ rotated(vector, "T"))
     return values, rotated(vectors @ inner, "N")
 

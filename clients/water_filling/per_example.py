@@ -27,7 +27,7 @@ from leakmeter.clients.water_filling.gradient_matrix import (
 )
 
 CHUNK = 64  # examples that one call of vmap takes
-# These act on each example by itself, and have no parameters.
+# These treat each example separately, and have no parameters.
 _SHAPES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.MaxPool2d, nn.AvgPool2d)
 _PLAIN = (*_SHAPES, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU)
 
@@ -38,10 +38,10 @@ def per_example_gradients(
     """Return the gradient of every example, each scaled to a joint norm of at most `clip_norm`.
 
     Args:
-        model: Any module whose examples do not meet inside it.
+        model: Any module that does not mix the examples of a batch.
         x: Inputs, (count, ...).
         y: Labels, (count,).
-        clip_norm: Largest L2 norm over all parameters together; infinity leaves all as they are.
+        clip_norm: Largest L2 norm over all parameters together; infinity clips nothing.
         chunk: Examples at a time, where gradients are computed one by one.
     """
     if not clip_norm > 0:
@@ -69,7 +69,7 @@ def _refuse_mixing(model: nn.Module) -> None:
 
 
 def _chain(model: nn.Module) -> Sequence[nn.Module] | None:
-    """Return the layers of a plain chain whose gradients have factors, or None if it is another."""
+    """Return the layers of a chain whose gradients have factors, or None for other models."""
     layers = list(model) if type(model) is nn.Sequential else [model]
     trained = [layer for layer in layers if type(layer) is nn.Linear or can_factor(layer)]
     known = all(layer in trained or (type(layer) in _PLAIN and _keeps(layer)) for layer in layers)
@@ -80,7 +80,7 @@ def _chain(model: nn.Module) -> Sequence[nn.Module] | None:
 
 
 def _keeps(layer: nn.Module) -> bool:
-    """Whether a layer leaves its input alone, and the first axis to the examples."""
+    """Whether a layer does not modify its input and keeps the first axis for the examples."""
     axis = getattr(layer, "dim", getattr(layer, "start_dim", 1))
     return not getattr(layer, "inplace", False) and axis == 1
 
@@ -132,7 +132,7 @@ def _by_vmap(
         gradients, values = single(parameters, x[some], y[some])
         rows = torch.cat([gradients[name].reshape(len(values), -1) for name in parameters], dim=1)
         norms = _double(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64))
-        # Rounding of the scaled row may lengthen it by half a unit of its last place.
+        # Rounding may lengthen the scaled row by half a unit in the last place.
         room = 1 - 2 * torch.finfo(dtype).eps
         scale = torch.from_numpy(_shrink(norms, clip_norm * room)).to(dtype)
         matrix[some] = rows.cpu() * scale[:, None]

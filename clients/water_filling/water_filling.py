@@ -1,4 +1,4 @@
-"""Water-filling noise: Gaussian noise only where the sampling of gradients leaves too little.
+"""Water-filling noise: Gaussian noise only where the sampling of gradients has too little.
 
 Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
 Possible? (arXiv:2405.04551), section 5. With Gaussian sampling a client's gradient estimate has the
@@ -9,7 +9,7 @@ below the floor σ² to it. Ours differs:
    eigenvalue are those of the Gram matrix K = GGᵀ/(BD), of size examples × examples.
 2. The paper splits the coordinates into blocks and floors each, but samples once for all of them,
    which leaves correlations between blocks and the smallest eigenvalue of the sum far below σ².
-   Here each block has sampling weights of its own, so the blocks are independent.
+   Here each block has its own sampling weights, so the blocks are independent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Filled:
 
     Attributes:
         gradient: Weighted sum of the gradients plus noise, (dim,).
-        spectra: What each block had and got.
+        spectra: Sampling covariance of each block, and what its floor added.
     """
 
     gradient: Floats
@@ -50,8 +50,8 @@ class WaterFilling:
     Attributes:
         sigma2: The floor σ²: least variance of the estimate in any direction, in the units of a
             squared gradient.
-        blocks: Parts of equal length that the coordinates are cut into. Each is sampled and filled
-            by itself, independently of the others; 1 adds the least noise.
+        blocks: Blocks of equal length into which the coordinates are split. Each is sampled and
+            filled independently of the others; 1 adds the least noise.
     """
 
     sigma2: float
@@ -71,7 +71,7 @@ class WaterFilling:
         Args:
             gradients: Clipped gradients of all examples.
             batch_size: B, the size of the minibatch whose sampling noise this one resembles.
-            rng: Where all randomness comes from; None takes the operating system's source.
+            rng: Source of all randomness; None takes the operating system's source.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -93,23 +93,29 @@ class WaterFilling:
     def _draw_block(
         self, gradients: Gradients, batch_size: int, rng: np.random.Generator | None
     ) -> tuple[Floats, Spectrum]:
-        weights = sampling_weights(gradients.count, batch_size, rng)
-        z = gaussian(gradients.dim, 1.0, rng)
+        """Return a draw of one block, (block dim,), and its spectrum.
+
+        The noise f(Σ) z is σz - Gᵀ c(K) Gz/(BD): for any function, Gᵀ c(GGᵀ) G = c(GᵀG) GᵀG, so
+        only the (count, count) matrix K has to be diagonalised. Sampling adds Gᵀ times its weights,
+        and both products with Gᵀ are done at once.
+        """
+        weights = sampling_weights(gradients.count, batch_size, rng)  # (count,)
+        z = gaussian(gradients.dim, 1.0, rng)  # (dim,)
         scale = batch_size * gradients.count
         sigma = math.sqrt(self.sigma2)
         eigenvalues, moved = function_times(
             gradients.gram() / scale, self._factor, gradients.products(z)
         )
-        weights -= moved / scale  # the sampling and the noise in one sum
+        weights -= moved / scale  # moved is c(K) Gz, (count,)
         gradient = gradients.combined(weights) + sigma * z
         return gradient, Spectrum.of_eigenvalues(eigenvalues, gradients.dim, self.sigma2)
 
     def _factor(self, eigenvalues: Floats) -> Floats:
         """Return c for each eigenvalue μ of K, with which the noise is σz - Gᵀ c(K) Gz/(BD).
 
-        The noise is f(Σ) z with f(μ) = √(σ² - μ), 0 above the floor. So c = (σ - f(μ))/μ, written
-        without the difference, which cancels for small μ; directions without any gradient then
-        need no case of their own.
+        The noise is f(Σ) z with f(μ) = √(σ² - μ), 0 above the floor. So c = (σ - f(μ))/μ. For small
+        μ the difference cancels, so c is written as 1/(σ + f(μ)), which is equal. Directions
+        without any gradient (μ = 0) then need no special case.
         """
         mu, sigma = np.maximum(eigenvalues, 0.0), math.sqrt(self.sigma2)
         missing = np.sqrt(np.maximum(self.sigma2 - mu, 0.0))

@@ -1,4 +1,4 @@
-"""Builds the server's side of a run from its configuration: the strategies and the auditors."""
+"""Builds the server's side of a run from its configuration: strategies and auditors."""
 
 from __future__ import annotations
 

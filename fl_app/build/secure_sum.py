@@ -61,7 +61,7 @@ def _advice(config: Config, reason: str) -> str:
     values = (config.secagg_threshold, config.secagg_neighbours, config.secagg_bits)
     shown = zip(names, (*values, config.colluders), strict=True)
     return (
-        f"secagg must have settings that fit {config.cohort} clients a round, got "
+        f"--secagg must have settings that fit {config.cohort} clients per round, got "
         f"{', '.join(f'{name} {value:g}' for name, value in shown)}: {reason}; take fewer "
         "colluders, a higher threshold, more neighbours (0 = all) or more bits"
     )

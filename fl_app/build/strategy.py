@@ -127,8 +127,10 @@ def _filled(strategy: Strategy, config: Config) -> Filled:
     """Return the strategy with the accounting of noise for single records."""
     rule, sizes = record_rule(config), load_task(config).sizes
     if rule.sampling == "minibatch" and rule.batch_size > sizes.smallest:
-        allowed = f"at most {sizes.smallest}, the fewest records of a client, with noise record-sgd"
-        raise out_of_range("batch-size", allowed, rule.batch_size)
+        allowed = (
+            f"at most {sizes.smallest}, the fewest records of a client, with --noise record-sgd"
+        )
+        raise out_of_range("--batch-size", allowed, rule.batch_size)
     return Filled(
         strategy,
         sigma2=config.wfna_floor,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from leakmeter.fl_app.config.compatible import check_together
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.errors import ConfigError, nearest
 from leakmeter.fl_app.config.field import check, kebab, read_toml, typed
 from leakmeter.fl_app.config.meaning import STAMP, check_meaning, unstamped
 from leakmeter.fl_app.config.settings import Settings
@@ -20,12 +20,12 @@ CALIBRATED = "calibrated.toml"
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """What a run does: settings that are allowed, each by itself and all together."""
+    """All settings of a run, checked one by one and in combination."""
 
     def __post_init__(self) -> None:
         for spec in fields(self):
             value = typed(spec, getattr(self, spec.name))
-            object.__setattr__(self, spec.name, value)  # a whole number where a float is due
+            object.__setattr__(self, spec.name, value)  # a whole number may become a float
             check(spec, value)
         check_together(self)
 
@@ -36,9 +36,8 @@ class Config(Settings):
         known = {kebab(f.name): f for f in fields(cls)}
         for name in values:
             if name not in known:
-                raise ConfigError(
-                    f"unknown setting {name!r}; known settings: {', '.join(sorted(known))}"
-                )
+                hint = nearest(name, known) or f"; known settings: {', '.join(sorted(known))}"
+                raise ConfigError(f"unknown setting {name!r}{hint}")
         return cls(**{known[k].name: v for k, v in values.items()})
 
     @classmethod
@@ -46,7 +45,8 @@ class Config(Settings):
         """Return the configuration that a run has written to a TOML file.
 
         Raises:
-            ConfigError: Also where an earlier release wrote it and a setting meant something else.
+            ConfigError: The file is broken, or an earlier release wrote it and one of its settings
+                has another meaning today.
         """
         values = read_toml(path)
         check_meaning(values, path)
@@ -59,8 +59,8 @@ class Config(Settings):
     def to_toml(self) -> str:
         """Return all settings as TOML, grouped by comments, with the version of their meaning.
 
-        A multiplier that follows from `target-epsilon` is left out: with another seed or more
-        rounds it is another one.
+        A multiplier that follows from `target-epsilon` is left out: another seed or number of
+        rounds needs another one.
         """
         lines = ["", *(f"{name} = {version}" for name, version in STAMP.items())]
         group = ""

@@ -1,4 +1,4 @@
-"""The one exception for a user's mistake; the command line prints its text and exits with 2."""
+"""The exception for a user's mistake: the command line prints its text and exits with 2."""
 
 from __future__ import annotations
 
@@ -12,17 +12,34 @@ class ConfigError(ValueError):
 
 
 def unknown_name(field: str, value: object, known: Iterable[str]) -> ConfigError:
-    """Return the error for a name that is not one of the `known` ones."""
-    return ConfigError(f"{field} must be one of {', '.join(known)}, got {shown(value)}")
+    """Return the error for a name that is not one of the `known` ones, with the nearest one.
+
+    >>> print(unknown_name("--model", "mpl", ["linear", "mlp"]))
+    --model must be one of linear, mlp, got 'mpl'; did you mean mlp?
+    """
+    names = tuple(known)
+    hint = nearest(value, names) if isinstance(value, str) else ""
+    return ConfigError(f"{field} must be one of {', '.join(names)}, got {shown(value)}{hint}")
 
 
-def out_of_range(field: str, allowed: str, value: object) -> ConfigError:
-    """Return the error for a value outside its range, which `allowed` puts into words."""
-    return ConfigError(f"{field} must be {allowed}, got {shown(value)}")
+def out_of_range(field: str, allowed: str, value: object, *, fix: str = "") -> ConfigError:
+    """Return the error for a value outside its range.
+
+    Args:
+        field: The option as it is typed, such as "--rounds", or what else has the value.
+        allowed: The range in words, which follow "must be".
+        value: What was received.
+        fix: What to do next, as a sentence without its full stop.
+
+    >>> print(out_of_range("--rounds", "at least 1", 0, fix="Try --rounds 1"))
+    --rounds must be at least 1, got 0. Try --rounds 1.
+    """
+    advice = f". {fix}." if fix else ""
+    return ConfigError(f"{field} must be {allowed}, got {shown(value)}{advice}")
 
 
 def shown(value: object) -> str:
-    """Return a value as Python writes it, in one line that a terminal can hold.
+    """Return a value as Python writes it, in one line that fits a terminal.
 
     >>> shown("x"), shown(10**5000), shown([1] * 1000)
     ("'x'", 'a number of 16610 bits', '[1, 1, 1, 1, 1, 1, 1…')
@@ -37,15 +54,15 @@ def shown(value: object) -> str:
 
 
 def two_multipliers(multiplier: float, target: float) -> ConfigError:
-    """Return the error for a noise multiplier beside the target that calibrates it."""
+    """Return the error for a noise multiplier next to the target that calibrates it."""
     return ConfigError(
-        f"noise-multiplier must be left out with target-epsilon, which calibrates it, got "
-        f"noise-multiplier {multiplier:g} and target-epsilon {target:g}; leave one of them out"
+        f"--noise-multiplier must be left out with --target-epsilon, which calibrates it, got "
+        f"--noise-multiplier {multiplier:g} and --target-epsilon {target:g}; leave one of them out"
     )
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean …?" with the known name that is most like a word, or nothing.
+    """Return "; did you mean …?" with the known name nearest to a word, or nothing.
 
     >>> nearest("--round", ["--rounds", "--server"]), nearest("--x", ["--rounds"])
     ('; did you mean --rounds?', '')

@@ -10,9 +10,9 @@ from typing import Any
 
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 
-# Of a number that says nothing else: sizes must fit the memory, the rest single precision.
+# Limits of numbers without their own: sizes must fit in memory, others in single precision.
 _MOST_SIZE, _MOST_NUMBER = 10**9, 1e30
-_MOST_TEXT = 4096  # characters, which is also the longest path that systems take
+_MOST_TEXT = 4096  # characters, which is also the longest path that systems accept
 _MOST_FILE = 1_000_000  # bytes
 
 
@@ -31,8 +31,8 @@ def setting(
 ) -> Any:
     """Return a field that knows its own help text and allowed values.
 
-    `most` is far beyond any use: it keeps a typing error from filling the memory. An error names
-    it only where it is exceeded.
+    `most` is far beyond any use: it keeps a typo from filling the memory. An error names it only if
+    it is exceeded.
     """
     if most is None:
         most = _MOST_SIZE if type(default) is int else _MOST_NUMBER
@@ -42,26 +42,26 @@ def setting(
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return a TOML file's top level; a missing or broken file is a user's mistake."""
+    """Return a TOML file's top level; raise `ConfigError` if it is missing or broken."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            # A pipe that nobody writes to would be waited for without end.
-            raise ConfigError(f"config must be a regular file, got {path}: copy it to one")
+            # Reading a pipe that nobody writes to would never return.
+            raise ConfigError(f"--config must be a regular file, got {path}: copy it to one")
         with path.open("rb") as file:
             content = file.read(_MOST_FILE + 1)
     except (OSError, ValueError) as error:  # the last one: a path with a zero byte
         if isinstance(error, ConfigError):
             raise
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"config must be a readable file, got {path}: {reason}") from None
+        raise ConfigError(f"--config must be a readable file, got {path}: {reason}") from None
     if len(content) > _MOST_FILE:
-        raise ConfigError(f"config must be a TOML file of at most 1 MB, got {path}")
+        raise ConfigError(f"--config must be a TOML file of at most 1 MB, got {path}")
     try:
-        return tomllib.loads(content.decode("utf-8-sig"))  # some editors put a mark before it
+        return tomllib.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
     except RecursionError:
-        raise ConfigError(f"config must be a TOML file, got {path}: nested too deep") from None
+        raise ConfigError(f"--config must be a TOML file, got {path}: nested too deep") from None
     except ValueError as error:  # not UTF-8, not TOML, or a number of thousands of digits
-        raise ConfigError(f"config must be a TOML file, got {path}: {error}") from None
+        raise ConfigError(f"--config must be a TOML file, got {path}: {error}") from None
 
 
 def expanded(name: str, path: str | Path) -> Path:
@@ -77,6 +77,15 @@ def kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
+def option(name: str) -> str:
+    """Return a Python name as an option of the command line, the name that errors use.
+
+    >>> option("clip_norm")
+    '--clip-norm'
+    """
+    return f"--{kebab(name)}"
+
+
 def typed(spec: Field[Any], value: Any) -> Any:
     """Return `value` as the field's type, where that loses nothing."""
     wanted = type(spec.default)
@@ -84,14 +93,14 @@ def typed(spec: Field[Any], value: Any) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise out_of_range(kebab(spec.name), "finite", value) from None
+            raise out_of_range(option(spec.name), "finite", value) from None
     if type(value) is not wanted:
         kinds = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
-        raise out_of_range(kebab(spec.name), kinds[wanted], value)
+        raise out_of_range(option(spec.name), kinds[wanted], value)
     if isinstance(value, str) and not value.isprintable():
-        raise out_of_range(kebab(spec.name), "printable text", value)
+        raise out_of_range(option(spec.name), "printable text", value)
     if isinstance(value, str) and len(value) > _MOST_TEXT:
-        raise out_of_range(kebab(spec.name), f"at most {_MOST_TEXT} characters", value)
+        raise out_of_range(option(spec.name), f"at most {_MOST_TEXT} characters", value)
     return value
 
 
@@ -99,7 +108,7 @@ def check(spec: Field[Any], value: Any) -> None:
     """Raise if `value` is not among the field's choices or within its limits."""
     rule = spec.metadata
     if rule["choices"] and value not in rule["choices"]:
-        raise unknown_name(kebab(spec.name), value, rule["choices"])
+        raise unknown_name(option(spec.name), value, rule["choices"])
     if isinstance(value, str):
         return
     inside = rule["low"] <= value <= rule["high"] and rule["above"] < value < rule["below"]
@@ -107,6 +116,6 @@ def check(spec: Field[Any], value: Any) -> None:
         words = {"low": "at least", "high": "at most", "above": "above", "below": "below"}
         allowed = [f"{w} {rule[k]}" for k, w in words.items() if math.isfinite(rule[k])]
         finite = [] if isinstance(value, int) or math.isfinite(value) else ["finite"]
-        raise out_of_range(kebab(spec.name), " and ".join(finite + allowed), value)
+        raise out_of_range(option(spec.name), " and ".join(finite + allowed), value)
     if math.isinf(rule["high"]) and value > rule["most"]:
-        raise out_of_range(kebab(spec.name), f"at most {rule['most']:.15g}", value)
+        raise out_of_range(option(spec.name), f"at most {rule['most']:.15g}", value)

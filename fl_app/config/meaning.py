@@ -1,8 +1,8 @@
-"""Which release's meaning the settings in a file have.
+"""Finds out which release's meaning the settings in a file have.
 
-Files that a run writes carry a version. It rises when a value of a setting gets another meaning.
-Files without a version are of the first releases, in which `partition = "dirichlet"` meant what is
-now "dirichlet-labels".
+A run writes a version into its files. It rises when a value of a setting changes its meaning.
+Files without a version are from the first releases, in which `partition = "dirichlet"` meant what
+is now "dirichlet-labels".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 
 _NAME: Final = "settings-version"
 _VERSION: Final = 2
-# What files and reports carry beside the settings.
+# What files and reports contain in addition to the settings.
 STAMP: Final[Mapping[str, int]] = {_NAME: _VERSION}
 # A person does not write all of these into a file; a run writes every setting.
 _WRITTEN_BY_RUNS: Final = frozenset({"data-dir", "download", "engine", "ray-address", "seed"})
@@ -25,8 +25,8 @@ def unstamped(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings without their version; raise for one that this release does not know."""
     version = values.get(_NAME, _VERSION)
     if type(version) is not int or not 1 <= version <= _VERSION:
-        allowed = f"from 1 to {_VERSION}, or a newer release of Leakmeter reads it"
-        raise out_of_range(_NAME, allowed, version)
+        fix = "A newer release of Leakmeter may read this file"
+        raise out_of_range(_NAME, f"from 1 to {_VERSION}", version, fix=fix)
     return {name: value for name, value in values.items() if name != _NAME}
 
 
@@ -34,10 +34,10 @@ def check_meaning(values: Mapping[str, Any], path: Path) -> None:
     """Raise if a file of an earlier release has a value that means something else today."""
     if _is_old(values) and values.get("partition") == "dirichlet":
         raise ConfigError(
-            f'partition = "dirichlet" in {path} is of an earlier release, which split each label '
-            "by its own draw; today clients draw their label shares, so this run can neither be "
-            "resumed nor repeated under that name. Start it again with the same partition: "
-            f"--config {path} --partition dirichlet-labels"
+            f'partition = "dirichlet" in {path} is from an earlier release, where it had another '
+            "meaning: each label was split by its own draw. Today clients draw their label shares, "
+            "so this run can neither be resumed nor repeated under that name. Start it again with "
+            f"the same partition: --config {path} --partition dirichlet-labels"
         )
 
 

@@ -1,4 +1,4 @@
-"""The names a user may choose from, kept apart so that `--help` imports nothing heavy."""
+"""The names a user may choose from; a light module, so that `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODELS: Final = ("linear", "slp", "mlp", "cnn")
 PARTITIONS: Final = ("iid", "dirichlet", "dirichlet-labels", "natural")
 ALGORITHMS: Final = ("fedavg", "fedsgd", "fedprox", "gd")
 SERVERS: Final = ("fedavg", "fedavgm", "fedadam", "fedyogi")
-# Steps of an adaptive server are lengths of a coordinate, not multiples of the mean update.
+# An adaptive server's step is the length of a coordinate's move, not a multiple of the mean update.
 USUAL_STEP: Final = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.1, "fedyogi": 0.1}
 AUDITORS: Final = (
     "one-shot",

@@ -1,4 +1,4 @@
-"""The table of all settings of a run, and what follows from them."""
+"""All settings of a run in one table, and the values that follow from them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from leakmeter.fl_app.config.training import TrainingSettings
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How the run itself is done."""
+    """How the run itself is executed."""
 
     seed: int = setting(
-        0, "the same seed gives the same report", group="run", low=0, high=2**31 - 1
+        0, "random seed: the same seed gives the same report", group="run", low=0, high=2**31 - 1
     )
     engine: str = setting(
-        "inline", "all in one process, or Flower's simulation", group="run", choices=ENGINES
+        "inline",
+        "inline = everything in this process, ray = Flower's simulation on Ray",
+        group="run",
+        choices=ENGINES,
     )
     ray_address: str = setting(
-        "", "Ray cluster to join with the engine ray, or auto", group="run", metavar="HOST:PORT"
+        "",
+        "with --engine ray: address of a Ray cluster to join, or auto on one of its machines",
+        group="run",
+        metavar="HOST:PORT",
     )
 
 
@@ -35,7 +41,7 @@ class Settings(RunSettings, AuditSettings, TrainingSettings):  # fields come in 
 
     @property
     def task(self) -> TaskConfig:
-        """The settings that decide about data, partition and model."""
+        """The settings that determine data, partition and model."""
         return TaskConfig(**{spec.name: getattr(self, spec.name) for spec in fields(TaskConfig)})
 
     @property
@@ -63,10 +69,10 @@ class Settings(RunSettings, AuditSettings, TrainingSettings):  # fields come in 
 
     @property
     def seats(self) -> int:
-        """Canary seats that are really there."""
+        """Canary seats per round; none without the auditor one-shot."""
         return self.canary_seats if "one-shot" in self.auditor_names else 0
 
     @property
     def cohort(self) -> int:
-        """Clients in a round: honest ones and canary seats."""
+        """Clients per round: honest ones and canary seats."""
         return self.sample + self.seats

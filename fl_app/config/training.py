@@ -21,56 +21,65 @@ from leakmeter.fl_app.config.names import (
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What is trained by whom, and what protects it."""
+    """What is trained, by whom, and how it is protected."""
 
-    dataset: str = setting("digits", "what to learn", group="task", choices=DATASETS)
+    dataset: str = setting("digits", "data set to train on", group="task", choices=DATASETS)
     data_dir: str = setting(
         "",
-        "folder with the files of adult or mnist (default: the environment's LEAKMETER_DATA)",
+        "folder with the files of all data sets but digits and synthetic (default: the environment "
+        "variable LEAKMETER_DATA)",
         group="task",
         metavar="DIR",
     )
     download: bool = setting(
-        False, "let torchvision download mnist into that folder if it is missing", group="task"
+        False,
+        "let torchvision download a missing image data set into that folder",
+        group="task",
     )
     synthetic_examples: int = setting(
-        6000, "training records of synthetic", group="task", low=1, most=10**7
+        6000, "training records of --dataset synthetic", group="task", low=1, most=10**7
     )
-    synthetic_features: int = setting(20, "features of synthetic", group="task", low=1, most=10**6)
-    synthetic_classes: int = setting(10, "classes of synthetic", group="task", low=2, most=10**5)
+    synthetic_features: int = setting(
+        20, "features of --dataset synthetic", group="task", low=1, most=10**6
+    )
+    synthetic_classes: int = setting(
+        10, "classes of --dataset synthetic", group="task", low=2, most=10**5
+    )
     model: str = setting(
         "mlp",
-        "linear classifier, the same with a ReLU, two hidden layers of 100, or convolutions",
+        "linear classifier, the same with a ReLU on its logits (slp), two hidden layers of 100 "
+        "(mlp), or convolutions (cnn)",
         group="task",
         choices=MODELS,
     )
     partition: str = setting(
         "iid",
-        "how records are partitioned among clients: evenly; with label shares that each client "
-        "draws (dirichlet); with each label split by its own draw (dirichlet-labels); or by person",
+        "how records are partitioned among clients: uniformly (iid); with label shares that each "
+        "client draws (dirichlet); with each label split by its own draw (dirichlet-labels); or by "
+        "person (natural)",
         group="task",
         choices=PARTITIONS,
     )
     dirichlet: float = setting(
         1.0,
-        "concentration of the dirichlet partitions; the smaller, the more skewed",
+        "concentration of the dirichlet partitions; smaller = more skewed labels",
         group="task",
         above=0,
     )
-    clients: int = setting(60, "clients in all", group="federation", low=1, most=10**6)
-    sample: int = setting(30, "honest clients in a round", group="federation", low=1, most=10**6)
-    rounds: int = setting(30, "rounds of training", group="federation", low=1, most=10**5)
+    clients: int = setting(60, "total number of clients", group="federation", low=1, most=10**6)
+    sample: int = setting(30, "honest clients per round", group="federation", low=1, most=10**6)
+    rounds: int = setting(30, "training rounds", group="federation", low=1, most=10**5)
     server: str = setting(
         "fedavg",
-        "what the server does with the mean update: take it, add momentum, or scale each "
-        "coordinate by its past (Adam, Yogi)",
+        "server optimiser: add the mean update (fedavg), with momentum (fedavgm), or scaled per "
+        "coordinate by Adam or Yogi (fedadam, fedyogi)",
         group="federation",
         choices=SERVERS,
     )
     server_lr: float = setting(
         0.0,
-        "server step length, not fedavg; 0 takes the usual one: 1 for fedavgm, 0.1 for fedadam and "
-        "fedyogi",
+        "server learning rate, not for fedavg; 0 = the usual one: 1 for fedavgm, 0.1 for fedadam "
+        "and fedyogi",
         group="federation",
         low=0,
     )
@@ -79,104 +88,105 @@ class TrainingSettings:
     )
     server_beta1: float = setting(
         0.9,
-        "how much of the mean update fedadam and fedyogi keep from round to round",
+        "β₁ of fedadam and fedyogi: decay of the averaged mean update",
         group="federation",
         low=0,
         below=1,
     )
     server_beta2: float = setting(
         0.99,
-        "the same of its square, by whose root they divide",
+        "β₂ of fedadam and fedyogi: decay of the averaged squares",
         group="federation",
         low=0,
         below=1,
     )
     server_tau: float = setting(
         1e-3,
-        "what fedadam and fedyogi add to that root; the larger, the less they adapt",
+        "τ of fedadam and fedyogi, added to the root of the squares; larger = less adaptive",
         group="federation",
         above=0,
     )
     secagg: str = setting(
         "on",
-        "secure aggregation: the server sees masked updates only",
+        "secure aggregation: the server sees only masked updates and their sum",
         group="federation",
         choices=SWITCH,
     )
     secagg_threshold: float = setting(
         2 / 3,
-        "share of a client's share holders (itself and its neighbours) that opens its masks; fewer "
-        "survivors abandon the round",
+        "fraction of a client's share holders (itself and its neighbours) needed to remove its "
+        "masks; with fewer survivors the round is abandoned",
         group="federation",
         above=0.5,
         high=1,
     )
     secagg_neighbours: int = setting(
         0,
-        "clients that each client masks with, an even number; 0 = all others of the round",
+        "number of clients that each client masks with, even; 0 = all others of the round",
         group="federation",
         low=0,
         high=10_000,
     )
     secagg_bits: int = setting(
         32,
-        "bits of a coordinate in the secure sum; fewer make uploads smaller and rounding coarser",
+        "bits per coordinate in the secure sum; fewer = smaller uploads, coarser rounding",
         group="federation",
         low=8,
         high=64,
     )
     colluders: int = setting(
         -1,
-        "clients assumed to collude with the server in a secure sum; -1 = as many as it can bear",
+        "clients assumed to collude with the server in a secure sum; -1 = as many as it tolerates",
         group="federation",
         low=-1,
         high=1_000_000,
     )
     dropout: float = setting(
         0.0,
-        "chance that a client drops out in a stage of a round (keys, shares, train, unmask; with "
-        "secagg off train alone); simulations only",
+        "probability that a client drops out in each stage of a round (keys, shares, train, "
+        "unmask; with --secagg off only train); simulations only",
         group="federation",
         low=0,
         below=1,
     )
     algorithm: str = setting(
         "fedavg",
-        "SGD epochs, one step on one batch, SGD held near the model sent, or full-batch descent",
+        "local training: SGD epochs (fedavg), one step on one batch (fedsgd), SGD with a proximal "
+        "term (fedprox), or full-batch gradient descent (gd)",
         group="client",
         choices=ALGORITHMS,
     )
-    epochs: int = setting(
-        2, "local passes over the data, not fedsgd", group="client", low=1, most=10**5
-    )
+    epochs: int = setting(2, "local epochs, not for fedsgd", group="client", low=1, most=10**5)
     batch_size: int = setting(
-        8, "records in a gradient step; 0 takes all a client has", group="client", low=0
+        8, "records per gradient step; 0 = all records of a client", group="client", low=0
     )
-    lr: float = setting(0.3, "client step length", group="client", above=0)
+    lr: float = setting(0.3, "client learning rate", group="client", above=0)
     prox_mu: float = setting(
-        0.1, "how strongly fedprox holds a client near the model sent", group="client", low=0
+        0.1, "μ of fedprox: strength of the proximal term", group="client", low=0
     )
     participation: str = setting(
         "fixed",
-        "who takes part: a fixed number, each by a coin, each once, or in shuffled epochs",
+        "which clients take part in a round: a fixed number (fixed), each with the same "
+        "probability (poisson), each at most once (once), or in shuffled epochs (epochs)",
         group="federation",
         choices=PATTERNS,
     )
     noise: str = setting(
         "none",
-        "noise for differential privacy: of the server, of all clients together, of each client; "
-        "for single records: filled up to a floor (wfna), on a minibatch gradient (record-sgd), on "
-        "the full gradient (record-gd), or on Gaussian sampling (record-isotropic)",
+        "noise for differential privacy, added by the server (central), by all clients together "
+        "(distributed) or by each client (local); for single records: filled up to a floor (wfna), "
+        "on a minibatch gradient (record-sgd), on the full gradient (record-gd), or on Gaussian "
+        "sampling (record-isotropic)",
         group="privacy",
         choices=NOISES,
     )
     noise_multiplier: float = setting(
-        1.0, "noise on the sum in units of the clip norm", group="privacy", low=0
+        1.0, "noise standard deviation on the sum, divided by the clip norm", group="privacy", low=0
     )
     target_epsilon: float = setting(
         0.0,
-        "largest ε (at --delta) that the planned run may guarantee a client: calibrates the noise "
-        "multiplier in place of --noise-multiplier; 0 = off",
+        "calibrate the noise so that the planned run guarantees a client at most this ε (at "
+        "--delta), in place of --noise-multiplier; 0 = off",
         group="privacy",
         low=0,
         high=1000,
@@ -197,26 +207,29 @@ class TrainingSettings:
     )
     wfna_floor: float = setting(
         0.0,
-        "σ² of noise wfna and record-…: least variance of a client's gradient estimate in any "
+        "σ² for --noise wfna and record-…: least variance of a client's gradient estimate in any "
         "direction",
         group="privacy",
         low=0,
     )
     wfna_blocks: int = setting(
         1,
-        "parts of the parameters that wfna samples and fills by themselves; 1 adds the least noise",
+        "blocks of parameters that wfna samples and fills separately; 1 adds the least noise",
         group="privacy",
         low=1,
     )
     clipping: str = setting(
-        "fixed", "clip norm fixed, or following a quantile", group="privacy", choices=CLIPPINGS
+        "fixed",
+        "keep the clip norm fixed, or let it follow a quantile of the norms (adaptive)",
+        group="privacy",
+        choices=CLIPPINGS,
     )
     clip_quantile: float = setting(
         0.5, "quantile of update norms for adaptive clipping", group="privacy", above=0, below=1
     )
     ledger: str = setting(
         "",
-        "file that adds up what all runs on a data set have released; made if missing",
+        "file that adds up the privacy cost of all runs on a data set; created if missing",
         group="privacy",
         metavar="FILE",
     )

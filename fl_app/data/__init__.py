@@ -1,1 +1,1 @@
-"""The data sets as plain arrays, and how their records are shared out to clients."""
+"""The data sets as plain arrays, and the partition of their records among clients."""

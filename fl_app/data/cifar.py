@@ -2,7 +2,7 @@
 
 Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images: 50,000 + 10,000 colour
 pictures of 32×32 in ten classes. The part is a file `cifar10/cifar10*.npz` with x_train, y_train,
-x_test and y_test, pictures as bytes (records, 32, 32, 3); a download is never content with it.
+x_test and y_test, pictures as bytes (records, 32, 32, 3). With a download allowed it is not used.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _part(request: Request) -> Path | None:
 def _whole(request: Request) -> Arrays:
     """Return all pictures and labels, read by torchvision, which checks the files' digests.
 
-    That matters: they are pickles, and one from somewhere else could do anything.
+    The check matters: the files are pickles, and a forged one could run any code.
     """
 
     def reader(folder: Path, **how: bool) -> Any:

@@ -1,4 +1,4 @@
-"""A data set as plain arrays, and where the files of one are looked for."""
+"""A data set as plain arrays, and the search for its files."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Dataset:
         test_x: Test records, (m, *input_shape).
         test_y: Their classes, (m,).
         num_classes: Number of classes.
-        users: The person behind each training record, (n,), where the data set knows.
+        users: The person behind each training record, (n,), if the data set has it.
         users_lack: Why `users` is None and what to do about it, if anything.
-        note: What a reader of results must know, such as that the files hold a part only.
+        note: What a reader of results must know, such as that the files contain only a part.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Dataset:
         return len(self.train_x)
 
     def known_users(self) -> NDArray[np.int64]:
-        """Return the person behind each training record; not to know them is a user's mistake."""
+        """Return the person behind each training record; raise if the data set lacks them."""
         if self.users is None:
             raise ConfigError(
                 f"partition natural needs the person behind each record of {self.name}: "
@@ -110,7 +110,7 @@ def locate(
     """
     for place in (folder / layout for folder in request.folders for layout in layouts):
         pairs = [(place / file, place / f"{file}.gz") for file in files]
-        # os.path.isfile, unlike Path.is_file, says no where a folder may not be entered.
+        # os.path.isfile, unlike Path.is_file, returns False for a folder without permission.
         found = [next(filter(os.path.isfile, pair), None) for pair in pairs]
         if None not in found:
             return [path for path in found if path]
@@ -129,7 +129,7 @@ def located_or_fetched(
     files: Sequence[str],
     fetch: Callable[[Path], object],
 ) -> list[Path]:
-    """Return the path of each file as `locate`, fetched first where that is needed and allowed.
+    """Return the path of each file as `locate`, after a download if needed and allowed.
 
     `fetch` must leave the files under the folder that it is given, in one of the layouts.
     """
@@ -148,10 +148,10 @@ def located_or_fetched(
 
 
 def note_on_size(name: str, sizes: tuple[int, int], published: tuple[int, int]) -> str:
-    """Return what to say where fewer records are there than published, and log it; "" if all are.
+    """Return a note, also logged, if there are fewer records than published; else "".
 
     Raises:
-        ConfigError: If there are more than published: then it is another data set.
+        ConfigError: There are more than published, so it is another data set.
     """
     words = f"{published[0]:,} training and {published[1]:,} test records"
     if any(size > most for size, most in zip(sizes, published, strict=True)):

@@ -1,4 +1,4 @@
-"""The data sets, each as plain arrays: digits, ADULT, image sets and a synthetic Gaussian task.
+"""Loads data sets as plain arrays: digits, ADULT, image sets and a synthetic Gaussian task.
 
 ADULT: Becker and Kohavi (1996), UCI Machine Learning Repository; we keep the complete rows, as
 the 104-feature encoding in the literature does. Only numpy is imported here; scikit-learn and
@@ -46,7 +46,7 @@ def load(
     Args:
         name: One of `fl_app.config.names.DATASETS`.
         data_dir: Folder with the files of ADULT or of images; LEAKMETER_DATA is tried after it.
-        download: Whether images may be fetched into the first folder when they are in none.
+        download: Whether images may be downloaded into the first folder if no folder has them.
         seed: The run's seed. Only "synthetic" depends on it; all other splits are fixed.
         synthetic_examples: Training records of "synthetic"; a quarter as many are for testing.
         synthetic_features: Features of "synthetic".
@@ -56,10 +56,10 @@ def load(
         ConfigError: The name is unknown, a number is out of range, or files are missing or wrong.
     """
     if name not in DATASETS:
-        raise unknown_name("dataset", name, DATASETS)
+        raise unknown_name("--dataset", name, DATASETS)
     given = (data_dir, os.environ.get(FOLDER_VARIABLE))
     request = Request(
-        folders=tuple(dict.fromkeys(expanded("data-dir", folder) for folder in given if folder)),
+        folders=tuple(dict.fromkeys(expanded("--data-dir", folder) for folder in given if folder)),
         download=download,
         seed=seed,
         examples=synthetic_examples,
@@ -75,7 +75,7 @@ def _digits(_: Request) -> Dataset:
 
     bunch = load_digits()
     x, y = (bunch.images / 16).astype(np.float32), bunch.target.astype(np.int64)
-    # Every fifth record of each class: stratified, and the same whatever generates numbers.
+    # Every fifth record of each class: stratified, and independent of any random generator.
     is_test = np.zeros(len(y), dtype=bool)
     for label in range(10):
         is_test[np.flatnonzero(y == label)[::5]] = True
@@ -86,12 +86,12 @@ def _synthetic(request: Request) -> Dataset:
     """Balanced classes, each a unit Gaussian around its own random centre."""
     classes, features = request.classes, request.features
     if classes < 2:
-        raise out_of_range("synthetic-classes", "at least 2", classes)
+        raise out_of_range("--synthetic-classes", "at least 2", classes)
     if features < 1:
-        raise out_of_range("synthetic-features", "at least 1", features)
+        raise out_of_range("--synthetic-features", "at least 1", features)
     if request.examples < classes:
         allowed = f"at least one a class ({classes})"
-        raise out_of_range("synthetic-examples", allowed, request.examples)
+        raise out_of_range("--synthetic-examples", allowed, request.examples)
     # Centres at distance about 3 from the origin overlap a little in any number of features.
     centres = stream(request.seed, "synthetic", "centres").normal(size=(classes, features))
     centres *= 3 / np.sqrt(features)

@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and EMNIST's digits, and the writer of each of MNIST's training digits.
+"""MNIST, Fashion-MNIST and EMNIST's digits, and the writers of MNIST's training digits.
 
 LeCun, Cortes and Burges (1998); Xiao, Rasul and Vollgraf (2017), arXiv:1708.07747; Cohen, Afshar,
 Tapson and van Schaik (2017), arXiv:1702.05373. Writers: Yadav and Bottou (2019), "Cold Case: The
@@ -87,7 +87,7 @@ def load_fashion_mnist(request: Request) -> Dataset:
 def load_emnist_digits(request: Request) -> Dataset:
     """Return EMNIST's 240,000 + 40,000 digits of 28×28, upright.
 
-    The files hold rows for columns; torchvision leaves them lying on their side.
+    The files store columns as rows; torchvision leaves the images transposed.
     """
     lying = _load(_EMNIST, request)
     train_x, test_x = (
@@ -115,7 +115,7 @@ def _load(published: _Published, request: Request) -> Dataset:
 
 
 def _read_writers(path: Path, labels: Labels) -> NDArray[np.int64]:
-    """Return the writer of each training digit, if the file speaks of these digits."""
+    """Return the writer of each training digit; raise if the file lists other digits."""
     table = _read_idx("mnist", path)  # (digits, 8): class, NIST's partition, writer, ...
     if table.ndim != 2 or table.shape[1] < 3:
         raise out_of_range(f"mnist: {path}", "a table with the writer in column 2", table.shape)

@@ -1,11 +1,11 @@
-"""Deals the training records out to clients, each record to one of them at most.
+"""Partitions the training records among clients, each record to at most one of them.
 
 "dirichlet" is the scheme of Hsu, Qi, Brown (2019), "Measuring the Effects of Non-Identical Data
 Distribution for Federated Visual Classification" (arXiv:1909.06335): each client draws its label
 shares from Dirichlet(ω · prior), and all clients have the same size. Ours differs in three points:
 1. Shares are drawn in logarithms, so that ω → 0 gives one class per client and never 0/0.
-2. A client gets its shares of its size, rounded at random without bias, and not labels drawn one by
-   one: ω → ∞ gives every client the prior itself.
+2. A client gets its shares of its size, rounded at random without bias, instead of labels drawn one
+   by one: ω → ∞ gives every client the prior itself.
 3. Records are drawn without replacement until none is left. Clients draw in random order. Where a
    class has run out, the client's shares of the other classes are scaled up.
 
@@ -32,7 +32,7 @@ from leakmeter.fl_app.config.names import PARTITIONS
 ATTEMPTS = 20
 # Beyond this the shares are equal for any data set, and numpy's gamma draws begin to overflow.
 MAX_CONCENTRATION = 1e6
-# Schemes in which any pool of records can be shared out again.
+# Schemes that can partition any pool of records again.
 _SHARED = ("iid", "dirichlet", "dirichlet-labels")
 
 
@@ -54,12 +54,12 @@ def partition(
     Args:
         labels: The class of each record, (n,).
         clients: How many clients share the records.
-        scheme: "iid" for equal sizes (up to one) dealt uniformly, "dirichlet" for equal sizes with
-            label shares that each client draws, "dirichlet-labels" for labels that are split by
-            shares of the clients, "natural" for one user a client.
+        scheme: "iid" for a uniform partition into equal sizes (up to one), "dirichlet" for equal
+            sizes with label shares that each client draws, "dirichlet-labels" for labels that are
+            split by shares of the clients, "natural" for one user per client.
         concentration: ω of the two Dirichlet schemes: small is skewed, large is even. The other
             schemes ignore it.
-        seed: The run's seed; the same seed deals the same way.
+        seed: The run's seed; the same seed gives the same partition.
         users: The user behind each record, (n,); only "natural" needs it.
 
     Raises:
@@ -70,12 +70,12 @@ def partition(
     [3, 2, 2]
     """
     if scheme not in PARTITIONS:
-        raise unknown_name("partition", scheme, PARTITIONS)
+        raise unknown_name("--partition", scheme, PARTITIONS)
     if labels.ndim != 1:
         raise out_of_range("labels", "one-dimensional", labels.shape)
     if not 1 <= clients <= len(labels):
         allowed = f"between 1 and the number of training records ({len(labels)})"
-        raise out_of_range("clients", allowed, clients)
+        raise out_of_range("--clients", allowed, clients)
     if scheme == "iid":
         order = stream(seed, "partition", "iid").permutation(len(labels))
         return tuple(np.sort(part) for part in np.array_split(order, clients))
@@ -97,18 +97,18 @@ def deal(
     concentration: float,
     rng: np.random.Generator,
 ) -> list[Indices]:
-    """Return the records of each client when those in `pool` are dealt anew.
+    """Return the records of each client after a new partition of those in `pool`.
 
-    The same laws as `partition`, for simulations that deal thousands of times: all randomness
-    comes from `rng`, and a client's records are in no order.
+    The distribution is that of `partition`, for simulations that partition thousands of times: all
+    randomness comes from `rng`, and a client's records are in no order.
 
     Args:
         labels: The class of each record there is, also outside the pool.
-        pool: Indices of the records to deal. The prior of "dirichlet" is that of all labels.
+        pool: Indices of the records to partition. The prior of "dirichlet" is that of all labels.
         clients: How many clients share them.
         scheme: "iid", "dirichlet" or "dirichlet-labels".
         concentration: ω of the Dirichlet schemes.
-        rng: Where the cards are shuffled.
+        rng: Source of all randomness.
 
     Raises:
         ConfigError: A setting is out of range, or a client would get no record.
@@ -135,13 +135,13 @@ def draw(
     concentration: float,
     rng: np.random.Generator,
 ) -> Indices:
-    """Return the records of one client that draws by itself, with the law it has in a deal.
+    """Return the records of one client alone, distributed as in a partition.
 
     "iid" takes a uniform subset of len(pool) / clients records. "dirichlet" takes as many, with
-    the law of the client that draws first in a deal: no class has run out yet.
-    "dirichlet-labels" takes of each label a share that is Beta(ω, (clients - 1) ω), the law of one
-    entry of Dirichlet(ω), rounded as for the first client of a deal; a client that would stay
-    empty draws again.
+    the distribution of the client that draws first in a partition: no class has run out yet.
+    "dirichlet-labels" takes of each label a share that is Beta(ω, (clients - 1) ω), the
+    distribution of one entry of Dirichlet(ω), rounded as for the first client of a partition; a
+    client that would stay empty draws again.
 
     Args:
         labels: The class of each record there is, also outside the pool.
@@ -183,16 +183,16 @@ def draw(
 
 def _check_pool(records: int, clients: int, scheme: str, concentration: float) -> None:
     if scheme not in _SHARED:
-        raise unknown_name("partition", scheme, _SHARED)
+        raise unknown_name("--partition", scheme, _SHARED)
     if not 1 <= clients <= records:
-        raise out_of_range("clients", f"between 1 and the records to share ({records})", clients)
+        raise out_of_range("--clients", f"between 1 and the records to share ({records})", clients)
     if scheme != "iid":
         _check_concentration(concentration)
 
 
 def _check_concentration(concentration: float) -> None:
     if not 0 < concentration <= MAX_CONCENTRATION:
-        raise out_of_range("dirichlet", f"in (0, {MAX_CONCENTRATION:g}]", concentration)
+        raise out_of_range("--dirichlet", f"in (0, {MAX_CONCENTRATION:g}]", concentration)
 
 
 def _equal(records: int, clients: int) -> list[int]:
@@ -218,7 +218,7 @@ def _by_user(
     known, owner, counts = np.unique(users, return_inverse=True, return_counts=True)
     if clients > len(known):
         allowed = f"at most the number of users ({len(known)}) with the partition natural"
-        raise out_of_range("clients", allowed, clients)
+        raise out_of_range("--clients", allowed, clients)
     parts = np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
     drawn = stream(seed, "partition", "natural").choice(len(known), clients, replace=False)
     return tuple(parts[user] for user in np.sort(drawn))
@@ -270,7 +270,7 @@ def _hand(
     logs = np.log(rng.standard_gamma(safe + 1)) - rng.standard_exponential(safe.size) / safe
     taken = np.zeros_like(left)
     while (missing := size - int(taken.sum())) > 0:
-        # Each pass completes the hand or exhausts a label, whose share goes to the others.
+        # Each pass completes the client or exhausts a label, whose share goes to the other labels.
         is_open = known & (left > taken)
         shares = np.exp(np.where(is_open, logs - logs[is_open].max(), -np.inf))
         wanted = _rounded(missing, shares / shares.sum(), rng)
@@ -279,7 +279,7 @@ def _hand(
 
 
 def _rounded(size: int, shares: NDArray[np.float64], rng: np.random.Generator) -> Indices:
-    """Return whole numbers with the sum `size` and the means size · shares, each within 1 of it."""
+    """Return integers with the sum `size` and means size · shares, each within 1 of its mean."""
     # Systematic sampling: one uniform number for all. Sums that are whole stay whole.
     edges = np.minimum(np.floor(np.round(np.cumsum(size * shares), 9) + rng.random()), size)
     edges[-1] = size
@@ -327,14 +327,14 @@ def _owners(
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many records the clients hold."""
+    """How many records the clients have."""
 
     smallest: int
     median: float
     largest: int
 
     def __str__(self) -> str:
-        return f"{self.smallest} to {self.largest} records a client, median {self.median:g}"
+        return f"{self.smallest} to {self.largest} records per client, median {self.median:g}"
 
 
 def sizes(parts: tuple[Indices, ...]) -> Sizes:

@@ -78,7 +78,7 @@ def _source(task: Task, config: TaskConfig, game: Game) -> Source:
     if config.partition == "natural":
         schemes = "iid, dirichlet or dirichlet-labels"
         allowed = f"{schemes} for --lrt-game {game}: the records of a person are given"
-        raise out_of_range("partition", allowed, config.partition)
+        raise out_of_range("--partition", allowed, config.partition)
     scheme = _Scheme(task.dataset.train_y, config.partition, config.dirichlet)
     pool = np.arange(len(task.dataset.train_y))
     if game == "partition":

@@ -139,7 +139,7 @@ def check_shadows(config: Config) -> None:
     if config.membership_shadows and len(own) < _LEAST_OWN:
         few = len(load_task(config).dataset.test_y)
         allowed = f"0 with {few} test records, as it needs {2 * _LEAST_OWN}"
-        raise out_of_range("membership-shadows", allowed, config.membership_shadows)
+        raise out_of_range("--membership-shadows", allowed, config.membership_shadows)
 
 
 def _test_records(config: Config) -> tuple[Indices, Indices]:

@@ -1,4 +1,4 @@
 """One run from its first check to its report: read `launch`, then `run`.
 
-Beside them `preflight`, `nodes` and `budget` (checks), `folder`, `checkpoint` and `progress`.
+Also here: `preflight`, `nodes` and `budget` (checks), `folder`, `checkpoint` and `progress`.
 """

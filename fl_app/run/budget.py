@@ -1,4 +1,4 @@
-"""The privacy budget of a data set: asked before a run, reserved for it, settled at its end."""
+"""The privacy budget of a data set: checked, reserved for a run, settled at its end."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent,
 
 _log = logging.getLogger("flwr")
 
-_ANY: Adjacency = "add-remove"  # what every release can be priced for
-_SAME = 1 + 1e-9  # beyond this factor a cost has grown, and not by rounding
+_ANY: Adjacency = "add-remove"  # every release can be priced for it
+_SAME = 1 + 1e-9  # a cost that grew by more than this factor did not grow by rounding
 
 
 def check_budget(config: Config, strategy: Strategy, folder: Path | None = None) -> None:
-    """Raise where the planned run would exceed the budget; nothing is reserved yet.
+    """Raise if the planned run would exceed the budget; nothing is reserved yet.
 
     `folder` is that of an interrupted run, whose own entry does not count twice.
     """
@@ -41,8 +41,8 @@ def check_budget(config: Config, strategy: Strategy, folder: Path | None = None)
 def reserve(config: Config, strategy: Strategy, folder: Path) -> Account | None:
     """Write the planned run into the ledger, before it starts; None without a ledger.
 
-    Between reading the ledger and writing to it no other run can do the same: of two runs that
-    start at once and exceed the budget together, the second is refused.
+    No other run can write between our reading and writing. So of two runs that start at once and
+    exceed the budget together, the second is refused.
 
     Raises:
         ConfigError: The run would exceed the budget, the seed is used, the ledger is damaged, or
@@ -73,7 +73,7 @@ class Account:
     """A run's entry in the ledger: the plan while it runs, what it has released at its end.
 
     Attributes:
-        config: Names ledger, data set and budget.
+        config: Settings with ledger, data set and budget.
         planned: What a whole run without dropouts would release.
         entry: The latest line of the run.
     """
@@ -83,16 +83,16 @@ class Account:
     entry: Entry
 
     def note(self, strategy: Strategy, rounds_done: int) -> None:
-        """Raise the reservation where the rounds so far cost more than the plan for them."""
+        """Raise the reservation if the rounds so far cost more than planned."""
         if (done := self._released(strategy)).releases:
             self._keep(self._projected(done, rounds_done), only_if=_is_above)
 
     def settle(self, strategy: Strategy) -> None:
-        """Put what was released in place of the plan."""
+        """Replace the plan by what was released."""
         self._keep(self._released(strategy), only_if=lambda new, old: new != old)
 
     def close(self, strategy: Strategy) -> str:
-        """Settle and say what the ledger has; a ledger that cannot be written keeps the plan."""
+        """Settle and describe the ledger; a ledger that cannot be written keeps the plan."""
         try:
             self.settle(strategy)
             return statement(self.config)
@@ -109,7 +109,7 @@ class Account:
             self.entry = entry
 
     def _released(self, strategy: Strategy) -> Entry:
-        """Return the entry of what was released so far, perhaps of nothing."""
+        """Return the entry of what was released so far, possibly nothing."""
         noised = next(s for s in chain(strategy) if isinstance(s, Noised))
         if (assurance := noised.spending.assurance()) is None:
             return replace(self.planned, participations=0, releases=(), is_planned=False)
@@ -118,10 +118,10 @@ class Account:
         return replace(entry, place=self.planned.place)
 
     def _projected(self, done: Entry, rounds_done: int) -> Entry:
-        """Return what the run would release if every round left were as costly as the worst."""
+        """Return what the run would release if every remaining round cost as much as the worst."""
         worst = max((*self.planned.releases, *done.releases), key=lambda r: r.separation(_ANY))
         releases = done.releases + (worst,) * max(self.config.rounds - rounds_done, 0)
-        # A sum that was opened and not used is one more than the rounds.
+        # Sums that were opened and rejected come on top of the rounds.
         more = max(len(done.releases) - rounds_done, 0)
         most = max(self.planned.participations, done.participations) + more
         return replace(
@@ -134,7 +134,7 @@ class Account:
 
 
 def statement(config: Config) -> str:
-    """Say in words what the ledger holds for the data set of this run."""
+    """Return in words what the ledger has for the data set of this run."""
     entries = _entries(config, "")
     bound = spent(entries, config.delta)
     text = (
@@ -155,7 +155,7 @@ def _epsilon(bound: Bound) -> str:
 
 
 def _planned(config: Config, strategy: Strategy, run: str) -> Entry:
-    """Return the entry that a whole run without dropouts would leave; rounding is left out."""
+    """Return the entry of a complete run without dropouts; rounding is left out."""
     noised = next(s for s in chain(strategy) if isinstance(s, Noised))
     chosen = next(s for s in chain(strategy) if isinstance(s, Chosen))
     masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
@@ -184,7 +184,7 @@ def _excess(config: Config, before: Sequence[Entry], planned: Entry) -> str:
     """
     if any(e.seed == config.seed and e.releases for e in before):
         raise out_of_range(
-            "seed", "one that no run in the ledger has used: it names the noise", config.seed
+            "--seed", "one that no run in the ledger has used: it names the noise", config.seed
         )
     after = spent([*before, planned], config.delta)
     if not config.budget or after.value <= config.budget:
@@ -198,7 +198,7 @@ def _excess(config: Config, before: Sequence[Entry], planned: Entry) -> str:
 
 
 def _reserved(entries: Sequence[Entry]) -> str:
-    """Say how many of the entries are plans of runs that have not ended."""
+    """Return in words how many entries are plans of runs that have not ended."""
     count = sum(e.is_planned for e in entries)
     return f" ({count} run(s) not ended, which count as planned)" if count else ""
 
@@ -215,17 +215,17 @@ def _entries(config: Config, but: str) -> list[Entry]:
 
 @contextmanager
 def _in_words(config: Config) -> Iterator[None]:
-    """Turn what is wrong with the ledger's file into a user's mistake."""
+    """Turn errors of the ledger's file into a `ConfigError`."""
     try:
         yield
     except ConfigError:
         raise
     except OSError as error:
         raise ConfigError(
-            f"ledger must be a readable ledger that can be written, got {config.ledger}: "
+            f"--ledger must be a readable ledger that can be written, got {config.ledger}: "
             f"{error.strerror}"
         ) from None
     except ValueError as error:
-        raise ConfigError(f"ledger must be a readable ledger, got {config.ledger}: {error}") from (
-            None
-        )
+        raise ConfigError(
+            f"--ledger must be a readable ledger, got {config.ledger}: {error}"
+        ) from (None)

@@ -1,8 +1,8 @@
-"""Charges of a round that is open, kept in the run's folder so that they survive the process.
+"""Charges of an open round, kept in the run's folder so that they survive the process.
 
-From the moment on that the server asks for shares of masks (without a secure sum: for updates), it
-may learn what the round releases. The charge is on disk before that. A process that is killed later
-leaves it there, and the resumed run plays the round again:
+Once the server asks for shares of masks (without a secure sum: for updates), it may learn what the
+round releases. The charge is on disk before that. A process that is killed later leaves it there,
+and the resumed run repeats the round:
 
 - In a simulation, cohort, training, noise and rounding come from the run's seed, so the round makes
   the same release again. It is charged once. If other clients are in the sum the second time, both
@@ -38,7 +38,7 @@ class Charges:
 
     Args:
         config: Of the run.
-        strategy: The chain, whose state is that after `rounds_done`.
+        strategy: The chain, in its state after `rounds_done`.
         folder: Of the run.
         rounds_done: Rounds that are done and have a checkpoint.
         account: The run's entry in the ledger; None without one.
@@ -61,11 +61,11 @@ class Charges:
             self._take_over()
 
     def settle(self, server_round: int) -> None:
-        """Note that a round is done: its checkpoint has what it cost."""
+        """Note that a round is done: its checkpoint contains its cost."""
         self._done = server_round
 
     def keep(self) -> None:
-        """Write the charges, that of the open round included, and bring the ledger up to date."""
+        """Write the charges, including that of the open round, and update the ledger."""
         if self._earlier is not None and self._earlier != self._now():
             _log.warning(
                 "round %d is played again with other clients than before the interruption: both "
@@ -82,12 +82,12 @@ class Charges:
             self.account.note(self._strategy, self._done + 1)
 
     def close(self) -> None:
-        """Charge a round that was left open before and has not been played again."""
+        """Charge a round that was left open and has not been repeated."""
         if self._earlier is not None:
             self._take_over()
 
     def _take_over(self) -> None:
-        """Charge what was open when the process ended, beside what is charged now."""
+        """Charge what was open when the process ended, in addition to what is charged now."""
         assert self._earlier is not None
         self._restore(self._earlier)
         self._earlier = None
@@ -98,12 +98,12 @@ class Charges:
                 wrapper.restore_charges(charged)
 
     def _now(self) -> list[Any]:
-        """Return the charges of each wrapper as JSON has them."""
+        """Return the charges of each wrapper in JSON types."""
         charged: list[Any] = [wrapper.charges() for wrapper in wrappers(self._strategy)]
         return list(json.loads(json.dumps(charged)))
 
     def _cut_off(self) -> list[Any] | None:
-        """Return the charges with those of a round that a process has left open, if one has."""
+        """Return the charges, including those of a round that a process left open."""
         path = self._folder / _FILE
         if not path.exists():
             return None
@@ -136,6 +136,6 @@ class Charges:
 
 def _broken(path: Path, reason: str) -> ConfigError:
     return ConfigError(
-        f"resume needs the charges of this run, but {path} is not whole: {reason}; restore it from "
+        f"--resume needs the charges of this run, but {path} is not whole: {reason}; restore it from "
         "a backup, or start a new run"
     )

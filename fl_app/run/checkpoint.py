@@ -1,4 +1,4 @@
-"""Nested containers of numbers and numpy arrays in one file that is whole or not there."""
+"""Saves nested containers of numbers and numpy arrays in one file, atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ARRAY = "__array__"
 
 
 def save(path: Path, state: Any) -> None:
-    """Write `state` (dictionaries, lists, scalars, arrays) to `path`, replacing it at once."""
+    """Write `state` (dictionaries, lists, scalars, arrays) to `path`, replacing it atomically."""
     arrays: list[np.ndarray[Any, Any]] = []
     skeleton = json.dumps(_strip(state, arrays))
     buffer = io.BytesIO()
@@ -37,28 +37,28 @@ def digest(state: Any) -> str:
 
 
 def load(path: Path) -> Any:
-    """Return what `save` wrote; a file that is missing or damaged is a user's mistake."""
+    """Return what `save` wrote; raise `ConfigError` if the file is missing or damaged."""
     try:
-        # From memory: numpy leaves a file open that turns out not to be a whole archive.
+        # From memory: numpy leaves a file open if it is not a complete archive.
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         return _fill(json.loads(str(arrays["skeleton"])), arrays)
     except FileNotFoundError:
-        raise ConfigError(f"resume needs a checkpoint, but there is no {path}") from None
+        raise ConfigError(f"--resume needs a checkpoint, but there is no {path}") from None
     except Exception as error:  # a damaged archive can make numpy and zipfile raise anything
-        raise ConfigError(f"resume needs a whole checkpoint, but {path} is broken: {error}") from (
-            None
-        )
+        raise ConfigError(
+            f"--resume needs a whole checkpoint, but {path} is broken: {error}"
+        ) from (None)
 
 
 def difference(kept: Any, form: Any, name: str) -> str | None:
-    """Return in words where `kept` has another form than a run writes; None if nowhere.
+    """Return in words where `kept` has another structure than a run writes; None if nowhere.
 
     Args:
         kept: What was loaded.
-        form: The same part of a run that begins. None may have become anything since; empty lists
-            and dictionaries may have been filled, with what nothing is known about.
-        name: What to call it.
+        form: The same part of a new run. A None there may have become anything since; empty lists
+            and dictionaries may have been filled with anything.
+        name: Its name in the text.
     """
     if form is None:
         return None
@@ -79,7 +79,7 @@ def difference(kept: Any, form: Any, name: str) -> str | None:
 
 
 def _strip(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
-    """Return `value` with every array moved to the list and its number in its place."""
+    """Return `value` with every array moved to the list and replaced by its index."""
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise TypeError(f"a checkpoint keeps arrays of numbers only, got {value.dtype}")

@@ -18,7 +18,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import expanded, kebab, read_toml
 from leakmeter.fl_app.run import checkpoint
 
-# Settings that say where a run finds things, not what it does.
+# Settings that say where a run finds files and machines, not what it does.
 MAY_CHANGE = ("data-dir", "download", "engine", "ray-address", "ledger", "budget", "over-budget")
 
 _CANNOT_WRITE = {
@@ -38,8 +38,8 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Config) -> Self:
-        """Make the folder; one that is already there with anything in it is an error."""
-        path = expanded("out", path)
+        """Create the folder; raise if it exists and is not empty."""
+        path = expanded("--out", path)
         folder = cls(path, calibrated(config))
         try:
             if path.exists() and not path.is_dir():
@@ -53,26 +53,26 @@ class RunFolder:
                     raise _taken(path)
                 folder._write_config()
         except OSError as error:
-            raise ConfigError(f"out must be writable, got {path}: {error.strerror}") from None
+            raise ConfigError(f"--out must be writable, got {path}: {error.strerror}") from None
         return folder
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open the folder of an interrupted run."""
-        path = expanded("resume", path)
+        path = expanded("--resume", path)
         try:
             if not (path / "config.toml").is_file():
                 raise ConfigError(
-                    f"resume must be the folder of a run with config.toml, got {path}"
+                    f"--resume must be the folder of a run with config.toml, got {path}"
                 )
             if (path / "report.json").exists():
                 raise ConfigError(
-                    f"resume must be an unfinished run, but {path} has its report.json"
+                    f"--resume must be an unfinished run, but {path} has its report.json"
                 )
         except (OSError, ValueError) as error:  # a folder that may not be entered, a zero byte
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"resume must be a readable folder, got {path}: {error}") from None
+            raise ConfigError(f"--resume must be a readable folder, got {path}: {error}") from None
         _check_whole(path / "config.toml")
         config = Config.from_toml(path / "config.toml")
         if config.target_epsilon:  # the same noise as before, whatever a new calibration would say
@@ -81,7 +81,7 @@ class RunFolder:
         return cls(path, config)
 
     def _write_config(self) -> None:
-        """Write all settings; those of an unfinished file are never taken for a run's."""
+        """Write all settings atomically, so that an incomplete file is never read."""
         if self.config.target_epsilon:
             found = f"noise-multiplier = {self.config.noise_multiplier!r}\n"
             write_atomically(self.path / CALIBRATED, found)
@@ -89,7 +89,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other process out of the folder for as long as the block runs."""
+        """Lock the folder against other processes while the block runs."""
         try:
             with locked(self.path / _LOCK, wait=False):
                 yield
@@ -100,35 +100,35 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Where the state after the last whole round is."""
+        """File with the state after the last complete round."""
         return self.path / "checkpoint.npz"
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Keep the state after a round, and which settings it belongs to."""
+        """Save the state after a round, with the settings that it belongs to."""
         kept = {**state, "config": self.config.to_mapping()}
         checkpoint.save(self.checkpoint, {**kept, _DIGEST: checkpoint.digest(kept)})
 
     def load(self) -> dict[str, Any] | None:
-        """Return the state after the last whole round; None if not one was kept.
+        """Return the state after the last complete round; None if there is none.
 
-        Everything that would make the rest of the run another run is a user's mistake: a damaged
-        file, a run log that lacks rounds, settings that are not those the run began with.
+        Raises `ConfigError` for everything that would change the rest of the run: a damaged file, a
+        run log that lacks rounds, settings other than those the run began with.
         """
         try:
             lines = read_rounds(self.path)
         except (ValueError, OSError) as error:
             raise ConfigError(
-                f"resume needs whole lines in {self.path / 'rounds.jsonl'}: {error}; restore the "
+                f"--resume needs whole lines in {self.path / 'rounds.jsonl'}: {error}; restore the "
                 f"file, or start again with --config {self.path / 'config.toml'}"
             ) from None
         rounds = [line["server_round"] for line in lines]
-        # The line of a round is written before its checkpoint, so the first may stand alone.
+        # The line of a round is written before its checkpoint, so it may be there without one.
         if not self.checkpoint.exists() and rounds in ([], [1]):
             return None
         if (other := other_schema(lines)) is not None:
             raise ConfigError(
-                f"resume needs a run of {SCHEMA}, but {self.path} has rounds of {other}: resume it "
-                f"with the release that began it, or start again with --config "
+                f"--resume needs a run of {SCHEMA}, but {self.path} has rounds of {other}: resume "
+                f"it with the release that began it, or start again with --config "
                 f"{self.path / 'config.toml'}"
             )
         state = checkpoint.load(self.checkpoint)
@@ -136,19 +136,19 @@ class RunFolder:
         return dict(state)
 
     def check_form(self, kept: Any, form: Any, name: str = "it") -> None:
-        """Raise if a part of the checkpoint has another form than a run writes.
+        """Raise if a part of the checkpoint has another structure than a run writes.
 
         Args:
             kept: The part that was loaded.
-            form: Such a part of a run that begins.
-            name: What to call it.
+            form: The same part of a new run.
+            name: Its name in the error.
         """
         if (wrong := checkpoint.difference(kept, form, name)) is not None:
             raise self.foreign(wrong)
 
     @contextmanager
     def taking_up(self, name: str) -> Iterator[None]:
-        """Turn what a part of a foreign checkpoint makes go wrong into a user's mistake."""
+        """Turn errors that a wrong checkpoint causes into a `ConfigError`."""
         try:
             yield
         except (ConfigError, OSError):
@@ -161,14 +161,14 @@ class RunFolder:
     def foreign(self, wrong: str) -> ConfigError:
         """Return the error for a checkpoint that this run has not written."""
         return ConfigError(
-            f"resume needs a checkpoint of this run, but in {self.checkpoint} {wrong}; restore "
+            f"--resume needs a checkpoint of this run, but in {self.checkpoint} {wrong}; restore "
             f"the file, or start again with --config {self.path / 'config.toml'}"
         )
 
     def explained(self, error: OSError) -> str | None:
-        """Return in words why the run can write no more; None if the error is about another thing.
+        """Return in words why the run cannot write any more; None for other errors.
 
-        What was computed up to the last checkpoint is kept, unless the folder is gone.
+        Results up to the last checkpoint are kept, unless the folder is gone.
         """
         if not self.path.is_dir():
             return f"{self.path} was removed while the run wrote to it, and its results with it"
@@ -177,7 +177,7 @@ class RunFolder:
         return f"{self.path} or the ledger cannot be written ({error.strerror}): make room there"
 
     def start_over(self) -> None:
-        """Drop the log of a run that was cut short before its first checkpoint."""
+        """Delete the log of a run that was interrupted before its first checkpoint."""
         (self.path / "rounds.jsonl").unlink(missing_ok=True)
 
     def _check(self, state: Any, rounds: list[int]) -> None:
@@ -192,43 +192,43 @@ class RunFolder:
         ]
         if changed:
             raise ConfigError(
-                f"resume needs the settings that the run began with, but {self.path}/config.toml "
+                f"--resume needs the settings that the run began with, but {self.path}/config.toml "
                 f"has other values of {', '.join(changed)}"
             )
         done = state["server_round"]
         if not 1 <= done <= self.config.rounds:
             raise ConfigError(
-                f"resume needs a checkpoint of a round from 1 to {self.config.rounds}, but "
+                f"--resume needs a checkpoint of a round from 1 to {self.config.rounds}, but "
                 f"{self.checkpoint} is of round {done}"
             )
         if rounds[:done] != list(range(1, done + 1)):
             raise ConfigError(
-                f"resume needs rounds 1 to {done} in {self.path / 'rounds.jsonl'}, got {rounds}"
+                f"--resume needs rounds 1 to {done} in {self.path / 'rounds.jsonl'}, got {rounds}"
             )
 
 
 def _taken(path: Path) -> ConfigError:
     return ConfigError(
-        f"out must be a new or empty folder, got {path}; "
+        f"--out must be a new or empty folder, got {path}; "
         f"choose another, or resume an interrupted run with --resume {path}"
     )
 
 
 def _check_whole(path: Path) -> None:
-    """Raise if a file lacks settings that every run writes: the rest would be the defaults."""
+    """Raise if a file lacks settings that every run writes: defaults would replace them."""
     there = read_toml(path)
     if there.get("target-epsilon"):  # then the multiplier is in a file of its own
         there["noise-multiplier"] = None
     if missing := [name for spec in fields(Config) if (name := kebab(spec.name)) not in there]:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ConfigError(
-            f"resume needs all settings of the run, but {path} lacks {', '.join(missing[:3])}"
+            f"--resume needs all settings of the run, but {path} lacks {', '.join(missing[:3])}"
             f"{more}: it is not whole, or another release wrote it; restore it, or start a new run"
         )
 
 
 def default_path(config: Config, parent: Path) -> Path:
-    """Return a folder name that says what ran and when, not taken yet."""
+    """Return a free folder name that says what ran and when."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     base = parent / f"{stamp}-{config.dataset}-{config.model}"
     path, number = base, 2

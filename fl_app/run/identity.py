@@ -1,4 +1,4 @@
-"""Which run in the ledger a folder is, and whether the folder is a copy."""
+"""Finds out which run of the ledger a folder belongs to, and whether it is a copy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def known_name(folder: Path) -> str:
     name = path.read_bytes()[:100].decode(errors="replace").strip()
     if len(name) != 32 or not set(name) <= set("0123456789abcdef"):
         raise ConfigError(
-            f"resume needs the run's name in the ledger, but {path} has none; take the line of "
+            f"--resume needs the run's name in the ledger, but {path} has none; take the line of "
             f"the run in the ledger whose place is {folder}, and write its run into {path}"
         )
     return name
@@ -39,7 +39,7 @@ def run_name(folder: Path) -> str:
 
 
 def place_of(folder: Path) -> str:
-    """Return what is different for two copies of a folder, and the same for one in two calls."""
+    """Return a mark that differs between copies of a folder and stays the same for each."""
     return f"{(folder / _RUN).stat().st_ino}:{folder.resolve()}"
 
 
@@ -78,7 +78,7 @@ def check_place(own: Sequence[Entry], folder: Path, place: str) -> None:
 
 
 def _releases_kept(folder: Path) -> int:
-    """Return how many releases the checkpoint of a folder knows."""
+    """Return how many releases the checkpoint of a folder contains."""
     path = folder / "checkpoint.npz"
     if not path.exists():
         return 0

@@ -1,4 +1,4 @@
-"""Where the clients of a run live: in this process, or in Flower's Ray simulation."""
+"""Starts a run in its engine: in this process, or in Flower's Ray simulation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from leakmeter.strategies.grid import InterruptibleGrid
 
 
 def launch(folder: RunFolder, progress: Progress) -> Outcome:
-    """Run the folder's configuration in its engine and return what came of it."""
+    """Run the folder's configuration in its engine and return the outcome."""
     config = folder.config
     outcomes: list[Outcome] = []
     server = _Server()
@@ -61,7 +61,7 @@ class _Server:
 
     @contextmanager
     def stopped_at_last(self) -> Iterator[None]:
-        """End the thread, however the block ends: then the folder is no longer written to."""
+        """End the thread when the block ends, so that nothing writes to the folder any more."""
         try:
             yield
         finally:
@@ -71,7 +71,7 @@ class _Server:
 
 
 def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
-    """Run both apps in Flower's simulation; the one place that knows this deprecated call."""
+    """Run both apps in Flower's simulation; only this function uses the deprecated call."""
     cluster.prepare()
     from flwr.simulation import run_simulation
 
@@ -102,7 +102,7 @@ def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
 
 
 def _join(config: Config) -> None:
-    """Join the cluster, if there is one; Flower then uses it in place of one of its own."""
+    """Join the cluster, if there is one; Flower then uses it instead of starting one."""
     address = cluster.address_of(config.ray_address)
     if cluster.is_local(address):
         return

@@ -1,4 +1,4 @@
-"""Whether every node of a Ray cluster can run the clients of a run."""
+"""Checks that every node of a Ray cluster can run the clients of a run."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def check_nodes(config: Config) -> None:
         try:
             reason = ray.get(future)
         except ray.exceptions.RayError as error:
-            reason = f"ray-address must be a cluster whose nodes start workers, got {error}"
+            reason = f"--ray-address must be a cluster whose nodes start workers, got {error}"
         if reason:
             name = node["NodeManagerHostname"] + " " + node["NodeManagerAddress"]  # may be shared
             raise ConfigError(f"node {name}: {reason}")
 
 
 def _checker() -> Callable[[Mapping[str, Any]], str]:
-    """Return what a node does to show that it can run clients."""
+    """Return the function with which a node shows that it can run clients."""
 
-    # A function in a function travels by value: it arrives also where this file cannot be had.
+    # A nested function travels by value, so it also arrives on nodes without this file.
     def check(settings: Mapping[str, Any]) -> str:
         try:
             from leakmeter.fl_app import client_app  # noqa: F401
@@ -44,12 +44,12 @@ def _checker() -> Callable[[Mapping[str, Any]], str]:
             from leakmeter.fl_app.task import load_task
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            return f"ray-address must be a cluster that can import the client app, got {reason}"
+            return f"--ray-address must be a cluster that can import the client app, got {reason}"
         try:
             load_task(Config.from_mapping(settings))
         except Exception as error:
             folder = settings["data-dir"]
-            return f"data-dir must hold the data set on every node, got {folder!r} ({error})"
+            return f"--data-dir must contain the data set on every node, got {folder!r} ({error})"
         return ""
 
     return check

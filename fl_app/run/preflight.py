@@ -1,4 +1,4 @@
-"""Everything that can be found wrong before any training starts."""
+"""All checks that run before any training starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leakmeter.fl_app.task import load_task
 
 
 def preflight(config: Config, folder: Path | None = None) -> None:
-    """Load the data, deal it, build model and auditors; raise ConfigError on what cannot work.
+    """Load the data, build model and auditors; raise ConfigError if one cannot work.
 
     `folder` is that of an interrupted run.
     """
@@ -29,10 +29,10 @@ def _check_listens(address: str) -> None:
     """Raise if nothing listens where a Ray cluster should be: Ray itself would wait for ever."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
-        raise out_of_range("ray-address", "HOST:PORT or auto", address)
+        raise out_of_range("--ray-address", "HOST:PORT or auto", address)
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, OverflowError) as error:
-        raise out_of_range("ray-address", f"where a Ray cluster listens ({error})", address) from (
-            None
-        )
+        raise out_of_range(
+            "--ray-address", f"where a Ray cluster listens ({error})", address
+        ) from (None)

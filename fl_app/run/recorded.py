@@ -1,4 +1,4 @@
-"""A recorded run as `leakmeter replay` finds it: the recording, its settings, its own report."""
+"""A recorded run for `leakmeter replay`: the recording, its settings, its report."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from leakmeter.fl_app.run.folder import MAY_CHANGE
 
 _RECORDER = "recorder"
 _AUDIT = {kebab(spec.name) for spec in fields(Config) if spec.metadata["group"] == "audit"}
-# Settings of audits that decided how the run went: canaries take part in rounds.
+# Settings of audits that changed the run itself: canaries take part in rounds.
 _PLAYED = ("canary-seats", "canaries", "canary-repetitions")
 
 
 @dataclass(frozen=True)
 class ReplayConfig(Config):
-    """Settings of a replay; its canary seats are those that were there, whoever looks now.
+    """Settings of a replay; its canary seats are those of the run, whatever auditors it has.
 
     Attributes:
         played: Canary seats of the recorded run.
@@ -50,8 +50,8 @@ class Recorded:
         run: Its folder.
         recording: Its rounds.
         config: The settings that it was run with.
-        report: What it has reported itself; None if it was not finished.
-        metrics: Round to what was measured after it, as far as that is known.
+        report: Its own report; None if it was not finished.
+        metrics: What was measured after each round, as far as it is known.
     """
 
     run: Path
@@ -67,7 +67,7 @@ class Recorded:
             given: What the user has typed, by kebab-case names.
 
         Raises:
-            ConfigError: One of them belongs to the run itself, or they do not go together.
+            ConfigError: One of them belongs to the run itself, or they cannot be combined.
         """
         ours = self.config.to_mapping()
         self._check_given(given, ours)
@@ -82,7 +82,7 @@ class Recorded:
         return config
 
     def _check_given(self, given: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-        """Raise if a setting was given that decided how the run went."""
+        """Raise if a setting was given that changed the run itself."""
         for name, value in given.items():
             if name == "seed" and value != ours[name]:
                 raise ConfigError(
@@ -102,7 +102,7 @@ class Recorded:
                 )
 
     def _check_auditors(self, config: Config) -> None:
-        """Raise if there is nobody to look, or somebody who cannot look here."""
+        """Raise if there is no auditor, or one that cannot audit a recording."""
         if not config.auditor_names:
             raise ConfigError(
                 "auditors must name at least one for a replay, got none: try --auditors one-shot"

@@ -1,4 +1,4 @@
-"""Shows the rounds of a recorded run to auditors and leaves a folder as a run does."""
+"""Shows the rounds of a recorded run to auditors and writes a folder as a run does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from threadpoolctl import threadpool_limits
 
-# Shows that this process simulates: what follows from the seed is then what it was in the run.
+# Marks this process as a simulation, so that the seed gives the same draws as in the run.
 import leakmeter.fl_app.engines.inline  # noqa: F401
 from leakmeter.auditors import Auditor, Finding, Limitation
 from leakmeter.auditors.auditor import Project
@@ -31,7 +31,7 @@ _SELF = "replay"
 
 
 def new_folder(wanted: Path | None, run: Path) -> Path:
-    """Return where a replay goes: the folder that the user names, or the next free one.
+    """Return the folder of a replay: the one that the user names, or the next free one.
 
     Raises:
         ConfigError: The named folder is not empty.
@@ -44,7 +44,7 @@ def new_folder(wanted: Path | None, run: Path) -> Path:
         return path
     path = wanted.expanduser().absolute()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"out must be a new or empty folder, got {path}; choose another")
+        raise ConfigError(f"--out must be a new or empty folder, got {path}; choose another")
     return path
 
 
@@ -55,7 +55,7 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
         recorded: The run.
         config: Its settings, with those of the audit as the user wants them.
         out: New folder.
-        progress: Told of rounds and stages.
+        progress: Called with rounds and stages.
 
     Raises:
         ConfigError: The recording does not fit the settings or an auditor, or is damaged.
@@ -76,7 +76,7 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
     try:
         log = RunLog(out, about, name=f"{recorded.run.name} (replay)")
     except OSError as error:
-        raise ConfigError(f"out must be writable, got {out}: {error.strerror}") from None
+        raise ConfigError(f"--out must be writable, got {out}: {error.strerror}") from None
     progress.begin_replay(
         str(recorded.run), config.auditor_names, recording.dim, len(recording.rounds)
     )
@@ -94,7 +94,7 @@ def audit_again(recorded: Recorded, config: Config, out: Path, progress: Progres
 
 
 def _checked(recording: Recording, auditors: list[Auditor]) -> Iterator[Limitation]:
-    """Yield what auditors must do without, once every file has been read."""
+    """Yield what the recording lacks for auditors, after reading every file."""
     try:
         for auditor in auditors:
             for words in recording.check(auditor):
@@ -132,7 +132,7 @@ def _observed(recorded: Recorded, panel: Panel, log: RunLog, progress: Progress)
 
 
 def _carried(recorded: Recorded) -> list[Finding]:
-    """Return what the mechanism of the run guarantees, which is no matter of auditors."""
+    """Return what the mechanism of the run guarantees, whatever the auditors."""
     if recorded.report is None:
         return []
     return [f for f in recorded.report.of_the_run if f.auditor not in AUDITORS]

@@ -51,12 +51,12 @@ _NO_THEOREM = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run that has ended says.
+    """The outcome of a run that has ended.
 
     Attributes:
         findings: Of its rounds and of the run.
         failures: Which auditors were left out, and why.
-        limitations: What auditors cannot see or show here.
+        limitations: What auditors cannot measure here.
         warnings: Reasons to doubt the run itself.
     """
 
@@ -67,7 +67,7 @@ class Outcome:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all rounds were played and every auditor has looked on to the end."""
+        """Whether all rounds were played and every auditor worked to the end."""
         ended_early = any(warning.kind == "ended-early" for warning in self.warnings)
         return not self.failures and not ended_early
 
@@ -75,8 +75,8 @@ class Outcome:
 def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
     """Run or continue the run of `folder` on the clients of `grid`, to its report."""
     torch.set_num_threads(1)
-    # Flower's launches have imported numpy before us; on one thread sums have the same last bits
-    # in every launch.
+    # Flower's launches import numpy before us. With one thread, sums have the same last bits in
+    # every launch.
     threadpool_limits(limits=1)
     with folder.locked():
         return _run(grid, folder, progress)
@@ -104,7 +104,7 @@ def _run(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
             evaluate_fn=lambda _, model: task.evaluate(model),
         )
     except DamagedError as error:
-        raise ConfigError(f"resume needs the files of the run: {error}") from None
+        raise ConfigError(f"--resume needs the files of the run: {error}") from None
     finally:  # what was released counts, however the run ends
         charges.close()
         if account is not None:
@@ -115,7 +115,7 @@ def _run(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
 def _first_arrays(
     folder: RunFolder, strategy: Strategy, task: Task, kept: Mapping[str, Any] | None
 ) -> ArrayRecord:
-    """Return the model to begin with, and give the strategy the state that belongs to it."""
+    """Return the model to start from, and restore the strategy's state that belongs to it."""
     if kept is None:
         folder.start_over()
         return task.initial_arrays()
@@ -139,7 +139,7 @@ def _audited(
     kept: Mapping[str, Any] | None,
     charges: Charges,
 ) -> Audited:
-    """Return the strategy with its audit, which keeps a checkpoint after every round."""
+    """Return the strategy with its audit, which saves a checkpoint after every round."""
     config = folder.config
     account = charges.account
 
@@ -187,7 +187,7 @@ def _audited(
 
 
 def _restore_audit(folder: RunFolder, audited: Audited, kept: dict[str, Any]) -> None:
-    """Give the audit its state back; each auditor checks its own."""
+    """Restore the state of the audit; each auditor checks its own."""
     folder.check_form(kept, {**audited.state(), "auditors": {}}, "the audit's state")
     with folder.taking_up("the audit's state"):
         audited.restore(kept)
@@ -224,7 +224,7 @@ def _has_diverged(audited: Audited) -> bool:
 
 
 def _is_excused(strategy: Strategy) -> bool:
-    """Whether a round without a single update is bad luck, and no broken client app.
+    """Whether a round without a single update is bad luck rather than a broken client app.
 
     Sampling may have drawn too few clients to begin with, and dropouts may have left too few for a
     secure sum before any of them was asked to train.

@@ -1,7 +1,7 @@
-"""How much memory and work a run would take, estimated before anything is allocated.
+"""Estimates the memory and work of a run before anything is allocated.
 
-Each setting has an upper limit of its own. Settings that are allowed by themselves can be too large
-together: these are refused here, with the estimate and the settings to lower.
+Each setting has its own upper limit. Settings within their limits can be too large together: these
+are refused here, with the estimate and the settings to lower.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHAPES = {
     "emnist-digits": (784, 10),
     "cifar10": (3072, 10),
 }
-_CNN = 82_554  # parameters for 32×32 images, the largest there are
+_CNN = 82_554  # parameters for 32×32 images, the largest of our data sets
 _UNKNOWN = 64 * 2**30  # bytes, where the system does not say how many it has
 _MOST_STEPS = 10**9  # draws of the plans that are made before the first round
 
@@ -44,7 +44,7 @@ class Need:
 
 
 def check_size(config: Config) -> None:
-    """Raise if a run would need more memory than there is, or ages before its first round."""
+    """Raise if a run needs more memory than the machine has, or far too long before round 1."""
     _check_work("clients x rounds", "--clients or --rounds", config.clients * config.rounds)
     if "one-shot" in config.auditor_names:
         most = config.canary_seats * config.rounds // config.canary_repetitions
@@ -61,7 +61,7 @@ def check_size(config: Config) -> None:
 
 
 def estimate(config: Config) -> Iterator[Need]:
-    """Yield what the largest parts of a run need, to within a factor of two or so."""
+    """Yield the memory of the largest parts of a run, to within about a factor of two."""
     synthetic = (config.synthetic_features, config.synthetic_classes)
     features, classes = _SHAPES.get(config.dataset, synthetic)
     dim = parameters(config.model, features, classes)
@@ -77,7 +77,7 @@ def estimate(config: Config) -> Iterator[Need]:
 
 
 def _of_auditors(config: Config, features: int, dim: int) -> Iterator[Need]:
-    """Yield what each auditor of the run keeps at a time, beside the updates of a round."""
+    """Yield the memory of each auditor, in addition to the updates of a round."""
     rank = config.mi_rank or 8
     slots = config.canary_seats * config.rounds
     rows = config.lrt_fit + config.lrt_candidates + config.lrt_trials + config.lrt_models
@@ -112,7 +112,7 @@ def parameters(model: str, features: int, classes: int) -> int:
 
 
 def memory() -> int:
-    """Return the bytes that this machine has, or this container is allowed."""
+    """Return the memory of this machine, or the limit of this container, in bytes."""
     try:
         found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows

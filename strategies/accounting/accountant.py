@@ -2,12 +2,12 @@
 
 Conventions (a mistake halves epsilon): `noise_std` is the standard deviation on the *sum*,
 `sensitivity` the most that one client's presence moves it, both in the units of an update. A bare
-noise multiplier is never kept. Adding, removing or zeroing a client moves the sum by the
-sensitivity, replacing it by twice that. dp-accounting's PLD knows the factor two under its
-REPLACE_ONE, its RDP accountant does not.
+noise multiplier is never stored. Adding, removing or zeroing a client moves the sum by the
+sensitivity; replacing it moves the sum by twice that. dp-accounting's PLD includes the factor two
+under its REPLACE_ONE; its RDP accountant does not.
 
-All this is about whole clients. What sampled gradients guarantee to a single record is priced in
-`strategies.water_filling.guarantee`.
+All this is about whole clients. `strategies.water_filling.guarantee` prices what sampled gradients
+guarantee to a single record.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Release:
         noise_std: Standard deviation of the noise on the sum, per coordinate.
         sensitivity: Most that adding or zeroing one client moves the sum, in L2 norm.
         sampling: How the round's clients were drawn.
-        rate: Chance of a client to be drawn, with Poisson sampling.
+        rate: Probability that a client is drawn, with Poisson sampling.
         cohort: Clients drawn, with sampling of a fixed size.
         population: Clients they were drawn from.
         bit_std: Noise on the sum of clip bits, each counted as ±1/2, that was released with it.
@@ -69,8 +69,9 @@ class Release:
         moved = self.sensitivity * (2 if adjacency == "replace" else 1)
         if self.bit_std is None:
             return moved / self.noise_std
-        if adjacency != "add-remove":  # only then an absent client's bit is nothing, not a bit
+        if adjacency != "add-remove":  # only there does an absent client send no bit at all
             raise ValueError(f"adjacency must be add-remove with a clip bit, got {adjacency}")
+        # Vector and bit are released together: two independent Gaussians compose as √(μ₁² + μ₂²).
         return math.hypot(moved / self.noise_std, 0.5 / self.bit_std)
 
 
@@ -79,9 +80,9 @@ def unamplified(
 ) -> Bound:
     """Return ε for a client that took part in `participations` of the releases.
 
-    Holds against everyone, also those who know who took part when: given the cohorts, a client
-    faces that many Gaussian mechanisms, and these compose to one Gaussian exactly. Where the
-    releases differ, the worst of them are taken.
+    Holds against everyone, even those who know who took part when: given the cohorts, a client
+    faces that many Gaussian mechanisms, and these compose exactly to one Gaussian. If the releases
+    differ, the most costly ones are taken.
     """
     _check(releases, delta, adjacency)
     if not 0 <= participations <= len(releases):
@@ -102,7 +103,7 @@ def amplified(releases: Sequence[Release], delta: float, *, adjacency: Adjacency
     """Return ε with amplification by sampling, for observers who do not learn the cohorts.
 
     Poisson sampling is priced by privacy loss distributions for add/remove, zero-out and replace;
-    sampling of a fixed size by Rényi DP for replace only, since no accountant covers the others.
+    sampling of a fixed size by Rényi DP for replace only, since no accountant covers the rest.
     Other combinations are refused: use `unamplified`.
     """
     _check(releases, delta, adjacency)
@@ -132,7 +133,7 @@ def amplified(releases: Sequence[Release], delta: float, *, adjacency: Adjacency
 
 
 def multiplier_with_bit(noise_multiplier: float, bit_std: float) -> float:
-    """Return the multiplier for the vector when a noised clip bit is released beside it.
+    """Return the multiplier for the vector when a noised clip bit is released with it.
 
     Andrew et al. (2021), Theorem 1: both together cost what one release with `noise_multiplier`
     costs. `bit_std` is the noise on the sum of bits, each counted as ±1/2.
@@ -154,8 +155,8 @@ def _poisson_epsilon(releases: Sequence[Release], delta: float, adjacency: Adjac
         "replace": dp_accounting.NeighboringRelation.REPLACE_ONE,
     }[adjacency]
     grouped = _grouped(releases, "zero-out" if adjacency == "replace" else adjacency)
-    # A grid in proportion to the losses, which are of size 1/z or, if larger, 1/z²: the default
-    # takes a minute where there is little noise. Any grid rounds up, so ε stays valid.
+    # The grid scales with the losses, which are of size 1/z or, if larger, 1/z²: the default grid
+    # takes a minute with little noise. Any grid rounds losses up, so ε stays valid.
     scale = 1 / min(multiplier for _, multiplier in grouped)
     grid = 1e-3 * max(scale, scale**2)
     accountant = pld.PLDAccountant(relation, value_discretization_interval=grid)
@@ -175,7 +176,7 @@ def _fixed_size_epsilon(releases: tuple[Release, ...], delta: float) -> float:
         neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
     )
     for (release, multiplier), count in _grouped(releases, "replace").items():
-        # RDP: the event's multiplier must already know that replacing moves twice as far.
+        # RDP: the event's multiplier must already include the factor two of replacing.
         event = dp_accounting.SampledWithoutReplacementDpEvent(
             release.population, release.cohort, dp_accounting.GaussianDpEvent(multiplier)
         )
@@ -184,10 +185,10 @@ def _fixed_size_epsilon(releases: tuple[Release, ...], delta: float) -> float:
 
 
 def _grouped(releases: Sequence[Release], adjacency: Adjacency) -> Counter[tuple[Release, float]]:
-    """Return how often each way of sampling met each multiplier, 1 / separation.
+    """Count the releases by way of sampling and multiplier, 1 / separation.
 
-    The multiplier is rounded down to six digits, which errs on the safe side, so that rounds
-    whose clip norm has moved are priced together.
+    The multiplier is rounded down to six digits, which is on the safe side, so that rounds with
+    nearly the same clip norm are priced together.
     """
     found: Counter[tuple[Release, float]] = Counter()
     for release in releases:
@@ -199,7 +200,7 @@ def _grouped(releases: Sequence[Release], adjacency: Adjacency) -> Counter[tuple
 
 
 def _number(epsilon: float) -> float:
-    """Return an accountant's epsilon; what it could not compute is no guarantee."""
+    """Return an accountant's epsilon; infinity if it could not compute one."""
     return math.inf if math.isnan(epsilon) else max(float(epsilon), 0.0)
 
 

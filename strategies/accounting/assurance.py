@@ -1,4 +1,4 @@
-"""The guarantees of a noised run, one for each observer who is protected or is not."""
+"""The guarantees of a noised run, one for each observer, whether protected against or not."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Assurance:
         single: The single updates under local noise, round by round.
         is_masked: Whether a secure sum hid single updates from the server.
         is_rough: Whether rounding was too coarse against the clients' noise for a proof.
-        canary_rounds: Most rounds that any canary was played in. Where it is larger, there is a
-            second guarantee for so many, so that a bound from canaries has one to compare with.
-        colluders: Clients whose noise was not counted, since they may tell it.
+        canary_rounds: Most rounds that any canary was played in. If it is larger, there is a second
+            guarantee for that many, so that a bound from canaries has one to compare with.
+        colluders: Clients whose noise was not counted, since they may reveal it.
     """
 
     noise: Noise
@@ -41,45 +41,46 @@ class Assurance:
 
     @property
     def adjacency(self) -> Adjacency:
-        """Zero-out, or add/remove where a clip bit was released: it is proven for that only."""
+        """Zero-out, or add/remove if clip bits were released: their proof covers only that."""
         has_bit = any(r.bit_std is not None for r in self.releases)
         return "add-remove" if has_bit else "zero-out"
 
     @property
     def adjacencies(self) -> tuple[Adjacency, ...]:
-        """All that guarantees are given for."""
+        """All adjacencies that have a guarantee."""
         return ("zero-out", "replace") if self.adjacency == "zero-out" else (self.adjacency,)
 
     def headline(self, delta: float) -> Finding:
         """Return the guarantee that a target is about.
 
-        It protects a client against whoever the noise is meant for: outsiders with central noise,
-        else the server. They may know who takes part when, so there is no amplification.
+        It protects a client against the observer that the noise is meant for: outsiders with
+        central noise, otherwise the server. They may know who takes part when, so there is no
+        amplification.
         """
         observer = "outsider" if isinstance(self.noise, Central) else "server"
         found = self._priced(self.participations, self.adjacency, delta)
         return next(finding for finding in found if finding.observer == observer)
 
     def findings(self, delta: float) -> Sequence[Finding]:
-        """Return what holds against each observer, for each adjacency."""
+        """Return the guarantees against each observer, for each adjacency."""
         known = [f for adjacency in self.adjacencies for f in self._known(adjacency, delta)]
         return [*known, *self._amplified(delta)]
 
     def _known(self, adjacency: Adjacency, delta: float) -> Sequence[Finding]:
-        """Return what holds against those who know the cohorts, first for the clients' rounds."""
+        """Return the guarantees against those who know the cohorts, the clients' rounds first."""
         of_clients = list(self._priced(self.participations, adjacency, delta))
         if self.canary_rounds <= self.participations:
             return of_clients
         of_canaries = list(self._priced(self.canary_rounds, adjacency, delta))
         pairs = zip(of_clients, of_canaries, strict=True)
-        # At an equal price, such as ∞, the one for more rounds says it all.
+        # At an equal price, such as ∞, the guarantee for more rounds includes the other.
         return [*(own for own, often in pairs if own.value != often.value), *of_canaries]
 
     def _priced(self, rounds: int, adjacency: Adjacency, delta: float) -> Iterator[Finding]:
-        """Yield what holds for so many participations: against server, wire, outsiders."""
+        """Yield the guarantees for this many participations: against server, wire, outsiders."""
         plain = self._plain(self.releases, rounds, adjacency, delta)
         yield from self._inside(plain, rounds, adjacency, delta)
-        # A client without noise of its own keeps back an update that is not finite.
+        # A client that adds no noise withholds an update that is not finite.
         kept_back = (Assumption.INDEPENDENT_DROPOUTS,) if isinstance(self.noise, Central) else ()
         hidden = (Assumption.MODELS_ONLY, *kept_back)
         yield self._finding(plain, rounds, "outsider", adjacency, "noised sum", hidden)
@@ -96,10 +97,10 @@ class Assurance:
     def _inside(
         self, plain: Bound, rounds: int, adjacency: Adjacency, delta: float
     ) -> Iterator[Finding]:
-        """Yield what holds against the server and on the wire."""
+        """Yield the guarantees against the server and on the wire."""
         match self.noise:
             case Central():
-                # The noise comes after the server has seen the mean.
+                # The noise is added after the server has seen the mean.
                 rule = "the server sees the mean before noise"
                 none = Bound(math.inf, "guarantee", rule, delta)
                 yield self._finding(none, rounds, "server", adjacency, "round sum")
@@ -111,13 +112,13 @@ class Assurance:
                     yield self._finding(own, rounds, observer, adjacency, "updates")
 
     def _amplified(self, delta: float) -> Iterator[Finding]:
-        """Yield what holds against those who see models but not who took part."""
+        """Yield the guarantees against those who see models but not the cohorts."""
         if self.colluders:
-            return  # a colluder that is drawn gets its peers' keys, and so learns the cohort
+            return  # a colluder that is drawn gets its peers' keys and so learns the cohort
         left = delta
         if all(r.sampling == "poisson" for r in self.releases):
             if not isinstance(self.noise, Central):
-                return  # a client that is not drawn takes its noise away as well: not covered
+                return  # a client that is not drawn adds no noise either: no theorem covers that
             left -= self.thin_rounds()
         if left <= 0 or any(r.noise_std == 0 for r in self.releases):
             return
@@ -126,7 +127,7 @@ class Assurance:
                 better = amplified(self.releases, left, adjacency=kind)
             except ValueError:
                 continue  # no accountant covers this combination
-            # The accountant of sampling may be looser than exact composition, which holds as well.
+            # The accountant of sampling may be looser than exact composition, which is also valid.
             plain = self._plain(self.releases, self.participations, kind, delta)
             if better.value < plain.value:
                 better, rounds = replace(better, delta=delta), len(self.releases)
@@ -136,10 +137,10 @@ class Assurance:
                 )
 
     def thin_rounds(self) -> float:
-        """Return the chance that one client decided whether there was a secure sum at all.
+        """Return the probability that one client decided whether there was a secure sum at all.
 
-        Fewer than three clients make none, and that is seen. Without masks an empty round is
-        noised like any other.
+        Fewer than three clients give none, and observers see that. Without masks an empty round
+        gets noise like any other.
         """
         if not self.is_masked:
             return 0.0

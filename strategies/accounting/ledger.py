@@ -1,15 +1,15 @@
 """What several runs on the same data have released together, kept in a file of JSON lines.
 
-A client that is in the data of two runs has spent both. The ledger composes all runs as if the
-same client had taken part as often as anyone could in each of them, and keeps noise, sensitivity,
-sampling and participations of every run, never a bare multiplier or a bare epsilon: these cannot
-be composed.
+A client whose data are in two runs pays for both. The ledger composes all runs as if the same
+client had taken part as often as anyone could in each of them. It stores noise, sensitivity,
+sampling and participations of every run, never a bare multiplier or a bare epsilon, because these
+cannot be composed.
 
 Lines are only appended. A run reserves its plan before it starts, and a later line of the same run
-takes the place of an earlier one. Each line carries the hash of everything before it, and a file
-`.head` beside the ledger has the number of lines and the hash of all of them. So a changed or
-removed line is noticed, by whoever reads next. This is no protection against somebody who wants to
-deceive: they can write all hashes again.
+replaces an earlier one. Each line contains the hash of everything before it, and a file `.head`
+next to the ledger has the number of lines and the hash of all of them. So the next reader notices a
+changed or removed line. This does not protect against somebody who wants to deceive: they can
+recompute all hashes.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Entry:
     """What one run has released.
 
     Attributes:
-        run: Names the run; a later entry of the same run takes the place of an earlier one.
-        data: Names the data set.
-        seed: Names its noise and cohorts; None if these came from the operating system.
-        adjacency: What the guarantee speaks of.
+        run: Name of the run; a later entry of the same run replaces an earlier one.
+        data: Name of the data set.
+        seed: Seed of its noise and cohorts; None if these came from the operating system.
+        adjacency: Adjacency of the guarantee.
         participations: Most rounds that any client took part in.
         releases: The sums behind the released models.
-        amplifies: Whether Poisson sampling may be counted on.
-        thin: Chance that one client decided whether a round took place; part of delta then.
+        amplifies: Whether amplification by Poisson sampling may be used.
+        thin: Probability that one client decided whether a round took place; then part of delta.
         is_rough: Whether rounding was too coarse for a proof.
-        is_planned: Whether these releases are a plan. It counts until the run ends in order.
+        is_planned: Whether these releases are a plan. It counts until the run ends properly.
         place: Where the run's folder is: a copy of the folder is at another place.
     """
 
@@ -110,19 +110,19 @@ class Entry:
         return cls(**{**values, "releases": tuple(releases)})
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, equal releases once with their number."""
+        """Return plain values; equal releases are listed once, with their count."""
         groups = [{**asdict(r), "count": n} for r, n in Counter(self.releases).items()]
         return {**asdict(self), "releases": groups}
 
     def separation(self, adjacency: Adjacency) -> float:
-        """Return μ of the one Gaussian mechanism that all releases of the run are together."""
+        """Return μ of the one Gaussian mechanism that all releases of the run compose to."""
         each = sorted((r.separation(adjacency) for r in self.releases), reverse=True)
         return math.hypot(*each[: self.participations])
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """A file of entries, one a line; it need not be there yet.
+    """A file of entries, one per line; it need not exist yet.
 
     Attributes:
         path: The file, with links followed: all who write to it must use the same lock.
@@ -141,30 +141,30 @@ class Ledger:
         """Return all lines from first to last, also those that a later one replaces.
 
         Raises:
-            ValueError: A line is no entry, was changed, or is missing. The text says which, and
+            ValueError: A line is not an entry, was changed, or is missing. The text says which, and
                 what to do.
         """
         return self._read().entries
 
     def record(self, entry: Entry) -> None:
-        """Append the entry, in place of earlier ones of the same run, whole or not at all."""
+        """Append the entry atomically; it replaces earlier ones of the same run."""
         self.update(lambda _: entry)
 
     def update(self, make: Callable[[Sequence[Entry]], Entry]) -> Entry:
         """Append the entry that is made from all lines so far, while nobody else can write.
 
-        What `make` raises leaves the ledger as it is.
+        If `make` raises, the ledger stays unchanged.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(self.path.with_name(self.path.name + ".lock"), wait=True):
             before = self._read()
             entry = make(before.entries)
-            if before.torn:  # half a line of a process that died; the line before it counts
+            if before.torn:  # an incomplete line of a process that died; the line before it counts
                 write_atomically(self.path, before.content)
             line = json.dumps({**entry.to_json(), _PREVIOUS: before.digest}, allow_nan=False) + "\n"
             append_line(self.path, line)
             head = {"lines": before.lines + 1, "hash": _digest(before.content + line.encode())}
-            with suppress(OSError):  # a head that lags behind knows fewer lines, and that is all
+            with suppress(OSError):  # a head that lags behind only knows fewer lines
                 write_atomically(self._head, json.dumps(head) + "\n")
         return entry
 
@@ -206,14 +206,14 @@ class Ledger:
         head = self._known()  # before the lines: another process may add one in between
         content = self.path.read_bytes() if self.path.exists() else b""
         *lines, rest = content.split(b"\n")
-        if _is_whole(rest):  # only its end is missing, and what it says was spent
+        if _is_whole(rest):  # only the line end is missing, so its cost counts
             lines.append(rest)
         self._check_head(head, lines)
         whole = b"".join(line + b"\n" for line in lines)
         return _Content(whole, bool(rest), self._chained(lines))
 
     def _chained(self, lines: Sequence[bytes]) -> list[Entry]:
-        """Return the entries of the lines, each of which continues what is before it."""
+        """Return the entries of the lines, after checking the hash chain."""
         found, so_far, is_chained = [], hashlib.sha256(), False
         for number, line in enumerate(lines, 1):
             try:
@@ -221,9 +221,9 @@ class Ledger:
                 previous = values.pop(_PREVIOUS, None)
                 found.append(Entry.from_json(values))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                # Nothing is skipped: a lost line is a spending that nobody counts.
+                # No line is skipped: the cost of a lost line would not be counted.
                 raise ValueError(
-                    f"ledger must hold one entry a line, got line {number} of {self.path}: "
+                    f"--ledger must have one entry per line, got line {number} of {self.path}: "
                     f"{error}; {_NEXT}"
                 ) from None
             # Earlier releases wrote no hashes; the first line with one covers all before it.
@@ -238,7 +238,7 @@ class Ledger:
         return found
 
     def _known(self) -> tuple[int, str]:
-        """Return how many lines there were at least, and their hash."""
+        """Return the number of lines that the head knows, and their hash."""
         if not self._head.exists():  # an earlier release, or a copy of the ledger alone
             return 0, _digest(b"")
         try:
@@ -263,7 +263,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class _Content:
-    """What a ledger's file has: whole lines, and perhaps half a line after them."""
+    """The content of a ledger's file: complete lines, and perhaps an incomplete one after them."""
 
     content: bytes
     torn: bool
@@ -285,7 +285,7 @@ def latest(history: Sequence[Entry], data: str, *, but: str = "") -> list[Entry]
 
 
 def _is_whole(line: bytes) -> bool:
-    """Whether a line without an end is an entry nevertheless, and not half of one."""
+    """Whether a line without a line end is a complete entry."""
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
@@ -297,7 +297,7 @@ def _digest(content: bytes) -> str:
 
 
 def spent(entries: Sequence[Entry], delta: float) -> Bound:
-    """Return ε of everything in the entries, against all who see models, no amplification."""
+    """Return ε of all entries together against all who see models, without amplification."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must be in (0, 1), got {delta}")
     adjacency = _adjacency(entries)
@@ -316,9 +316,9 @@ def spent(entries: Sequence[Entry], delta: float) -> Bound:
 
 
 def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
-    """Return ε against those who never learn a cohort; None unless all runs sampled by Poisson.
+    """Return ε against those who never learn a cohort; None unless all runs are Poisson.
 
-    The same seed draws the same cohorts, so runs that share one are not amplified either.
+    The same seed draws the same cohorts, so runs that share a seed are not amplified either.
     """
     entries = [e for e in entries if e.releases]  # a run that ended before its first round
     seeds = [e.seed for e in entries if e.seed is not None]
@@ -339,5 +339,5 @@ def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
 
 
 def _adjacency(entries: Sequence[Entry]) -> Adjacency:
-    """Return what all entries can be priced for: zeroing out costs no more than adding."""
+    """Return an adjacency for all entries: zeroing out costs no more than adding."""
     return "add-remove" if any(e.adjacency == "add-remove" for e in entries) else "zero-out"

@@ -1,4 +1,4 @@
-"""What a noised run has released so far, and who took part how often."""
+"""Records what a noised run has released so far, and how often each client took part."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Spending:
 
     Attributes:
         noise: Who adds it.
-        releases: The sums behind the released models; where clients add noise, with that of one
-            contributor, since how many of them count is known at the end only.
+        releases: The sums behind the released models. Where clients add noise, each has the noise
+            of one contributor, since the number that counts is known only at the end.
         contributors: Clients in each sum whose noise counts unless they collude.
-        times: Client, or node where clients are not known, to rounds that it took part in.
-        canary_times: Canary to rounds that it was played in, whichever client had its seat.
-        bearable: Fewest colluders that the secure sum of a round could bear; None without one.
+        times: Rounds that each client, or node if clients are not known, took part in.
+        canary_times: Rounds that each canary was played in, whichever client had its seat.
+        bearable: Fewest colluders that the secure sum of any round tolerates; None without one.
         is_masked: Whether a secure sum hid single updates.
         is_rough: Whether rounding was too coarse against the clients' noise in some round.
     """
@@ -41,26 +41,26 @@ class Spending:
     _opened: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def open(self, release: Release, clients: Iterable[int], **about: Any) -> None:
-        """Charge a round before it is known what comes of it.
+        """Charge a round before its outcome is known.
 
         The charge is for everybody who was asked, and it stays if the sum is rejected or the
-        process ends. `undo` takes it back once `add` can say who was in the sum.
+        process ends. `undo` reverts it once `add` can say who was in the sum.
         """
         self._before = self.state()
         self._opened = {"release": release, "clients": tuple(clients), **about}
         self.add(**self._opened)
 
     def undo(self) -> None:
-        """Take back the charge of the round that is open, if one is."""
+        """Revert the charge of the open round, if there is one."""
         if self._before is not None:
             self.restore(self._before)
 
     def close(self) -> None:
-        """Let the charge of the last round stand."""
+        """Keep the charge of the last round."""
         self._before, self._opened = None, {}
 
     def rebase(self, state: Mapping[str, Any]) -> None:
-        """Take up an earlier state, and put the charge of the round that is open on top of it."""
+        """Restore an earlier state, and add the charge of the open round to it."""
         opened = self._opened
         self.restore(state)
         if opened:
@@ -78,17 +78,17 @@ class Spending:
         canaries: Iterable[str] = (),
         bearable: int | None = None,
     ) -> None:
-        """Note a round.
+        """Add a round.
 
         Args:
-            release: The sum with the server's noise, if any; the clients' is added here.
-            clients: Those who took part: in the sum, or in a round that came to nothing.
+            release: The sum with the server's noise, if any; the clients' noise is added here.
+            clients: Clients that took part, in the sum or in a round that was rejected.
             share_std: Noise that each of them added.
-            step: Grid that each update was rounded to; 0 without a secure sum.
-            grain: Grid of the numbers that carried the noised updates before that.
+            step: Rounding step of each update; 0 without a secure sum.
+            grain: Rounding step of the number type of the noised updates before that.
             contributors: How many of them are in the sum with their noise; None for all.
-            canaries: Those that some of the clients were told to play, by name.
-            bearable: Colluders that the round's secure sum can bear; None without one.
+            canaries: Canaries that some of the clients were told to play, by name.
+            bearable: Colluders that the round's secure sum tolerates; None without one.
         """
         who = list(clients)
         self.times.update(who)
@@ -96,7 +96,8 @@ class Spending:
         if bearable is not None:
             self.bearable = bearable if self.bearable is None else min(bearable, self.bearable)
         self.is_masked |= step > 0
-        # Rounding after noise is no post-processing of the sum unless it is fine.
+        # Each client rounds separately, so rounding is not post-processing of the noised sum. Only
+        # a fine grid leaves the Gaussian analysis valid.
         is_coarse = share_std < 2 * max(step, grain)
         count = len(who) if contributors is None else contributors
         match self.noise:
@@ -118,7 +119,7 @@ class Spending:
 
     @property
     def colluders(self) -> int:
-        """Clients whose noise does not count, in no round more than its secure sum can bear."""
+        """Clients whose noise does not count, in no round more than its secure sum tolerates."""
         if isinstance(self.noise, Central):
             return 0
         declared = self.noise.colluders if isinstance(self.noise, Distributed) else None
@@ -135,7 +136,7 @@ class Spending:
         )
 
     def assurance(self) -> Assurance | None:
-        """Return what all this guarantees; None before the first round."""
+        """Return the guarantees of all rounds so far; None before the first round."""
         if not self.releases:
             return None
         return Assurance(
@@ -150,7 +151,7 @@ class Spending:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return all but the noise, which is a setting."""
+        """Return everything but the noise, which is a setting."""
         return {
             "releases": [asdict(r) for r in self.releases],
             "contributors": list(self.contributors),
@@ -162,7 +163,7 @@ class Spending:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self.releases = [Release(**r) for r in state["releases"]]
         self.contributors = list(state["contributors"])
         self.times = Counter({int(k): v for k, v in state["times"].items()})

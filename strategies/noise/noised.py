@@ -1,10 +1,10 @@
-"""DP-FedAvg as a wrapper: clipping by the clients, noise on the mean, and what it guarantees.
+"""DP-FedAvg as a wrapper: clipping by the clients, noise on the mean, and its guarantee.
 
 McMahan, Ramage, Talwar, Zhang (2018), Learning Differentially Private Recurrent Language Models,
 arXiv:1710.06963. The noise goes on the mean *before* the server's optimiser, so that momentum and
-adaptive steps are post-processing. (Noise behind a momentum of 0.9 gives a contributor 2.55 times
-the separation that an accountant assumes.) The sum is divided by a fixed public number, not by
-how many have answered.
+adaptive steps are post-processing. (Noise after a momentum of 0.9 gives a contributor 2.55 times
+the separation that an accountant assumes.) The sum is divided by a fixed public number, not by the
+number of clients that answered.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from leakmeter.strategies.secure_sum.masked import check_is_inside
 
 _log = logging.getLogger("flwr")
 
-# Rounding errors of float64 below this share of the clip norm are those that every guarantee about
-# real numbers leaves out.
+# Rounding errors of float64 below this share of the clip norm are ignored, as in every guarantee
+# about real numbers.
 _NEGLIGIBLE = 1e-9
-# The length of noise is beyond σ·(√d + 10) with chance e^-50.
+# The norm of the noise exceeds σ·(√d + 10) with probability at most e^-50.
 _NOISE_TAIL = 10.0
 
 
@@ -64,16 +64,16 @@ class Noised(Wrapper):
     """Clips every update, noises the mean, and accounts for what was released.
 
     Args:
-        strategy: Gets noised means only; its optimiser is post-processing.
+        strategy: Gets only noised means; its optimiser is post-processing.
         noise: Who adds how much.
-        clipping: To which norm updates are clipped; adaptive under central noise only.
+        clipping: The clip norm of updates; adaptive only with central noise.
         expected_clients: The public number that sums are divided by; None takes the size of the
             first round, which must then not be random.
         delta: The delta of the guarantees.
-        seed: Names the server's noise in a simulation; None takes the operating system's source.
+        seed: Seed of the server's noise in a simulation; None takes the operating system's source.
         clip_mean: Largest L2 norm of the mean before the server's noise; None for any. The sum is
-            projected on a ball of fixed radius, which moves no two sums apart: the guarantees are
-            those without it.
+            projected on a ball of fixed radius, which moves no two sums further apart, so the
+            guarantees are the same as without it.
 
     Example:
         inner = Noised(FedAvg(), noise=Central(1.0), clipping=FixedClip(0.5), expected_clients=50)
@@ -117,7 +117,7 @@ class Noised(Wrapper):
         self._start: Vector = np.empty(0)
         self._facts = RoundFacts()
         if expected_clients is not None:
-            self._server_std()  # a bit noise that does not fit is an error now
+            self._server_std()  # raises now if the noise on the clip bits does not fit
 
     @property
     def weight_key(self) -> str:
@@ -143,13 +143,13 @@ class Noised(Wrapper):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self._layout = Layout.from_json(state["layout"]) if state["layout"] else None
         self._clip_norm, self._expected = state["clip_norm"], state["expected"]
         self._spending.restore(state["spending"])
 
     def charges(self) -> Mapping[str, Any]:
-        """Return what was charged so far, the round that is open included."""
+        """Return what was charged so far, including the round that is open."""
         return self._spending.state()
 
     def restore_charges(self, charges: Mapping[str, Any]) -> None:
@@ -158,7 +158,7 @@ class Noised(Wrapper):
 
     def opens(self, opening: Opening) -> None:
         """Charge everybody who was asked for a secure sum that is about to be opened."""
-        # If nothing comes of it, somebody in the sum has lied, and that noise does not count.
+        # If the sum is rejected, somebody in it has lied, and that noise does not count.
         honest = max(len(opening.uploaded) - 1, 0)
         self._open(opening.asked, honest, opening.outcome.step, opening.outcome.colluders)
 
@@ -175,13 +175,14 @@ class Noised(Wrapper):
         step: Callable[[int, float], float] = lambda *_: 0.0,
         dim: int = 0,
     ) -> Assurance | None:
-        """Return what rounds with these clients would guarantee, without dropouts.
+        """Return the guarantee of rounds with these clients, if nobody drops out.
 
         Args:
             cohorts: The clients of each round.
-            bearable: Returns how many of so many clients may collude; None without a secure sum.
-            step: Returns the grid that a secure sum of so many clients, each with noise of this
-                standard deviation, rounds updates to; by default there is no rounding.
+            bearable: Maps a number of clients to how many of them may collude; None without a
+                secure sum.
+            step: Maps a number of clients and the standard deviation of each one's noise to the
+                rounding step of their secure sum; by default there is no rounding.
             dim: Number of parameters, on which the cost of rounding depends.
         """
         trial, share = Spending(self._noise), self._share_std()
@@ -199,7 +200,7 @@ class Noised(Wrapper):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Order each client of the round to clip, and to noise where that is its part."""
+        """Order each client of the round to clip, and to add noise if clients add it."""
         self._facts = RoundFacts()
         self._spending.close()
         self.unused = frozenset()
@@ -224,7 +225,7 @@ class Noised(Wrapper):
             )
             wire.add_record(message, wire.NOISE, order)
             wire.add_left_out(message, self._layout.left_out)
-        if not self.gets_sums:  # a secure sum says itself when it is opened
+        if not self.gets_sums:  # a secure sum charges the round when it is opened
             nodes = [message.metadata.dst_node_id for message in messages]
             self._open(nodes, len(nodes), step=0.0, bearable=None)
             if self.before_release is not None:
@@ -245,7 +246,7 @@ class Noised(Wrapper):
         outcomes = _outcomes(come) if self.gets_sums else []
         step = max((outcome.step for outcome in outcomes), default=0.0)
         self._spending.undo()
-        # Whoever has answered has shown its reply, also if it could not be read.
+        # A client that has answered has shown its reply, even if it could not be read.
         bearable = min((o.colluders for o in outcomes), default=None)
         nodes = [m.metadata.src_node_id for m in come]
         self._spending.add(**self._charge(nodes, len(parts), step, bearable))
@@ -264,8 +265,8 @@ class Noised(Wrapper):
         assert self._expected is not None
         total = sum((update for _, update, _ in parts), np.zeros(len(self._start)))
         if self._clip_mean is not None and np.isfinite(total).all():
-            # By the public number: a radius that grew with those who answered would add to the
-            # sensitivity.
+            # Times the public number: a radius that grew with the number of answers would add to
+            # the sensitivity.
             total = clip(total, self._clip_mean * self._expected)
         noise = gaussian(total.size, self._server_std(), self._rng("server-noise", server_round))
         noised: Vector = (total + noise) / self._expected
@@ -282,7 +283,7 @@ class Noised(Wrapper):
 
     @property
     def _is_empty(self) -> bool:
-        """Whether nobody was asked: the noise must come nevertheless, or one client would show."""
+        """Whether nobody was asked: noise is added anyway, or one client would be visible."""
         return not self._messages and isinstance(self._noise, Central)
 
     @property
@@ -296,8 +297,8 @@ class Noised(Wrapper):
     def _parts(self, replies: Sequence[Message]) -> list[tuple[Message, Vector, float]]:
         """Return the replies that can be read, each with its clipped update and its bit, ±1/2.
 
-        A reply that cannot be is a dropout. Where all of several clients have forgotten noise_mod,
-        that is a mistake, and raised.
+        A reply that cannot be read is a dropout. If several clients reply and all lack noise_mod,
+        the app is wrong, and this raises.
         """
         if isinstance(self._noise, Distributed) and not self.gets_sums:
             raise ValueError("noise Distributed needs Masked around Noised: single shares are weak")
@@ -325,11 +326,11 @@ class Noised(Wrapper):
             update = self._layout.flatten(wire.arrays(message.content)) - self._start
             length = float(np.linalg.norm(update))
         bit = clip_bit(message) - 0.5 if isinstance(self._clipping, AdaptiveClip) else 0.0
-        if self.gets_sums:  # a mean behind masks cannot be clipped any more
+        if self.gets_sums:  # the mean of a secure sum cannot be clipped any more
             return update, bit
         if isinstance(self._noise, Central):
             return clip(update, self._clip_norm), bit
-        # Nor can what carries its noise; but honest noise has a limit.
+        # Nor can an update with noise on it; but honest noise has a largest norm.
         most = self._clip_norm + self._share_std() * (math.sqrt(update.size) + _NOISE_TAIL)
         if not length <= most * (1 + 1e-6):
             raise ValueError(f"a noised update must be at most {most:g} long, got {length:g}")
@@ -351,7 +352,7 @@ class Noised(Wrapper):
             return 0.0
         multiplier = self._noise.noise_multiplier
         if multiplier > 0 and (bit_std := self._bit_std()) is not None:
-            # The vector's noise grows, so that vector and bit together cost what was asked for.
+            # More noise on the vector, so that vector and bit together cost the requested one.
             multiplier = multiplier_with_bit(multiplier, bit_std)
         return multiplier * self._clip_norm
 
@@ -370,10 +371,10 @@ class Noised(Wrapper):
     def _charge(
         self, nodes: Iterable[int], contributors: int, step: float, bearable: int | None
     ) -> dict[str, Any]:
-        """Return what a round releases, and to whose cost, as the arguments of `Spending.add`."""
+        """Return what a round releases and who is charged, as the arguments of `Spending.add`."""
         known, asked = client_of(self.strategy) or {}, list(nodes)
-        # The audit, which is outermost, has put its orders into our messages by now. A canary
-        # moves from seat to seat, so the rounds of the seats say nothing about its own.
+        # The audit is outermost, so its orders are in our messages by now. A canary moves from
+        # seat to seat, so the rounds of the seats say nothing about the rounds of a canary.
         orders = seat.canaries(self._messages)
         grain = float(np.spacing(np.abs(self._start).max(initial=0.0)))
         dim = self._layout.dim if self._layout else 0
@@ -391,9 +392,9 @@ class Noised(Wrapper):
     def _release(self, step: float, dim: int, slack: float = 0.0) -> Release:
         """Return a round's sum with the server's noise on it.
 
-        `slack` is what float64 may have rounded away from a coordinate of the sum.
+        `slack` bounds the float64 rounding error of a coordinate of the sum.
         """
-        # Each client rounds on its own, which may lengthen its update by step·√d. Under noise of
+        # Each client rounds separately, which may lengthen its update by step·√d. Under noise of
         # its own the rounding must be fine instead.
         dim = dim if isinstance(self._noise, Central) else 0
         if slack * math.sqrt(dim) > _NEGLIGIBLE * self._clip_norm:
@@ -408,7 +409,7 @@ class Noised(Wrapper):
     def _adapt(self, bits: float, server_round: int) -> None:
         """Move the clip norm towards the quantile, by the noised share of updates below it.
 
-        Andrew et al. (2021), Algorithm 1: too many below it make it smaller. With bits of ±1/2
+        Andrew et al. (2021), Algorithm 1: if too many are below it, it shrinks. With bits of ±1/2
         one client moves their sum by 1/2, and an absent one by nothing.
         """
         if not isinstance(self._clipping, AdaptiveClip):
@@ -427,7 +428,7 @@ def _outcomes(replies: Sequence[Message]) -> list[wire.SumOutcome]:
 
 
 def _warn(layout: Layout, delta: float, population: int) -> None:
-    """Say once what the numbers of this run may hide."""
+    """Warn once about statistics in the update and about a large delta."""
     buffers = [n for n in layout.names if n.endswith(("running_mean", "running_var"))]
     if buffers:
         _log.warning("running statistics are clipped and noised like weights: %s", buffers)

@@ -1,4 +1,4 @@
-"""Replies of clipped and noised clients: read, checked, and handed on with other arrays."""
+"""Reads and checks replies of clipped and noised clients; copies them with new arrays."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from leakmeter.auditors.hook import wire
 
 
 class NotNoisedError(ValueError):
-    """A reply that noise_mod has not seen: the guarantee would not hold."""
+    """A reply did not pass noise_mod, so the guarantee would not hold."""
 
 
 def check(message: Message, weight_key: str, *, has_noise: bool) -> None:
-    """Raise on a reply that noise_mod has not seen.
+    """Raise if a reply did not pass noise_mod.
 
-    `has_noise` says whether a client's own noise should be on it.
+    `has_noise` says whether it should carry the client's own noise.
     """
     weight = wire.weight(message.content, weight_key)
     node = message.metadata.src_node_id
@@ -43,8 +43,8 @@ def reply_of_nobody(arrays: ArrayRecord, weight_key: str) -> Message:
 def with_arrays(messages: Sequence[Message], arrays: ArrayRecord, weight_key: str) -> list[Message]:
     """Return copies of replies with other arrays; the replies themselves stay as they came.
 
-    Flower's strategies raise where metrics differ in names or kinds. Those that not all clients
-    have sent alike are left out.
+    Flower's strategies raise if metrics differ in names or kinds. Metrics that not all clients sent
+    in the same form are left out.
     """
     sent = [_metrics(message) for message in messages]
     alike = [

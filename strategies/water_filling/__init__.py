@@ -1,1 +1,1 @@
-"""Noise that clients fill in themselves: `filled` (the wrapper), `guarantee` (in words), `rdp`."""
+"""Noise that clients fill in: `filled` (the wrapper), `guarantee` (in words), `rdp`."""

@@ -1,4 +1,4 @@
-"""Water filling as a wrapper: the clients' own noise is counted, and what it guarantees a record.
+"""Water filling as a wrapper: accounts for the clients' noise and its guarantee.
 
 Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
 Possible? (arXiv:2405.04551), with the corrected bound of `strategies.water_filling.rdp`. The server
@@ -40,14 +40,14 @@ class _Sum:
     """One secure sum that was released.
 
     Attributes:
-        clients: Those in it, or of a sum that was opened for nothing all who were asked; nodes
+        clients: Clients in it, or for a sum that was opened and rejected all who were asked; nodes
             where clients are not known.
         step: Grid that each update was rounded to, by the secure sum or as a model's parameter, in
             units of an update.
         saturated: Coordinates that did not fit.
-        bearable: Colluders that the secure sum can bear.
-        silent: Those among the clients whose noise does not count: canary seats, which carry none,
-            and of a sum that was opened for nothing those who are not in it and one who has lied.
+        bearable: Colluders that the secure sum tolerates.
+        silent: Clients whose noise does not count: canary seats, which add none, and for a rejected
+            sum those who are not in it and one who has lied.
     """
 
     clients: tuple[int, ...]
@@ -58,12 +58,12 @@ class _Sum:
 
 
 class Filled(Wrapper):
-    """Tells clients how their updates must be filled, and accounts for the sums they give.
+    """Tells clients how to fill their updates, and accounts for the released sums.
 
-    It stands inside `Masked`; clients list `mask_mod` and `fill_mod`. The guarantee is for one
+    It goes inside `Masked`; clients list `mask_mod` and `fill_mod`. The guarantee is for one
     record of one client that is replaced, against the server, which knows who took part when: no
-    amplification. Contributors that may collude, as the secure sum says, tell their noise, so it
-    does not count. Nor do canary seats, which send none.
+    amplification. The secure sum says how many contributors may collude; they reveal their noise,
+    so it does not count. Nor does that of canary seats, which send none.
 
     Args:
         strategy: Gets the filled means; what it makes of them is post-processing.
@@ -71,7 +71,7 @@ class Filled(Wrapper):
         clip_norm: C, largest norm of an example's gradient.
         batch_size: B, scale of the Gaussian sampling weights.
         examples: Fewest examples that any client has; public.
-        lr: The clients' step length; public. An update is -lr times the gradient estimate.
+        lr: The clients' learning rate; public. An update is -lr times the gradient estimate.
         steps: Local steps; there is no guarantee for more than one.
         mechanism: What makes a client's gradient estimate random: water filling, or isotropic noise
             of variance `sigma2` on Gaussian sampling ("isotropic"), on the full gradient ("full";
@@ -131,7 +131,7 @@ class Filled(Wrapper):
 
     @property
     def clip_range(self) -> float:
-        """Range of the secure sum in which nothing saturates, but with chance 1.5e-23 a coordinate.
+        """Range of the secure sum; a coordinate saturates with probability at most 1.5e-23.
 
         A mean of clipped gradients is within C, and the variance of Gaussian sampling in any
         direction is at most C²/B: the trace of GᵀG/(BD).
@@ -150,7 +150,7 @@ class Filled(Wrapper):
         return {"sums": [asdict(one) for one in self._sums]}
 
     def charges(self) -> Mapping[str, Any]:
-        """Return the sums so far, one that is open included."""
+        """Return the sums so far, including one that is open."""
         return self.state()
 
     def restore_charges(self, charges: Mapping[str, Any]) -> None:
@@ -176,7 +176,7 @@ class Filled(Wrapper):
         self._sums.append(self._opened)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         self._opened = None
         self._sums = [
             _Sum(**{**one, "clients": tuple(map(int, one["clients"]))}) for one in state["sums"]
@@ -200,7 +200,7 @@ class Filled(Wrapper):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Say in each message what the accounting will count on."""
+        """State in each message what the accounting will assume."""
         self._opened = None
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
         self._grain, self._messages = _grain(arrays), messages
@@ -237,7 +237,7 @@ class Filled(Wrapper):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Refuse evaluation by clients: what they answer would carry no noise."""
+        """Refuse evaluation by clients: their answers would carry no noise."""
         messages = list(self._inner_configure_evaluate(server_round, arrays, config, grid))
         if messages:
             raise ValueError(
@@ -247,7 +247,7 @@ class Filled(Wrapper):
         return messages
 
     def _noted(self, replies: Sequence[Message]) -> _Sum:
-        """Return what the round has released; raise if it is not what is accounted for."""
+        """Return the sum that the round released; raise if it does not match the accounting."""
         for message in replies:
             if (weight := wire.weight(message.content, self._weight_key)) != 1:
                 raise ValueError(
@@ -286,7 +286,7 @@ class Filled(Wrapper):
         return taken
 
     def _counted(self) -> int:
-        """Return how many colluders count, in no round more than its secure sum can bear."""
+        """Return the assumed colluders: in no round more than its secure sum tolerates."""
         return min(one.bearable for one in self._sums)
 
     def _honest(self, one: _Sum) -> int:
@@ -316,8 +316,9 @@ class Filled(Wrapper):
         """Return the rounds of the clients, each pattern once: many took part in equal rounds."""
         taken = self._taken().values()
         if self._mechanism == "minibatch":
-            # Its accountant takes seconds a pattern: one that is no better than any client's has
-            # as many rounds as the busiest client, those with the fewest honest contributors.
+            # Its accountant takes seconds per pattern. One pattern is at least as bad as every
+            # client's: the number of rounds of the busiest client, with the fewest honest
+            # contributors.
             rounds = sorted(map(self._round, self._sums), key=_order)
             step, saturated = max(r.step for r in rounds), max(r.saturated for r in rounds)
             worst = rounds[: max(map(len, taken))]

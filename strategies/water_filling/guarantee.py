@@ -1,7 +1,7 @@
 """What sampled and noised gradients under a secure sum guarantee to a single record.
 
-The mathematics and its source are in `strategies.water_filling.rdp`; here it gets words: which
-observer, which unit, which neighbours, which assumptions. Rows are those of Table 1 in
+The mathematics and its source are in `strategies.water_filling.rdp`. This module adds the claim:
+which observer, which unit, which neighbours, which assumptions. Rows are those of Table 1 in
 arXiv:2405.04551.
 """
 
@@ -49,15 +49,15 @@ _ASSUMED: dict[Mechanism, tuple[Assumption, ...]] = {
 
 @dataclass(frozen=True)
 class RecordGuarantee:
-    """A bound and whom it protects from whom.
+    """A bound with the observer and the unit that it is for.
 
     Attributes:
         bound: ε with its δ, rule and assumptions.
-        observer: Who looks on. What holds against the server holds against outsiders too.
+        observer: The attacker. A guarantee against the server also holds against outsiders.
         unit: Whose data: one record of one client. Whole updates may differ by far more.
-        adjacency: The record is replaced by another; their number stays.
-        participations: Rounds of the client that took part most.
-        colluders: Clients whose noise was not counted, since they may tell it.
+        adjacency: One record is replaced by another; their number stays.
+        participations: Rounds of the busiest client.
+        colluders: Clients whose noise was not counted, since they may reveal it.
     """
 
     bound: Bound
@@ -91,7 +91,7 @@ def guarantee(
     *,
     conversion: Conversion = "tight",
 ) -> RecordGuarantee:
-    """Return what rounds guarantee together to a record of any client in them.
+    """Return the guarantee of all rounds together for a record of any client in them.
 
     Args:
         rounds: The sums that were released.
@@ -110,7 +110,7 @@ def best_guarantee(rounds: Sequence[Round], delta: float) -> RecordGuarantee:
     """Return the smallest ε that we can prove for these rounds, all of one mechanism.
 
     Args:
-        rounds: The sums that were released; of a minibatch with equal members.
+        rounds: The sums that were released; those of minibatches must have equal members.
         delta: δ.
     """
     kinds = {one.mechanism for one in rounds}
@@ -129,12 +129,12 @@ def best_guarantee(rounds: Sequence[Round], delta: float) -> RecordGuarantee:
 
 
 def _separation(one: Round) -> float:
-    """Return how many standard deviations the worst member's record moves a sum, at most."""
+    """Return the most standard deviations by which a record of any member moves a sum."""
     return max(one.shift(member) for member in one.members) / math.sqrt(one.floor)
 
 
 def _secret_batches(rounds: Sequence[Round], delta: float, separation: float) -> dict[str, float]:
-    """Return ε by rule, where nobody knows which records are in a batch.
+    """Return ε by rule, where batches are secret.
 
     For one round row 1 with the exact ε' at δD/B (Balle, Barthe, Gaboardi 2018, arXiv:1807.01647,
     Theorem 9); for any number the Rényi accountant of sampling without replacement.
@@ -142,6 +142,8 @@ def _secret_batches(rounds: Sequence[Round], delta: float, separation: float) ->
     found = {}
     if len(rounds) == 1:
         member = rounds[0].members[0]
+        # A batch contains the record with probability B/D. So δ for the sampled mechanism leaves
+        # δD/B for the batch itself, which must stay below 1.
         share = member.batch / member.examples
         room = min(delta / share, 1 - 2**-53)
         diluted = _diluted(float(epsilon_gaussian(room, separation)), share)
@@ -149,6 +151,7 @@ def _secret_batches(rounds: Sequence[Round], delta: float, separation: float) ->
     releases = [
         Release(
             noise_std=math.sqrt(one.floor),
+            # `shift` is for replacing a record; `Release` takes that of removing one, half of it.
             sensitivity=one.shift(one.members[0]) / 2,
             sampling="fixed",
             cohort=one.members[0].batch,
@@ -162,7 +165,7 @@ def _secret_batches(rounds: Sequence[Round], delta: float, separation: float) ->
 
 
 def _worded(rounds: Sequence[Round], delta: float, value: float, rule: str) -> RecordGuarantee:
-    """Return ε with what it depends on; saturation voids it, coarse rounding weakens it."""
+    """Return ε with its assumptions; saturation voids it, coarse rounding weakens its kind."""
     kinds = sorted({one.mechanism for one in rounds})
     saturated = sum(one.saturated for one in rounds)
     if saturated:
@@ -216,7 +219,10 @@ def gaussian_sampling_epsilon(
     rounds: int = 1,
     conversion: Conversion = "tight",
 ) -> float:
-    """Return ε of Gaussian sampling with isotropic noise of variance `floor` (row 5, sharpened)."""
+    """Return ε of Gaussian sampling with isotropic noise of variance `floor`.
+
+    This is row 5 of Table 1, sharpened.
+    """
     one = Contribution(floor, clip, batch, examples)
     return _equal(one, users, "isotropic", rounds, delta, conversion)
 
@@ -231,7 +237,10 @@ def full_gradient_epsilon(
     rounds: int = 1,
     conversion: Conversion | Literal["exact"] = "exact",
 ) -> float:
-    """Return ε of the full gradient with isotropic noise (row 3); "exact" is the Gaussian's own."""
+    """Return ε of the full gradient with isotropic noise (row 3).
+
+    The conversion "exact" gives the ε of the Gaussian mechanism itself.
+    """
     one = Contribution(floor, clip, 1, examples)
     if conversion != "exact":
         return _equal(one, users, "full", rounds, delta, conversion)
@@ -263,14 +272,15 @@ def minibatch_epsilon(
     if conversion == "plain":
         if rounds != 1:
             raise ValueError(f"rounds must be 1 with the plain conversion, got {rounds}")
-        drawn = Contribution(floor, clip, 1, batch)  # with a known batch only it counts: D is B
+        # If the members of the batch are known, only the batch counts: D is B.
+        drawn = Contribution(floor, clip, 1, batch)
         return _diluted(_equal(drawn, users, "full", 1, delta, "plain"), batch / examples)
     one = Round((Contribution(floor, clip, batch, examples),) * users, "minibatch")
     return best_guarantee([one] * rounds, delta).bound.value
 
 
 def _diluted(epsilon: float, share: float) -> float:
-    """Return ln(1 + share (e^ε - 1)), for any ε."""
+    """Return ln(1 + share (e^ε - 1)), as a logsumexp that does not overflow for large ε."""
     return float(logsumexp([0.0, epsilon], b=[1 - share, share]))
 
 
@@ -286,8 +296,8 @@ def theorem_two_epsilon(
 ) -> float:
     """Return ε by (19), or (34) in a subspace, of Gaussian sampling without any noise.
 
-    `smallest` is S, the sum over clients of the smallest eigenvalue of (1/D) Σ gᵀg: it must hold
-    for all neighbours, which no measurement shows.
+    `smallest` is S, the sum over clients of the smallest eigenvalue of (1/D) Σ gᵀg. It must be
+    valid for all neighbouring data sets, which no measurement can show.
     """
     if not 0 < smallest < math.inf:
         raise ValueError(f"smallest must be in (0, inf), got {smallest}")

@@ -1,11 +1,11 @@
 """Rényi DP of one record under a secure sum of sampled, clipped and noised gradients.
 
 Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
-Possible? (arXiv:2405.04551). Their (19), (34) and rows 1, 3 and 5 of Table 1 hold. Their (30), (31)
-and (38) do not, and row 6 is not a theorem: there are cases with an infinite divergence where it is
-finite. The bound for water filling here is our own, from two facts: raising eigenvalues to a floor
-is the projection on {X ⪰ σ²I} in the Frobenius norm, so it moves two neighbours no further apart,
-and both neighbours are above the floor. It also sharpens row 5.
+Possible? (arXiv:2405.04551). Their (19), (34) and rows 1, 3 and 5 of Table 1 are true. Their (30),
+(31) and (38) are not, and row 6 is not a theorem: there are cases with an infinite divergence where
+it is finite. The bound for water filling here is our own. It uses two facts: raising eigenvalues to
+a floor is the projection on {X ⪰ σ²I} in the Frobenius norm, so it moves two neighbours no further
+apart, and both neighbours are above the floor. It also sharpens row 5.
 
 With t = C²/(BD), worlds whose covariances are at least F and differ by Δ, ‖Δ‖_F ≤ √2 t, and means
 that differ by at most 2C/D, the Rényi divergence of order α is at most
@@ -120,7 +120,7 @@ class Round:
 
     @property
     def limit(self) -> float:
-        """Orders must be below this."""
+        """Supremum of the admissible orders α."""
         slack = _SLACK[self.mechanism] * max(member.spread for member in self.members)
         return 1 + self.floor / slack if slack else math.inf
 
@@ -132,7 +132,7 @@ class Round:
     def shift(self, member: Contribution) -> float:
         """Return the most that replacing a record of this member moves the mean of the sum.
 
-        Of a minibatch, if the record is in it: 2wC/B.
+        For a minibatch that contains the record it is 2wC/B.
         """
         if self.mechanism == "minibatch":
             return member.shift * member.examples / member.batch
@@ -141,12 +141,15 @@ class Round:
     def rdp(self, alpha: Floats) -> Floats:
         """Return the bound on the Rényi divergence for the worst member; inf if not admissible.
 
-        Minibatches count as known here: how their secrecy helps is in `guarantee`.
+        The members of a minibatch count as known here; `guarantee` adds what their secrecy gives.
         """
         floor, slack = self.floor, _SLACK[self.mechanism]
+        # One pair for each kind of member: equal members would only repeat the same bound.
         moves = {(self.shift(one), one.spread if slack else 0.0) for one in self.members}
         worst = np.zeros(np.shape(alpha))
         for shift, spread in moves:
+            # The formula of the module: means differ by `shift`, covariances by √2·`spread`. Where
+            # m is not positive, Σ_α may be indefinite and the divergence infinite.
             m = floor - slack * spread * (alpha - 1)
             positive = np.where(m > 0, m, math.nan)
             bound = alpha * shift**2 / (2 * positive) + alpha * spread**2 / (2 * positive**2)
@@ -169,7 +172,7 @@ def theorem_two(
         examples: D.
     """
     own = clip**2 / examples
-    rest = smallest - alpha * own
+    rest = smallest - alpha * own  # must be positive: orders below DS/C²
     is_admissible = (alpha > 1) & (rest > 0)
     a, rest = np.where(is_admissible, alpha, 2.0), np.where(is_admissible, rest, 1.0)
     bound = (2 * a * batch * own / examples + a * own / (a - 1)) / rest
@@ -177,7 +180,7 @@ def theorem_two(
 
 
 def composed(rounds: Sequence[Round]) -> Curve:
-    """Return the Rényi divergence of all rounds together: at a fixed order they add up."""
+    """Return the Rényi divergence of all rounds together, the sum at each order."""
     if not rounds:
         raise ValueError("rounds must not be empty, got none")
     counts = dict.fromkeys(rounds, 0)
@@ -196,12 +199,12 @@ def epsilon_of(
 ) -> float:
     """Return the least ε at δ over the admissible orders 1 < α < limit.
 
-    Every admissible order gives a valid ε: an optimum that is missed makes it larger, not wrong.
+    Every admissible order gives a valid ε: missing the optimum makes it larger, not invalid.
 
     Args:
         curve: Rényi divergence by order.
         delta: δ.
-        limit: End of the admissible orders.
+        limit: Supremum of the admissible orders.
         conversion: Which one; "plain" is ε + ln(1/δ)/(α - 1).
     """
     if not 0 < delta < 1:
@@ -211,7 +214,7 @@ def epsilon_of(
     if not limit > 1:
         raise ValueError(f"the range of orders 1 < α < {limit:g} must not be empty, got none")
 
-    def objective(u: Floats) -> Floats:  # u = ln(α - 1), so that orders near 1 are as fine
+    def objective(u: Floats) -> Floats:  # u = ln(α - 1), so that the grid resolves orders near 1
         excess = np.exp(u)
         alpha = 1 + excess
         value = curve(alpha) - math.log(delta) / excess
@@ -219,6 +222,8 @@ def epsilon_of(
             value = value + u - np.log(alpha) * (1 + 1 / excess)
         return np.asarray(value)
 
+    # Near the limit the bound explodes and near 1 the conversion does, so the minimum is inside.
+    # A grid brackets it, and a search refines it.
     top = math.log(min(limit - 1, 1e12))
     grid = np.linspace(top - 60, top, 1201)
     values = objective(grid)
@@ -233,7 +238,7 @@ def epsilon_of(
 def calibrated_floor(
     price: Callable[..., float], target: float, *, tol: float = 1e-12, **setting: float
 ) -> float:
-    """Return the smallest floor σ² at which a price of the setting is at most `target`.
+    """Return the smallest floor σ² at which the price of the setting is at most `target`.
 
     >>> from leakmeter.strategies.water_filling.guarantee import water_filling_epsilon
     >>> setting = dict(users=50, clip=10.0, batch=32, examples=1200, delta=1e-4)
@@ -242,9 +247,9 @@ def calibrated_floor(
     0.001
 
     Args:
-        price: Function with a keyword `floor` that returns ε, falling in the floor.
+        price: Function with a keyword `floor` that returns ε; it decreases with the floor.
         target: Largest ε that is allowed.
-        tol: By which share the floor may be larger than needed.
+        tol: Relative error by which the floor may be too large.
         setting: The price's other keywords.
     """
     if not 0 < target < math.inf:
@@ -253,6 +258,8 @@ def calibrated_floor(
     def is_enough(log_floor: float) -> bool:
         return price(floor=math.exp(log_floor), **setting) <= target
 
+    # Bisection in ln σ², after widening the bracket in either direction. `high` is always enough,
+    # so rounding never returns a floor that is too small.
     low, high = 0.0, 0.0
     while not is_enough(high):
         low, high = high, high + 2

@@ -30,7 +30,7 @@ def test_a_canary_has_length_one(canary: int, dim: int) -> None:
 
 
 def uniformity(vectors: np.ndarray) -> float:
-    """Return the smallest p-value of several directions against the law of a cosine."""
+    """Return the smallest p-value of several directions against the distribution of a cosine."""
     dim = vectors.shape[1]
     law = beta(0.5, (dim - 1) / 2)  # of the squared cosine with any fixed direction
     directions = np.stack([np.eye(dim)[0], np.ones(dim) / np.sqrt(dim), np.arange(dim) - 1.0])

@@ -49,7 +49,7 @@ def to_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def root() -> np.ndarray:
-    """Return the law of updates in which every seventh coordinate never moves."""
+    """Return the distribution of updates in which every seventh coordinate never moves."""
     mixed = stream(0, "root").standard_normal((DIM, 40))
     mixed[::7] = 0.0
     return mixed

@@ -118,4 +118,4 @@ def test_a_warning_is_right_in_projects_without_our_command_line() -> None:
     rate = "the clients' learning rate (--lr)"
     for kind in ("non-finite-updates", "clipped-coordinates", "clipped-updates"):
         assert rate in warning(kind, 1, 2)
-    assert warning("abandoned-rounds", 1, 2).endswith("Look for the reason in the log.")
+    assert warning("abandoned-rounds", 1, 2).endswith("The log has the reason.")

@@ -124,7 +124,7 @@ def test_both_a_target_and_a_multiplier_are_refused(
 ) -> None:
     words = ["--noise", "central", "--clip-norm", "1", "--target-epsilon", "2"]
     assert main([*tiny, *words, "--noise-multiplier", "1", "--out", str(tmp_path / "run")]) == 2
-    assert "noise-multiplier must be left out with target-epsilon" in capsys.readouterr().err
+    assert "noise-multiplier must be left out with --target-epsilon" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -132,8 +132,8 @@ def test_both_a_target_and_a_multiplier_are_refused(
     ("changes", "words"),
     [
         ({"noise": "none", "clip_norm": 0.0}, "noise must be central, distributed or local"),
-        ({"clipping": "adaptive", "sample": 30}, "clipping must be fixed with target-epsilon"),
-        ({"noise": "distributed", "dropout": 0.1}, "dropout must be 0 with target-epsilon"),
+        ({"clipping": "adaptive", "sample": 30}, "clipping must be fixed with --target-epsilon"),
+        ({"noise": "distributed", "dropout": 0.1}, "dropout must be 0 with --target-epsilon"),
         ({"target_epsilon": -1.0}, "target-epsilon must be at least 0"),
         ({"target_epsilon": 1e6}, "target-epsilon must be .*at most 1000"),
     ],

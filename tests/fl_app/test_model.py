@@ -138,15 +138,20 @@ def test_first_convolutions_follow_the_law_of_torch() -> None:
     ("name", "shape", "classes", "message"),
     [
         ("resnet", (8, 8), 10, "model must be one of linear, slp, mlp, cnn, got 'resnet'"),
-        ("cnn", (8, 8), 10, r"an image, .* at least 15×15 for the model cnn, got \(8, 8\)"),
-        ("cnn", (3, 32, 14), 10, r"an image, .* got \(3, 32, 14\)"),
-        ("cnn", (104,), 2, r"an image, .* got \(104,\)"),
-        ("cnn", (1, 3, 32, 32), 2, r"an image, .* got \(1, 3, 32, 32\)"),
+        (
+            "cnn",
+            (8, 8),
+            10,
+            "--model cnn needs images of at least 15×15, got records of size 8×8. Try --model",
+        ),
+        ("cnn", (3, 32, 14), 10, "at least 15×15, got records of size 3×32×14"),
+        ("cnn", (104,), 2, "at least 15×15, got records of size 104"),
+        ("cnn", (1, 3, 32, 32), 2, "got records of size 1×3×32×32"),
         ("cnn", (3, 32, 0), 2, r"input_shape must be one or more positive"),
         ("linear", (), 10, r"input_shape must be one or more positive sizes .* got \(\)"),
         ("mlp", (8, 0), 10, r"input_shape must be .* got \(8, 0\)"),
         ("mlp", (-8,), 10, r"input_shape must be .* got \(-8,\)"),
-        ("linear", (8, 8), 1, "num_classes must be at least 2 for the model linear, got 1"),
+        ("linear", (8, 8), 1, "num_classes must be at least 2 for --model linear, got 1"),
     ],
 )
 def test_bad_input_names_field_range_and_value(name, shape, classes, message) -> None:

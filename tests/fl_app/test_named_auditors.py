@@ -191,7 +191,7 @@ def test_records_take_part_in_as_many_rounds_as_they_did(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"auditors": "inversion", "dataset": "synthetic"}, "dataset must be one of images"),
+        ({"auditors": "inversion", "dataset": "synthetic"}, "--dataset must be an image data set"),
         ({"auditors": "inversion", "dataset": "adult"}, r"\(digits, mnist, .* got 'adult'"),
         ({"auditors": "span", "sample": 1, "secagg": "off"}, "sample must be at least 2 .* span"),
         ({"inversion_images": 0}, "inversion-images must be at least 1 and at most 512, got 0"),

@@ -55,4 +55,4 @@ def test_a_resumed_run_keeps_both_moments(server: str, tmp_path: Path, tiny_conf
     whole, cut = ((tmp_path / one / "report.json").read_bytes() for one in ("whole", "cut"))
     assert cut == whole
     said = [one["text"] for one in json.loads(whole)["limitations"]]
-    assert any("scales every coordinate of the mean by itself" in text for text in said)
+    assert any("scales every coordinate of the mean separately" in text for text in said)

@@ -122,19 +122,19 @@ def test_the_target_is_no_colluder(tiny_config: Config) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mi_case": "independent"}, "mi-case must be none unless algorithm is fedsgd"),
+        ({"mi_case": "independent"}, "mi-case must be none unless --algorithm is fedsgd"),
         (
             {"mi_case": "independent", "algorithm": "fedsgd", "auditors": "one-shot"},
             "mi-case must be none without the auditor mutual-information",
         ),
         (
             {"mi_case": "independent", "algorithm": "fedsgd", "lrt_game": "partition"},
-            "mi-case must be none with lrt-game partition",
+            "mi-case must be none with --lrt-game partition",
         ),
-        ({"mi_c0": 1.0}, "mi-c0 must be 0 unless mi-case is independent, got 1.0"),
-        ({"mi_sigma": 0.5}, "mi-sigma must be 1.0 unless mi-case is log-concave, got 0.5"),
+        ({"mi_c0": 1.0}, "mi-c0 must be 0 without --mi-case independent, got 1.0"),
+        ({"mi_sigma": 0.5}, "mi-sigma must be 1.0 without --mi-case log-concave, got 0.5"),
         ({"mi_entropy": 2.0}, "mi-entropy must be at least -1000.0 and at most 1.4189"),
-        ({"colluders": 29}, "colluders must be at most sample - 2 = 28"),
+        ({"colluders": 29}, "colluders must be at most --sample minus 2 = 28"),
     ],
 )
 def test_what_the_bound_is_not_about_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -41,7 +41,7 @@ def flower_home(home: Path) -> dict[str, str]:
         "FLWR_HOME": str(home),
         # Else every run installs all that the project depends on again.
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "RAY_ADDRESS": "local",  # else a cluster that somebody left behind is looked for
+        "RAY_ADDRESS": "local",  # otherwise Ray searches for a cluster that was left behind
     }
 
 

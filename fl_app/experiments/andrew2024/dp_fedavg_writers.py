@@ -164,7 +164,7 @@ def _config(size: _Scale, noise: float, seed: int) -> Config:
 
 
 def _cell(path: Path, config: Config) -> dict[str, Any]:
-    """Run or go on with one training, and return what its report says."""
+    """Run or resume one training, and return its report."""
     preflight(config)
     folder = _folder(path, config)
     if not (path / "report.json").exists():

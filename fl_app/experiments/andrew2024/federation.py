@@ -42,7 +42,7 @@ class Federation:
         partition: How records are dealt to clients.
         clients: Clients in all.
         rounds: Rounds of an epoch; each client takes part in one of them.
-        epochs: Passes over all clients, shuffled anew.
+        epochs: Passes over all clients, each in a new random order.
         batch_size: Records in a local step.
         lr: Local step length.
         clip_norm: Norm that updates are clipped to, and the norm of a canary.

@@ -3,7 +3,7 @@
 Elkordy et al. (2023), arXiv:2208.02304, section 5: users, batch size, local epochs, heterogeneity
 and noise after the sum, at the initial model. The accumulated information of several rounds is in
 `fl_app.experiments.elkordy2023.accumulated`. Figures are those of a Gaussian model along a fixed
-number of directions; the paper's neural estimate stands beside them where it is asked for.
+number of directions; the paper's neural estimate is added on request.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Setting:
         mu: How strongly FedProx holds a client near the model sent.
         partition: "iid", "dirichlet-labels", or "natural" for a person's records each.
         dirichlet: Concentration of the second.
-        game: What is drawn anew; see `auditors.sampler.Game`.
+        game: Which randomness is resampled; see `auditors.sampler.Game`.
         draws: Joint draws of the clients.
         rank: Directions that are looked along.
         model: Which model.

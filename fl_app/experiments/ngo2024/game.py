@@ -44,7 +44,7 @@ class Setting:
         clients: Clients that share the data.
         sums: Clients in the sum, the target among them.
         fit: Updates behind the covariance of the sum.
-        candidates: Updates of the target among which the worst pair is looked for.
+        candidates: Updates of the target among which the worst pair is chosen.
         trials: Sums on which the test is judged.
         pilot: Sums that fix one threshold before the trials; 0 leaves the bound to the band alone.
         block: Trials computed at a time; what an interrupted run loses at most.

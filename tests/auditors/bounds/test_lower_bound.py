@@ -190,8 +190,9 @@ def test_a_bound_carries_how_it_was_obtained():
     assert bound.assumptions == (Assumption.SEPARATE_TRIALS,)
     both = epsilon_lower_bound([1.0], [0.0], delta=1e-5, rule=BandAndFixed(0.25, 0.75))
     assert both.rule == (
-        "larger of two: a threshold fixed beforehand (75 % of the failures) and the best threshold "
-        "under a simultaneous band (exact up to 5000 samples); Clopper-Pearson limits; sampled null"
+        "larger of two: a threshold fixed beforehand (75 % of the allowed failures) and the best "
+        "threshold under a simultaneous band (exact up to 5000 samples); Clopper-Pearson limits; "
+        "sampled null"
     )
 
 

@@ -1,4 +1,4 @@
-"""The law of the largest cosines of canaries that stay out is exact."""
+"""The distribution of the largest cosines of canaries that stay out is exact."""
 
 from __future__ import annotations
 

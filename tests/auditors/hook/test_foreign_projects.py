@@ -129,8 +129,8 @@ def test_an_adaptive_optimiser_is_audited_and_said_to_blur_canaries(foreign: Any
     assert largest_bound(audited, "likelihood-ratio") > 0  # which looks at the mean itself
     assert limits(audited) == [
         FEW,
-        "FedAdam scales every coordinate of the mean by itself: the released models show canaries "
-        "less clearly than an outsider sees them who undoes that",
+        "FedAdam scales every coordinate of the mean separately: an outsider who undoes that sees "
+        "canaries more clearly than this audit does",
     ]
 
 
@@ -204,8 +204,8 @@ def test_few_clients_a_round_and_flowers_default_minimum(foreign: Any) -> None:
     # Two of three clients play canaries: one is left, and it is not hidden by anybody.
     assert said == [
         FEW,
-        "2 of the 3 clients of round 1 play canaries: the model learns from 1; take fewer seats or "
-        "more clients a round",
+        "2 of the 3 clients of round 1 play canaries: the model learns only from 1; use fewer "
+        "seats or more clients per round",
         "round 1 has 1 honest client beside 2 canary seats: a sum hides a client only "
         "among others; not audited",
         "round 1 has 1 honest client beside 2 canary seats: its update is the sum; nothing hides "

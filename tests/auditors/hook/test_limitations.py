@@ -59,9 +59,9 @@ def test_few_canaries_are_said() -> None:
 
 def test_few_parameters_are_said() -> None:
     line = (
-        "107 parameters for 12 clients a round: a canary stands out by about 3.0 standard "
-        "deviations only, so little may be found although much leaks; fewer clients a round or a "
-        "larger model show more"
+        "107 parameters for 12 clients per round: a canary stands out by only about 3.0 standard "
+        "deviations, so the audit may find little even if much leaks; fewer clients per round or "
+        "a larger model show more"
     )
     assert said(OneShotCanaries(seats=2), dim=107) == [line]
     assert said(OneShotCanaries(seats=2), dim=108) == []  # √(108/12) = 3
@@ -70,8 +70,8 @@ def test_few_parameters_are_said() -> None:
 
 def test_few_honest_clients_are_said() -> None:
     line = (
-        "7 of the 12 clients of round 1 play canaries: the model learns from 5; take fewer seats "
-        "or more clients a round"
+        "7 of the 12 clients of round 1 play canaries: the model learns only from 5; use fewer "
+        "seats or more clients per round"
     )
     assert said(OneShotCanaries(seats=7)) == [line]
     assert said(OneShotCanaries(seats=6)) == []

@@ -90,44 +90,48 @@ def test_toml_holds_every_setting() -> None:
 )
 def test_an_unknown_name_lists_the_known_ones(name: str, known: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Config.from_mapping({name: "nonsense"})
-    assert str(caught.value).startswith(f"{name} must be one of ")
+        Config.from_mapping({name: "xyz"})
+    assert str(caught.value).startswith(f"--{name} must be one of ")
     assert known in str(caught.value)
-    assert str(caught.value).endswith(", got 'nonsense'")
+    assert str(caught.value).endswith(", got 'xyz'")
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("synthetic-examples", 0, "synthetic-examples must be at least 1, got 0"),
-        ("synthetic-features", 0, "synthetic-features must be at least 1, got 0"),
-        ("synthetic-classes", 1, "synthetic-classes must be at least 2, got 1"),
-        ("dirichlet", 0.0, "dirichlet must be above 0, got 0.0"),
-        ("mi-draws", 3, "mi-draws must be at least 4, got 3"),
-        ("mi-rank", -1, "mi-rank must be at least 0, got -1"),
-        ("mi-target", 60, "mi-target must be below clients = 60, got 60"),
-        ("clients", 0, "clients must be at least 1, got 0"),
-        ("sample", -1, "sample must be at least 1, got -1"),
-        ("rounds", 0, "rounds must be at least 1, got 0"),
-        ("server-lr", -0.1, "server-lr must be at least 0, got -0.1"),
-        ("confidence", 1.0, "confidence must be at least 0.5 and below 1, got 1.0"),
-        ("server-momentum", 1.0, "server-momentum must be at least 0 and below 1, got 1.0"),
-        ("server-momentum", -0.1, "server-momentum must be at least 0 and below 1, got -0.1"),
-        ("epochs", 0, "epochs must be at least 1, got 0"),
-        ("batch-size", -1, "batch-size must be at least 0, got -1"),
-        ("lr", -0.5, "lr must be above 0, got -0.5"),
-        ("lr", math.nan, "lr must be finite and above 0, got nan"),
-        ("lr", math.inf, "lr must be finite and above 0, got inf"),
-        ("canary-seats", -1, "canary-seats must be at least 0, got -1"),
-        ("canary-seats", 0, "canary-seats must be at least 1 for the auditor one-shot, got 0"),
-        ("canaries", -1, "canaries must be at least 0, got -1"),
-        ("canary-repetitions", 0, "canary-repetitions must be at least 1, got 0"),
-        ("canary-repetitions", 31, "canary-repetitions must be at most rounds = 30, got 31"),
-        ("delta", 0.0, "delta must be above 0 and below 1, got 0.0"),
-        ("delta", 1.0, "delta must be above 0 and below 1, got 1.0"),
-        ("seed", -1, "seed must be at least 0 and at most 2147483647, got -1"),
-        ("seed", 2**31, "seed must be at least 0 and at most 2147483647, got 2147483648"),
-        ("ray-address", "here:1", "ray-address must be empty unless engine is ray, got 'here:1'"),
+        ("synthetic-examples", 0, "--synthetic-examples must be at least 1, got 0"),
+        ("synthetic-features", 0, "--synthetic-features must be at least 1, got 0"),
+        ("synthetic-classes", 1, "--synthetic-classes must be at least 2, got 1"),
+        ("dirichlet", 0.0, "--dirichlet must be above 0, got 0.0"),
+        ("mi-draws", 3, "--mi-draws must be at least 4, got 3"),
+        ("mi-rank", -1, "--mi-rank must be at least 0, got -1"),
+        ("mi-target", 60, "--mi-target must be below --clients 60, got 60"),
+        ("clients", 0, "--clients must be at least 1, got 0"),
+        ("sample", -1, "--sample must be at least 1, got -1"),
+        ("rounds", 0, "--rounds must be at least 1, got 0"),
+        ("server-lr", -0.1, "--server-lr must be at least 0, got -0.1"),
+        ("confidence", 1.0, "--confidence must be at least 0.5 and below 1, got 1.0"),
+        ("server-momentum", 1.0, "--server-momentum must be at least 0 and below 1, got 1.0"),
+        ("server-momentum", -0.1, "--server-momentum must be at least 0 and below 1, got -0.1"),
+        ("epochs", 0, "--epochs must be at least 1, got 0"),
+        ("batch-size", -1, "--batch-size must be at least 0, got -1"),
+        ("lr", -0.5, "--lr must be above 0, got -0.5"),
+        ("lr", math.nan, "--lr must be finite and above 0, got nan"),
+        ("lr", math.inf, "--lr must be finite and above 0, got inf"),
+        ("canary-seats", -1, "--canary-seats must be at least 0, got -1"),
+        ("canary-seats", 0, "--canary-seats must be at least 1 for the auditor one-shot, got 0"),
+        ("canaries", -1, "--canaries must be at least 0, got -1"),
+        ("canary-repetitions", 0, "--canary-repetitions must be at least 1, got 0"),
+        ("canary-repetitions", 31, "--canary-repetitions must be at most --rounds 30, got 31"),
+        ("delta", 0.0, "--delta must be above 0 and below 1, got 0.0"),
+        ("delta", 1.0, "--delta must be above 0 and below 1, got 1.0"),
+        ("seed", -1, "--seed must be at least 0 and at most 2147483647, got -1"),
+        ("seed", 2**31, "--seed must be at least 0 and at most 2147483647, got 2147483648"),
+        (
+            "ray-address",
+            "here:1",
+            "--ray-address must be empty without --engine ray, got 'here:1'. Add --engine ray.",
+        ),
     ],
 )
 def test_a_number_out_of_range_names_field_range_and_value(
@@ -155,7 +159,7 @@ def test_a_number_out_of_range_names_field_range_and_value(
     ],
 )
 def test_a_wrong_type_is_refused_by_any_way_in(name: str, value: Any, kind: str) -> None:
-    message = f"{name} must be {kind}, got {value!r}"
+    message = f"--{name} must be {kind}, got {value!r}"
     with pytest.raises(ConfigError) as caught:
         Config.from_mapping({name: value})
     assert str(caught.value) == message
@@ -175,14 +179,17 @@ def test_every_limit_is_allowed_up_to_its_edge() -> None:
 def test_more_clients_in_a_round_than_in_all_is_refused(clients: int) -> None:
     with pytest.raises(ConfigError) as caught:
         Config(clients=clients)
-    wanted = f"sample + canary-seats must be at most clients = {clients}, got 30 + 10 = 40"
+    wanted = (
+        f"--sample plus --canary-seats must be at most --clients {clients}, got 30 + 10 = 40. "
+        "Try --clients 40."
+    )
     assert str(caught.value) == wanted
 
 
 def test_more_canaries_than_seats_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"canaries must be from 2 to .* = 300, got 301"):
+    with pytest.raises(ConfigError, match=r"--canaries must be from 2 to 300 = .*, got 301"):
         Config(canaries=301)
-    with pytest.raises(ConfigError, match=r"canaries must be from 2 to .* = 150, got 151"):
+    with pytest.raises(ConfigError, match=r"--canaries must be from 2 to 150 = .*, got 151"):
         Config(canaries=151, canary_repetitions=2)
     Config(canaries=150, canary_repetitions=2)
 
@@ -199,9 +206,18 @@ def test_auditors_are_separated_by_commas_and_blanks_do_not_count() -> None:
 
 
 def test_an_unknown_setting_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="unknown setting 'batch_size'; known settings:") as e:
-        Config.from_mapping({"batch_size": 8})
+    with pytest.raises(ConfigError, match="unknown setting 'xyz'; known settings:") as e:
+        Config.from_mapping({"xyz": 8})
     assert all(name in str(e.value) for name in SETTINGS)
+
+
+def test_an_unknown_setting_or_name_suggests_the_nearest() -> None:
+    wanted = "unknown setting 'batch_size'; did you mean batch-size?"
+    with pytest.raises(ConfigError) as caught:
+        Config.from_mapping({"batch_size": 8})
+    assert str(caught.value) == wanted
+    with pytest.raises(ConfigError, match=r"got 'mnis'; did you mean mnist\?"):
+        Config(dataset="mnis")
 
 
 def test_a_broken_toml_file_is_named(tmp_path: Path) -> None:
@@ -243,19 +259,22 @@ def test_a_configuration_cannot_be_changed_but_replaced() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"noise": "central"}, "clip-norm must be above 0 with noise"),
-        ({"clip_norm": 1.0}, "clip-norm must be 0 without noise: nothing would clip"),
-        ({"ledger": "x"}, "ledger must be empty without noise"),
-        ({"budget": 1.0}, "budget must be 0 without a ledger"),
-        ({"noise": "local", "clip_norm": 1.0, "noise_multiplier": 0.0}, "above 0 with noise local"),
+        ({"noise": "central"}, "--clip-norm must be above 0 with --noise central"),
+        ({"clip_norm": 1.0}, "--clip-norm must be 0 with --noise none, which clips nothing"),
+        ({"ledger": "x"}, "--ledger must be empty with --noise none"),
+        ({"budget": 1.0}, "--budget must be 0 without --ledger"),
+        (
+            {"noise": "local", "clip_norm": 1.0, "noise_multiplier": 0.0},
+            "above 0 with --noise local",
+        ),
         ({"noise": "distributed", "clip_norm": 1.0, "secagg": "off"}, "secagg must be on"),
         ({"noise": "local", "clip_norm": 1.0, "clipping": "adaptive"}, "clipping must be fixed"),
-        ({"clipping": "adaptive"}, "noise must be central for adaptive"),
+        ({"clipping": "adaptive"}, "--noise must be central with --clipping adaptive"),
         (
             {"noise": "central", "clip_norm": 1.0, "clipping": "adaptive", "noise_multiplier": 4.0},
-            "noise-multiplier must be below 4 with adaptive clipping and 40 clients",
+            "noise-multiplier must be below 4 with --clipping adaptive and 40 clients",
         ),
-        ({"participation": "once"}, "rounds must be at most clients .* = 1 with participation"),
+        ({"participation": "once"}, "--rounds must be at most 1 = .* with --participation once"),
         ({"over_budget": "ask"}, "over-budget must be one of refuse, warn"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Files of earlier releases: a value that meant something else is refused, never read anew."""
+"""Files of earlier releases: a value that meant something else is refused, never reinterpreted."""
 
 from __future__ import annotations
 

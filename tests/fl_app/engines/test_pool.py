@@ -134,7 +134,7 @@ def test_a_client_that_kills_its_workers_is_given_up(pool: SteadyPool, cluster: 
     with pytest.raises(RayActorError):
         run(pool, "kill")
     assert len(cluster.killed) == 3
-    assert run(pool) >= 3  # the others go on with new workers
+    assert run(pool) >= 3  # the others continue with new workers
 
 
 def test_a_failure_of_the_apps_own_costs_no_worker(pool: SteadyPool, cluster: Any) -> None:

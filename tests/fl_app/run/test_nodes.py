@@ -54,8 +54,8 @@ def test_one_bad_node_is_found_where_two_share_an_address(
 ) -> None:
     reasons.update({"first": "", "second": ""})
     check_nodes(tiny_config)
-    reasons[bad] = "data-dir must hold the data set on every node"
-    with pytest.raises(ConfigError, match=r"node host 10\.0\.0\.1: data-dir must hold"):
+    reasons[bad] = "data-dir must contain the data set on every node"
+    with pytest.raises(ConfigError, match=r"node host 10\.0\.0\.1: data-dir must contain"):
         check_nodes(tiny_config)
 
 
@@ -63,5 +63,5 @@ def test_a_node_that_starts_no_worker_is_named(
     reasons: dict[str, Any], tiny_config: Config
 ) -> None:
     reasons["only"] = RayError("no room")
-    with pytest.raises(ConfigError, match=r"node host 10\.0\.0\.1: ray-address .*got no room"):
+    with pytest.raises(ConfigError, match=r"node host 10\.0\.0\.1: --ray-address .*got no room"):
         check_nodes(tiny_config)

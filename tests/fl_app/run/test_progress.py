@@ -86,7 +86,7 @@ def test_elsewhere_than_in_a_terminal_there_are_plain_lines_only() -> None:
     assert "\r" not in text
     assert text.splitlines()[:5] == [
         "digits, mlp with 17,610 parameters",
-        "60 clients (23 to 24 records a client, median 24); each round 30 honest ones and 10 "
+        "60 clients (23 to 24 records per client, median 24); each round 30 honest ones and 10 "
         "canary seats; fedavg clients, fedavg server",
         "auditors: one-shot, likelihood-ratio, mutual-information, mine; engine inline, seed 0",
         "round   1/2  accuracy 0.0989  one-shot ε ≈ 1.23 at δ = 1e-05",

@@ -130,14 +130,14 @@ def test_a_round_that_everybody_misses_ends_no_run(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"secagg": "off", "colluders": 1}, "colluders must be -1 with secagg off"),
-        ({"secagg": "off", "secagg_bits": 16}, "secagg-bits must be 32 with secagg off"),
+        ({"secagg": "off", "colluders": 1}, "colluders must be -1 with --secagg off"),
+        ({"secagg": "off", "secagg_bits": 16}, "secagg-bits must be 32 with --secagg off"),
         ({"secagg_neighbours": 5}, "even number below the 5 clients"),
         ({"secagg_neighbours": 6}, "even number below the 5 clients"),
         ({"secagg_neighbours": 4, "participation": "poisson"}, "poisson"),
         ({"secagg_threshold": 0.5}, "secagg-threshold must be at most 1 and above 0.5"),
         ({"secagg_bits": 65}, "secagg-bits must be at least 8 and at most 64"),
-        ({"colluders": 2}, "colluders must be at most sample - 2 = 1"),
+        ({"colluders": 2}, "colluders must be at most --sample minus 2 = 1"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
     ],
 )

@@ -1,1 +1,1 @@
-"""A strategy with a loop of its own: it keeps the best model and stops early."""
+"""A strategy with its own loop: it keeps the best model and stops early."""

@@ -1,4 +1,4 @@
-"""The server: a strategy with a loop of its own."""
+"""The server: a strategy with its own loop."""
 
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp

@@ -1,4 +1,4 @@
-"""FedAvg with a loop of its own: lower learning rates, the best model kept, an early stop."""
+"""FedAvg with its own loop: lower learning rates, the best model kept, an early stop."""
 
 from collections.abc import Callable
 from logging import INFO, getLogger

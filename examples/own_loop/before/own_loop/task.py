@@ -6,7 +6,7 @@ FEATURES, HIDDEN, CLASSES, RECORDS = 20, 16, 5, 80
 
 
 def load_data(partition_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the records of a client; each class has a centre of its own."""
+    """Return the records of a client; each class has its own centre."""
     centres = np.random.default_rng(0).normal(scale=0.5, size=(CLASSES, FEATURES))
     rng = np.random.default_rng([1, partition_id + 1])
     labels = rng.integers(CLASSES, size=RECORDS)

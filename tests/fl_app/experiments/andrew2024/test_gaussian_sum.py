@@ -1,4 +1,4 @@
-"""The exact simulation of Algorithm 1: the law of real vectors, and the published numbers."""
+"""The exact simulation of Algorithm 1: the distribution of real vectors, and published numbers."""
 
 from __future__ import annotations
 
