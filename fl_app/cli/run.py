@@ -135,9 +135,7 @@ def _check(config: Config, out: str | None) -> None:
     check_early(config)
 
 
-def _prepared(
-    arguments: argparse.Namespace, config: Config, folder: RunFolder | None
-) -> RunFolder:
+def _prepared(arguments: argparse.Namespace, config: Config, folder: RunFolder | None) -> RunFolder:
     """Return the folder to run in, once everything has been checked."""
     from leakmeter.fl_app.build.calibrate import calibrated
 

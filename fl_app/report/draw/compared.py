@@ -76,16 +76,14 @@ def _key(one: Standing) -> Adversary:
 def _common(lines: Sequence[Mapping[Adversary, Standing]]) -> Adversary | None:
     """Return the attacker that most runs have; of several the one that shows the most."""
     counts = Counter(key for own in lines for key in own)
-    most = {
-        key: max(_ends(own[key])[0] for own in lines if key in own) for key in counts
-    }
+    most = {key: max(_ends(own[key])[0] for own in lines if key in own) for key in counts}
     return max(counts, key=lambda key: (counts[key], most[key]), default=None)
 
 
 def _ends(one: Standing) -> tuple[float, ...]:
     """Return the shown and the guaranteed ε of a line, those that there are."""
     lead, upper = one.lead, one.upper
-    is_shown = is_epsilon(lead) and lead.kind == "lower_bound"
+    is_shown = is_epsilon(lead) and lead.kind == "lower_bound" and not lead.is_conditional
     low = [lead.value] if is_shown else []
     high = [upper.value] if upper is not None and is_promise(upper) else []
     return tuple(dict.fromkeys(v for v in (*low, *high) if math.isfinite(v)))
