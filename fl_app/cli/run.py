@@ -30,10 +30,11 @@ _USAGE = """\
 %(prog)s [--config FILE] [--out DIR | --resume DIR] [settings]
        %(prog)s report RUN [RUN ...]
        %(prog)s reproduce NAME
-       %(prog)s replay RUN --auditors NAMES [settings]"""
+       %(prog)s replay RUN --auditors NAMES [settings]
+       %(prog)s completion bash|zsh|fish"""
 _DESCRIPTION = """\
-Runs federated learning and measures what its aggregates leak: clients train a model together,
-auditors look at every round, and a report says what an adversary could have learnt.
+Trains a model with simulated clients and measures what the training leaks. The last lines are the
+verdict, the attackers (worst first) and what to do next; a page in the run's folder has the rest.
 """
 _EPILOG = """\
 commands:
@@ -41,6 +42,7 @@ commands:
   report      write a page about one run, or compare several
   reproduce   repeat a published table or figure
   replay      audit a recorded run again, without training
+  completion  print a script that completes commands and options with the tab key
   `%(prog)s report --help` and so on list the options of each.
 
 examples:
@@ -53,7 +55,9 @@ examples:
   %(prog)s --resume runs/demo
       resume an interrupted run
   %(prog)s report runs/demo runs/other
-      one page about both runs, side by side
+      one page that compares both runs, ./report.html
+  %(prog)s report --text runs/demo
+      all details in the terminal
   %(prog)s reproduce --list
       all published tables and figures that can be repeated
   %(prog)s --out runs/kept --auditors one-shot,recorder
@@ -69,7 +73,9 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action="version", version=f"leakmeter {__version__}")
     parser.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
     parser.add_argument(
-        "--out", metavar="DIR", help="new folder for the results (default: runs/<time>)"
+        "--out",
+        metavar="DIR",
+        help="new or empty folder for the results (default: runs/<time>-<dataset>-<model>)",
     )
     parser.add_argument("--resume", metavar="DIR", help="resume the run in this folder")
     parser.add_argument("--verbose", action="store_true", help="show Flower's log too")

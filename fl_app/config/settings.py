@@ -19,10 +19,17 @@ class RunSettings:
         0, "the same seed gives the same report", group="run", low=0, high=2**31 - 1
     )
     engine: str = setting(
-        "inline", "all in one process, or Flower's simulation", group="run", choices=ENGINES
+        "inline",
+        "where clients run: in this process (inline), or in Flower's simulation on Ray (ray)",
+        group="run",
+        choices=ENGINES,
     )
     ray_address: str = setting(
-        "", "Ray cluster to join with the engine ray, or auto", group="run", metavar="HOST:PORT"
+        "",
+        "Ray cluster to join with --engine ray: HOST:PORT, or auto for one on this machine "
+        "(default: the environment variable RAY_ADDRESS, or a new local Ray)",
+        group="run",
+        metavar="HOST:PORT",
     )
 
 

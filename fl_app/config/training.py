@@ -26,12 +26,15 @@ class TrainingSettings:
     dataset: str = setting("digits", "what to learn", group="task", choices=DATASETS)
     data_dir: str = setting(
         "",
-        "folder with the files of adult or mnist (default: the environment's LEAKMETER_DATA)",
+        "folder that contains the files of adult, cifar10 or the mnist sets (default: the folder "
+        "in the environment variable LEAKMETER_DATA)",
         group="task",
         metavar="DIR",
     )
     download: bool = setting(
-        False, "let torchvision download mnist into that folder if it is missing", group="task"
+        False,
+        "let torchvision download an image set into --data-dir if it is missing; not adult",
+        group="task",
     )
     synthetic_examples: int = setting(
         6000, "training records of synthetic", group="task", low=1, most=10**7

@@ -198,13 +198,13 @@ class Figure:
             for i, place, value in one.points()
         ]
 
-    def html(self) -> Markup:
-        """Return the figure."""
+    def html(self, heading: str = "h3") -> Markup:
+        """Return the figure, with a heading that fits its place."""
         if self.sentence:
-            return tag("figure", tag("h3", self.chart.title), tag("p", self.sentence))
+            return tag("figure", tag(heading, self.chart.title), tag("p", self.sentence))
         return tag(
             "figure",
-            tag("h3", self.chart.title),
+            tag(heading, self.chart.title),
             self.chart.svg(),
             self.chart.legend(),
             tag("figcaption", self.caption),
@@ -232,13 +232,14 @@ class Figure:
             )
             for (line, place, value, *band), kind in zip(self.rows(), kinds, strict=True)
         ]
+        caption = f"Values of: {self.chart.title}"
         table = tag(
             "table",
-            tag("caption", f"Values of: {self.chart.title}"),
+            tag("caption", caption),
             tag("thead", tag("tr", *(tag("th", head, scope="col") for head in shown))),
             tag("tbody", *body),
         )
-        return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Values")
+        return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,13 @@ _UNTYPED = "an earlier format, whose findings are shown but not compared"
 def comparison(runs: Sequence[Run]) -> Markup:
     """Return accuracy against ε, the runs with their verdicts, and a table of what differs."""
     names = aliases(runs)
-    chart = [figure.html() for figure in tradeoff(runs, names)]
+    chart = [figure.html("h2") for figure in tradeoff(runs, names)]
     first = tag(
         "section",
         tag("h1", f"{len(runs)} runs compared"),
         tag("div", *chart, _runs(runs, names), class_="pair" if chart else None),
         class_="compared",
-        aria_label="Runs",
+        aria_label="Comparison",
     )
     return joined(first, _side_by_side(runs, names))
 
@@ -60,7 +60,7 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> Markup:
         tag("thead", tag("tr", *(tag("th", h, scope="col") if h else tag("td") for h in heads))),
         tag("tbody", *rows),
     )
-    return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Runs")
+    return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Verdicts")
 
 
 def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> Markup:

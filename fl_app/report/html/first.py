@@ -215,8 +215,14 @@ def _actions(steps: Sequence[Step]) -> Markup:
         tag(
             "li",
             tag("p", step.text.rstrip(":")),
-            tag("pre", tag("code", step.command)) if step.command else None,
+            _command(step.command, i) if step.command else None,
         )
-        for step in steps
+        for i, step in enumerate(steps, start=1)
     ]
     return tag("section", tag("h2", "What to do next"), tag("ol", *entries), class_="actions")
+
+
+def _command(text: str, number_: int) -> Markup:
+    """Return a command in a box that a long one scrolls in, so the tab key must reach it."""
+    label = f"Command of step {number_}"
+    return tag("pre", tag("code", text), tabindex=0, role="group", aria_label=label)

@@ -55,7 +55,7 @@ h1 { font-size: 1.5rem; line-height: 1.25; margin: 0; letter-spacing: -.014em; f
   text-wrap: balance; }
 h2 { font-size: .95rem; line-height: 1.3; margin: 0; font-weight: 640; }
 h3 { font-size: .95rem; line-height: 1.35; margin: 0; font-weight: 620; }
-h4 { font-size: .82rem; margin: 1.2rem 0 .3rem; }
+.keys h3 { font-size: .82rem; margin: 1.2rem 0 .3rem; }
 .eyebrow { font-size: .76rem; color: var(--soft); margin: 0 0 .35rem; }
 .note, figcaption, .how, small { color: var(--soft); }
 .note { font-size: .86rem; max-width: 46rem; margin: .6rem 0 0; }
