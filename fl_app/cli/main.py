@@ -10,10 +10,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import replay, report, reproduce, run
+from leakmeter.fl_app.cli import completion, replay, report, reproduce, run
 from leakmeter.fl_app.config.errors import ConfigError, nearest
+from leakmeter.fl_app.engines.cluster import RayError
 
-_COMMANDS = {"run": run, "report": report, "reproduce": reproduce, "replay": replay}
+_COMMANDS = {
+    "run": run,
+    "report": report,
+    "reproduce": reproduce,
+    "replay": replay,
+    "completion": completion,
+}
+# Packages that a checkout lacks until it is installed.
+_NEEDED = {"numpy", "scipy", "torch", "flwr", "ray", "sklearn", "rich", "dp_accounting"}
+_NEEDED |= {"cryptography", "threadpoolctl"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,6 +48,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = " ".join(str(error).splitlines())  # a name that was typed may have several lines
         print(f"error: {text}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if error.name not in _NEEDED:
+            raise
+        print(
+            f"error: the package {error.name} is missing, so Leakmeter is not installed for this "
+            f"Python ({sys.executable}). In the folder of the checkout: pip install -e .",
+            file=sys.stderr,
+        )
+        return 2
+    except RayError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read our lines has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:  # before the run has begun
         return 130
 
@@ -73,6 +98,7 @@ def _parser() -> _Parser:
                 allow_abbrev=False,
             )
         )
+    commands.choices["completion"].set_defaults(options=completion.options_of(commands.choices))
     return parser
 
 

@@ -37,7 +37,8 @@ def set_up(parser: argparse.ArgumentParser) -> None:
         "--ray-address",
         metavar="HOST:PORT",
         default="",
-        help="Ray cluster to join (default: a local one)",
+        help="Ray cluster to join with --engine ray: HOST:PORT, or auto (default: the environment "
+        "variable RAY_ADDRESS, or a new local Ray)",
     )
     parser.add_argument(
         "--out", metavar="DIR", help="folder for the results (default: runs/reproduce/NAME-SCALE)"

@@ -38,6 +38,12 @@ def out_of_range(field: str, allowed: str, value: object, *, fix: str = "") -> C
     return ConfigError(f"{field} must be {allowed}, got {shown(value)}{advice}")
 
 
+def shown_name(name: object) -> str:
+    """Return a name as it was typed, if it is one that a terminal can show in a few words."""
+    plain = isinstance(name, str) and name.isprintable() and " " not in name and len(name) <= 40
+    return str(name) if plain else shown(name)
+
+
 def shown(value: object) -> str:
     """Return a value as Python writes it, in one line that fits a terminal.
 

@@ -20,13 +20,14 @@ class RunSettings:
     )
     engine: str = setting(
         "inline",
-        "inline = everything in this process, ray = Flower's simulation on Ray",
+        "where clients run: in this process (inline), or in Flower's simulation on Ray (ray)",
         group="run",
         choices=ENGINES,
     )
     ray_address: str = setting(
         "",
-        "with --engine ray: address of a Ray cluster to join, or auto on one of its machines",
+        "Ray cluster to join with --engine ray: HOST:PORT, or auto for one on this machine "
+        "(default: the environment variable RAY_ADDRESS, or a new local Ray)",
         group="run",
         metavar="HOST:PORT",
     )

@@ -26,14 +26,14 @@ class TrainingSettings:
     dataset: str = setting("digits", "data set to train on", group="task", choices=DATASETS)
     data_dir: str = setting(
         "",
-        "folder with the files of all data sets but digits and synthetic (default: the environment "
-        "variable LEAKMETER_DATA)",
+        "folder that contains the files of adult, cifar10 or the mnist sets (default: the folder "
+        "in the environment variable LEAKMETER_DATA)",
         group="task",
         metavar="DIR",
     )
     download: bool = setting(
         False,
-        "let torchvision download a missing image data set into that folder",
+        "let torchvision download an image set into --data-dir if it is missing; not adult",
         group="task",
     )
     synthetic_examples: int = setting(

@@ -126,4 +126,4 @@ def _keys(title: str, keys: Mapping[str, str]) -> Markup | None:
     if not keys:
         return None
     entries = [joined(tag("dt", key), tag("dd", words)) for key, words in keys.items()]
-    return tag("div", tag("h4", title), tag("dl", *entries), class_="keys")
+    return tag("div", tag("h3", title), tag("dl", *entries), class_="keys")

@@ -1,0 +1,167 @@
+"""The first screen in a real browser: what is on it, keys, colours, phone, paper, axe."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakmeter.fl_app.cli.main import main
+from tests.helpers.browser import BROWSER, DRIVER, Browser, axe, browser
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None or DRIVER is None, reason="no Chromium or chromedriver"),
+]
+_INSIDE = """
+  return [...document.querySelectorAll(arguments[0])].map((one) => {
+    const box = one.getBoundingClientRect();
+    return [one.textContent, box.top + scrollY, box.bottom + scrollY, box.width];
+  });
+"""
+_AXES = """
+  return [...document.querySelectorAll(arguments[0])].map((one) => Math.max(0,
+    ...[...one.querySelectorAll(".axis, .scale")].map((a) => a.getBoundingClientRect().width)));
+"""
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def pages(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The page of a run, and one that compares it with another."""
+    folder = tmp_path_factory.mktemp("runs")
+    settings = [*tiny, "--lrt-every", "2", "--canary-seats", "3"]
+    assert main([*settings, "--out", str(folder / "plain")]) == 0
+    noise = ["--noise", "central", "--clip-norm", "1"]
+    assert main([*settings, *noise, "--out", str(folder / "noised")]) == 0
+    both = folder / "both.html"
+    runs = [str(folder / name) for name in ("plain", "noised")]
+    assert main(["report", *runs, "--out", str(both)]) == 0
+    return {"single": folder / "plain/report.html", "compared": both}
+
+
+def test_the_first_screen_has_verdict_attackers_facts_and_actions(
+    window: Browser, pages: dict[str, Path]
+) -> None:
+    window.open(pages["single"])
+    shown = {what: window.run(_INSIDE, what) for what in ("h1", ".row", ".facts dt", ".actions li")}
+    for what, found in shown.items():
+        assert found, what
+        assert all(bottom <= 700 for _, _, bottom, _ in found), (what, found)
+    assert len(shown["h1"]) == 1
+    assert [words for words, *_ in shown[".facts dt"]] == [
+        *("Accuracy", "Clients per round", "Rounds", "Protection", "Upper bound")
+    ]
+    assert len(shown[".actions li"]) <= 3
+    words = " ".join(words for words, *_ in shown[".actions li"])
+    assert re.search(r"--target-epsilon \d", words)  # numbers, no letters in their place
+    order = window.run(
+        "return [...document.querySelectorAll('li.row .shown')].map(s => s.style.width)"
+    )
+    sizes = [float(width.rstrip("%")) for width in order]
+    assert sizes == sorted(sizes, reverse=True)  # the worst first
+    opened = window.run("return document.querySelectorAll('details[open]').length")
+    assert opened == 0
+
+
+@pytest.mark.parametrize("name", ["single", "compared"])
+def test_every_stop_of_the_tab_key_has_a_name_and_arrows_throw_nothing(
+    window: Browser, pages: dict[str, Path], name: str
+) -> None:
+    window.open(pages[name])
+    window.errors()
+    window.run("for (const one of document.querySelectorAll('details')) one.open = true;")
+    named = """
+      const one = document.activeElement;
+      return one === document.body ? "body" :
+        one.getAttribute("aria-label") || one.textContent.trim();
+    """
+    stops = 0
+    for _ in range(40):
+        window.press("Tab")
+        words = window.run(named)
+        if words == "body":
+            break
+        assert words, window.run("return document.activeElement.outerHTML.slice(0, 300)")
+        stops += 1
+        window.press("ArrowRight")
+    assert stops > 8
+    assert window.errors() == []
+
+
+def test_a_word_is_explained_at_its_first_use(window: Browser, pages: dict[str, Path]) -> None:
+    window.open(pages["single"])
+    window.run("document.querySelector('.term').focus();")
+    tip = (
+        "return [document.getElementById('tip').hidden, document.getElementById('tip').textContent]"
+    )
+    hidden, words = window.run(tip)
+    assert not hidden
+    assert "test records" in words
+    terms = window.run("return [...document.querySelectorAll('.term')].map((t) => t.textContent)")
+    assert len(terms) == len(set(terms))
+
+
+@pytest.mark.parametrize("width", [360, 390, 1280])
+@pytest.mark.parametrize("name", ["single", "compared"])
+def test_no_page_is_wider_than_its_window_and_every_chart_keeps_its_axis(
+    window: Browser, pages: dict[str, Path], name: str, width: int
+) -> None:
+    window.open(pages[name], width, 800)
+    window.run("for (const one of document.querySelectorAll('details')) one.open = true;")
+    assert window.run("return document.documentElement.scrollWidth") <= width
+    for what in ("svg.chart", ".forest thead", ".row.axis"):
+        wide = window.run(_AXES, what)
+        assert all(one > 100 for one in wide), (what, wide)
+        if name == "single":
+            assert wide, what
+
+
+def test_page_one_stands_alone_on_paper(window: Browser, pages: dict[str, Path]) -> None:
+    window.open(pages["single"])
+    assert len(re.findall(rb"/Type\s*/Page\b", window.paper())) >= 3
+    rules = """
+      const found = [];
+      for (const sheet of document.styleSheets) for (const rule of sheet.cssRules)
+        if (rule.media && rule.media.mediaText === "print")
+          for (const inner of rule.cssRules) found.push(inner.cssText);
+      return found.join(" ");
+    """
+    words = window.run(rules)
+    assert re.search(r"\.first \{[^}]*break-after: page", words)
+    assert re.search(r"\.card[^{]*\{[^}]*break-inside: avoid", words)
+
+
+@pytest.mark.parametrize("name", ["single", "compared"])
+@pytest.mark.parametrize(
+    "look", [{}, {"dark": True}, {"width": 390, "height": 844}], ids=["light", "dark", "phone"]
+)
+def test_axe_finds_nothing(
+    window: Browser, pages: dict[str, Path], look: dict[str, Any], name: str
+) -> None:
+    script = axe()
+    if script is None:
+        pytest.skip("no axe-core: npm install -g axe-core, or name axe.min.js in AXE_CORE")
+    # What is folded has the same colours and parts in every look.
+    for is_open in (False, True) if name == "single" and not look else (False,):
+        window.open(pages[name], **look)
+        if is_open:
+            window.run("for (const one of document.querySelectorAll('details')) one.open = true;")
+        # Animations off, so that colours are those that stay.
+        window.run(
+            "document.head.insertAdjacentHTML('beforeend', "
+            "'<style>*{transition:none!important}</style>')"
+        )
+        window.run(script.read_text())
+        found = window.wait_for("axe.run().then(arguments[arguments.length - 1]);")
+        wrong = [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]]
+        assert wrong == [], json.dumps(wrong, indent=1)
