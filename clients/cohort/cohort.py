@@ -93,6 +93,7 @@ class Cohort:
         y: Tensor,
         records: Sequence[Indices],
         rngs: Sequence[np.random.Generator],
+        project: Tensor | None = None,
     ) -> Tensor:
         """Return trained minus start for every client.
 
@@ -103,9 +104,12 @@ class Cohort:
             y: Their labels.
             records: Which examples each client holds; any sizes.
             rngs: From where each client's batches are drawn, one generator each.
+            project: Matrix that updates are multiplied with while they are in the cache, (dim, k),
+                or one a model, (models, dim, k).
 
         Returns:
-            Updates (clients, dim), or (models, clients, dim), in the module's precision.
+            Updates (clients, dim), or (models, clients, dim), in the module's precision. Their
+            projections, (clients, k) or (models, clients, k), are in that of `project`.
 
         Raises:
             ValueError: Something does not fit together, or one client alone needs more than the
@@ -114,9 +118,12 @@ class Cohort:
         begin = self._begin(start)
         _check(records, rngs)
         models = begin.reshape(-1, self.dim)
-        updates = models.new_empty((len(models), len(records), self.dim))
+        length = (self.dim,) if project is None else project.shape[-1:]
+        updates = (models if project is None else project).new_empty(
+            (len(models), len(records), *length)
+        )
         if not len(records):
-            return updates.view(*begin.shape[:-1], 0, self.dim)
+            return updates.view(*begin.shape[:-1], 0, updates.shape[-1])
         x = x.contiguous()
         own = [np.asarray(part, dtype=np.int64) for part in records]
         engine = self._engine(x, y)
@@ -124,9 +131,14 @@ class Cohort:
 
         def train(members: Indices) -> None:
             chunk = Chunk([own[i] for i in members], [rngs[i] for i in members])
+            is_row = project is None and bool((np.diff(members) == 1).all())
             with torch.no_grad():  # a thread of its own has a mode of its own
-                trained = engine.train(models, x, y, chunk)
-                updates[:, torch.from_numpy(members)] = trained
+                shape = (len(models), len(members), self.dim)
+                out = updates[:, members[0] : members[-1] + 1] if is_row else models.new_empty(shape)
+                engine.train(models, x, y, chunk, out)
+                if not is_row:
+                    done = out if project is None else out.to(project.dtype) @ project
+                    updates[:, torch.from_numpy(members)] = done
 
         with _one_torch_thread(), ThreadPoolExecutor(workers) as pool:
             # One worker is this thread, which keeps tracebacks and profiles plain.
