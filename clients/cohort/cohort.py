@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from leakmeter.auditors._types import Indices
 from leakmeter.clients.cohort.batch import Chunk, Engine
-from leakmeter.clients.cohort.dense import Dense, layers_of
+from leakmeter.clients.cohort.dense import Dense
 from leakmeter.clients.cohort.functional import Plain, functional
+from leakmeter.clients.layers import is_classified, layers_of
 from leakmeter.clients.update import FedSGD, UpdateRule, as_steps
 
 
@@ -134,7 +135,9 @@ class Cohort:
             is_row = project is None and bool((np.diff(members) == 1).all())
             with torch.no_grad():  # a thread of its own has a mode of its own
                 shape = (len(models), len(members), self.dim)
-                out = updates[:, members[0] : members[-1] + 1] if is_row else models.new_empty(shape)
+                out = (
+                    updates[:, members[0] : members[-1] + 1] if is_row else models.new_empty(shape)
+                )
                 engine.train(models, x, y, chunk, out)
                 if not is_row:
                     done = out if project is None else out.to(project.dtype) @ project
@@ -160,7 +163,7 @@ class Cohort:
         if self._steps is None:
             return plain
         first = next(self._module.parameters())
-        if self._layers and _suits(self._module, x, y, first.dtype, self._layers[-1].fan_out):
+        if self._layers and is_classified(self._module, x, y, self._layers[-1].fan_out):
             return Dense(self._layers, self._steps, first.itemsize)
         key = x.shape[1:], x.dtype
         if key not in self._others:  # found out once for each shape of example
@@ -211,15 +214,6 @@ def _free(module: nn.Module, dim: int) -> NDArray[np.int64] | None:
     weights_end = dim - biases
     dropped = [*range(weights_end - last.in_features, weights_end), *([dim - 1] if biases else [])]
     return np.delete(np.arange(dim), dropped)
-
-
-def _suits(module: nn.Module, x: Tensor, y: Tensor, dtype: torch.dtype, classes: int) -> bool:
-    """Whether the data is what the closed form of the gradient is made for."""
-    is_flat = x.ndim == 2 or (type(module) is nn.Sequential and type(module[0]) is nn.Flatten)
-    if not is_flat or x.ndim < 2 or x.dtype != dtype or y.ndim != 1 or y.dtype != torch.int64:
-        return False
-    lowest, highest = torch.aminmax(y)  # cross_entropy skips -100 and refuses other strangers
-    return bool(lowest >= 0) and bool(highest < classes)
 
 
 @contextmanager

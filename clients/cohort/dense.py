@@ -16,62 +16,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from leakmeter.clients.cohort.batch import Chunk, Step, clients_in_cache, steps, width
+from leakmeter.clients.layers import Layer
 from leakmeter.clients.update import StepRule
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Where a linear layer's parameters stand in the flat model, and whether a ReLU follows."""
-
-    first: int
-    fan_in: int
-    fan_out: int
-    has_bias: bool
-    relu: bool
-
-    @property
-    def weight(self) -> slice:
-        """Where the weights stand."""
-        return slice(self.first, self.first + self.fan_out * self.fan_in)
-
-    @property
-    def bias(self) -> slice:
-        """Where the bias stands; empty if there is none."""
-        return slice(self.weight.stop, self.stop)
-
-    @property
-    def stop(self) -> int:
-        """Where the next layer begins."""
-        return self.first + self.fan_out * (self.fan_in + self.has_bias)
-
-
-def layers_of(module: nn.Module) -> tuple[Layer, ...] | None:
-    """Return the layers if the module is `Flatten`, `Linear` and `ReLU` only, else None."""
-    children = list(module) if type(module) is nn.Sequential else [module]
-    if any(m._forward_hooks or m._forward_pre_hooks for m in (module, *children)):
-        return None
-    if not all(p.requires_grad for p in module.parameters()):  # the plain rule refuses it
-        return None
-    children = [child for child in children if not _is_flatten(child)]
-    layers: list[Layer] = []
-    first = 0
-    for place, child in enumerate(children):
-        if type(child) is nn.Linear:
-            relu = type(children[place + 1]) is nn.ReLU if place + 1 < len(children) else False
-            fan_out, fan_in = child.weight.shape
-            layers.append(Layer(first, fan_in, fan_out, child.bias is not None, relu))
-            first = layers[-1].stop
-        elif type(child) is not nn.ReLU or not layers:
-            return None
-    is_whole = first == sum(p.numel() for p in module.parameters())  # no layer stands there twice
-    return tuple(layers) if layers and not layers[-1].relu and is_whole else None
-
-
-def _is_flatten(module: nn.Module) -> bool:
-    return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
 
 
 @dataclass(frozen=True)

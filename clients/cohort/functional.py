@@ -49,7 +49,7 @@ class Plain:
         return 1
 
     def bytes_each(self, models: int, size: int) -> int:
-        """Count data, model, gradient, updates and these in double precision; what a batch takes only the module knows."""
+        """Count data, model, gradient and updates, also in double precision; no signals."""
         copies = (3 * models + 3) * sum(p.nbytes for p in self.module.parameters())
         return copies + size * (self.example_bytes + 16)
 
