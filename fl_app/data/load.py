@@ -73,7 +73,8 @@ def load(
 def _digits(_: Request) -> Dataset:
     """Scikit-learn's 1,797 digits of 8×8, which come with the package."""
     package = find_spec("sklearn")  # its file alone: an import takes a second
-    assert package is not None and package.submodule_search_locations
+    assert package is not None
+    assert package.submodule_search_locations
     file = Path(package.submodule_search_locations[0], "datasets/data/digits.csv.gz")
     rows = np.loadtxt(file, delimiter=",")  # 64 pixels and the label
     x = (rows[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32)
