@@ -36,7 +36,7 @@ from tests.helpers.project import ROOT
 SHARED = {
     *("__init__", "__main__", "benchmarks", "script", "suite", "report", "page", "words"),
     *("measure", "memory", "mnist", "growth_costs", "filling_memory", "audited_run"),
-    *("secure_sum", "secure_sum_flower", "secure_sum_ours"),
+    *("secure_sum", "secure_sum_flower", "secure_sum_ours", "user_round_peers"),
 }
 
 
@@ -165,7 +165,11 @@ def quick(name: str) -> list[Row | Skipped]:
     return rows
 
 
-PROCESSES = ("audited_memory", "audited_resnet", "default_job")  # of their own, which import Flower and torch
+PROCESSES = (
+    "audited_memory",
+    "audited_resnet",
+    "default_job",
+)  # of their own, which import Flower and torch
 ELSEWHERE = {*PROCESSES, "round_of_a_hundred_clients", "user_round"}
 
 
