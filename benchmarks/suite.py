@@ -26,6 +26,8 @@ SCRIPTS = {  # seconds that the full scale takes, about, on a core of its own
     "shamir": 10,
     "round_of_a_hundred_clients": 45,
     "local_updates": 55,
+    "default_job": 130,
+    "user_round": 250,
     "water_filling": 150,
     "likelihood_ratio_round": 170,
     "covariance": 90,

@@ -13,7 +13,8 @@ global generator. Importing this imports torch; the names alone are in `fl_app.c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -56,8 +57,7 @@ def build(name: str, input_shape: Sequence[int], num_classes: int, seed: int) ->
     layers = _convolutions(input_shape, generator) if name == "cnn" else []
     layers.append(nn.Flatten())
     for fan_in, fan_out in pairwise(widths):
-        # Made without memory, because a layer would otherwise draw from the global generator.
-        layers += [_drawn(nn.Linear(fan_in, fan_out, device="meta"), fan_in, generator), nn.ReLU()]
+        layers += [_drawn(partial(nn.Linear, fan_in, fan_out), fan_in, generator), nn.ReLU()]
     if name != "slp":
         layers.pop()  # no ReLU after the logits
     return nn.Sequential(*layers)
@@ -100,18 +100,19 @@ def _convolutions(input_shape: Sequence[int], generator: torch.Generator) -> lis
     if len(input_shape) == 2:
         layers.append(nn.Unflatten(1, (1, input_shape[0])))  # grey images have no channel axis
     for place, (fan_in, fan_out) in enumerate(pairwise((_channels(input_shape), *_CHANNELS))):
-        convolution = nn.Conv2d(fan_in, fan_out, 3, padding=1, device="meta")
+        convolution = partial(nn.Conv2d, fan_in, fan_out, 3, padding=1)
         layers += [_drawn(convolution, 9 * fan_in, generator), nn.ReLU()]
         if place in _POOLED:
             layers.append(nn.MaxPool2d(3, stride=2))
     return layers
 
 
-def _drawn(
-    layer: nn.Linear | nn.Conv2d, fan_in: int, generator: torch.Generator
-) -> nn.Linear | nn.Conv2d:
+def _drawn(make: Callable[[], nn.Module], fan_in: int, generator: torch.Generator) -> nn.Module:
     """Return a layer initialised as torch does, uniform on ±1/√fan_in, from `generator`."""
-    layer = layer.to_empty(device="cpu")
+    # A layer draws from the global generator as it is made; the device "meta" would prevent it,
+    # but takes a second of imports.
+    with torch.random.fork_rng(devices=[]):
+        layer = make()
     bound = 1 / math.sqrt(fan_in)
     with torch.no_grad():
         for parameter in layer.parameters():

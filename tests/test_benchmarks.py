@@ -36,7 +36,7 @@ from tests.helpers.project import ROOT
 SHARED = {
     *("__init__", "__main__", "benchmarks", "script", "suite", "report", "page", "words"),
     *("measure", "memory", "mnist", "growth_costs", "filling_memory", "audited_run"),
-    *("secure_sum", "secure_sum_flower", "secure_sum_ours"),
+    *("secure_sum", "secure_sum_flower", "secure_sum_ours", "user_round_peers"),
 }
 
 
@@ -165,9 +165,10 @@ def quick(name: str) -> list[Row | Skipped]:
     return rows
 
 
-PROCESSES = ("audited_memory", "audited_resnet")  # of their own, which import Flower and torch
+# Of their own, which import Flower and torch.
+PROCESSES = ("audited_memory", "audited_resnet", "default_job")
 LONG = ("water_filling", "local_updates")  # many trainings even at the quick scale
-ELSEWHERE = {*PROCESSES, *LONG, "round_of_a_hundred_clients"}
+ELSEWHERE = {*PROCESSES, *LONG, "round_of_a_hundred_clients", "user_round"}
 
 
 @pytest.mark.parametrize("name", [name for name in suite.SCRIPTS if name not in ELSEWHERE])
@@ -199,6 +200,13 @@ def test_a_round_on_ray_can_be_asked_quickly() -> None:
     assert row.unit == "wall s"
 
 
+@pytest.mark.launch
+def test_rounds_of_a_user_can_be_asked_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEAKMETER_PFL_PYTHON", raising=False)
+    kinds = [type(row) for row in quick("user_round")]
+    assert kinds == [Row, Skipped] * 2  # Flower's, and none of pfl's
+
+
 def test_a_question_without_its_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEAKMETER_DATA", "")
     [row] = quick("gradient_inversion")
@@ -211,7 +219,7 @@ def test_every_file_is_a_question_or_known_to_be_shared() -> None:
     assert files == {*suite.SCRIPTS, *SHARED}
     assert all(suite.asked(name).endswith("?") for name in suite.SCRIPTS)
     assert set(suite.HAVE_LONG) <= set(suite.SCRIPTS)
-    assert sum(suite.SCRIPTS.values()) < 30 * 60
+    assert sum(suite.SCRIPTS.values()) < 35 * 60
 
 
 def test_listing_the_questions_imports_nothing_heavy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from leakmeter.auditors.finding import Finding, Limitation
 _log = logging.getLogger("flwr")
 BEFORE = "before round 1"
 _MOST_LIMITATIONS = 60  # far more than a project has; one client must not fill a report
+_LONG = 60.0  # seconds of an audit that are worth a line beforehand
 _SILENT = "produced no findings; this is not evidence of privacy"
 
 
@@ -60,6 +62,7 @@ class Panel:
         self.auditors = list(auditors)
         self.failures: list[str] = []
         self._limitations: dict[Limitation, None] = {}  # in the order they were noted
+        self._estimated: set[str] = set()
         self._spoke: set[str] = set()  # auditors that have found anything
         self._restored: Mapping[str, Any] = {}
         self._has_observed = False
@@ -193,15 +196,32 @@ class Panel:
         self._has_observed = True
         findings: list[Finding] = []
         for auditor in list(self.auditors):
+            begin = time.monotonic()
             try:
                 found = auditor.observe(view)
                 findings += found
+                self._estimate(auditor, view.server_round, time.monotonic() - begin)
                 self._spoke |= {auditor.name} if found else set()
             except DivergedError as error:  # the next round may be better
                 self._note(auditor, str(error))
             except Exception as error:
                 self._drop(auditor, f"round {view.server_round}", error)
         return findings
+
+    def _estimate(self, auditor: Auditor, server_round: int, took: float) -> None:
+        """Say after its first round how long an auditor needs for the others, if that is long."""
+        due = auditor.due
+        if due is None or server_round not in due or auditor.name in self._estimated:
+            return
+        self._estimated.add(auditor.name)
+        left = sum(later > server_round for later in due.rounds())
+        if took * left > _LONG:
+            _log.warning(
+                "%s: %d more rounds to audit, about %d minutes; every=-1 audits fewer",
+                auditor.name,
+                left,
+                round(took * left / 60),
+            )
 
     def report(self) -> list[Finding]:
         """Return what each auditor finds in the run."""

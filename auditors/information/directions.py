@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -68,9 +69,20 @@ class _Draws:
 
     def blocks(self) -> Iterator[tuple[slice, AnyFloats]]:
         """Yield blocks of columns, (draws · clients, columns), and which columns they are."""
+        if self.rows.is_in_memory:
+            yield slice(0, self.rows.shape[1]), self._whole
+            return
         for at, block in self.rows.blocks():
-            drawn = block.reshape(-1, self.clients, block.shape[1])
-            yield at, _centred(drawn[self.start : self.stop])
+            yield at, self._centred(block)
+
+    @cached_property
+    def _whole(self) -> AnyFloats:
+        """All columns, centred once for all who ask; only of rows in memory."""
+        return self._centred(self.rows.columns(slice(0, self.rows.shape[1])))
+
+    def _centred(self, block: AnyFloats) -> AnyFloats:
+        drawn = block.reshape(-1, self.clients, block.shape[1])
+        return _centred(drawn[self.start : self.stop])
 
     def vary(self) -> bool:
         """Whether any update varies."""
@@ -91,9 +103,9 @@ class _Draws:
         kept = np.cumsum(spectrum) / spectrum.sum()
         every = num_directions(kept)
         directions = np.empty((dim, min(rank, every)))
+        leading = (left / np.sqrt(spectrum))[:, : directions.shape[1]]
         for at, block in self.blocks():
-            along = _around_mean(block).T @ left / np.sqrt(spectrum)
-            directions[at] = along[:, : directions.shape[1]]
+            directions[at] = _around_mean(block).T @ leading
         return Subspace(directions, min(1.0, float(kept[every - 1])))
 
 

@@ -18,8 +18,14 @@ from leakmeter.auditors._validate import within
 from leakmeter.auditors.likelihood_ratio.challenge import Challenge, between, challenge
 from leakmeter.auditors.likelihood_ratio.span import Span
 from leakmeter.auditors.likelihood_ratio.sum_law import NothingMovesError, SumLaw
-from leakmeter.auditors.likelihood_ratio.sums import Sums, fit_draws, is_dense, span_draws
-from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
+from leakmeter.auditors.likelihood_ratio.sums import (
+    Sums,
+    fit_draws,
+    is_dense,
+    pilot_draws,
+    span_draws,
+)
+from leakmeter.auditors.sampler import HOLDING_OUT, Stream, UpdateSampler, finite
 from leakmeter.auditors.sampling.row_store import RowStore, file_bytes
 
 # Draws without an exception below which nothing is said about what never happens. By the rule of
@@ -36,7 +42,8 @@ class Effort:
     Attributes:
         fit: Single updates behind the model of the others' sum.
         candidates: Updates of the target among which the worst pair is chosen.
-        pilot: Draws of the sum that choose the form of the test and fix its threshold.
+        pilot: Draws of the sum that choose the form of the test and fix its threshold. Where
+            clients are independent, a few draws of each of them tell as much.
         trials: Draws of the sum on which the test is judged.
         models: Further initial models, (dim,) each, at which the first audited round's test is
             repeated, as section 5 of the paper repeats it. They show how far the bound depends on
@@ -61,7 +68,7 @@ class Effort:
             dim: Coordinates of an update.
         """
         each = fit_draws(self.fit, others)
-        draws = each + 2 * self.pilot + self.trials
+        draws = each + pilot_draws(self.pilot, others) + self.trials
         if is_dense(self.fit, dim):
             draws += span_draws(dim, others * (each - 1) + 1, others)
         return self.candidates + others * draws
@@ -189,18 +196,19 @@ def duel(
         rows.add(row)
     tests = [challenge(rows, law) for law in laws]
     sums.sampler = sampler.apart(target, drawn, sorted({i for t in tests for i in t.pair}))
-    pilot = sums.along(tests, effort.pilot, (*stream, "pilot"), added)
-    spread = pilot.std(axis=0, ddof=1)
-    reached = [_ratio(test.shift, std) for test, std in zip(tests, spread, strict=True)]
+    truth = None if really is None else _against(really, rows, laws[0])
+    holds_out = sampler.game in HOLDING_OUT
+    asked = tests if truth is None or holds_out else [*tests, truth]
+    pilot = sums.pilot(asked, effort.pilot, (*stream, "pilot"), added)
+    reached = [_ratio(t.shift, std) for t, (_, std) in zip(tests, pilot, strict=False)]
     best = int(np.argmax(reached))
     test = tests[best]
     real = None
-    if really is not None and (beside := sampler.beside(target)) is not None:
-        # Where the game holds records out, the others hold none of the target's real ones here.
-        sums.sampler = beside
-        truth = _against(really, rows, laws[0])
-        scores = sums.along([truth], effort.pilot, (*stream, "verdict"), added)[:, 0]
-        real = (truth, float(scores.mean()), float(scores.std(ddof=1)))
+    if truth is not None and not holds_out:
+        real = (truth, *pilot[-1])
+    elif truth is not None and (beside := sampler.beside(target)) is not None:
+        sums.sampler = beside  # the others hold none of the target's real records here
+        real = (truth, *sums.pilot([truth], effort.pilot, (*stream, "verdict"), added)[0])
     # Both worlds share the distribution of the others: it depends on neither candidate, or it
     # leaves out the records of both.
     sums.sampler = sampler.apart(target, drawn, sorted(test.pair))
@@ -213,7 +221,7 @@ def duel(
     return Duel(
         scores=scores,
         shift=test.shift,
-        middle=float(pilot[:, best].mean()) + test.shift / 2,
+        middle=pilot[best][0] + test.shift / 2,
         modelled=test.modelled,
         piloted=reached[best],
         span=span,

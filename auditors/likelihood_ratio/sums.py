@@ -19,7 +19,7 @@ from leakmeter.auditors.likelihood_ratio.challenge import Challenge
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw, SumLaw
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import ROUNDING, Stream, UpdateSampler, finite
+from leakmeter.auditors.sampler import HOLDING_OUT, ROUNDING, Stream, UpdateSampler, finite
 from leakmeter.auditors.sampling.row_store import RowStore
 
 # Up to this dimension the span of the others' updates is sampled, if the fit had so many updates
@@ -50,6 +50,11 @@ def span_draws(dim: int, samples: int, others: int) -> int:
     return max(3 + 2 * dim // others, _PER_CLIENT + 1)
 
 
+def pilot_draws(sums: int, others: int) -> int:
+    """Return draws of each of the others that tell as much of a variance as so many sums do."""
+    return 1 - (1 - sums) // others
+
+
 class Sums:
     """Draws of the others' sum.
 
@@ -66,6 +71,7 @@ class Sums:
         self.sampler = sampler
         self._model, self._others, self._watch = model, others, watch
         self._rows: RowStore | None = None  # samples that span all there is
+        self._fitted: tuple[float, Vector] | None = None  # draws of each client, mean of the sum
 
     def laws(self, updates: int, stream: Stream, noise_std: float) -> list[SumLaw]:
         """Return models of the sum, in the forms that so many sampled updates allow."""
@@ -76,8 +82,12 @@ class Sums:
             moments = self.sampler.moments(self._model, self._others, draws, stream)
             if not np.isfinite(moments.mean).all():
                 raise DivergedError
+            every = draws if self.sampler.game == "rerun" else draws / num_others
+            self._fitted = (every, moments.mean)
             return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
-        rows = self._spread(each, stream)
+        rows = self._drawn(each, stream)
+        self._fitted = (each, num_others * np.asarray(rows.mean(), dtype=np.float64))
+        rows = self._spread(rows, each)
         count, freedom = len(rows), len(rows) - num_others
         law = DualLaw.fit(rows, free=free, noise_std=noise_std, freedom=freedom)
         self._rows = rows if law.is_saturated and rows.is_in_memory else None
@@ -105,15 +115,19 @@ class Sums:
             if done % len(self._others) == 0:
                 self._watch(str(stream[-1]), done / (draws * len(self._others)))
 
-    def _spread(self, draws: int, stream: Stream) -> RowStore:
-        """Return rows whose covariance is that of the sum, from single updates.
+    def _drawn(self, draws: int, stream: Stream) -> RowStore:
+        """Return the others' updates, (draws · clients, dim), draw by draw."""
+        rows = RowStore(draws * len(self._others), self._model.size, np.float32)
+        for row in self._updates(draws, stream):
+            rows.add(row)
+        return rows
+
+    def _spread(self, rows: RowStore, draws: int) -> RowStore:
+        """Return rows whose covariance is that of the sum, from single updates, which are lost.
 
         Each client's draws are centred by their own mean. Clients that partition one data set are
         dependent; one factor for all coordinates models that.
         """
-        rows = RowStore(draws * len(self._others), self._model.size, np.float32)
-        for row in self._updates(draws, stream):
-            rows.add(row)
         sizes = _mean_sizes(rows, draws)
         rows = rows.changed(partial(_centred, draws=draws, sizes=sizes, model=self._model))
         factor = _dependence(rows, draws) if self.sampler.game == "partition" else 1.0
@@ -132,7 +146,7 @@ class Sums:
         if isinstance(law, DenseLaw):
             draws = span_draws(law.kept.size, law.samples, len(self._others))
         if draws:
-            rows = self._spread(draws, stream)
+            rows = self._spread(self._drawn(draws, stream), draws)
         if rows is not None:
             tracker = SpanTracker(gap.size, affine=False)
             tracker.add(rows.columns(slice(0, gap.size)))
@@ -162,12 +176,29 @@ class Sums:
         )
         return found, part if found.separated else None
 
-    def along(
+    def pilot(
         self, tests: Sequence[Challenge], draws: int, stream: Stream, noise_std: float
-    ) -> NDArray[np.float64]:
-        """Return the sum's component along each test, with noise, (draws, tests)."""
+    ) -> list[tuple[float, float]]:
+        """Return mean and deviation of the sum along each test, with noise, as of so many sums.
+
+        Where clients are independent and draw as they did in the fit, their variances add up. Then
+        a few draws of each tell as much as many sums, and the fit's draws tell of the mean too.
+        """
         project = np.stack([test.direction for test in tests], axis=1)
-        return _noised(self._projected(project, draws, stream), project, stream, noise_std)
+        if self.sampler.game in HOLDING_OUT:
+            sums = _noised(self._projected(project, draws, stream), project, stream, noise_std)
+            means, variances = sums.mean(axis=0), sums.var(axis=0, ddof=1)
+        else:
+            assert self._fitted is not None
+            every, mean = self._fitted
+            each = pilot_draws(draws, len(self._others))
+            sample = self.sampler.sample(self._model, self._others, each, stream, project=project)
+            rows = self._collected(sample, each, stream)  # (draws, clients, tests)
+            own = rows.mean(axis=0).sum(axis=0)
+            means = (every * (mean @ project) + each * own) / (every + each)
+            noise = noise_std**2 * np.square(project).sum(axis=0)
+            variances = rows.var(axis=0, ddof=1).sum(axis=0) + noise
+        return list(zip(means.tolist(), np.sqrt(variances).tolist(), strict=True))
 
     def trials(
         self, test: Challenge, part: Vector | None, draws: int, stream: Stream, noise_std: float
@@ -186,6 +217,12 @@ class Sums:
     ) -> NDArray[np.float64]:
         """Return draws of the sum times a matrix (dim, k), (draws, k)."""
         chunks = self.sampler.sums(self._model, self._others, draws, stream, project=project)
+        return self._collected(chunks, draws, stream)
+
+    def _collected(
+        self, chunks: Iterator[AnyFloats], draws: int, stream: Stream
+    ) -> NDArray[np.float64]:
+        """Return all chunks as one array, and tell of the progress."""
         found, done = [], 0
         for chunk in finite(chunks):
             found.append(chunk)

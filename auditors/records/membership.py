@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 from leakmeter.auditors._types import Floats, Indices, Vector
 from leakmeter.auditors._validate import within
@@ -154,7 +153,10 @@ def separation(members: ArrayLike, held_out: ArrayLike) -> dict[str, float]:
     {'auc': 0.75, 'advantage': 0.5, 'tpr at fpr 0.01': 0.5}
     """
     ins, outs = (np.asarray(scores, dtype=np.float64) for scores in (members, held_out))
-    ranks = rankdata(np.concatenate([ins, outs]))[: ins.size].sum()
+    everyone = np.sort(np.concatenate([ins, outs]))
+    # Equal scores share the mean of their ranks, which are half-integers: the sum is exact.
+    ranks = sum(np.searchsorted(everyone, ins, side).sum() for side in ("left", "right"))
+    ranks = (ranks + ins.size) / 2
     auc = (ranks - ins.size * (ins.size + 1) / 2) / (ins.size * outs.size)
     thresholds = np.unique(np.concatenate([ins, outs]))
     tpr, fpr = (

@@ -44,8 +44,8 @@ class Engine(Protocol):
         """Return the memory that a client of a chunk takes, beside `x`, `y` and the result."""
         ...
 
-    def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk) -> Tensor:
-        """Return trained minus start, (models, clients, dim), from a start of (models, dim)."""
+    def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk, out: Tensor) -> None:
+        """Write trained minus start into `out`, (models, clients, dim); start is (models, dim)."""
         ...
 
 

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from leakmeter.auditors._types import Indices
 from leakmeter.clients.cohort.batch import Chunk, Engine
-from leakmeter.clients.cohort.dense import Dense, layers_of
+from leakmeter.clients.cohort.dense import Dense
 from leakmeter.clients.cohort.functional import Plain, functional
+from leakmeter.clients.layers import is_classified, layers_of
 from leakmeter.clients.update import FedSGD, UpdateRule, as_steps
 
 
@@ -93,6 +94,7 @@ class Cohort:
         y: Tensor,
         records: Sequence[Indices],
         rngs: Sequence[np.random.Generator],
+        project: Tensor | None = None,
     ) -> Tensor:
         """Return trained minus start for every client.
 
@@ -103,9 +105,12 @@ class Cohort:
             y: Their labels.
             records: Which examples each client holds; any sizes.
             rngs: From where each client's batches are drawn, one generator each.
+            project: Matrix that updates are multiplied with while they are in the cache, (dim, k),
+                or one a model, (models, dim, k).
 
         Returns:
-            Updates (clients, dim), or (models, clients, dim), in the module's precision.
+            Updates (clients, dim), or (models, clients, dim), in the module's precision. Their
+            projections, (clients, k) or (models, clients, k), are in that of `project`.
 
         Raises:
             ValueError: Something does not fit together, or one client alone needs more than the
@@ -114,9 +119,12 @@ class Cohort:
         begin = self._begin(start)
         _check(records, rngs)
         models = begin.reshape(-1, self.dim)
-        updates = models.new_empty((len(models), len(records), self.dim))
+        length = (self.dim,) if project is None else project.shape[-1:]
+        updates = (models if project is None else project).new_empty(
+            (len(models), len(records), *length)
+        )
         if not len(records):
-            return updates.view(*begin.shape[:-1], 0, self.dim)
+            return updates.view(*begin.shape[:-1], 0, updates.shape[-1])
         x = x.contiguous()
         own = [np.asarray(part, dtype=np.int64) for part in records]
         engine = self._engine(x, y)
@@ -124,9 +132,16 @@ class Cohort:
 
         def train(members: Indices) -> None:
             chunk = Chunk([own[i] for i in members], [rngs[i] for i in members])
+            is_row = project is None and bool((np.diff(members) == 1).all())
             with torch.no_grad():  # a thread of its own has a mode of its own
-                trained = engine.train(models, x, y, chunk)
-                updates[:, torch.from_numpy(members)] = trained
+                shape = (len(models), len(members), self.dim)
+                out = (
+                    updates[:, members[0] : members[-1] + 1] if is_row else models.new_empty(shape)
+                )
+                engine.train(models, x, y, chunk, out)
+                if not is_row:
+                    done = out if project is None else out.to(project.dtype) @ project
+                    updates[:, torch.from_numpy(members)] = done
 
         with _one_torch_thread(), ThreadPoolExecutor(workers) as pool:
             # One worker is this thread, which keeps tracebacks and profiles plain.
@@ -148,7 +163,7 @@ class Cohort:
         if self._steps is None:
             return plain
         first = next(self._module.parameters())
-        if self._layers and _suits(self._module, x, y, first.dtype, self._layers[-1].fan_out):
+        if self._layers and is_classified(self._module, x, y, self._layers[-1].fan_out):
             return Dense(self._layers, self._steps, first.itemsize)
         key = x.shape[1:], x.dtype
         if key not in self._others:  # found out once for each shape of example
@@ -199,15 +214,6 @@ def _free(module: nn.Module, dim: int) -> NDArray[np.int64] | None:
     weights_end = dim - biases
     dropped = [*range(weights_end - last.in_features, weights_end), *([dim - 1] if biases else [])]
     return np.delete(np.arange(dim), dropped)
-
-
-def _suits(module: nn.Module, x: Tensor, y: Tensor, dtype: torch.dtype, classes: int) -> bool:
-    """Whether the data is what the closed form of the gradient is made for."""
-    is_flat = x.ndim == 2 or (type(module) is nn.Sequential and type(module[0]) is nn.Flatten)
-    if not is_flat or x.ndim < 2 or x.dtype != dtype or y.ndim != 1 or y.dtype != torch.int64:
-        return False
-    lowest, highest = torch.aminmax(y)  # cross_entropy skips -100 and refuses other strangers
-    return bool(lowest >= 0) and bool(highest < classes)
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 The gradient of the mean cross-entropy in the logits is (softmax - one-hot) / batch; the rest is the
 chain rule through W a + b and max(0, ·). How this differs from autograd over the same layers:
-1. activations are (features, batch), so that forward is W Xᵀ and the gradient P X, with weights as
-   torch keeps them; this runs two to three times as fast as X Wᵀ for batches of 64;
+1. products run along the longer of batch and features: with batches of 64 and few classes forward
+   is W Xᵀ, two to three times as fast as X Wᵀ, and with batches of 8 and a hundred hidden units it
+   is the other way round;
 2. the product itself adds the gradient to the weights;
 3. several initial models lie side by side in the first layer, which reads each batch once.
 """
@@ -15,62 +16,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from leakmeter.clients.cohort.batch import Chunk, Step, clients_in_cache, steps, width
+from leakmeter.clients.layers import Layer
 from leakmeter.clients.update import StepRule
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Where a linear layer's parameters stand in the flat model, and whether a ReLU follows."""
-
-    first: int
-    fan_in: int
-    fan_out: int
-    has_bias: bool
-    relu: bool
-
-    @property
-    def weight(self) -> slice:
-        """Where the weights stand."""
-        return slice(self.first, self.first + self.fan_out * self.fan_in)
-
-    @property
-    def bias(self) -> slice:
-        """Where the bias stands; empty if there is none."""
-        return slice(self.weight.stop, self.stop)
-
-    @property
-    def stop(self) -> int:
-        """Where the next layer begins."""
-        return self.first + self.fan_out * (self.fan_in + self.has_bias)
-
-
-def layers_of(module: nn.Module) -> tuple[Layer, ...] | None:
-    """Return the layers if the module is `Flatten`, `Linear` and `ReLU` only, else None."""
-    children = list(module) if type(module) is nn.Sequential else [module]
-    if any(m._forward_hooks or m._forward_pre_hooks for m in (module, *children)):
-        return None
-    if not all(p.requires_grad for p in module.parameters()):  # the plain rule refuses it
-        return None
-    children = [child for child in children if not _is_flatten(child)]
-    layers: list[Layer] = []
-    first = 0
-    for place, child in enumerate(children):
-        if type(child) is nn.Linear:
-            relu = type(children[place + 1]) is nn.ReLU if place + 1 < len(children) else False
-            fan_out, fan_in = child.weight.shape
-            layers.append(Layer(first, fan_in, fan_out, child.bias is not None, relu))
-            first = layers[-1].stop
-        elif type(child) is not nn.ReLU or not layers:
-            return None
-    is_whole = first == sum(p.numel() for p in module.parameters())  # no layer stands there twice
-    return tuple(layers) if layers and not layers[-1].relu and is_whole else None
-
-
-def _is_flatten(module: nn.Module) -> bool:
-    return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
 
 
 @dataclass(frozen=True)
@@ -89,22 +39,23 @@ class Dense:
         return clients_in_cache(numbers * self.itemsize)
 
     def bytes_each(self, models: int, size: int) -> int:
-        """Count the batch and its indices, three copies of the model, and the signals."""
+        """Count the batch and its indices, four copies of the model, and the signals."""
         most, dim = width(self.rule, size), self.layers[-1].stop
+        # Weights, updates, and these in double precision where they are projected.
         # A layer's output; the slope in it; and for a moment its mask or the one-hot labels.
         signals = 3 * models * most * sum(layer.fan_out for layer in self.layers)
-        numbers = most * self.layers[0].fan_in + 3 * models * dim + signals
+        numbers = most * self.layers[0].fan_in + 4 * models * dim + signals
         return self.itemsize * numbers + 8 * (2 * size + 4 * most)
 
-    def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk) -> Tensor:
-        """Return trained minus start, (models, clients, dim)."""
-        work = _Work(self.layers, self.rule, start, len(chunk))
+    def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk, out: Tensor) -> None:
+        """Write trained minus start into `out`, (models, clients, dim)."""
+        work = _Work(self.layers, self.rule, start, chunk)
         x = x.flatten(1)
         for step in steps(self.rule, chunk):
             index = torch.from_numpy(step.index.ravel()).to(x.device)
             inputs = self._gather(x, index).view(*step.index.shape, -1)
             work.take(inputs, y.index_select(0, index), step)
-        return work.updates()
+        work.updates(out)
 
     def _gather(self, x: Tensor, index: Tensor) -> Tensor:
         """Copy rows into a buffer of this thread's: fresh memory costs as much as the products."""
@@ -116,37 +67,45 @@ class Dense:
 
 
 class _Work:
-    """The models of a chunk while they train; a client's models stand together."""
+    """The models of a chunk while they train; a client's models stand together.
+
+    Signals and slopes are (clients · models, width, fan_out) to read; in memory the longer of the
+    last two axes comes last, so that the products run along it.
+    """
 
     def __init__(
-        self, layers: tuple[Layer, ...], rule: StepRule, start: Tensor, clients: int
+        self, layers: tuple[Layer, ...], rule: StepRule, start: Tensor, chunk: Chunk
     ) -> None:
         self.layers, self.rule, self.start, self.models = layers, rule, start, len(start)
+        widest = max(layer.fan_out for layer in layers)
+        # Models lie side by side in the first layer's outputs, which must come first for that.
+        self.is_wide = self.models > 1 or width(rule, len(chunk.records[0])) > widest
         # Lists over the layers of (clients · models, fan_out, fan_in) and (…, fan_out).
         self.weights = [
-            start[:, layer.weight].repeat(clients, 1).view(-1, layer.fan_out, layer.fan_in)
+            start[:, layer.weight].repeat(len(chunk), 1).view(-1, layer.fan_out, layer.fan_in)
             for layer in layers
         ]
-        self.biases = [start[:, layer.bias].repeat(clients, 1) for layer in layers]
-        self.classes = torch.arange(layers[-1].fan_out, device=start.device).view(-1, 1)
+        self.biases = [start[:, layer.bias].repeat(len(chunk), 1) for layer in layers]
+        self.one_hot = torch.eye(layers[-1].fan_out).to(start)
 
-    def updates(self) -> Tensor:
-        """Return trained minus start, (models, clients, dim)."""
-        parts = zip(self.weights, self.biases, strict=True)
-        flat = torch.cat([p.flatten(1) for pair in parts for p in pair], dim=1)
-        return flat.view(-1, self.models, flat.shape[1]).sub_(self.start).transpose(0, 1)
+    def updates(self, out: Tensor) -> None:
+        """Write trained minus start, (models, clients, dim)."""
+        for layer, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
+            for part, where in ((weight.flatten(1), layer.weight), (bias, layer.bias)):
+                now = part.view(out.shape[1], self.models, part.shape[1]).transpose(0, 1)
+                torch.sub(now, self.start[:, None, where], out=out[..., where])
 
     def take(self, inputs: Tensor, labels: Tensor, step: Step) -> None:
         """Take one step of the active clients; `inputs` are (active, width, features)."""
         active, width = step.index.shape
-        hot = labels.view(active, 1, 1, width) == self.classes
         signals = self._forward(inputs)
-        slope = signals[-1].view(active, self.models, -1, width).softmax(dim=2)
-        slope = slope.sub_(hot.to(slope)).mul_(self._scales(step)).view(signals[-1].shape)
+        hot = self.one_hot.index_select(0, labels).view(active, 1, width, -1)
+        # Softmax runs along an axis as it lies in memory.
+        slope = signals[-1].mT.softmax(dim=1).mT if self.is_wide else signals[-1].softmax(dim=2)
+        slope.view(active, self.models, width, -1).sub_(hot).mul_(self._scales(step))
         for place in range(len(self.layers) - 1, 0, -1):
-            weight = self.weights[place][: len(slope)]
-            following = torch.bmm(weight.transpose(1, 2), slope)  # before the weight moves
-            self._descend(place, slope, signals[place - 1].transpose(1, 2))
+            following = self._product(slope, self.weights[place][: len(slope)])  # it moves below
+            self._descend(place, slope, signals[place - 1])
             if self.layers[place - 1].relu:
                 following.mul_(signals[place - 1] > 0)
             slope = following
@@ -159,20 +118,28 @@ class _Work:
             return 1 / width
         real = np.arange(width) < step.counts[:, None]
         scales = torch.from_numpy(real / step.counts[:, None]).to(self.start)
-        return scales.view(-1, 1, 1, width)
+        return scales.view(-1, 1, width, 1)
+
+    def _product(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the products of two stacks of matrices, laid out as `is_wide` says."""
+        return torch.bmm(right.mT, left.mT).mT if self.is_wide else torch.bmm(left, right)
 
     def _forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return each layer's output, (active · models, fan_out, width)."""
+        """Return each layer's output, (active · models, width, fan_out)."""
         rows = len(inputs) * self.models
         signals: list[Tensor] = []
-        below = inputs.transpose(1, 2)
+        below = inputs
         for layer, weights, biases in zip(self.layers, self.weights, self.biases, strict=True):
             weight = weights[:rows].view(len(below), -1, layer.fan_in)
-            if layer.has_bias:
-                signal = torch.baddbmm(biases[:rows].view(len(below), -1, 1), weight, below)
+            bias = biases[:rows].view(len(below), 1, -1)
+            if not layer.has_bias:
+                signal = self._product(below, weight.mT)
+            elif self.is_wide:
+                signal = torch.baddbmm(bias.mT, weight, below.mT).mT
             else:
-                signal = torch.bmm(weight, below)
-            signal = signal.view(rows, layer.fan_out, -1)
+                signal = torch.baddbmm(bias, below, weight.mT)
+            if len(signal) < rows:  # models side by side
+                signal = signal.mT.view(rows, layer.fan_out, -1).mT
             below = signal.relu_() if layer.relu else signal
             signals.append(below)
         return signals
@@ -182,11 +149,13 @@ class _Work:
         layer, rows, lr = self.layers[place], len(slope), self.rule.lr
         weight, bias = self.weights[place][:rows], self.biases[place][:rows]
         pull = lr * self.rule.mu
-        products = slope.view(len(below), -1, slope.shape[2])
+        products = (
+            slope.mT.reshape(len(below), -1, slope.shape[1]) if len(below) < rows else slope.mT
+        )
         joined = weight.view(len(below), -1, layer.fan_in)
         joined.baddbmm_(products, below, beta=1 - pull, alpha=-lr)
         if layer.has_bias:
-            bias.mul_(1 - pull).sub_(slope.sum(dim=2), alpha=lr)
+            bias.mul_(1 - pull).sub_(slope.sum(dim=1), alpha=lr)
         if pull:
             self._pull_back(weight.flatten(1), layer.weight, pull)
         if pull and layer.has_bias:

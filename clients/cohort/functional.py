@@ -49,25 +49,23 @@ class Plain:
         return 1
 
     def bytes_each(self, models: int, size: int) -> int:
-        """Count data, model, gradient and updates; what a batch takes only the module knows."""
-        copies = (models + 3) * sum(p.nbytes for p in self.module.parameters())
+        """Count data, model, gradient and updates, also in double precision; no signals."""
+        copies = (3 * models + 3) * sum(p.nbytes for p in self.module.parameters())
         return copies + size * (self.example_bytes + 16)
 
-    def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk) -> Tensor:
-        """Return trained minus start, (models, clients, dim)."""
-        updates = start.new_empty((len(start), len(chunk), start.shape[1]))
+    def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk, out: Tensor) -> None:
+        """Write trained minus start into `out`, (models, clients, dim)."""
         for place, (records, rng) in enumerate(zip(chunk.records, chunk.rngs, strict=True)):
             own = torch.tensor(records, device=x.device)
             inputs, labels = x[own], y[own]
             # All models see the same batches, and `rng` moves on as if there were one.
             again = [copy.deepcopy(rng) for _ in start[1:]]
-            for model, source, update in zip(start, [rng, *again], updates[:, place], strict=True):
+            for model, source, update in zip(start, [rng, *again], out[:, place], strict=True):
                 net = copy.deepcopy(self.module)  # buffers too begin anew
                 vector_to_parameters(model.clone(), net.parameters())
                 with torch.enable_grad():
                     self.rule(net, inputs, labels, source)
                 torch.sub(parameters_to_vector(net.parameters()).detach(), model, out=update)
-        return updates
 
 
 class Functional:
@@ -85,16 +83,17 @@ class Functional:
         return max(_FEW, clients_in_cache(width(self._rule, size) * self._example_bytes))
 
     def bytes_each(self, models: int, size: int) -> int:
-        """Count the batch, its indices, six copies of the model, and the signals twice."""
+        """Count the batch, its indices, eight copies of the model, and the signals twice."""
         batch = width(self._rule, size) * (
             self._example_bytes + 2 * models * self._signal_bytes + 32
         )
-        return batch + 6 * models * self._model_bytes + 16 * size
+        return batch + 8 * models * self._model_bytes + 16 * size
 
-    def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk) -> Tensor:
-        """Return trained minus start, (models, clients, dim)."""
+    def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk, out: Tensor) -> None:
+        """Write trained minus start into `out`, (models, clients, dim)."""
         if len(start) * len(chunk) < _FEW // 4:
-            return Plain(self._module, self._rule, self._example_bytes).train(start, x, y, chunk)
+            plain = Plain(self._module, self._rule, self._example_bytes)
+            return plain.train(start, x, y, chunk, out)
         slopes, begin = self._slopes(), self._split(start)
         now = {  # (clients, models, …)
             name: value.expand(len(chunk), *value.shape).clone(
@@ -108,7 +107,8 @@ class Functional:
                 values = {name: value[rows] for name, value in now.items()}
                 self._descend(values, slopes(values, x[batch], y[batch]), begin)
         flat = torch.cat([value.flatten(2) for value in now.values()], dim=2)
-        return flat.sub_(start).transpose(0, 1)
+        out.copy_(flat.sub_(start).transpose(0, 1))
+        return None
 
     def is_right(self, x: Tensor, y: Tensor) -> bool:
         """Whether `vmap` gives the gradient that autograd gives, without complaint or detour."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -150,17 +151,22 @@ class CohortSampler(Sampling):
             hand, own = self._hand(piece.clients, draw, job.stream)
             records += hand
             rngs += own
-        updates = self._cohort.updates(job.model, self._x, self._y, records, rngs)
+        # Single updates never leave the cache where nothing is done to them but a projection.
+        project = job.project if self._postprocess is None else None
+        along = None if project is None else torch.from_numpy(project)
+        updates = self._cohort.updates(job.model, self._x, self._y, records, rngs, along)
         rows = updates.cpu().numpy()
         weights = np.ones(len(records))
         if self._weighted:
             weights = self._cohort.weights(records)
         if self._postprocess is not None:
             rows = self._finished(rows, weights, job, piece)
+            rows = rows if job.project is None else np.matmul(rows, job.project)
         factors = weights / self._scale
         if (factors != 1).any():
             rows *= factors.astype(rows.dtype)[:, None]
-        return _reduced(rows.reshape(*rows.shape[:-2], piece.count, len(piece.clients), -1), job)
+        rows = rows.reshape(*rows.shape[:-2], piece.count, len(piece.clients), -1)
+        return rows.sum(axis=-2, dtype=np.float64) if job.is_summed else rows
 
     def _run(self, job: Job, pieces: Sequence[Piece]) -> Iterator[Array]:
         return (self.rows(job, piece) for piece in pieces)
@@ -194,16 +200,3 @@ class CohortSampler(Sampling):
 
     def _check(self, clients: Sequence[int]) -> None:
         self._source.check(clients)
-
-
-def _reduced(rows: Array, job: Job) -> Array:
-    """Sum and project rows (..., draws, clients, dim) as the job says."""
-    if job.is_summed:
-        rows = rows.sum(axis=-2, dtype=np.float64)
-    if job.project is None:
-        return rows
-    # One matrix product for each model, in double precision.
-    project = job.project
-    flat = rows.reshape(*rows.shape[: job.model.ndim - 1], -1, rows.shape[-1])
-    done: NDArray[np.float64] = np.matmul(flat.astype(np.float64), project)
-    return done.reshape(*rows.shape[:-1], project.shape[-1])

@@ -16,7 +16,8 @@ from __future__ import annotations
 import hmac
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -97,6 +98,34 @@ class ClientSecrets:
         return cls(KeyPair.generate(), KeyPair.generate(), os.urandom(KEY_BYTES))
 
 
+# In a simulation that runs both sides of a pair: what the first has found, for the second. None
+# anywhere else; only `both_sides_here` changes it.
+_open_pairs: dict[frozenset[bytes], bytes] | None = None
+
+
+@contextmanager
+def both_sides_here() -> Iterator[None]:
+    """Let the two sides of each pair agree once, in a process that simulates both."""
+    global _open_pairs
+    _open_pairs = {}
+    try:
+        yield
+    finally:
+        _open_pairs = None
+
+
+def _common(secret: X25519PrivateKey, own: bytes, public: bytes) -> bytes:
+    """Return the secret that two key pairs have in common."""
+    pair = frozenset((own, public))
+    if _open_pairs is not None and pair in _open_pairs:
+        return _open_pairs.pop(pair)
+    # `exchange` refuses low-order points, whose outcome would be zero for everyone.
+    common = secret.exchange(X25519PublicKey.from_public_bytes(public))
+    if _open_pairs is not None:
+        _open_pairs[pair] = common
+    return common
+
+
 def agree(
     session: Session, purpose: Purpose, own_id: int, own: KeyPair, peers: Mapping[int, bytes]
 ) -> dict[int, bytes]:
@@ -122,8 +151,7 @@ def agree(
     keys = {}
     for peer, public in peers.items():
         _check_bytes(f"public key of {peer}", public)
-        # `exchange` refuses low-order points, whose outcome would be zero for everyone.
-        common = secret.exchange(X25519PublicKey.from_public_bytes(public))
+        common = _common(secret, own.public, public)
         (low, low_key), (high, high_key) = sorted([(own_id, own.public), (peer, public)])
         info = session.context(f"agree {purpose}", low, high) + low_key + high_key
         keys[peer] = _derive(common, info)

@@ -18,6 +18,7 @@ from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from leakmeter.clients.secure_sum.keys import both_sides_here
 from leakmeter.strategies.grid import CLIENT_APP_RAISED
 
 _log = logging.getLogger("flwr")
@@ -155,5 +156,5 @@ def run_inline(server_app: ServerApp, client_app: ClientApp, num_clients: int) -
             f"the inline engine was tried with flwr {_TRIED}; the installed release differs in "
             f"something it needs ({error}): use --engine ray, or one of these releases"
         ) from error
-    with _identified(identity):
+    with _identified(identity), both_sides_here():
         server_app(grid, context)

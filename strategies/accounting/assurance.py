@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from scipy.stats import binom
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, Sees, ThreatModel
@@ -144,6 +143,8 @@ class Assurance:
         """
         if not self.is_masked:
             return 0.0
+        from scipy.stats import binom  # takes a second, and most runs never ask
+
         return math.fsum(float(binom.cdf(2, r.population - 1, r.rate)) for r in self.releases)
 
     def _finding(

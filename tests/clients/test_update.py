@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.update import FedAvg, FedProx, FedSGD, FullBatchGD, as_steps
+from leakmeter.fl_app.model import build
 
 FEATURES, CLASSES = 5, 3
 
@@ -255,3 +257,35 @@ def test_bad_settings_of_full_batch_descent_are_named() -> None:
         FullBatchGD(0, 0.1)
     with pytest.raises(ValueError, match="lr must be in"):
         FullBatchGD(1, -0.1)
+
+
+@pytest.mark.parametrize("name", ["mlp", "linear"])
+@pytest.mark.parametrize("batch_size", [0, 3, 8])
+@pytest.mark.parametrize("mu", [0.0, 0.5])
+def test_dense_steps_are_autograds_bit_for_bit(
+    name: str, batch_size: int, mu: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, rule = stream(0, "dense"), FedProx(2, batch_size, 0.2, mu)
+    x = torch.from_numpy(rng.standard_normal((20, 8, 8)).astype(np.float32))
+    y = torch.from_numpy(rng.integers(0, 10, 20))
+    ours, twin = (build(name, (8, 8), 10, seed=0) for _ in range(2))
+    found = rule(ours, x, y, stream(0, "batches"))
+    monkeypatch.setattr("leakmeter.clients.update.layers_of", lambda _: None)
+    assert rule(twin, x, y, stream(0, "batches")) == found
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), twin.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (3, 16, 16)])
+def test_convolutions_train_as_the_module_stands_up_to_rounding(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, rule = stream(0, "convolutions"), FedAvg(2, 4, 0.1)
+    x = torch.from_numpy(rng.standard_normal((10, *shape)).astype(np.float32))
+    y = torch.from_numpy(rng.integers(0, 10, 10))
+    ours, twin = (build("cnn", shape, 10, seed=0) for _ in range(2))
+    rule(ours, x, y, stream(0, "batches"))
+    monkeypatch.setattr("leakmeter.clients.update.fast_forward", nullcontext)
+    rule(twin, x, y, stream(0, "batches"))
+    for a, b in zip(ours.parameters(), twin.parameters(), strict=True):
+        assert a.is_contiguous()  # as it came
+        torch.testing.assert_close(a, b, rtol=0, atol=3e-6)

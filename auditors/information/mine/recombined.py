@@ -36,7 +36,7 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.information.mine.critics import GuidedCritic, log_mean_exp, nwj
 from leakmeter.auditors.information.mine.estimator import Spread
-from leakmeter.auditors.information.mine.training import Best
+from leakmeter.auditors.information.mine.training import Adam, Best
 from leakmeter.auditors.rng import stream
 
 if TYPE_CHECKING:
@@ -203,12 +203,11 @@ def _trained(
             return nwj(joint, strangers, offset), offset
 
     best = Best(critic)
-    optimizer = torch.optim.Adam(critic.weights, lr=how.rate, maximize=True)
+    optimizer = Adam([(weight, how.rate) for weight in critic.weights])
     last = fitting.x.shape[1] - _BATCH
     for step in range(how.steps):
         if step % _CHECK_EVERY == 0:
             best.look(critic, value(choosing)[0], step)
-        optimizer.zero_grad()
         joint, strangers = critic.matched(*fitting.some(step * _BATCH % (last + 1), _BATCH))
         gain = joint.mean(1) - log_mean_exp(strangers)  # Donsker-Varadhan
         gain.sum().backward()  # type: ignore[no-untyped-call]

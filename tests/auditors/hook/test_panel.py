@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from leakmeter.auditors import Auditor, Finding, Limitation, RoundFacts, RoundView
 from leakmeter.auditors.auditor import DivergedError
+from leakmeter.auditors.due import Due
 from leakmeter.auditors.hook.panel import Panel
 from tests.helpers.findings import finding
 
@@ -42,3 +45,28 @@ def test_the_limits_of_a_run_are_limited() -> None:
         panel.note(f"mod_{number} is in the way")
     assert len(panel.limitations) == 60
     assert panel.limitations[0].text == "mod_0 is in the way"
+
+
+@pytest.mark.parametrize(("took", "lines"), [(10.0, 1), (5.0, 0)])
+def test_a_long_audit_is_announced_after_its_first_round(
+    took: float, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [0.0]
+
+    class Slow(Careful):
+        @property
+        def due(self) -> Due:
+            return Due(2, 20)
+
+        def observe(self, view: RoundView) -> Sequence[Finding]:
+            clock[0] += took
+            return super().observe(view)
+
+    monkeypatch.setattr("leakmeter.auditors.hook.panel.time.monotonic", lambda: clock[0])
+    panel = Panel([Slow()])
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        for server_round in range(1, 4):
+            panel.observe(view(server_round, 1.0))
+    assert len(caplog.messages) == lines
+    if lines:
+        assert caplog.messages[0].startswith("careful: 9 more rounds to audit, about 2 minutes")

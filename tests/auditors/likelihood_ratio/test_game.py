@@ -9,9 +9,10 @@ import pytest
 
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.likelihood_ratio.challenge import Challenge, challenge
+from leakmeter.auditors.likelihood_ratio.challenge import Challenge, between, challenge
 from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, duel
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
+from leakmeter.auditors.likelihood_ratio.sums import Sums, pilot_draws
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many, most_allowed
 
@@ -36,6 +37,22 @@ def test_the_separation_is_that_of_the_worst_pair(gaussian_sampler) -> None:
     squares = np.einsum("ijk,kl,ijl->ij", gaps, np.linalg.inv(covariance), gaps)
     assert played.separation == pytest.approx(math.sqrt(squares.max()), rel=0.06)
     assert played.scores.std(ddof=1) == pytest.approx(1.0, abs=0.06)
+
+
+@pytest.mark.parametrize(("num_others", "noise_std"), [(4, 0.0), (30, 0.0), (30, 2.0)])
+def test_a_pilot_of_single_updates_has_the_moments_of_the_sum(
+    gaussian_sampler, num_others: int, noise_std: float
+) -> None:
+    sampler = gaussian_sampler(np.eye(DIM))
+    sums = Sums(sampler, np.zeros(DIM), range(1, 1 + num_others), lambda *_: None)
+    [law] = sums.laws(4000, ("t", "fit"), 0.0)
+    test = between(np.eye(DIM)[0], np.zeros(DIM), law)
+    [(mean, std)] = sums.pilot([test], 400, ("t", "pilot"), noise_std)
+    length = float(np.linalg.norm(test.direction))
+    truth = length * math.sqrt(num_others + noise_std**2)
+    assert std == pytest.approx(truth, rel=0.12)  # 3.4 standard errors of 400 sums
+    drawn = pilot_draws(400, num_others) + 4000 / num_others
+    assert abs(mean) < 4 * length * math.sqrt(num_others / drawn)
 
 
 @pytest.mark.parametrize("noise_std", [0.5, 3.0])

@@ -1,0 +1,59 @@
+"""How many CPU seconds does the default job take?
+
+`python run_sim.py` as it is, from its start to its report, in a process of its own: user and system
+time of all its threads. The second row audits rounds 1, 2, 4, 8, 16 and 30 with the three
+estimators that resample updates; the one-shot audit looks at every round in both.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.measure import Row, Scale, alone, interleave
+from benchmarks.script import main
+
+ROOT = Path(__file__).parents[1]
+CASES = {  # options, and the most seconds that they may take
+    "all four estimators after every round": ((), 40),
+    "three of them at rounds 1, 2, 4, 8, … and the last": (
+        ("--lrt-every", "-1", "--mi-every", "-1", "--mine-every", "-1"),
+        20,
+    ),
+}
+
+
+def job(options: Sequence[str]) -> float:
+    """Run `run_sim.py` with these options and return its CPU seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "run_sim.py", *options, "--out", str(Path(folder, "run"))]
+        return cpu_seconds(command)
+
+
+def cpu_seconds(command: Sequence[str]) -> float:
+    """Run a command and return the CPU seconds of its process."""
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with code {process.returncode}")
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure(scale: Scale) -> Iterator[Row]:
+    """Yield a row for each set of options."""
+    few = ["--rounds", "2"] if scale == "quick" else []
+    timers = {
+        case: (lambda given=(*options, *few): job(given)) for case, (options, _) in CASES.items()
+    }
+    times = interleave(timers, 1 if scale == "quick" else 2, warm_up=False)
+    for case, (_, most) in CASES.items():
+        yield alone(f"default job, {case}", times[case], target=most)
+
+
+if __name__ == "__main__":
+    main(measure, __doc__)

@@ -1,0 +1,73 @@
+"""What do rounds of 100 clients cost a user, against Flower's Ray simulation and pfl?
+
+Whole runs in processes of their own, from the start to the last model: `run_sim.py` without secure
+aggregation and audits, Flower's `FedAvg` with clients as users write them, and pfl-research's
+federated averaging. MNIST, 600 records a client, one epoch of batches of 64, learning rate 0.1, all
+100 clients in each of 10 rounds. CPU seconds of server and clients; Ray's own daemons are not
+counted. Set LEAKMETER_PFL_PYTHON to a Python that has pfl and torch: pfl pins older libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.default_job import job
+from benchmarks.measure import OURS, Row, Scale, Skipped, interleave, paired
+from benchmarks.mnist import digits
+from benchmarks.script import main
+
+CLIENTS, PYTHON = 100, "LEAKMETER_PFL_PYTHON"
+PEERS = {"flower": ("Flower on Ray", 9), "pfl": ("pfl", 2)}  # and how many times as much they take
+MODELS = ("linear", "mlp")
+
+
+def ours(model: str, rounds: int) -> float:
+    """Return the CPU seconds of our run."""
+    numbers = {"clients": CLIENTS, "sample": CLIENTS, "rounds": rounds, "epochs": 1}
+    names = {"dataset": "mnist", "model": model, "secagg": "off", "auditors": "", "lr": 0.1}
+    settings = {**numbers, **names, "batch-size": 64}
+    return job([part for name, value in settings.items() for part in (f"--{name}", str(value))])
+
+
+def theirs(peer: str, file: Path, model: str, rounds: int) -> float:
+    """Return the CPU seconds of a peer's run."""
+    python = os.environ[PYTHON] if peer == "pfl" else sys.executable
+    script = Path(__file__).with_name("user_round_peers.py")
+    command = [python, str(script), peer, str(file), model, str(rounds)]
+    quiet = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run(command, env=quiet, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{peer}: {done.stderr[-2000:]}")
+    return float(done.stdout.split()[-1])
+
+
+def measure(scale: Scale) -> Iterator[Row | Skipped]:
+    """Yield a row for each model and peer."""
+    rounds, records, times = (2, 6_000, 1) if scale == "quick" else (10, 60_000, 3)
+    peers = [peer for peer in PEERS if peer != "pfl" or os.environ.get(PYTHON)]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "data.npz")
+        x, y = digits(records)
+        np.savez(file, x=x.flatten(1).numpy(), y=y.numpy())
+        for model in MODELS:
+            timers = {OURS: lambda model=model: ours(model, rounds)}
+            for peer in peers:
+                timers[peer] = lambda peer=peer, model=model: theirs(peer, file, model, rounds)
+            found = interleave(timers, times, warm_up=False)
+            for peer, (name, target) in PEERS.items():
+                case = f"MNIST {model}, {CLIENTS} clients, {rounds} rounds"
+                if peer in found:
+                    yield paired(case, found[OURS], found[peer], peer=name, target=target)
+                else:
+                    yield Skipped(case, f"{PYTHON} must name a Python that has pfl, got nothing")
+
+
+if __name__ == "__main__":
+    main(measure, __doc__)

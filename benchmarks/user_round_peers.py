@@ -1,0 +1,162 @@
+"""Federated averaging as a user of Flower or of pfl writes it; prints the CPU seconds of the run.
+
+    python user_round_peers.py flower data.npz mlp 10
+
+The arguments are the peer, the records (x, y; those of a client lie together), the model and the
+rounds. It imports nothing of this project, so that pfl may live in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+CLIENTS, BATCH, LR = 100, 64, 0.1
+
+
+def model(name: str) -> nn.Module:
+    """Return the linear model, or the one with two hidden layers."""
+    widths = (784, 10) if name == "linear" else (784, 100, 100, 10)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for fan_in, fan_out in pairwise(widths):
+        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+@lru_cache(maxsize=1)
+def records(file: str) -> tuple[Tensor, Tensor]:
+    """Return inputs and labels of all clients, one client after the other."""
+    kept = np.load(file)
+    return torch.from_numpy(kept["x"]), torch.from_numpy(kept["y"])
+
+
+def of_client(file: str, client: int) -> tuple[Tensor, Tensor]:
+    """Return one client's records."""
+    x, y = records(file)
+    own = slice(client * len(y) // CLIENTS, (client + 1) * len(y) // CLIENTS)
+    return x[own], y[own]
+
+
+def train(file: str, name: str, arrays: Any, client: int) -> tuple[nn.Module, int]:
+    """Train as a client of Flower's usually does."""
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.set_num_threads(1)
+    net, own = model(name), TensorDataset(*of_client(file, client))
+    net.load_state_dict(arrays.to_torch_state_dict())
+    optimiser = torch.optim.SGD(net.parameters(), lr=LR)
+    for inputs, labels in DataLoader(own, BATCH, shuffle=True):
+        optimiser.zero_grad()
+        cross_entropy(net(inputs), labels).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return net, len(own)
+
+
+def flower(file: str, name: str, rounds: int) -> float:
+    """Run Flower's FedAvg on its Ray simulation; server and actors count, Ray's daemons do not."""
+    from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.serverapp.strategy import FedAvg
+    from flwr.simulation import run_simulation
+
+    client_app, server_app, spent = ClientApp(), ServerApp(), dict[int, float]()
+    here = str(Path(__file__).parent)
+
+    @client_app.train()
+    def answer(message: Message, context: Context) -> Message:
+        sys.path.insert(0, here)  # by its name, so that an actor keeps the data
+        import user_round_peers as peers
+
+        arrays = message.content.array_records["arrays"]
+        net, count = peers.train(file, name, arrays, int(context.node_config["partition-id"]))
+        metrics = {"num-examples": count, "pid": os.getpid(), "cpu": time.process_time()}
+        content = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord(metrics)}
+        return Message(RecordDict(content), reply_to=message)  # type: ignore[arg-type]
+
+    class Noting(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            for reply in (known := list(replies)):
+                metrics = reply.content.metric_records["metrics"]
+                pid = int(metrics["pid"])
+                spent[pid] = max(spent.get(pid, 0.0), float(metrics["cpu"]))
+            return super().aggregate_train(server_round, known)
+
+    @server_app.main()
+    def serve(grid: Grid, _: Context) -> None:
+        strategy = Noting(0.999999, 0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
+        strategy.start(grid, ArrayRecord(model(name).state_dict()), num_rounds=rounds)
+
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    local: dict[str, Any] = {"address": "local", "num_cpus": 2, "include_dashboard": False}
+    run_simulation(
+        server_app, client_app, CLIENTS, backend_config={"init_args": local, **resources}
+    )
+    return time.process_time() + sum(spent.values())
+
+
+def pfl(file: str, name: str, rounds: int) -> float:
+    """Run pfl's federated averaging in this process."""
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.algorithm.federated_averaging import FederatedAveraging, NNAlgorithmParams
+    from pfl.data.dataset import Dataset
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.data.sampling import get_user_sampler
+    from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+    from pfl.internal.ops import pytorch_ops
+    from pfl.internal.ops.selector import set_framework_module
+    from pfl.metrics import Weighted
+    from pfl.model.pytorch import PyTorchModel
+
+    torch.set_num_threads(1)
+    set_framework_module(pytorch_ops)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = model(name)
+
+        def loss(self, inputs: Tensor, targets: Tensor, eval: bool = False) -> Tensor:
+            return cross_entropy(self.layers(inputs), targets)
+
+        def metrics(self, inputs: Tensor, targets: Tensor, eval: bool = True) -> dict[str, Any]:
+            return {
+                "loss": Weighted(float(self.loss(inputs, targets)) * len(targets), len(targets))
+            }
+
+    def own(client: int) -> Any:
+        return Dataset(raw_data=list(of_client(file, client)), user_id=str(client))
+
+    net, users = Net(), list(range(CLIENTS))
+    trained = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
+    data = FederatedDataset(own, get_user_sampler("minimize_reuse", users))
+    FederatedAveraging().run(
+        NNAlgorithmParams(
+            central_num_iterations=rounds,
+            evaluation_frequency=rounds + 1,
+            train_cohort_size=CLIENTS,
+            val_cohort_size=0,
+        ),
+        SimulatedBackend(training_data=data, val_data=data),
+        trained,
+        NNTrainHyperParams(local_learning_rate=LR, local_num_epochs=1, local_batch_size=BATCH),
+        NNEvalHyperParams(local_batch_size=None),
+        callbacks=[],
+    )
+    return time.process_time()
+
+
+if __name__ == "__main__":
+    peer, data_file, model_name, num_rounds = sys.argv[1:]
+    run = {"flower": flower, "pfl": pfl}[peer]
+    print(run(data_file, model_name, int(num_rounds)))
