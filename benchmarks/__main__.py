@@ -1,89 +1,132 @@
-"""`python -m benchmarks`: measures all questions, or those that are named, and writes the page."""
+"""`python -m benchmarks`: answer all questions, or those that are named, and write the page."""
 
 from __future__ import annotations
 
 import argparse
+import ast
+import importlib
+import json
+import os
+import platform
+import re
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.measure import Scale
-from benchmarks.page import FILE_NAME, write
-from benchmarks.report import Report
-from benchmarks.script import SCALES
-from benchmarks.suite import HAVE_LONG, ROOT, SCRIPTS, asked, run
+from benchmarks.measure import Row, Scale
+from benchmarks.page import Entry, line, read, row_of, write
 
-DOCS = ROOT / "docs"
+FOLDER = Path(__file__).parent
+DOCS = FOLDER.parent / "docs"
+_PACKAGES = ("numpy", "scipy", "torch", "flwr", "ray", "cryptography", "opacus")
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 all was measured, 1 something failed, 2 a user's mistake."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    for name in arguments.names:
-        if name not in SCRIPTS:
-            parser.error(f"NAME must be one of {', '.join(SCRIPTS)}, got {name!r}")
-    if arguments.list:
-        for name in SCRIPTS:
-            print(f"{name:28} {asked(name)}")
-        return 0
-    if arguments.page:
-        write(Report.read(arguments.out or DOCS), arguments.out or DOCS)
-        return 0
-    is_whole = not arguments.names and arguments.scale == "full"
-    known = HAVE_LONG if arguments.scale == "long" else tuple(SCRIPTS)
-    names = [name for name in known if not arguments.names or name in arguments.names]
-    if not names:
-        parser.error(f"--long is for {', '.join(HAVE_LONG)}, got {', '.join(arguments.names)}")
-    return _measure(names, arguments.scale, arguments.out or (DOCS if is_whole else None))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__, allow_abbrev=False
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a question; see --list")
-    parser.add_argument("--list", action="store_true", help="list the questions")
-    for scale in ("quick", "long"):
-        parser.add_argument(
-            f"--{scale}", dest="scale", action="store_const", const=scale, help=SCALES[scale]
-        )
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="a benchmark; see --list")
+    add("--list", action="store_true", help="list names and questions")
+    add("--quick", dest="scale", action="store_const", const="quick", help="small sizes, seconds")
+    add("--long", dest="scale", action="store_const", const="long", help="sizes of many minutes")
+    add("--page", action="store_true", help="write the page from its data, measure nothing")
+    add("--out", type=Path, metavar="DIR", help="folder of page and data (default: docs if all)")
     parser.set_defaults(scale="full")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder of data and page; other questions in it stay (default: docs for a whole run, "
-        "nowhere for a part of one)",
-    )
-    parser.add_argument("--page", action="store_true", help="only write the page from the data")
-    return parser
+    asked, known = parser.parse_args(argv), questions()
+    if unknown := [name for name in asked.names if name not in known]:
+        parser.error(f"NAME must be one of {', '.join(known)}, got {unknown[0]!r}")
+    if asked.scale == "long" and not asked.names:
+        parser.error("--long needs the NAME of at least one benchmark, got none")
+    is_whole = asked.scale == "full" and not asked.names
+    out: Path | None = asked.out or (DOCS if is_whole else None)
+    if asked.list:
+        print(*(f"{name:28} {question}" for name, question in known.items()), sep="\n")
+    elif asked.page:
+        write(read(out or DOCS), out or DOCS, list(known))
+    else:
+        return _measure(asked.names or list(known), asked.scale, out)
+    return 0
 
 
-def _measure(names: Sequence[str], scale: Scale, folder: Path | None) -> int:
-    """Run scripts, say how far it is, and write after each: who stops early keeps what is done."""
-    failed = []
-    for i, name in enumerate(names):
-        print(f"[{i + 1}/{len(names)}] {name}{_estimate(names[i:], scale)}", flush=True)
-        entry = run(name, scale)
-        end = f"; failed: {entry.failure}" if entry.failure else ""
-        print(f"  took {entry.seconds:.0f} s{end}", flush=True)
+def questions() -> dict[str, str]:
+    """Return the question of each benchmark by its name, without importing any."""
+    trees = {path.stem: ast.parse(path.read_text("utf-8")) for path in sorted(FOLDER.glob("*.py"))}
+    first = {name: (ast.get_docstring(tree) or "").split("\n")[0] for name, tree in trees.items()}
+    return {name: text for name, text in first.items() if text.endswith("?")}
+
+
+def _measure(names: Sequence[str], scale: Scale, out: Path | None) -> int:
+    """Measure one after the other; the page is written after each, so nothing is lost."""
+    known, failed = questions(), []
+    for name in names:
+        print(f"{name}: {known[name]}", flush=True)
+        entry = run(name, known[name], scale)
+        print(f"  {entry.seconds:.0f} s {entry.failure}", flush=True)
         failed += [name] if entry.failure else []
-        if folder is not None:
-            write(Report.read(folder).having([entry], SCRIPTS), folder)
-    if folder is not None:
-        print(f"page: {folder / FILE_NAME}")
+        if out is not None:
+            write([*read(out), entry], out, list(known))
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _estimate(names: Sequence[str], scale: Scale) -> str:
-    """Return how long the first of these takes, and all of them."""
-    if scale != "full":
-        return ""
-    left = sum(SCRIPTS[name] for name in names)
-    return f": about {SCRIPTS[names[0]]} s; {left / 60:.0f} minutes to go"
+def run(name: str, question: str, scale: Scale) -> Entry:
+    """Measure one benchmark in a process of its own; return its rows, and why it failed if so."""
+    begin, load, today = time.monotonic(), os.getloadavg()[0], f"{datetime.now(UTC):%Y-%m-%d}"
+    os.environ.update(dict.fromkeys(_THREADS, "1"))  # libraries read it when they are loaded
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows"
+        path.touch()
+        child = get_context("spawn").Process(
+            target=_child, args=(f"{FOLDER.name}.{name}", scale, path)
+        )
+        child.start()
+        child.join()
+        found = [json.loads(text) for text in path.read_text("utf-8").splitlines()]
+    failure = "".join(each["failure"] for each in found if "failure" in each)
+    failure = failure or (f"exit code {child.exitcode}" if child.exitcode else "")
+    rows = tuple(row_of(each) for each in found if "failure" not in each)
+    took = round(time.monotonic() - begin, 1)
+    return Entry(name, question, scale, today, took, round(load, 2), _machine(), rows, failure)
+
+
+def _child(module: str, scale: Scale, path: Path) -> None:
+    """Write each row as soon as it is measured, so that a failure costs none of them."""
+    with path.open("w", encoding="utf-8") as file:
+        try:
+            for row in rows_at(module, scale):
+                print(f"  {line(row)}", flush=True)
+                print(json.dumps(asdict(row)), file=file, flush=True)
+        except Exception as error:
+            print(json.dumps({"failure": f"{type(error).__name__}: {error}"}), file=file)
+            raise
+
+
+def rows_at(module: str, scale: Scale) -> Iterator[Row]:
+    """Yield a benchmark's rows; the quick scale has no targets."""
+    for row in importlib.import_module(module).measure(scale):
+        yield replace(row, target=None) if scale == "quick" else row
+
+
+def _machine() -> str:
+    """Return processor, cores, memory, and the versions of what is measured."""
+    known, versions = Path("/proc/cpuinfo"), [f"Python {platform.python_version()}"]
+    found = re.search(r"^model name\s*:\s*(.+)$", known.read_text() if known.exists() else "", re.M)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    for name in _PACKAGES:
+        try:
+            versions.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    name = found[1] if found else platform.machine()
+    return f"{name}, {os.cpu_count()} cores, {memory:.0f} GiB; {', '.join(versions)}"
 
 
 if __name__ == "__main__":

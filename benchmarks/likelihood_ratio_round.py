@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import Row, Scale, alone
 from benchmarks.memory import grown
-from benchmarks.script import main
 from leakmeter.auditors.likelihood_ratio.challenge import challenge
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw, SumLaw
 from leakmeter.auditors.rng import stream
@@ -110,7 +109,3 @@ def measure(scale: Scale) -> Iterator[Row]:
             memory=grown(partial(one, size=size), 50, dim)[0],
             target=size.target,
         )
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)
