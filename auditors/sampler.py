@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 import numpy as np
@@ -25,12 +25,14 @@ class Moments:
         scatter: Sum of the outer products of the centred samples; symmetric.
         quartic: Sum of the fourth powers of the samples' lengths in standard deviations of each
             coordinate; None where unknown.
+        columns: Coordinates of an update that these are of; None for all.
     """
 
     count: int
     mean: Vector
     scatter: NDArray[np.float64]
     quartic: float | None = None
+    columns: NDArray[np.int64] | None = field(default=None, compare=False)
 
     @property
     def covariance(self) -> NDArray[np.float64]:
@@ -171,7 +173,10 @@ class UpdateSampler(ABC):
 
     @abstractmethod
     def moments(self, model: Vector, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
-        """Return the moments of the sum over `clients`, fitted for the game that is played."""
+        """Return the moments of the sum over `clients`, fitted for the game that is played.
+
+        A sampler may leave out coordinates that `free` calls redundant; see `Moments.columns`.
+        """
 
     def keeping(self, stream: Stream) -> UpdateSampler | None:
         """Return the sampler whose clients keep their data over models and batches.

@@ -1,7 +1,15 @@
-"""One script a question, beside what one would use instead; `python -m benchmarks` runs all."""
+"""Each module with a question mark in its first line is a benchmark that answers that question.
 
-import os
+A benchmark is a module of this folder: the first line of its docstring is the question, the rest
+says how it is measured, and one function answers it:
 
-# Read when numpy and torch are imported, which nothing has done yet; a user's own settings stay.
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
+    def measure(scale: Scale) -> Iterable[Row]: ...
+
+`scale` is "full" (what the question asks), "quick" (seconds: whether it runs; tests take it) or
+"long" (shapes of many minutes, asked for by name). `benchmarks.measure` makes rows: `compare` times
+ours and a peer in turns, `paired` takes figures that were interleaved elsewhere, `alone` is for
+what has no peer. `benchmarks.memory.grown` measures peak memory. Nothing has to be registered.
+
+    python -m benchmarks              measure all, write docs/BENCHMARKS.md
+    python -m benchmarks shamir       measure one and print its rows
+"""

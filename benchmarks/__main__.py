@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measures all questions, or those that are named, and writes the page."""
+"""`python -m benchmarks`: answer all questions, or those that are named, and write the page."""
 
 from __future__ import annotations
 
@@ -8,82 +8,52 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.measure import Scale
-from benchmarks.page import FILE_NAME, write
-from benchmarks.report import Report
-from benchmarks.script import SCALES
-from benchmarks.suite import HAVE_LONG, ROOT, SCRIPTS, asked, run
+from benchmarks.page import read, write
+from benchmarks.run import FOLDER, questions, run
 
-DOCS = ROOT / "docs"
+DOCS = FOLDER.parent / "docs"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 all was measured, 1 something failed, 2 a user's mistake."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    for name in arguments.names:
-        if name not in SCRIPTS:
-            parser.error(f"NAME must be one of {', '.join(SCRIPTS)}, got {name!r}")
-    if arguments.list:
-        for name in SCRIPTS:
-            print(f"{name:28} {asked(name)}")
-        return 0
-    if arguments.page:
-        write(Report.read(arguments.out or DOCS), arguments.out or DOCS)
-        return 0
-    is_whole = not arguments.names and arguments.scale == "full"
-    known = HAVE_LONG if arguments.scale == "long" else tuple(SCRIPTS)
-    names = [name for name in known if not arguments.names or name in arguments.names]
-    if not names:
-        parser.error(f"--long is for {', '.join(HAVE_LONG)}, got {', '.join(arguments.names)}")
-    return _measure(names, arguments.scale, arguments.out or (DOCS if is_whole else None))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__, allow_abbrev=False
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a question; see --list")
-    parser.add_argument("--list", action="store_true", help="list the questions")
-    for scale in ("quick", "long"):
-        parser.add_argument(
-            f"--{scale}", dest="scale", action="store_const", const=scale, help=SCALES[scale]
-        )
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="a benchmark; see --list")
+    add("--list", action="store_true", help="list names and questions")
+    add("--quick", dest="scale", action="store_const", const="quick", help="small sizes, seconds")
+    add("--long", dest="scale", action="store_const", const="long", help="sizes of many minutes")
+    add("--page", action="store_true", help="write the page from its data, measure nothing")
+    add("--out", type=Path, metavar="DIR", help="folder of page and data (default: docs if all)")
     parser.set_defaults(scale="full")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder of data and page; other questions in it stay (default: docs for a whole run, "
-        "nowhere for a part of one)",
-    )
-    parser.add_argument("--page", action="store_true", help="only write the page from the data")
-    return parser
+    asked, known = parser.parse_args(argv), questions()
+    if unknown := [name for name in asked.names if name not in known]:
+        parser.error(f"NAME must be one of {', '.join(known)}, got {unknown[0]!r}")
+    if asked.scale == "long" and not asked.names:
+        parser.error("--long needs the NAME of at least one benchmark, got none")
+    is_whole = asked.scale == "full" and not asked.names
+    out: Path | None = asked.out or (DOCS if is_whole else None)
+    if asked.list:
+        print(*(f"{name:28} {question}" for name, question in known.items()), sep="\n")
+    elif asked.page:
+        write(read(out or DOCS), out or DOCS, list(known))
+    else:
+        return _measure(asked.names or list(known), asked.scale, out)
+    return 0
 
 
-def _measure(names: Sequence[str], scale: Scale, folder: Path | None) -> int:
-    """Run scripts, say how far it is, and write after each: who stops early keeps what is done."""
-    failed = []
-    for i, name in enumerate(names):
-        print(f"[{i + 1}/{len(names)}] {name}{_estimate(names[i:], scale)}", flush=True)
-        entry = run(name, scale)
-        end = f"; failed: {entry.failure}" if entry.failure else ""
-        print(f"  took {entry.seconds:.0f} s{end}", flush=True)
+def _measure(names: Sequence[str], scale: Scale, out: Path | None) -> int:
+    """Measure one after the other; the page is written after each, so nothing is lost."""
+    known, failed = questions(), []
+    for name in names:
+        print(f"{name}: {known[name]}", flush=True)
+        entry = run(name, known[name], scale)
+        print(f"  {entry.seconds:.0f} s {entry.failure}", flush=True)
         failed += [name] if entry.failure else []
-        if folder is not None:
-            write(Report.read(folder).having([entry], SCRIPTS), folder)
-    if folder is not None:
-        print(f"page: {folder / FILE_NAME}")
+        if out is not None:
+            write([*read(out), entry], out, list(known))
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _estimate(names: Sequence[str], scale: Scale) -> str:
-    """Return how long the first of these takes, and all of them."""
-    if scale != "full":
-        return ""
-    left = sum(SCRIPTS[name] for name in names)
-    return f": about {SCRIPTS[names[0]]} s; {left / 60:.0f} minutes to go"
 
 
 if __name__ == "__main__":

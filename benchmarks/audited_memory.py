@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from benchmarks.audited_run import Spent, spent
 from benchmarks.measure import Row, Scale, alone, paired
-from benchmarks.script import main
-from benchmarks.words import figure
+from benchmarks.page import figure
 
 UNAUDITED = "unaudited"
 
@@ -72,7 +71,3 @@ def measure(scale: Scale) -> Iterator[Row]:
 
 def _spent(case: Case, seats: int) -> Spent:
     return spent("noise", case.dim, rounds=case.rounds, clients=case.clients, seats=seats)
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

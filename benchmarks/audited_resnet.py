@@ -12,20 +12,19 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from benchmarks.audited_run import spent
-from benchmarks.measure import Row, Scale, Skipped, interleave, paired
-from benchmarks.script import main
+from benchmarks.measure import Row, Scale, interleave, paired, skipped
 
 UNAUDITED, LIMIT = "unaudited", 0.15
 # Images, rounds, clients, seats, repetitions.
 SIZES = {"quick": (2, 3, 3, 1, 1), "full": (100, 3, 5, 1, 1), "long": (100, 10, 10, 2, 3)}
 
 
-def measure(scale: Scale) -> Iterator[Row | Skipped]:
+def measure(scale: Scale) -> Iterator[Row]:
     """Yield the row of one size."""
     images, rounds, clients, seats, repetitions = SIZES[scale]
     name = f"{rounds} rounds, {clients} clients, {seats} canary seats, {images} images each"
     if find_spec("torchvision") is None:
-        yield Skipped(name, "torchvision is not installed")
+        yield skipped(name, "torchvision is not installed")
         return
 
     def seconds(seats: int) -> float:
@@ -43,7 +42,3 @@ def measure(scale: Scale) -> Iterator[Row | Skipped]:
         peer=UNAUDITED,
         target=1 / (1 + LIMIT) if scale == "long" else None,
     )
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

@@ -3,9 +3,6 @@
 The peer is the usual way to the first of them: `scipy.stats.beta.ppf` of both error counts at
 all distinct scores, in one call, with the band's level given, so that the answer is the same.
 A first call has to find that level; later ones remember it. CPU time of one thread.
-
-Yes, on 2026-11-16, two shared cores: 0.17 to 4.9 ms a bound, 10 and 20 ms for a first call; with
-the other core busy, finding the level alone took up to 37.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
 from benchmarks.measure import Row, Scale, Timer, alone, interleave, paired, timer
-from benchmarks.script import main
 from leakmeter.auditors.bounds import band
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
@@ -127,7 +123,3 @@ def warmed(call: Call) -> Timer:
         return timed()
 
     return second
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

@@ -17,7 +17,6 @@ import numpy as np
 
 from benchmarks.measure import Row, Scale, alone, interleave, paired
 from benchmarks.memory import grown
-from benchmarks.script import main
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary import canary_products
 from leakmeter.auditors.rng import stream
@@ -75,7 +74,3 @@ def measure(scale: Scale) -> Iterator[Row]:
         peer=f"every round by itself, scaled up from {FEW} canaries in one",
         memory=grown(partial(reported, canaries=count, dim=dim), 1, count)[0],
     )
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.memory import grown
-from benchmarks.script import main
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 
@@ -62,7 +61,3 @@ def measure(scale: Scale) -> Iterator[Row]:
         target=TARGET,
         note="memory: streamed, with its chunk",
     )
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.measure import Row, Scale, alone, interleave
-from benchmarks.script import main
 
 ROOT = Path(__file__).parents[1]
 CASES = {  # options, and the most seconds that they may take
@@ -53,7 +52,3 @@ def measure(scale: Scale) -> Iterator[Row]:
     times = interleave(timers, 1 if scale == "quick" else 2, warm_up=False)
     for case, (_, most) in CASES.items():
         yield alone(f"default job, {case}", times[case], target=most)
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

@@ -3,9 +3,6 @@
 Ours solves 1,000 pairs in one call. The peer is `scipy.optimize.brentq` over the textbook formula
 on `scipy.stats.norm.logcdf`, a pair at a time, and only for equal spreads, where one direction
 and one root do; 20 pairs are timed. Both agree to 1e-9. Times are by the value.
-
-357 times as fast in one call (3.2 against 1,153 µs), 1.5 times one at a time. Two shared cores,
-2026-11-16.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from benchmarks.measure import Row, Scale, interleave, paired, timer
-from benchmarks.script import main
 from leakmeter.auditors.gaussian.pair import epsilon_between_gaussians
 from leakmeter.auditors.rng import stream
 
@@ -61,7 +57,3 @@ def measure(scale: Scale) -> Iterator[Row]:
     times = interleave({**ours, PEER: plain}, repetitions)
     for name in ours:
         yield paired(name, times[name], times[PEER], peer=PEER, note="by the value")
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

@@ -11,15 +11,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 
+from benchmarks.measure import Row, Scale, alone
 from benchmarks.memory import peak
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.water_filling.gradient_matrix import FactoredGradients, Gradients, Layer
 from leakmeter.clients.water_filling.water_filling import WaterFilling
 
 FAN_IN, CLASSES, BATCH, FLOOR = 784, 10, 32, 1e-3
+
+
+def measure(scale: Scale) -> Iterator[Row]:
+    """Yield the process without torch, and the one with it."""
+    count = 50 if scale == "quick" else 1_200
+    for with_torch, note in ((False, "numpy and scipy"), (True, "with torch, most of it its own")):
+        target = None if with_torch else 500.0
+        found = [whole(count, with_torch=with_torch)]
+        yield alone(f"{count:,} examples, {note}", found, unit="MB", target=target)
 
 
 def whole(count: int, *, with_torch: bool) -> float:

@@ -17,9 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks.measure import Row, Scale, Skipped, alone, seconds
+from benchmarks.measure import Row, Scale, alone, seconds, skipped
 from benchmarks.mnist import SHAPE, digits
-from benchmarks.script import main
 from leakmeter.auditors.reconstruction import Attack, Reconstruction, invert, psnr
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.model import build
@@ -38,13 +37,13 @@ def gradient(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> NDArray[np.f
     return np.concatenate([slope.reshape(-1).numpy() for slope in slopes])
 
 
-def measure(scale: Scale) -> Iterator[Row | Skipped]:
+def measure(scale: Scale) -> Iterator[Row]:
     """Yield a row a model and number of clients."""
     sizes, repetitions = ((1,), 1) if scale == "quick" else ((1, 2, 5, 20), 5)
     try:
         x, y = digits(BATCH * max(sizes))
     except ConfigError as error:
-        yield Skipped("digits of MNIST", str(error))
+        yield skipped("digits of MNIST", str(error))
         return
     target = x[:BATCH].numpy()
     grey = np.broadcast_to(x.mean(0).numpy(), target.shape)
@@ -68,7 +67,3 @@ def searched(
     reached = psnr(x[:BATCH].numpy(), found[-1].images)
     note = f"PSNR {reached.mean():.1f} dB ({reached.min():.1f} to {reached.max():.1f}); "
     return alone(f"{name}, N = {users}", spent, note=f"{note}the mean digit has {mean:.1f} dB")
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

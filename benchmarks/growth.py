@@ -17,10 +17,9 @@ from functools import partial
 import numpy as np
 
 from benchmarks import growth_costs as cost
-from benchmarks.measure import Row, Scale, Spread, Unit, interleave
+from benchmarks.measure import Row, Scale, alone, interleave
 from benchmarks.memory import grown
-from benchmarks.script import main
-from benchmarks.words import amount
+from benchmarks.page import amount
 
 LEAST = 0.1  # MB; less is the allocator's
 
@@ -80,7 +79,7 @@ def measure(scale: Scale) -> Iterator[Row]:
     for growth in GROWTHS:
         if scale == "quick":
             yield timed(growth, (growth.small, 2 * growth.small), 1)
-        elif scale == "full":
+        else:
             yield timed(growth, growth.sizes, 5)
             yield held(growth)
 
@@ -90,41 +89,20 @@ def timed(growth: Growth, sizes: Sequence[int], repetitions: int) -> Row:
     timers = {str(size): partial(growth.call, size) for size in sizes}
     times = interleave(timers, repetitions, warm_up=False)
     slopes = [slope(sizes, values) for values in zip(*times.values(), strict=True)]
-    medians = [Spread.of(values) for values in times.values()]
-    return row(growth, sizes, medians, slopes, "CPU s", growth.time)
+    each = [f"{size}: {amount(values, 'CPU s')}" for size, values in times.items()]
+    return row(f"{growth.name}, time against {growth.variable}", slopes, growth.time, each)
 
 
 def held(growth: Growth) -> Row:
     """Return the exponent of memory."""
     peaks = grown(growth.call, growth.small, *growth.sizes)
     slopes = [slope(growth.sizes, [max(peak, LEAST) for peak in peaks])]
-    found = [Spread.of([peak]) for peak in peaks]
-    return row(growth, growth.sizes, found, slopes, "MB", growth.memory)
+    pairs = zip(growth.sizes, peaks, strict=True)
+    each = [f"{size}: {amount([peak], 'MB')}" for size, peak in pairs]
+    return row(f"{growth.name}, memory against {growth.variable}", slopes, growth.memory, each)
 
 
-def row(
-    growth: Growth,
-    sizes: Sequence[int],
-    found: Sequence[Spread],
-    slopes: Sequence[float],
-    unit: Unit,
-    expected: float,
-) -> Row:
+def row(case: str, slopes: Sequence[float], expected: float, each: Sequence[str]) -> Row:
     """Return a row with what was found at each size."""
-    each = [
-        f"{size:,}: {amount(value.median, unit)}" for size, value in zip(sizes, found, strict=True)
-    ]
-    what = "memory" if unit == "MB" else "time"
-    return Row(
-        f"{growth.name}, {what} against {growth.variable}",
-        unit,
-        found[-1],
-        len(slopes),
-        ratio=Spread.of(slopes),
-        expected=expected,
-        note=", ".join(each),
-    )
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)
+    note = f"expected {expected:g}; {', '.join(each)}"
+    return alone(case, slopes, unit="exponent", note=note)

@@ -6,7 +6,7 @@ of pairs without information; ln K is 6.9. Neural figures are means over 3 seeds
 takes up to half a minute, so it is timed once a task; InfoNCE and SMILE at one task only.
 
 Beyond ten dimensions the neural estimates find a part of the information, and held out less than
-they say; log-det and the joint Gaussian find all of it. Two shared cores, 2026-11-16.
+they say; log-det and the joint Gaussian find all of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.measure import Row, Scale, compare, timer
-from benchmarks.script import main
 from leakmeter.auditors.information import (
     gaussian_information,
     joint_information,
@@ -78,7 +77,3 @@ def neural(case: str, x: Rows, y: Rows, training: Training) -> Row:
         f"{told.nwj.std_error:.2f}, shuffled {told.null_trained.mean:.2f}"
     )
     return replace(row, note=note)
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

@@ -1,21 +1,18 @@
-"""How much faster does a cohort train its clients than a loop with a DataLoader does?
+"""How much faster does a cohort train its clients than a loop over them?
 
-The peer is what a Flower client usually writes: for each client a copy of the global model, a
-`DataLoader` over a `TensorDataset`, `torch.optim.SGD`, one epoch of batches of 64; it trains fewer
-clients and is compared by the update. CPU time of one thread. The clients' generators are made
-beforehand and not counted; one takes 43 µs, which matters at d = 210: with them that row was 36.6
-times, below its target of 40. The CNN is the same work on both sides, by the plain rule. The last
-row is the memory of 1,000 clients beside their updates.
-
-Two shared cores, load of others 3 to 9, 2026-11-16, three repetitions: 9.6, 22.3, 55.7, 3.3, 1.9
-and 1.0 times.
+The peers are what a user writes: for each client a copy of the global model, `torch.optim.SGD`, one
+epoch of batches of 64, either from a `DataLoader` over a `TensorDataset`, as most Flower clients
+do, or by slicing a shuffled copy of the client's tensors, which is the faster loop. They train
+fewer clients and are compared by the update. CPU time of one thread, the clients' generators
+included. The last row is the memory of 1,000 clients beside their updates.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,15 +22,15 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.measure import Row, Scale, alone, compare, seconds, timer
+from benchmarks.measure import OURS, Row, Scale, alone, interleave, paired, timer
 from benchmarks.memory import grown
-from benchmarks.script import main
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.update import FedAvg, FullBatchGD
 
 EXAMPLES, LR, MEMORY = 20_000, 0.1, 8 * 2**20
 Indices = NDArray[np.int64]
+Batches = Callable[[Tensor, Tensor, int], Iterable[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -69,16 +66,31 @@ def cases() -> Iterator[Case]:
     yield Case("CNN, d = 18,378", cnn, image, 600, 64, 4, 4, 1)
 
 
-def loop(case: Case, start: Tensor, x: Tensor, y: Tensor, records: list[Indices]) -> Tensor:
-    """Return the updates of the usual loop."""
+def loaded(x: Tensor, y: Tensor, size: int) -> Iterable[tuple[Tensor, Tensor]]:
+    """Return batches as a DataLoader makes them."""
+    return DataLoader(TensorDataset(x, y), batch_size=size, shuffle=True)
+
+
+def sliced(x: Tensor, y: Tensor, size: int) -> Iterable[tuple[Tensor, Tensor]]:
+    """Return batches as slices of a shuffled copy."""
+    order = torch.randperm(len(y))
+    return zip(torch.split(x[order], size), torch.split(y[order], size), strict=True)
+
+
+LOOPS: dict[str, Batches] = {"a loop with a DataLoader": loaded, "a loop over slices": sliced}
+
+
+def loop(
+    case: Case, batches: Batches, start: Tensor, x: Tensor, y: Tensor, records: list[Indices]
+) -> Tensor:
+    """Return the updates of a loop over clients."""
     updates = []
     for model in start:
         for own in records:
             net = copy.deepcopy(case.module)
             vector_to_parameters(model.clone(), net.parameters())
-            data = TensorDataset(x[own], y[own])
             optimiser = torch.optim.SGD(net.parameters(), lr=LR)
-            for inputs, labels in DataLoader(data, batch_size=case.batch_size, shuffle=True):
+            for inputs, labels in batches(x[own], y[own], case.batch_size):
                 optimiser.zero_grad()
                 cross_entropy(net(inputs), labels).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
@@ -86,31 +98,36 @@ def loop(case: Case, start: Tensor, x: Tensor, y: Tensor, records: list[Indices]
     return torch.stack(updates)
 
 
-def compared(case: Case, repetitions: int) -> Row:
-    """Return the row of one shape, by the update."""
+def compared(case: Case, repetitions: int) -> Iterator[Row]:
+    """Yield a row a peer, by the update; the target is for the DataLoader."""
     rng = stream(0, "benchmark", case.name)
     x = torch.from_numpy(rng.random((EXAMPLES, *case.shape), dtype=np.float32))
     y = torch.from_numpy(rng.integers(0, 2 if case.shape == (104,) else 10, EXAMPLES))
     flat = parameters_to_vector(case.module.parameters()).detach()
     start = torch.stack([flat * (1 - 0.1 * i) for i in range(case.models)])
     records = [rng.permutation(EXAMPLES)[: case.size] for _ in range(case.clients)]
+    few = records[: case.loop_clients]
     cohort = Cohort(case.module, FedAvg(1, case.batch_size, LR))
 
-    def ours() -> float:
+    def ours() -> None:
         rngs = [stream(0, "batches", i) for i in range(case.clients)]
-        spent = seconds(lambda: cohort.updates(start, x, y, records, rngs))
-        return spent / (case.clients * case.models)
+        cohort.updates(start, x, y, records, rngs)
 
-    few = records[: case.loop_clients]
-    return compare(
-        f"{case.name}, {case.size:,} examples",
-        ours,
-        timer(lambda: loop(case, start, x, y, few), size=len(few) * case.models),
-        peer="a loop with a DataLoader",
-        repetitions=repetitions,
-        target=case.target,
-        note="by the update",
-    )
+    timers = {OURS: timer(ours, size=case.clients * case.models)}
+    for name, batches in LOOPS.items():
+        looped = partial(loop, case, batches, start, x, y, few)
+        timers[name] = timer(looped, size=len(few) * case.models)
+    times = interleave(timers, repetitions)
+    for name in LOOPS:
+        target = case.target if name.endswith("DataLoader") else None
+        yield paired(
+            f"{case.name}, {case.size:,} examples",
+            times[OURS],
+            times[name],
+            peer=name,
+            target=target,
+            note="by the update",
+        )
 
 
 def trained(clients: int) -> int:
@@ -128,9 +145,9 @@ def measure(scale: Scale) -> Iterator[Row]:
     for case in cases():
         if scale == "quick":
             small = replace(case, size=64, clients=2, loop_clients=2)
-            yield compared(small, 1)
+            yield from compared(small, 1)
         elif scale == "full":
-            yield compared(case, 5)
+            yield from compared(case, 5)
     clients = 20 if scale == "quick" else 1000
     beside = grown(trained, 2, clients)[0] - trained(clients) / 2**20
     yield alone(
@@ -139,7 +156,3 @@ def measure(scale: Scale) -> Iterator[Row]:
         unit="MB",
         note="beside the updates; the index of their records included",
     )
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

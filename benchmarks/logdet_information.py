@@ -4,9 +4,6 @@ d = 7,850 coordinates, K = 10,000 paired draws, Gaussian updates of N = 20 users
 here is two calls of a generator; a federation's own sampling comes on top. The peer is the formula
 as it stands: `numpy.cov` of sums and of others' sums and `numpy.linalg.slogdet` of both; it has no
 standard error. One repetition at this size, since it takes minutes; five at d = 1,000, K = 2,500.
-
-201.06 nats with a stated error of 0.41, truth 201.33, in 84 s of the processor; 2.5 GB. Two busy
-cores, 2026-11-16.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import Row, Scale, alone, compare, seconds, timer
-from benchmarks.script import main
 from leakmeter.auditors.information import gaussian_information, logdet_information
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.rng import stream
@@ -70,7 +66,3 @@ def large(dim: int, draws: int) -> Row:
     truth, found = gaussian_information(dim, USERS).nats, values[0]
     note = f"{found.nats:.2f} nats, stated error {found.std_error:.2f}, truth {truth:.2f}"
     return alone(f"d = {dim:,}, K = {draws:,}", [spent], note=note)
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

@@ -2,10 +2,6 @@
 
 Flower's stream is a Mersenne twister with a seed folded to 32 bits, ours is keyed: AES-128-CTR. The
 bare cipher is measured too, which no mask can be faster than.
-
-Three runs on two shared cores that others were using too, flwr 1.41.0, 2026-11-16: 12.0 to 12.7
-times at d = 7,850, where setting up a cipher costs more than the keystream, and 5.3 to 5.7 times at
-d = 1,000,000.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ from flwr.common.secure_aggregation.ndarrays_arithmetic import parameters_additi
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
 from benchmarks.measure import OURS, Row, Scale, interleave, paired, timer
-from benchmarks.script import main
 from leakmeter.clients.secure_sum.masking import Ring, add_masks
 
 MASKS = 15  # fourteen neighbours and the client's own
@@ -63,7 +58,3 @@ def measure(scale: Scale) -> Iterator[Row]:
         row = partial(paired, f"d = {dim:,}", times[OURS])
         yield row(times[FLOWER], peer=FLOWER)
         yield row(times[RAW], peer=RAW, note="no masks are added here: the most that can be had")
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

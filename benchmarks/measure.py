@@ -1,41 +1,22 @@
-"""What all benchmarks share: calls timed in turns, one row a case, and the ratio first.
+"""Calls timed in turns, one row per case.
 
-A ratio is what the peer takes over what ours takes, of the same repetition, so that a machine that
-slows down for a while slows both; the order changes with every repetition. Above 1 ours is faster.
+A ratio is the peer's cost over ours in the same repetition, so a machine that slows down for a
+while slows both. The order alternates between repetitions. Above 1 ours is cheaper.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from statistics import median
+from typing import Any, Literal
 
 Scale = Literal["quick", "full", "long"]
-Unit = Literal["CPU s", "wall s", "MB", "bytes"]
-Clock = Callable[[], float]
+Unit = Literal["CPU s", "wall s", "MB", "bytes", "exponent", ""]
 Timer = Callable[[], float]  # does the work and returns its seconds
 
-OURS = "ours"
-REPETITIONS = 5
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The median of some repetitions, the lowest and the highest."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Self:
-        """Return the spread of at least one value."""
-        known = sorted(values)
-        if not known:
-            raise ValueError("values must be at least one, got none")
-        return cls(statistics.median(known), known[0], known[-1])
+OURS, REPETITIONS = "ours", 5
 
 
 @dataclass(frozen=True)
@@ -44,102 +25,64 @@ class Row:
 
     Attributes:
         case: What was done.
-        unit: Of `ours` and `theirs`: time of the processor, time by the clock, or memory.
-        ours: What ours takes.
-        repetitions: How often both were measured.
+        ours: What ours took, one figure per repetition; none if it could not be measured.
         peer: What ours is compared with; empty for nothing.
-        theirs: What that takes.
-        ratio: `theirs` over `ours`, paired by repetition.
-        memory: Most memory of ours beside its libraries, in MB, where it was asked for.
-        target: The ratio that was to be reached; without a peer, the most that ours may take.
-        expected: The exponent that theory gives to a growth; `ratio` is then the one found.
-        note: What else has to be said.
+        theirs: What the peer took in the same repetitions.
+        unit: Of both.
+        memory: Peak memory of ours beside its libraries, in MB.
+        target: The lowest ratio that was asked for; without a peer, the most that ours may take.
+        note: Anything else a reader must know.
     """
 
     case: str
-    unit: Unit
-    ours: Spread
-    repetitions: int
+    ours: tuple[float, ...]
     peer: str = ""
-    theirs: Spread | None = None
-    ratio: Spread | None = None
+    theirs: tuple[float, ...] = ()
+    unit: Unit = "CPU s"
     memory: float | None = None
     target: float | None = None
-    expected: float | None = None
     note: str = ""
 
-    def __post_init__(self) -> None:
-        if self.repetitions < 1:
-            raise ValueError(f"repetitions must be at least 1, got {self.repetitions}")
-        if bool(self.peer) != (self.theirs is not None):
-            raise ValueError(f"theirs must be given with a peer and only then, got {self.theirs}")
-        if (self.ratio is None) != (not self.peer and self.expected is None):
-            raise ValueError(f"ratio goes with a peer or with expected, got {self.ratio}")
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """`theirs` over `ours`, one per repetition; none without a peer."""
+        pairs = zip(self.theirs, self.ours, strict=True) if self.peer else ()
+        return tuple(slow / fast for slow, fast in pairs)
 
     @property
-    def is_met(self) -> bool | None:
-        """Whether the target is met, by the medians; None without a target."""
-        if self.target is None:
+    def margin(self) -> float | None:
+        """How far the median is beyond the target, as a factor; below 1 is missed."""
+        if self.target is None or not self.ours:
             return None
-        if self.ratio is not None:
-            return self.ratio.median >= self.target
-        return self.ours.median <= self.target
+        return median(self.ratios) / self.target if self.peer else self.target / median(self.ours)
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A case that could not be measured here, and why."""
-
-    case: str
-    reason: str
+Rows = Iterable[Row]
 
 
-Rows = Iterable[Row | Skipped]
-Measure = Callable[[Scale], Rows]
-
-
-def seconds(call: Callable[[], object], clock: Clock = time.process_time) -> float:
-    """Return how long a call takes the processor, or by the clock that is given."""
-    start = clock()
+def seconds(call: Callable[[], object]) -> float:
+    """Return the processor time of a call: others may share the cores."""
+    start = time.process_time()
     call()
-    return clock() - start
+    return time.process_time() - start
 
 
-def timer(
-    call: Callable[[], object],
-    *,
-    calls: int = 1,
-    size: float = 1.0,
-    clock: Clock = time.process_time,
-) -> Timer:
+def timer(call: Callable[[], object], *, calls: int = 1, size: float = 1.0) -> Timer:
     """Return a timer of `call`.
 
     Args:
         call: The work.
-        calls: Times that it is done, where once is too short for the clock.
-        size: How much of what the row states one call does: the time is divided by it. A hundredth
-            of the work that is to be scaled up has a size of 0.01, a thousand values at once that
-            are stated by the value one of 1,000.
-        clock: Of the processor, for others share the cores; or by the wall.
+        calls: How often it is done, where once is too short for the clock.
+        size: How much of what the row states one call does; the time is divided by it. A hundredth
+            of the work has size 0.01; a thousand values, stated per value, have size 1,000.
     """
-
-    def work() -> None:
-        for _ in range(calls):
-            call()
-
-    return lambda: seconds(work, clock) / (calls * size)
+    return lambda: seconds(lambda: [call() for _ in range(calls)]) / (calls * size)
 
 
 def interleave(
     timers: Mapping[str, Timer], repetitions: int = REPETITIONS, *, warm_up: bool = True
 ) -> dict[str, list[float]]:
-    """Return the seconds of each timer, one after the other, forwards and backwards in turn.
-
-    Args:
-        timers: What is measured.
-        repetitions: How often.
-        warm_up: Whether each is done once before, for the caches.
-    """
+    """Return the seconds of each timer; with `warm_up` each is called once before."""
     times: dict[str, list[float]] = {name: [] for name in timers}
     for timed in timers.values() if warm_up else ():
         timed()
@@ -150,30 +93,10 @@ def interleave(
 
 
 def paired(
-    case: str,
-    ours: Sequence[float],
-    theirs: Sequence[float],
-    *,
-    peer: str,
-    unit: Unit = "CPU s",
-    memory: float | None = None,
-    target: float | None = None,
-    note: str = "",
+    case: str, ours: Sequence[float], theirs: Sequence[float], *, peer: str, **details: Any
 ) -> Row:
-    """Return the row of figures that were taken in turns."""
-    ratios = [slow / fast for fast, slow in zip(ours, theirs, strict=True)]
-    return Row(
-        case,
-        unit,
-        Spread.of(ours),
-        len(ratios),
-        peer,
-        Spread.of(theirs),
-        Spread.of(ratios),
-        memory=memory,
-        target=target,
-        note=note,
-    )
+    """Return the row of figures that were taken in turns; `details` are fields of `Row`."""
+    return Row(case, tuple(ours), peer, tuple(theirs), **details)
 
 
 def compare(
@@ -184,33 +107,18 @@ def compare(
     peer: str,
     repetitions: int = REPETITIONS,
     warm_up: bool = True,
-    unit: Unit = "CPU s",
-    memory: float | None = None,
-    target: float | None = None,
-    note: str = "",
+    **details: Any,
 ) -> Row:
     """Measure both in turns and return their row."""
     times = interleave({OURS: ours, peer: theirs}, repetitions, warm_up=warm_up)
-    return paired(
-        case,
-        times[OURS],
-        times[peer],
-        peer=peer,
-        unit=unit,
-        memory=memory,
-        target=target,
-        note=note,
-    )
+    return paired(case, times[OURS], times[peer], peer=peer, **details)
 
 
-def alone(
-    case: str,
-    ours: Sequence[float],
-    *,
-    unit: Unit = "CPU s",
-    memory: float | None = None,
-    target: float | None = None,
-    note: str = "",
-) -> Row:
-    """Return the row of something that has no peer; a target is then the most that it may take."""
-    return Row(case, unit, Spread.of(ours), len(ours), memory=memory, target=target, note=note)
+def alone(case: str, ours: Sequence[float], **details: Any) -> Row:
+    """Return the row of something without a peer; a target is then the most it may take."""
+    return Row(case, tuple(ours), **details)
+
+
+def skipped(case: str, reason: str) -> Row:
+    """Return the row of a case that cannot be measured here."""
+    return Row(case, (), note=f"not measured: {reason}")

@@ -1,4 +1,4 @@
-"""The most memory that a call takes, beside what its process holds before: libraries and data."""
+"""Peak memory of a call in a fresh process, beyond what the process held before it."""
 
 from __future__ import annotations
 
@@ -9,32 +9,25 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-_STATUS = Path("/proc/self/status")
-
 
 def peak() -> float:
-    """Return the most memory that this process has held so far, in MB.
-
-    The kernel's VmHWM starts anew with a program, while `getrusage` goes on from the process that
-    started it, which may have been larger; it is for systems without that file.
-    """
-    if not _STATUS.exists():
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most / (2**20 if sys.platform == "darwin" else 1024)
-    lines = _STATUS.read_text().splitlines()
-    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+    """Return the most memory that this process has held so far, in MB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # the kernel's VmHWM; getrusage inherits the peak of the parent process
+        lines = status.read_text().splitlines()
+        return next(float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (2**20 if sys.platform == "darwin" else 1024)
 
 
 def grown(call: Callable[[int], object], small: int, *sizes: int) -> list[float]:
-    """Return by how many MB `call` raises the peak of a fresh process, for each size.
+    """Return by how many MB `call` raises the peak of a fresh process, for each rising size.
 
-    Args:
-        call: A function of a module, or `partial` of one, since its name travels.
-        small: A size to call it with before, which loads what it imports late.
-        sizes: The sizes in question, rising: a peak never falls.
+    `call` is a function of a module, or `partial` of one. It is called with `small` first, which
+    loads what it imports late.
     """
     if list(sizes) != sorted(sizes):
-        raise ValueError(f"sizes must rise, got {sizes}")
+        raise ValueError(f"sizes must rise, since a peak never falls, got {sizes}")
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(_grown, call, small, sizes).result()
 

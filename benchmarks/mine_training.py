@@ -5,8 +5,7 @@ loop, a critic at a time: the rows [x; z] and [x; shuffled z] through one Sequen
 objective. It is timed over a few steps and scaled up, since its whole run would take hours; ours is
 timed as a user calls it, rotation, validation and held-out values included, but with 100 steps
 where a user takes 1,000, so that rotation and validation weigh more than they should. The long
-scale takes 1,000, once: 15 times at d = 7,850 (66 s against 992 s) and 214 times at d = 89,610
-(76 s against 16,329 s) on two busy cores, 2026-11-16.
+scale takes 1,000, once.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import Row, Scale, compare, timer
-from benchmarks.script import main
 from leakmeter.auditors.information.mine.estimator import estimate
 from leakmeter.auditors.information.mine.training import Training
 from leakmeter.auditors.rng import stream
@@ -70,7 +68,3 @@ def measure(scale: Scale) -> Iterator[Row]:
             repetitions=repetitions,
             warm_up=False,
         )
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

@@ -3,9 +3,6 @@
 By exact simulation, which needs a k×k matrix instead of k·d numbers (253 GB in double precision).
 The algorithm is that of Andrew et al. 2024 (arXiv:2302.03098). The peer draws the canaries: as many
 as fit are timed, without their products, and scaled up.
-
-Yes: 2.5 s (1.2 to 3.0, 5 repetitions, other work on both cores) and 217 MB; epsilon 10.00 ± 0.07
-where the truth is 10. Two shared cores, 2026-11-16.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ import numpy as np
 
 from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.memory import grown
-from benchmarks.script import main
 from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
@@ -47,7 +43,3 @@ def measure(scale: Scale) -> Iterator[Row]:
         memory=grown(partial(simulated, dim=dim), 2, canaries)[0],
         note=f"epsilon {np.mean(values):.2f} ± {np.std(values):.2f} over seeds, truth {TRUTH:g}",
     )
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

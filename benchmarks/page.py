@@ -1,143 +1,153 @@
-"""The page that people read, from the data that a run leaves."""
+"""The data that a run leaves, and the page: one screen of answers, then every row."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
+from statistics import median
 
-from benchmarks.measure import Row, Skipped
-from benchmarks.report import FILE, Entry, Report, Setup
-from benchmarks.words import amount, amounts, clock, figure, spread, target
+from benchmarks.measure import Row, Scale, Unit
 
-FILE_NAME = "BENCHMARKS.md"
+DATA, PAGE = "benchmarks.json", "BENCHMARKS.md"
 _HEAD = """\
 # Benchmarks
 
-Each question has a script in [`benchmarks/`](../benchmarks), which says how it is measured and can
-be run alone. Ours and its peer take turns in one process, and the order changes with every
-repetition. A ratio is what the peer takes over what ours takes in the same repetition: above 1 ours
-is faster. Figures are medians, with the lowest and the highest in brackets. One thread for each
-library, unless a row says two. CPU time counts a core's work whatever else runs on it; wall time
-does not. Memory is the peak of a process beside its libraries. A target is what was asked for;
-rows without one had none.
+A ratio is the peer's cost over ours, so above 1 ours is cheaper: the median, with the lowest and
+highest repetition in brackets. Each benchmark shows the row closest to its target. {met}
 
-`python -m benchmarks` measures all again and writes this page; `python -m benchmarks --page` writes
-it from the data in [`{data}`]({data}); `python -m benchmarks NAME --out docs`
-measures one again.
+| question | ratio, or our cost without a peer | target |
+|---|---|---|
+{answers}
+
+## How it is measured
+
+Each question is a module in [`benchmarks/`](../benchmarks) that says how it is measured. Ours and
+its peer take turns in one process, equally often, and the order alternates. Libraries use one
+thread unless a row says two. CPU time counts a core's work whatever else runs on it; wall time does
+not. Memory is the peak of a process beside its libraries. The load is the machine's average when
+the benchmark started.
+
+`python -m benchmarks` measures everything again and writes this page, `python -m benchmarks NAME
+--out docs` measures one benchmark, and `python -m benchmarks --page` writes the page from
+[`{data}`]({data}), which holds every repetition.
 """
-_SCALES = {
-    "full": "",
-    "long": ", the shapes that are too long for a whole run",
-    "quick": ", a quick run: that it works, not how fast",
-}
+_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
 
 
-def write(report: Report, folder: Path) -> None:
-    """Write data and page."""
+@dataclass(frozen=True)
+class Entry:
+    """One benchmark's rows at one scale, when and where they were measured."""
+
+    name: str
+    question: str
+    scale: Scale
+    date: str
+    seconds: float  # by the clock, all of it
+    load: float  # the machine's, at the start
+    machine: str
+    rows: tuple[Row, ...]
+    failure: str = ""
+
+
+def read(folder: Path) -> list[Entry]:
+    """Return the entries in a folder; none if there is no data."""
+    path = folder / DATA
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return [Entry(**{**entry, "rows": tuple(map(row_of, entry["rows"]))}) for entry in found]
+
+
+def row_of(fields: dict[str, object]) -> Row:
+    """Return the row with these fields; JSON has lists where a row has tuples."""
+    return Row(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})  # type: ignore[arg-type]
+
+
+def write(entries: Iterable[Entry], folder: Path, names: Sequence[str]) -> None:
+    """Write data and page; a later entry replaces an earlier one, other names are left out."""
+    latest = {(entry.name, entry.scale): entry for entry in entries if entry.name in names}
+    kept = sorted(latest.values(), key=lambda entry: (names.index(entry.name), entry.scale))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE).write_text(report.to_text(), encoding="utf-8")
-    (folder / FILE_NAME).write_text(page(report), encoding="utf-8")
+    text = json.dumps([asdict(entry) for entry in kept], ensure_ascii=False, indent=1)
+    (folder / DATA).write_text(text + "\n", encoding="utf-8")
+    (folder / PAGE).write_text(page(kept), encoding="utf-8")
 
 
-def page(report: Report) -> str:
-    """Return the page; the same data give the same bytes."""
-    setups = report.setups
-    parts = [_HEAD.format(data=FILE), *_setups(setups), *_targets(report.entries)]
-    last = ""
-    for entry in report.entries:
-        parts += [f"## {entry.question}\n"] if entry.name != last else []
-        last = entry.name
-        parts += _entry(entry, setups)
+def page(entries: Sequence[Entry]) -> str:
+    """Return the page; equal data give equal bytes."""
+    margins = [row.margin for entry in entries for row in entry.rows if row.margin is not None]
+    met = f"Targets met: {sum(margin >= 1 for margin in margins)} of {len(margins)}."
+    groups = [list(own) for _, own in groupby(entries, lambda entry: entry.name)]
+    parts = [_HEAD.format(met=met, answers="\n".join(map(_answer, groups)), data=DATA)]
+    parts += [f"Machine: {machine}.\n" for machine in dict.fromkeys(e.machine for e in entries)]
+    for own in groups:
+        parts += [f"## {own[0].question}\n", *map(_section, own)]
     return "\n".join(parts)
 
 
-def _setups(setups: Sequence[Setup]) -> list[str]:
-    """Return where the figures come from."""
-    named = zip(_letters(len(setups)), setups, strict=True)
-    return [
-        f"{letter}{setup.machine}; "
-        + ", ".join(f"{name} {number}" for name, number in setup.versions.items())
-        + ".\n"
-        for letter, setup in named
-    ]
-
-
-def _letters(count: int) -> list[str]:
-    """Return a name for each setup; a single one needs no letter."""
-    if count < 2:
-        return ["Machine: "] * count
-    return [f"Machine {chr(65 + i)}: " for i in range(count)]
-
-
-def _targets(entries: Iterable[Entry]) -> list[str]:
-    """Return how many targets are met, and which are not."""
-    rows = [
-        (entry, row)
-        for entry in entries
-        for row in entry.rows
-        if isinstance(row, Row) and row.is_met is not None and entry.scale != "quick"
-    ]
+def _answer(entries: Sequence[Entry]) -> str:
+    """Return a benchmark's line of the first table: the row nearest to its target, or the first."""
+    rows = [row for entry in entries for row in entry.rows if row.ours]
+    question = f"[{entries[0].question}](../benchmarks/{entries[0].name}.py)"
     if not rows:
-        return []
-    missed = [f"{entry.name}: {row.case} ({target(row)})" for entry, row in rows if not row.is_met]
-    lines = [f"Targets met: {len(rows) - len(missed)} of {len(rows)}." + "\n" * (not missed)]
-    if missed:
-        lines = [f"{lines[0]} Missed:\n", *(f"- {name}" for name in missed), ""]
-    return lines
+        return f"| {question} | not measured |  |"
+    aims = [row for row in rows if row.margin is not None]
+    row = min(aims, key=lambda row: row.margin or 0.0) if aims else rows[0]
+    figures = amount(row.ratios or row.ours, "" if row.ratios else row.unit)
+    return f"| {question} | {figures}: {row.case} | {target(row)} |"
 
 
-def _entry(entry: Entry, setups: Sequence[Setup]) -> list[str]:
-    """Return the table of one script and where it was measured."""
-    link = f"[`{entry.name}`](../benchmarks/{entry.name}.py)"
-    where = f", machine {chr(65 + setups.index(entry.setup))}" if len(setups) > 1 else ""
-    load = "" if entry.load is None else f", load average {entry.load:.1f} before"
-    took = "" if entry.seconds is None else f"; {entry.seconds:,.0f} s in all"
-    parts = [f"{link}, {entry.date}{where}{load}{_SCALES[entry.scale]}{took}.\n"]
-    rows = [row for row in entry.rows if isinstance(row, Row)]
-    growths = [row for row in rows if row.expected is not None]
-    parts += _growth(growths) if growths else []
-    parts += _table([row for row in rows if row.expected is None])
-    for row in entry.rows:
-        if isinstance(row, Skipped):
-            parts.append(f"Not measured: {row.case} ({row.reason}).\n")
-    if entry.failure:
-        parts.append(f"It failed: {entry.failure}\n")
-    return parts
+def _section(entry: Entry) -> str:
+    """Return when one entry was measured, and its table without columns that are all empty."""
+    scale = "" if entry.scale == "full" else f", {entry.scale} scale"
+    failure = f" It failed: {entry.failure}" if entry.failure else ""
+    first = f"{entry.date}, load {entry.load:.1f}{scale}, {entry.seconds:,.0f} s.{failure}"
+    table = [cells(row) for row in entry.rows]
+    names = [name for name in (table[0] if table else ()) if any(each[name] for each in table)]
+    lines = [names, ["---"] * len(names), *([each[name] for name in names] for each in table)]
+    return "\n".join([first, "", *(f"| {' | '.join(line)} |" for line in lines if line), ""])
 
 
-def _growth(rows: Sequence[Row]) -> list[str]:
-    """Return the table of exponents."""
-    lines = ["| cost | exponent | expected | at each size |", "|---|---|---|---|"]
-    for row in rows:
-        assert row.ratio is not None
-        assert row.expected is not None
-        lines.append(f"| {row.case} | {spread(row.ratio)} | {row.expected:g} | {row.note} |")
-    return [*lines, ""]
-
-
-def _table(rows: Sequence[Row]) -> list[str]:
-    """Return the table of rows, without the columns that are empty in all of them."""
-    if not rows:
-        return []
-    columns = {
-        "ratio": [spread(row.ratio) if row.ratio else "" for row in rows],
-        "case": [row.case for row in rows],
-        "ours": [amounts(row.ours, row.unit) for row in rows],
-        "peer": [_peer(row) for row in rows],
-        "target": [target(row) for row in rows],
-        "memory": [amount(row.memory, "MB") if row.memory is not None else "" for row in rows],
-        "time": [clock(row.unit) for row in rows],
-        "repetitions": [figure(row.repetitions) for row in rows],
-        "note": [row.note for row in rows],
+def cells(row: Row) -> dict[str, str]:
+    """Return a row's cells by column; empty where there is nothing to say."""
+    return {
+        "ratio": amount(row.ratios, ""),
+        "case": row.case,
+        "ours": amount(row.ours, row.unit),
+        "peer": f"{row.peer}: {amount(row.theirs, row.unit)}" if row.peer else "",
+        "target": target(row),
+        "memory": "" if row.memory is None else amount([row.memory], "MB"),
+        "time": {"CPU s": "CPU", "wall s": "wall"}.get(row.unit, ""),
+        "repetitions": str(len(row.ours)),
+        "note": row.note,
     }
-    kept = {name: cells for name, cells in columns.items() if any(cells)}
-    lines = [_line(kept), "|" + "---|" * len(kept), *map(_line, zip(*kept.values(), strict=True))]
-    return [*lines, ""]
 
 
-def _peer(row: Row) -> str:
-    return f"{row.peer}: {amounts(row.theirs, row.unit)}" if row.theirs else ""
+def line(row: Row) -> str:
+    """Return a row for the terminal."""
+    return "; ".join(f"{name} {cell}" for name, cell in cells(row).items() if cell)
 
 
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def amount(values: Sequence[float], unit: Unit) -> str:
+    """Return the median of some figures with their range; short times are in ms or µs."""
+    if not values:
+        return ""
+    step, name = 1.0, unit
+    if unit in ("CPU s", "wall s"):
+        step, name = next((s or 1e-9, n) for s, n in _STEPS if median(values) >= s)  # type: ignore[assignment]
+    middle, low, high = (figure(f(values) / step) for f in (median, min, max))
+    return f"{middle} {name}".rstrip() + (f" ({low} to {high})" if low != high else "")
+
+
+def figure(value: float) -> str:
+    """Return three digits, or all that are before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def target(row: Row) -> str:
+    """Return the target and whether it is met."""
+    if row.target is None or row.margin is None:
+        return ""
+    aim = f"≥ {figure(row.target)}" if row.peer else f"≤ {amount([row.target], row.unit)}"
+    return f"{aim}: {'met' if row.margin >= 1 else '**missed**'}"

@@ -22,7 +22,6 @@ from flwr.serverapp.strategy import FedAvg
 
 from benchmarks.measure import Row, Scale, alone
 from benchmarks.memory import grown, peak
-from benchmarks.script import main
 from leakmeter.auditors import Audited, canary_mod, passive
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.rng import stream
@@ -101,7 +100,3 @@ def measure(scale: Scale) -> Iterator[Row]:
             target=TARGET,
             note=f"peak without the audit: {plain:,.0f} MB",
         )
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

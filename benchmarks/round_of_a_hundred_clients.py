@@ -4,17 +4,13 @@ Each client trains a linear model of 7,850 parameters for one epoch on 600 examp
 with two threads, Flower's with two actors. Flower's clients are written as usual: `DataLoader`,
 `torch.optim.SGD`; an actor makes the data once. Its rounds are those of `FedAvg.start`, without
 evaluation, and the first, in which the actors start, is left out. Ours is generators, updates and
-their mean, five times between any two of Flower's rounds, while its server waits. Wall time.
-
-14.5 times (11.9 to 23.6 in 10 rounds): 153 ms a round, Flower's 2,485 ms, on two shared cores with
-a load of 3 to 9 by others, flwr 1.41.0, 2026-11-16. In a calmer moment ours took 84 ms.
+their mean, once between any two of Flower's rounds, while its server waits. Wall time.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import statistics
 import time
 from functools import lru_cache
 from itertools import pairwise
@@ -42,7 +38,6 @@ from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.measure import Row, Scale, paired
-from benchmarks.script import main
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
@@ -114,7 +109,7 @@ def rounds_in_turn(rounds: int) -> list[tuple[float, float]]:
 
         def between(*_: object) -> None:
             ended = time.perf_counter()
-            ours = statistics.median(our_round() for _ in range(5))
+            ours = our_round()
             times.append((ended, ours, time.perf_counter()))
 
         strategy.start(grid, ArrayRecord(model().state_dict()), rounds + 1, evaluate_fn=between)
@@ -142,7 +137,3 @@ def measure(scale: Scale) -> list[Row]:
     ours, theirs = zip(*times, strict=True)
     name = f"{CLIENTS} clients, two cores"
     return [paired(name, ours, theirs, peer="Flower on Ray", unit="wall s", target=TARGET)]
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

@@ -6,15 +6,18 @@ The scripts that ask the questions are beside it; this one and its two sides onl
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from flwr.app import Array, Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from benchmarks.measure import Timer
 from leakmeter.fl_app.engines.inline import InlineGrid, run_inline
+from leakmeter.strategies.secure_sum.unmasking import AbandonedError
 
 Call = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Call], Message]
@@ -32,13 +35,13 @@ class Dropout(Exception):  # noqa: N818  (it is none of the program's)
 
 @dataclass(frozen=True)
 class Case:
-    """One shape of a round."""
+    """One shape of a round; targets are by the side of ours that they are for."""
 
     clients: int
     dim: int
     neighbours: int | Literal["auto"] | None
     repetitions: int
-    target: float | None = None
+    targets: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def dropped(self) -> set[int]:
@@ -119,3 +122,17 @@ def within_a_run(work: Callable[[], T]) -> T:
     finally:
         gc.unfreeze()
     return results[0]
+
+
+def until_one_ends(play: Timer) -> tuple[float, int]:
+    """Return the CPU seconds of rounds until one ends, and how many were abandoned before it.
+
+    With 14 neighbours a round may have too few shares for its dropouts.
+    """
+    spent, abandoned = 0.0, 0
+    while True:
+        begin = time.process_time()
+        try:
+            return spent + play(), abandoned
+        except AbandonedError:
+            spent, abandoned = spent + time.process_time() - begin, abandoned + 1

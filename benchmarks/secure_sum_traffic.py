@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 
 from benchmarks.measure import Row, Scale, paired
-from benchmarks.script import main
 from benchmarks.secure_sum import Case, within_a_run
 from benchmarks.secure_sum_flower import flower_round
 from benchmarks.secure_sum_ours import our_round
@@ -40,7 +39,3 @@ def counted(case: Case) -> list[Row]:
         paired(f"{case}, up", ups[:1], ups[1:], peer="Flower", unit="bytes", note=note),
         paired(f"{case}, down beside the model", downs[:1], downs[1:], peer="Flower", unit="bytes"),
     ]
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

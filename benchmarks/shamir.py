@@ -4,9 +4,6 @@ CPU time of a secret, nothing cached; a client of ours deals both of its secrets
 server reconstructs those of many owners with the same holders at once, while Flower has one at a
 time. A small neighbourhood stays below a thousand times: there ours is all overhead of the
 interpreter.
-
-9 of 15: 66, 120 and 429 times (dealt, one and 15 at once reconstructed); 60 of 100: 2,137, 1,840
-and 5,899 times. Two shared cores that others were using too, flwr 1.41.0, 2026-11-16.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from collections.abc import Iterator
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
 
 from benchmarks.measure import Row, Scale, interleave, paired, timer
-from benchmarks.script import main
 from leakmeter.clients.secure_sum import sharing
 from leakmeter.clients.secure_sum.sharing import combine, recover, split
 
@@ -68,7 +64,3 @@ def shared(clients: int, threshold: int, repetitions: int) -> Iterator[Row]:
     for name in ours:
         slow = times[DEAL if name == "deal" else COMBINE]
         yield paired(f"{threshold} of {clients}, {name}", times[name], slow, peer="Flower")
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

@@ -19,9 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.default_job import job
-from benchmarks.measure import OURS, Row, Scale, Skipped, interleave, paired
+from benchmarks.measure import OURS, Row, Scale, interleave, paired, skipped
 from benchmarks.mnist import digits
-from benchmarks.script import main
 
 CLIENTS, PYTHON = 100, "LEAKMETER_PFL_PYTHON"
 PEERS = {"flower": ("Flower on Ray", 9), "pfl": ("pfl", 2)}  # and how many times as much they take
@@ -48,7 +47,7 @@ def theirs(peer: str, file: Path, model: str, rounds: int) -> float:
     return float(done.stdout.split()[-1])
 
 
-def measure(scale: Scale) -> Iterator[Row | Skipped]:
+def measure(scale: Scale) -> Iterator[Row]:
     """Yield a row for each model and peer."""
     rounds, records, times = (2, 6_000, 1) if scale == "quick" else (10, 60_000, 3)
     peers = [peer for peer in PEERS if peer != "pfl" or os.environ.get(PYTHON)]
@@ -66,8 +65,4 @@ def measure(scale: Scale) -> Iterator[Row | Skipped]:
                 if peer in found:
                     yield paired(case, found[OURS], found[peer], peer=name, target=target)
                 else:
-                    yield Skipped(case, f"{PYTHON} must name a Python that has pfl, got nothing")
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)
+                    yield skipped(case, f"{PYTHON} must name a Python that has pfl, got nothing")

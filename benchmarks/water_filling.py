@@ -9,10 +9,6 @@ every gradient; ours are factors, and their making is counted.
 
 Needs MNIST in the folder that LEAKMETER_DATA names, and `opacus` for its rows (`pip install -e
 ".[bench]"`). dim × dim takes minutes and 2.5 GB, so it has one repetition.
-
-On two shared cores, 2026-11-16: dim × dim 307 times and 371 in another run (0.25 against 100 s),
-ten blocks 4.5 times, Opacus's gradients alone 13 times, with their Gram matrix 40; gradients 116
-times a loop of single backward passes for the linear model and 197 times for the MLP.
 """
 
 from __future__ import annotations
@@ -25,11 +21,9 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.filling_memory import whole
-from benchmarks.measure import Row, Scale, Skipped, alone, compare, timer
+from benchmarks.measure import Row, Scale, alone, compare, skipped, timer
 from benchmarks.memory import grown
 from benchmarks.mnist import SHAPE, digits
-from benchmarks.script import main
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.water_filling.gradient_matrix import Gradients
@@ -144,13 +138,13 @@ def opacus_gradients(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Flo
     return work
 
 
-def measure(scale: Scale) -> Iterator[Row | Skipped]:
+def measure(scale: Scale) -> Iterator[Row]:
     """Yield all rows; the quick scale takes corners of a few images."""
     count = 40 if scale == "quick" else COUNT
     try:
         x, y = digits(count)
     except ConfigError as error:
-        yield Skipped("digits of MNIST", str(error))
+        yield skipped("digits of MNIST", str(error))
         return
     side = SMALL[-1] if scale == "quick" else SHAPE[-1]
     part = x[:, :, :side, :side].contiguous()
@@ -158,10 +152,6 @@ def measure(scale: Scale) -> Iterator[Row | Skipped]:
     most = grown(one_draw, 2, count)
     note = "beside the libraries"
     yield alone(f"memory of a draw, {count:,} examples", most, unit="MB", note=note)
-    for with_torch, note in ((False, "numpy and scipy"), (True, "with torch, most of it its own")):
-        case = f"memory of a whole process that draws, {count:,} examples, {note}"
-        target = None if with_torch else 500.0
-        yield alone(case, [whole(count, with_torch=with_torch)], unit="MB", target=target)
     yield from factored(part, y)
     torch.manual_seed(0)
     models = {name: build(name, tuple(part.shape[1:]), 10, 0) for name in ("linear", "mlp")}
@@ -199,7 +189,7 @@ def drawn(x: Tensor, y: Tensor) -> Iterator[Row]:
     )
 
 
-def factored(x: Tensor, y: Tensor) -> Iterator[Row | Skipped]:
+def factored(x: Tensor, y: Tensor) -> Iterator[Row]:
     """Yield the Gram matrix of an MLP's gradients from factors, beside Opacus."""
     shape = tuple(x.shape[1:])
     model = build("mlp", shape, 10, 0)
@@ -211,7 +201,7 @@ def factored(x: Tensor, y: Tensor) -> Iterator[Row | Skipped]:
 
     peer = opacus_gradients(build("mlp", shape, 10, 0), x, y)
     if peer is None:
-        yield Skipped(case, 'the peer is not installed: pip install -e ".[bench]"')
+        yield skipped(case, 'the peer is not installed: pip install -e ".[bench]"')
         return
     ours = timer(lambda: per_example_gradients(model, x, y, CLIP).gram())
     yield compare(case, ours, timer(peer), peer=f"{OPACUS}, its gradients alone", target=8.0)
@@ -231,7 +221,3 @@ def looping(name: str, model: nn.Module, x: Tensor, y: Tensor) -> Row:
         peer="a loop of single backward passes",
         target=5.0,
     )
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)

@@ -20,8 +20,8 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh, solve_triangular
-from scipy.linalg.lapack import dpocon
+from scipy.linalg import cho_solve, eigh, solve_triangular
+from scipy.linalg.lapack import dpocon, dpotrf
 
 from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector
 from leakmeter.auditors.sampler import ROUNDING, Moments
@@ -94,15 +94,16 @@ class DenseLaw:
 
         Args:
             moments: Of the sum.
-            free: Coordinates to consider; None for all.
+            free: Coordinates to consider; None for all. Moments of some columns are those already.
             noise_std: Standard deviation of noise that is added to every coordinate of the sum.
             shrinkage: In [0, 1]; None lets Ledoit and Wolf decide.
         """
         own = np.diagonal(moments.scatter) / (moments.count - 1)
         own = np.where(own > (ROUNDING * moments.mean) ** 2, own, 0.0)
-        kept = _moving(own + noise_std**2, free)
-        std = np.sqrt(own[kept] + noise_std**2)
-        matrix = moments.scatter[np.ix_(kept, kept)]
+        places = _moving(own + noise_std**2, free if moments.columns is None else None)
+        kept = places if moments.columns is None else moments.columns[places]
+        std = np.sqrt(own[places] + noise_std**2)
+        matrix = _taken_square(moments.scatter, places)
         matrix /= (moments.count - 1) * std
         matrix /= std[:, None]
         if shrinkage is None:
@@ -299,6 +300,13 @@ def _taken(rows: RowStore, columns: Indices, centre: AnyFloats | None) -> AnyFlo
     return found
 
 
+def _taken_square(matrix: Floats, kept: Indices) -> Floats:
+    """Return a copy of these rows and columns."""
+    if kept.size == len(matrix):  # indices cost five times a plain copy
+        return matrix.copy()
+    return np.asarray(matrix[np.ix_(kept, kept)])
+
+
 def _moving(variance: Vector, free: Indices | None) -> Indices:
     """Return the coordinates that the samples move at all."""
     kept = np.flatnonzero(variance > 0) if free is None else np.sort(free[variance[free] > 0])
@@ -329,18 +337,25 @@ def _intensity(square: float, diagonal: Vector, count: int, quartic: float | Non
 def _factored(matrix: Floats, shrinkage: float) -> tuple[Floats, float, float]:
     """Return the lower Cholesky factor of the shrunk correlations, their shrinkage and condition.
 
-    Where rounding has left a matrix without a factor, it is shrunk a little further.
+    Where rounding has left a matrix without a factor, it is shrunk a little further. The matrix is
+    overwritten: a second one of this size would cost as much as a third of the factorisation.
     """
+    done = 0.0
     for least in (0.0, 1e-6, 1e-4, 1e-2, 1e-1):
         used = max(shrinkage, least)
-        trial = matrix * (1 - used)
-        np.fill_diagonal(trial, 1.0)
-        size = float(np.abs(trial).sum(axis=0).max())
-        try:
-            # The transpose of a symmetric matrix is itself, in the order that LAPACK wants.
-            factor, _ = cho_factor(trial.T, lower=True, overwrite_a=True, check_finite=False)
-        except LinAlgError:
-            continue
-        reciprocal, _ = dpocon(factor, size, uplo="L")
-        return factor, used, 1 / reciprocal if reciprocal > 0 else math.inf
+        matrix *= (1 - used) / (1 - done)
+        np.fill_diagonal(matrix, 1.0)
+        size = np.zeros(len(matrix))
+        for row in matrix:
+            size += np.abs(row)
+        # The transpose of a symmetric matrix is itself, in the order that LAPACK wants.
+        factor, info = dpotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
+        if info == 0:
+            reciprocal, _ = dpocon(factor, float(size.max()), uplo="L")
+            return factor, used, 1 / reciprocal if reciprocal > 0 else math.inf
+        if info < 0 or used == 1:
+            break
+        for i in range(len(matrix)):  # LAPACK has left one triangle as it was
+            matrix[i, i:] = matrix[i:, i]
+        done = used
     raise ValueError("samples must be finite numbers, got a covariance without a Cholesky factor")

@@ -1,15 +1,20 @@
 """Mean and covariance of a stream of vectors, without keeping the vectors.
 
 Chan, Golub, LeVeque (1983), Algorithms for Computing the Sample Variance, eq. 2.1, for matrices.
-Each chunk is centred by its own mean and divided by its own standard deviations before the
-products, so that single precision costs 1e-6 of each pair of deviations and no more: a coordinate
-that hardly moves is as exact as one that moves a lot.
+Rows are centred and divided by standard deviations before the products, so that single precision
+costs 3e-6 of each pair of deviations and no more: a coordinate that hardly moves is as exact as one
+that moves a lot.
+
+Up to 2,048 dimensions every chunk is centred by its own mean and joined in double precision. Above,
+joining would cost a fifth of the products, so one matrix in single precision takes up chunk after
+chunk (`_Run`), shifted by the first one's mean, until a chunk is too far from that mean.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Self
+from collections.abc import Callable
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +25,61 @@ from leakmeter.auditors.sampler import Moments
 
 # From this dimension on the products are taken in single precision; below they cost nothing.
 _SINGLE_FROM = 1000
+# From this dimension on single precision also adds up over chunks. Merged parts then differ from
+# added rows in the last digits, so whoever shares the work sends rows.
+RUNNING_FROM: Final = 2049
+# A run ends with a chunk whose mean is so many standard deviations away: squares of the distance
+# would cancel in the end, and with them digits.
+_FAR = 4.0
+_BLOCK = 16  # rows of a large matrix that stay in the cache
+
+
+class _Run:
+    """Products of all rows about one fixed point, in fixed units: sum of z zᵀ with z = (x - m)/s.
+
+    About the rows' own mean they are Σ z zᵀ - t tᵀ/n with t = Σ z, which is exact algebra for any m
+    and s; that m is near the mean keeps t small.
+
+    Args:
+        mean: m.
+        spread: s; a coordinate that does not move has the unit 1.
+    """
+
+    def __init__(self, mean: Vector, spread: Vector) -> None:
+        self.count = 0
+        self.shift = mean.astype(np.float32)
+        self.spread = spread
+        self.unit = np.where(spread > 0, spread, 1.0).astype(np.float32)
+        self.total: Vector = np.zeros(mean.size)
+        self._products = np.zeros((mean.size, mean.size), np.float32, order="F")
+
+    def takes(self, mean: Vector, spread: Vector) -> bool:
+        """Whether rows with this mean and these deviations are near enough."""
+        reach = _FAR * np.maximum(self.spread, spread)
+        return bool((np.abs(mean - self.shift) <= reach).all())
+
+    def add(self, rows: NDArray[np.floating]) -> None:
+        """Take up rows, (rows, dim)."""
+        z = np.subtract(rows, self.shift, dtype=rows.dtype).astype(np.float32, copy=False)
+        z /= self.unit
+        self.total += z.sum(axis=0, dtype=np.float64)
+        self.count += len(rows)
+        # Fortran sees the rows transposed; its lower triangle is our upper one.
+        ssyrk(1.0, z.T, beta=1.0, c=self._products, lower=1, overwrite_c=1)
+
+    @property
+    def mean(self) -> Vector:
+        """Of the rows."""
+        return self.shift + self.unit * (self.total / self.count)
+
+    def block(self, i: int) -> NDArray[np.float64]:
+        """Return rows i to i + _BLOCK of the centred products, from column i on."""
+        own = slice(i, i + _BLOCK)
+        found = self._products.T[own, i:].astype(np.float64)
+        found -= (self.total[own, None] / self.count) * self.total[i:]
+        found *= self.unit[own, None].astype(np.float64)
+        found *= self.unit[i:]
+        return found
 
 
 class Scatter:
@@ -32,8 +92,8 @@ class Scatter:
         covariance = scatter.moments().covariance
 
     Attributes:
-        count: Rows seen.
-        mean: Their mean.
+        count: Rows seen, and
+        mean: their mean; after `moments` or `merge`, since a run of chunks is joined at its end.
         quartic: Sum over the rows of the fourth power of their length, in standard deviations
             of their chunk; what Ledoit-Wolf shrinkage needs.
     """
@@ -44,8 +104,9 @@ class Scatter:
         self.count = 0
         self.mean: Vector = np.zeros(dim)
         self.quartic = 0.0
-        self._scatter: NDArray[np.float64] = np.zeros((dim, dim))  # upper triangle only
+        self._scatter: NDArray[np.float64] | None = None  # upper triangle only
         self._products: NDArray[np.floating] | None = None
+        self._run: _Run | None = None
 
     def add(self, rows: NDArray[np.floating]) -> Self:
         """Take up a chunk of rows, (rows, dim)."""
@@ -54,6 +115,8 @@ class Scatter:
         if not len(rows):
             return self
         mean = rows.mean(axis=0, dtype=np.float64)
+        if self.mean.size >= RUNNING_FROM:
+            return self._add_to_run(rows, mean)
         kind = np.float32 if self.mean.size >= _SINGLE_FROM else np.float64
         centred = (rows - mean.astype(rows.dtype)).astype(kind, copy=False)
         spread = np.sqrt(np.einsum("ij,ij->j", centred, centred, dtype=np.float64) / len(rows))
@@ -68,6 +131,29 @@ class Scatter:
         self._join(len(rows), mean, products, quartic, unit.astype(kind))
         return self
 
+    def _add_to_run(self, rows: NDArray[np.floating], mean: Vector) -> Self:
+        """Take up a chunk in single precision."""
+        centred = np.subtract(rows, mean.astype(rows.dtype)).astype(np.float32, copy=False)
+        np.multiply(centred, centred, out=centred)
+        ones = np.ones(len(rows), np.float32)
+        variance = (ones @ centred).astype(np.float64) / len(rows)
+        weights = np.divide(1, variance, out=np.zeros_like(variance), where=variance > 0)
+        lengths = (centred @ weights.astype(np.float32)).astype(np.float64)
+        del centred
+        spread = np.sqrt(variance)
+        if self._run is None or not self._run.takes(mean, spread):
+            self._end_run()
+            self._run = _Run(mean, spread)
+        self._run.add(rows)
+        self.quartic += float((lengths**2).sum())
+        return self
+
+    def _end_run(self) -> None:
+        """Join what the run has seen, in double precision."""
+        run, self._run = self._run, None
+        if run is not None:
+            self._join_blocks(run.count, run.mean, run.block)
+
     def _buffer(self, kind: type[np.floating]) -> NDArray[np.floating]:
         if self._products is None or self._products.dtype != kind:
             self._products = np.zeros((self.mean.size, self.mean.size), kind, order="F")
@@ -78,8 +164,14 @@ class Scatter:
         return {**self.__dict__, "_products": None}
 
     def merge(self, other: Scatter) -> Self:
-        """Take up what another has seen; to the last bit as if its rows had been added here."""
-        if other.count:
+        """Take up what another has seen.
+
+        Below `RUNNING_FROM` dimensions this is, to the last bit, as if the rows of the other's one
+        chunk had been added here.
+        """
+        self._end_run()
+        other._end_run()
+        if other._scatter is not None:
             self._join(other.count, other.mean, other._scatter, other.quartic)
         return self
 
@@ -91,30 +183,42 @@ class Scatter:
         quartic: float,
         unit: NDArray[np.floating] | None = None,
     ) -> None:
-        """Add centred products, in these units, and what the distance of the means adds."""
-        total = self.count + count
-        between = math.sqrt(self.count * count / total) * (mean - self.mean)
-        for i in range(0, self.mean.size, _BLOCK):  # a few rows at a time stay in the cache
-            block, new = self._scatter[i : i + _BLOCK, i:], products[i : i + _BLOCK, i:]
+        """Add centred products, in these units."""
+
+        def block(i: int) -> NDArray[np.floating]:
+            new = products[i : i + _BLOCK, i:]
             if unit is not None:
                 new *= unit[i : i + _BLOCK, None]
                 new *= unit[i:]
-            block += new
+            return new
+
+        self._join_blocks(count, mean, block)
+        self.quartic += quartic
+
+    def _join_blocks(
+        self, count: int, mean: Vector, block: Callable[[int], NDArray[np.floating]]
+    ) -> None:
+        """Add centred products, a few rows at a time, and what the distance of the means adds."""
+        dim, total = self.mean.size, self.count + count
+        between = math.sqrt(self.count * count / total) * (mean - self.mean)
+        if self._scatter is None:
+            self._scatter = np.zeros((dim, dim))
+        for i in range(0, dim, _BLOCK):
+            into = self._scatter[i : i + _BLOCK, i:]
+            into += block(i)
             if self.count:
-                block += between[i : i + _BLOCK, None] * between[i:]
+                into += between[i : i + _BLOCK, None] * between[i:]
         self.count = total
         self.mean = self.mean + (mean - self.mean) * (count / total)
-        self.quartic += quartic
 
     def moments(self) -> Moments:
         """Return what was seen, with the full symmetric matrix; this empties the accumulator."""
-        scatter, dim = self._scatter, self.mean.size
+        self._end_run()
+        dim = self.mean.size
+        scatter = np.zeros((dim, dim)) if self._scatter is None else self._scatter
         for i in range(0, dim, _BLOCK):
             block = scatter[i : i + _BLOCK, i : i + _BLOCK]
             block[:] = np.triu(block) + np.triu(block, 1).T
             scatter[i + _BLOCK :, i : i + _BLOCK] = scatter[i : i + _BLOCK, i + _BLOCK :].T
-        self._scatter, self._products = np.zeros((0, 0)), None
+        self._scatter, self._products = None, None
         return Moments(self.count, self.mean, scatter, self.quartic)
-
-
-_BLOCK = 16

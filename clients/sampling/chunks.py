@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from leakmeter.auditors._types import Indices
 from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.moments import SumMoments, sum_moments
+from leakmeter.auditors.sampling.scatter import RUNNING_FROM
 
 Array = NDArray[np.floating]
 
@@ -34,12 +36,14 @@ class Job:
         stream: Names the randomness.
         project: Matrix that rows are multiplied with, (dim, k), or one a model, (models, dim, k).
         is_summed: Whether rows are summed over the clients.
+        columns: Coordinates that moments are of; None for all.
     """
 
     model: Array
     stream: tuple[str | int, ...]
     project: Array | None = None
     is_summed: bool = False
+    columns: Indices | None = None
 
 
 class Sampling(UpdateSampler):
@@ -69,7 +73,7 @@ class Sampling(UpdateSampler):
         totals = [new() for _ in job.model]
         for rows in self._run(job, pieces):
             for total, own in zip(totals, rows, strict=True):
-                total.add(own)
+                total.add(own if job.columns is None else own[..., job.columns])
         return totals
 
     def sample(
@@ -123,11 +127,15 @@ class Sampling(UpdateSampler):
         self._check(clients)
         if not (n := len(clients)):
             raise ValueError("clients must be at least one, got none")
-        new = partial(sum_moments, self.game, models.shape[-1], n, draws)
+        # Redundant coordinates are a fifth of the products of a large matrix. Small ones have them,
+        # and what a fit then leaves out.
+        columns = self.free if models.shape[-1] >= RUNNING_FROM else None
+        dim = models.shape[-1] if columns is None else columns.size
+        new = partial(sum_moments, self.game, dim, n, draws)
         new()  # refuses what cannot be before anything is trained
         pieces = self._pieces_of_moments(tuple(clients), draws)
-        totals = self._fold(Job(models, tuple(stream)), pieces, new)
-        return [total.moments() for total in totals]
+        totals = self._fold(Job(models, tuple(stream), columns=columns), pieces, new)
+        return [replace(total.moments(), columns=columns) for total in totals]
 
     def _pieces(self, clients: tuple[int, ...], draws: int, first: int = 0) -> list[Piece]:
         step = max(1, self.chunk // max(len(clients), 1))

@@ -21,6 +21,7 @@ from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.sampler import Stream
 from leakmeter.auditors.sampling.moments import SumMoments
+from leakmeter.auditors.sampling.scatter import RUNNING_FROM
 from leakmeter.clients.sampling.chunks import Array, Job, Piece, Sampling
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.fl_app.engines import cluster
@@ -120,7 +121,8 @@ class RaySampler(Sampling):
     def _fold(
         self, job: Job, pieces: Sequence[Piece], new: Callable[[], SumMoments]
     ) -> list[SumMoments]:
-        if self.chunk < job.model.shape[-1]:  # rows are smaller than a matrix
+        dim = job.model.shape[-1]
+        if self.chunk < dim or dim >= RUNNING_FROM:  # rows are smaller than a matrix, or must be
             return super()._fold(job, pieces, new)
         totals = [new() for _ in job.model]
         for parts in self._crew.work("moments", self._bare, job, pieces, new):

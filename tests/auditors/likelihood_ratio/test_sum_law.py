@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.covariance import ledoit_wolf_shrinkage
@@ -95,6 +97,17 @@ def test_redundant_and_still_coordinates_are_left_out() -> None:
     for law in (dense(rows, free=free), DualLaw.fit(rows, free=free)):
         assert law.kept.tolist() == [i for i in range(DIM - 2) if i != 4]
         assert law.solve(np.ones(DIM))[[4, DIM - 2, DIM - 1]].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_moments_without_redundant_coordinates_give_the_same_model() -> None:
+    rows = draws(60)
+    rows[:, 4] = 0.0
+    free = np.flatnonzero(np.arange(DIM) % 5 != 2)
+    some = replace(Scatter(free.size).add(rows[:, free]).moments(), columns=free)
+    law, full = DenseLaw.fit(some, shrinkage=0.1), dense(rows, free=free, shrinkage=0.1)
+    assert law.kept.tolist() == full.kept.tolist()
+    np.testing.assert_allclose(law.solve(np.ones(DIM)), full.solve(np.ones(DIM)), rtol=1e-9)
+    np.testing.assert_allclose(law.gram(rows[:3]), full.gram(rows[:3]), rtol=1e-9)
 
 
 def test_many_vectors_are_solved_at_once() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.auditors.sampling.scatter import RUNNING_FROM, Scatter
 
 
 def rows(count: int, dim: int, seed: int = 0) -> np.ndarray:
@@ -74,3 +76,52 @@ def test_wrong_shapes_are_named() -> None:
         Scatter(0)
     with pytest.raises(ValueError, match="count must be at least 2 for a covariance, got 1"):
         _ = Scatter(2).add(np.zeros((1, 2))).moments().covariance
+
+
+def truth_of(chunks: list[np.ndarray]) -> np.ndarray:
+    """Return the covariance of all rows in double precision."""
+    return np.asarray(np.cov(np.concatenate(chunks).astype(np.float64), rowvar=False))
+
+
+def off(scatter: Scatter, truth: np.ndarray) -> float:
+    """Return the largest error in units of two standard deviations."""
+    std = np.sqrt(np.diagonal(truth))
+    unit = np.where(std > 0, std, 1.0)
+    return float(np.abs((scatter.moments().covariance - truth) / np.outer(unit, unit)).max())
+
+
+@pytest.mark.parametrize("far", [0.0, 1e4])
+def test_chunks_that_add_up_in_single_precision_stay_within_the_stated_error(far: float) -> None:
+    """Chunks that wander off by `far` deviations end a run; without that they cancel digits."""
+    dim = RUNNING_FROM
+    mix = stream(5, "mix").standard_normal((3, dim)).astype(np.float32)
+    chunks = []
+    for i in range(6):
+        rng = stream(i, "chunk")
+        plain = rng.standard_normal((40, dim), dtype=np.float32)
+        common = rng.standard_normal((40, 3), dtype=np.float32) @ mix
+        scales = np.logspace(-3, 3, dim).astype(np.float32)
+        chunks.append((plain + common + 5 + far * (i // 3)) * scales)
+    chunks[0][:, 7] = chunks[1][:, 7] = 1.5  # moves in later chunks only
+    chunks[0][:, 9] = 2.5
+    for chunk in chunks[1:]:
+        chunk[:, 9] = 2.5  # never moves
+    scatter = Scatter(dim)
+    for chunk in chunks:
+        scatter.add(chunk)
+    assert off(scatter, truth_of(chunks)) < 3e-6
+
+
+def test_parts_of_a_large_model_merge_to_the_same_moments() -> None:
+    dim = RUNNING_FROM
+    chunks = [stream(i, "part").standard_normal((30, dim), dtype=np.float32) for i in range(3)]
+    merged = Scatter(dim).add(chunks[0])
+    merged.merge(pickle.loads(pickle.dumps(Scatter(dim).add(chunks[1]).add(chunks[2]))))
+    assert off(merged, truth_of(chunks)) < 3e-6
+    one = Scatter(dim)
+    for chunk in chunks:
+        one.add(chunk)
+    assert merged.quartic == pytest.approx(one.quartic)
+    assert one.moments().quartic == pytest.approx(
+        sum(Scatter(dim - 1).add(chunk[:, 1:]).quartic for chunk in chunks), rel=5e-3
+    )

@@ -278,6 +278,26 @@ def test_reruns_have_nothing_to_set_apart() -> None:
     assert len(of.held(2, ("c",), [])) == 0
 
 
+@pytest.mark.parametrize("game", ["rerun", "partition", "independent"])
+def test_moments_of_a_large_model_leave_out_redundant_coordinates(
+    game: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = sampler(game)
+    model = np.zeros(of._cohort.dim, np.float32)
+    asked = (model, [0, 1], 30, ("fit",))
+    full = of.moments(*asked)
+    monkeypatch.setattr("leakmeter.clients.sampling.chunks.RUNNING_FROM", 1)
+    some = of.moments(*asked)
+    assert of.free is not None
+    assert full.columns is None
+    np.testing.assert_array_equal(some.columns, of.free)
+    np.testing.assert_allclose(some.mean, full.mean[of.free], atol=1e-12)
+    # Deals share one factor, a mean over the coordinates that are there.
+    rtol = 0.2 if game == "partition" else 1e-9
+    expected = full.scatter[np.ix_(of.free, of.free)]
+    np.testing.assert_allclose(some.scatter, expected, rtol=rtol, atol=1e-15)
+
+
 # The mechanism.
 
 
