@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, Sees, ThreatModel
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
