@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeVar
 
 from flwr.app import Array, Context, Error, Message
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
 
-from leakmeter.fl_app.engines.inline import InlineGrid, run_inline
+from leakmeter.fl_app.engines import inline
+from leakmeter.fl_app.engines.inline import InlineGrid
 
 Call = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Call], Message]
@@ -107,15 +107,7 @@ def settle() -> None:
 
 def within_a_run(work: Callable[[], T]) -> T:
     """Do the work where Flower lets messages be made, and return what comes of it."""
-    server = ServerApp()
-    results: list[T] = []
-
-    @server.main()
-    def main(_: Grid, __: Context) -> None:
-        results.append(work())
-
     try:
-        run_inline(server, ClientApp(), 1)
+        return inline.within_a_run(work)
     finally:
         gc.unfreeze()
-    return results[0]

@@ -1,0 +1,298 @@
+"""The reference attacks of a malicious server on a secure sum, one class each.
+
+The server wants the update of one client, the target. Sources: Bonawitz et al. 2017 (CCS), section
+6.1 and Figure 4, for keys, invented clients and survivors; Pasquini et al. 2022 (arXiv:2111.07380)
+for unequal models. Unequal instructions and canary orders are the same idea without a crafted
+model: all others are told to contribute nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, RecordDict
+from numpy.typing import NDArray
+
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.auditor import Canary
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.seat import Order
+from leakmeter.clients.secure_sum.wire import get_numbers
+from leakmeter.fl_app.experiments.active_server.federation import TARGET, Shape
+from leakmeter.fl_app.experiments.active_server.perceptron import dead, to_record
+from leakmeter.fl_app.experiments.active_server.server import Server, Wire
+from leakmeter.fl_app.experiments.active_server.transcript import Transcript
+
+Record = Any  # any of Flower's records
+_HUGE = 1e30
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """What a server says it has read.
+
+    Attributes:
+        members: Numbers of the clients in it, the target among them.
+        vector: The sum of their updates.
+        read: Which coordinates of it the server vouches for; None for all.
+    """
+
+    members: frozenset[int]
+    vector: Vector
+    read: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class Played:
+    """One trial of an attack: what the server has seen in its last round, and what it has read."""
+
+    seen: Transcript
+    opened: Opened | None
+
+
+class Attack(ABC):
+    """A malicious server. One object plays one trial."""
+
+    name: ClassVar[str]
+    what: ClassVar[str]
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    def play(self, server: Server) -> Played:
+        """Play a round over a wire that this attack controls."""
+        seen = server.round(self.relay)
+        return Played(seen, self.opened(seen))
+
+    def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
+        """Deliver the messages of a stage and return the replies; by default as they are."""
+        return [to.deliver(message) for message in messages]
+
+    @abstractmethod
+    def opened(self, seen: Transcript) -> Opened | None:
+        """Return what the server reads in what it has seen."""
+
+
+class UnevenOrders(Attack):
+    """The server gives everyone but the target other instructions, and then opens the sum."""
+
+    def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
+        """Change what the others are told to train and encode."""
+        if stage != "train":
+            return super().relay(stage, messages, to)
+        return [
+            to.deliver(m if m.metadata.dst_node_id == TARGET else changed(m, self.others(m)))
+            for m in messages
+        ]
+
+    @abstractmethod
+    def others(self, message: Message) -> Mapping[str, Record]:
+        """Return the records that the others get in place of the target's."""
+
+    def opened(self, seen: Transcript) -> Opened | None:
+        """Open the sum of all: what the others have added to it is zero."""
+        vector = seen.sum_of(seen.uploads)
+        return None if vector is None else Opened(frozenset({TARGET}), vector, self.read(seen))
+
+    def read(self, seen: Transcript) -> NDArray[np.bool_] | None:
+        """Return the coordinates at which the others' updates are zero; None for all."""
+        return None
+
+
+class UnevenEncoding(UnevenOrders):
+    """Clip range 1e30 for the others: on that grid their updates round to zero."""
+
+    name = "uneven encoding"
+    what = "sends everyone but the target clip-range 1e30"
+
+    def others(self, message: Message) -> Mapping[str, Record]:
+        """Return how the others encode."""
+        order = message.content.config_records[wire.SUM_ORDER]
+        return {wire.SUM_ORDER: ConfigRecord({**order, "clip-range": _HUGE})}
+
+
+class UnevenConfig(UnevenOrders):
+    """Learning rate zero for the others."""
+
+    name = "uneven configuration"
+    what = "sends everyone but the target lr = 0"
+
+    def others(self, message: Message) -> Mapping[str, Record]:
+        """Return how the others train."""
+        config = message.content.config_records[wire.CONFIG]
+        return {wire.CONFIG: ConfigRecord({**config, "lr": 0.0})}
+
+
+class InconsistentModel(UnevenOrders):
+    """A model with dead units for the others: all gradients but the last bias' are zero."""
+
+    name = "inconsistent model"
+    what = "sends everyone but the target a model whose gradient is zero"
+
+    def play(self, server: Server) -> Played:
+        """Craft the model, then play."""
+        self._weights = server.federation.weights
+        self._dead = to_record(dead(self._weights))
+        return super().play(server)
+
+    def others(self, message: Message) -> Mapping[str, Record]:
+        """Return the model that the others train."""
+        return {wire.arrays_key(message.content): self._dead}
+
+    def read(self, seen: Transcript) -> NDArray[np.bool_]:
+        """Return all coordinates but the last bias."""
+        return np.arange(seen.dim) < seen.dim - self._weights["b2"].size
+
+
+class CanaryOrders(UnevenOrders):
+    """Canaries for the others, which are known to whoever ordered them; here they are zero."""
+
+    name = "canary orders"
+    what = "makes everyone but the target a canary seat"
+
+    def others(self, message: Message) -> Mapping[str, Record]:
+        """Return a canary order."""
+        node = message.metadata.dst_node_id
+        return {wire.CANARY: Order(Canary(node, seed=0, norm=0.0)).to_record()}
+
+
+class SwappedKeys(Attack):
+    """The server stands between the target and its peers, with keys of its own.
+
+    The target seals its shares for the server, and adds masks that the server can compute. An
+    announcement keeps all but its keys: its signature is the peer's, where there is one.
+    """
+
+    name = "swapped keys"
+    what = "gives the target public keys of its own in place of its peers'"
+
+    def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
+        """Let a node of the server's answer in place of each peer."""
+        return [
+            to.deliver(m) if m.metadata.dst_node_id == TARGET else self._swapped(stage, m, to)
+            for m in messages
+        ]
+
+    def _swapped(self, stage: str, message: Message, to: Wire) -> Message:
+        announced = to.deliver(message) if stage == "keys" else None
+        reply = to.deliver_instead(message, self.shape.puppet(message.metadata.dst_node_id))
+        if announced is None or announced.has_error() or reply.has_error():
+            return reply
+        own = reply.content.config_records[wire.MASK]
+        genuine = announced.content.config_records[wire.MASK]
+        return changed(reply, {wire.MASK: ConfigRecord({**genuine, "keys": own["keys"]})})
+
+    def opened(self, seen: Transcript) -> Opened | None:
+        """Open the sum: the server's own nodes have added nothing to it."""
+        return of_target(seen.sum_of(seen.uploads))
+
+
+class InventedPeers(Attack):
+    """A cohort in which all but the target are nodes of the server's."""
+
+    name = "invented peers"
+    what = "lets the target mask with clients that the server runs itself"
+
+    def play(self, server: Server) -> Played:
+        """Play a round with the target alone."""
+        seen = server.round(self.relay, cohort=[TARGET, *self.shape.invented[1:]])
+        return Played(seen, self.opened(seen))
+
+    def opened(self, seen: Transcript) -> Opened | None:
+        """Open the sum: the server's own nodes have added nothing to it."""
+        return of_target(seen.sum_of(seen.uploads))
+
+
+class LiedDropouts(Attack):
+    """Every client is told of other survivors, so that a sum over two of them opens.
+
+    The target and one more survive on every list, and each of the others is missing on as many
+    lists as open its mask key. By counting shares, lists of `threshold` survivors can open a sum of
+    n(2t − n)/t clients; with the least threshold that clients accept, t = (n + 1)/2, that is two.
+    """
+
+    name = "lied dropouts"
+    what = "tells every client of other survivors"
+
+    def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
+        """Change the lists of survivors."""
+        if stage != "unmask":
+            return super().relay(stage, messages, to)
+        return [to.deliver(told_survivors(m, self._survivors(m))) for m in messages]
+
+    @property
+    def _pair(self) -> list[int]:
+        return [TARGET, self.shape.clients]
+
+    def _survivors(self, message: Message) -> list[int]:
+        """Return a client's list: the pair and the next of the others on a circle."""
+        others = [n for n in self.shape.honest if n not in self._pair]
+        size, number = self.shape.threshold - 2, message.metadata.dst_node_id
+        # The pair's own lists start where the other's ends, so that nobody is on one too many.
+        start = others.index(number) if number in others else size * self._pair.index(number)
+        return [*self._pair, *(others[(start + i) % len(others)] for i in range(size))]
+
+    def opened(self, seen: Transcript) -> Opened | None:
+        """Open the sum over the two."""
+        vector = seen.sum_of(self._pair)
+        return None if vector is None else Opened(frozenset(self._pair), vector)
+
+
+class TwoRequests(Attack):
+    """Two requests at once, one of which says that the target has dropped out."""
+
+    name = "two requests at once"
+    what = "asks each client for shares twice at the same moment, with and without the target"
+
+    def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
+        """Ask everyone but the target twice."""
+        if stage != "unmask":
+            return super().relay(stage, messages, to)
+        without = [n for n in self.shape.honest if n != TARGET]
+        return [
+            to.deliver_at_once([m, told_survivors(m, without)])[0]
+            if m.metadata.dst_node_id != TARGET
+            else to.deliver(m)
+            for m in messages
+        ]
+
+    def opened(self, seen: Transcript) -> Opened | None:
+        """Take all masks off the target's upload: both of its secrets have opened."""
+        return of_target(seen.stripped(TARGET))
+
+
+ATTACKS: tuple[type[Attack], ...] = (
+    SwappedKeys,
+    InventedPeers,
+    UnevenEncoding,
+    UnevenConfig,
+    InconsistentModel,
+    CanaryOrders,
+    LiedDropouts,
+    TwoRequests,
+)
+
+
+def of_target(vector: Vector | None) -> Opened | None:
+    """Return an update as the target's."""
+    return None if vector is None else Opened(frozenset({TARGET}), vector)
+
+
+def changed(message: Message, records: Mapping[str, Record]) -> Message:
+    """Return the message with some records replaced or added; the one given stays as it is."""
+    other = copy.copy(message)
+    other.content = RecordDict({**message.content, **records})
+    return other
+
+
+def told_survivors(message: Message, survivors: Sequence[int]) -> Message:
+    """Return a request for shares with this list of survivors; all others have dropped out."""
+    order = message.content.config_records[wire.MASK]
+    named = {*get_numbers(order, "survivors"), *get_numbers(order, "dropped")}
+    lists = {"survivors": sorted(survivors), "dropped": sorted(named - set(survivors))}
+    return changed(message, {wire.MASK: ConfigRecord({**order, **lists})})

@@ -1,0 +1,119 @@
+"""Clients with real mods and real images, in this process; what they computed is kept as truth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.mods import Call, canary_mod
+from leakmeter.auditors.rng import stream
+from leakmeter.clients import MaskMod
+from leakmeter.fl_app.data.load import load
+from leakmeter.fl_app.experiments.active_server.perceptron import (
+    Batch,
+    flat,
+    from_record,
+    initial,
+    step,
+    to_record,
+)
+
+# What the clients' own policy protects against: a server that looks, or one that does anything.
+Mode = Literal["curious", "active"]
+TARGET = 1  # the node whose update the server is after, and its number in every cohort
+_SEED = 1908
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Size of a federation.
+
+    Attributes:
+        clients: Honest clients; the target is one of them. As many nodes again are the server's.
+        threshold: Shares that open a secret. The least that clients accept is the most that an
+            attacker can ask for.
+        batch: Images of a client. All have equally many, so that they weigh the same.
+        hidden: Units of the network.
+        lr: Learning rate in an honest server's instructions.
+    """
+
+    clients: int = 7
+    threshold: int = 4
+    batch: int = 4
+    hidden: int = 32
+    lr: float = 0.1
+
+    @property
+    def honest(self) -> list[int]:
+        """Nodes of the honest clients."""
+        return list(range(1, self.clients + 1))
+
+    @property
+    def invented(self) -> list[int]:
+        """Nodes that the server runs itself."""
+        return list(range(self.clients + 1, 2 * self.clients + 1))
+
+    def puppet(self, node: int) -> int:
+        """Return the node that the server runs in place of an honest client."""
+        return node + self.clients
+
+
+class Federation:
+    """Clients that take one step of gradient descent on images of their own.
+
+    Attributes:
+        shape: Its size.
+        weights: The model of an honest server.
+        batches: Node to the images it trains on; the server's own nodes have none.
+        truth: Node to its plain update of the last round. Measures attacks; no attack reads it.
+        app: What runs on every node.
+    """
+
+    def __init__(self, shape: Shape, mode: Mode) -> None:
+        data = load("digits")
+        self.shape = shape
+        self._images = data.train_x.reshape(len(data.train_x), -1)
+        self._labels = data.train_y
+        self.weights = initial(self._images.shape[1], shape.hidden, _SEED)
+        self.brightness = data.test_x.reshape(len(data.test_x), -1).mean(axis=1)
+        self.batches: dict[int, Batch] = {}
+        self.truth: dict[int, Vector] = {}
+        self._masks = mask_mods(shape, mode)
+        self.app = ClientApp(mods=[self._mask, canary_mod])
+        self.app.train()(self._train)
+
+    def deal(self, trial: int) -> None:
+        """Give every honest client other images."""
+        size = self.shape.batch
+        order = stream(_SEED, "images", trial).permutation(len(self._images))
+        for place, node in enumerate(self.shape.honest):
+            own = order[place * size : (place + 1) * size]
+            self.batches[node] = Batch(self._images[own], self._labels[own])
+
+    def _mask(self, message: Message, context: Context, call_next: Call) -> Message:
+        return self._masks[context.node_id](message, context, call_next)
+
+    def _train(self, message: Message, context: Context) -> Message:
+        """Train as told, and state the weight; a node of the server's returns what it got."""
+        sent = from_record(wire.arrays(message.content))
+        lr = wire.get_float(message.content.config_records[wire.CONFIG], "lr")
+        batch = self.batches.get(context.node_id)
+        trained = sent if batch is None else step(sent, batch, lr)
+        self.truth[context.node_id] = flat(trained) - flat(sent)
+        metrics = MetricRecord({wire.WEIGHT: self.shape.batch})
+        return Message(
+            RecordDict({"arrays": to_record(trained), "metrics": metrics}), reply_to=message
+        )
+
+
+def mask_mods(shape: Shape, mode: Mode) -> Mapping[int, MaskMod]:
+    """Return node to the mod that its owner has listed."""
+    if mode == "active":
+        raise NotImplementedError
+    return dict.fromkeys([*shape.honest, *shape.invented], MaskMod())

@@ -1,0 +1,166 @@
+"""A server that follows the protocol over a wire that an attack controls.
+
+`Masked` runs the round, and what it sends passes a relay that may change messages, deliver them
+elsewhere, twice or not at all. So an attack says only where it departs from the protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from leakmeter.auditors.hook import wire
+from leakmeter.fl_app.engines.inline import InlineGrid
+from leakmeter.fl_app.experiments.active_server.federation import Federation
+from leakmeter.fl_app.experiments.active_server.perceptron import Weights, flat, to_record
+from leakmeter.fl_app.experiments.active_server.transcript import Transcript
+from leakmeter.strategies import Masked
+
+CLIP_RANGE = 4.0
+
+
+class Wire(InlineGrid):
+    """The way to the clients: delivers messages and keeps a transcript."""
+
+    def __init__(self, federation: Federation) -> None:
+        shape = federation.shape
+        super().__init__(federation.app, len(shape.honest) + len(shape.invented))
+        self.seen = Transcript(0, 0.0)
+        self.numbers: dict[int, int] = {}
+        self.relay: Relay = deliver_all
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Hand the messages of a stage to the relay and return what it makes of the replies."""
+        asked = list(messages)
+        return self.relay(_stage(asked), asked, self) if asked else []
+
+    def deliver(self, message: Message) -> Message:
+        """Deliver one message and return the reply."""
+        (reply,) = super().send_and_receive([message])
+        node = message.metadata.dst_node_id
+        self.seen.note(self.numbers[node], message, reply)
+        return reply
+
+    def deliver_instead(self, message: Message, node: int) -> Message:
+        """Deliver a message to another node, whose reply is then that of the one it is for."""
+        kind = message.metadata.message_type
+        reply = self.deliver(Message(message.content, node, kind))
+        return Message(reply.error if reply.has_error() else reply.content, reply_to=message)
+
+    def deliver_at_once(self, messages: Sequence[Message]) -> list[Message]:
+        """Deliver messages to one node, which handles them in parallel.
+
+        Flower reads a client's state before it calls the client app and writes it afterwards, so
+        each call finds the state from before all of them.
+        """
+        node = messages[0].metadata.dst_node_id
+        before, replies = self._contexts[node], []
+        for message in messages:
+            self._contexts[node] = before
+            replies.append(self.deliver(message))
+        return replies
+
+
+Relay = Callable[[str, Sequence[Message], Wire], list[Message]]
+
+
+def deliver_all(stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
+    """Relay as an honest server does."""
+    return [to.deliver(message) for message in messages]
+
+
+class Server:
+    """Plays rounds with a federation.
+
+    Attributes:
+        federation: The clients.
+        rounds: Rounds played so far.
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # refusals are counted, not shown
+        self.federation = federation
+        self.rounds = 0
+        self._wire = Wire(federation)
+
+    def round(
+        self,
+        relay: Relay = deliver_all,
+        *,
+        cohort: Sequence[int] | None = None,
+        weights: Weights | None = None,
+    ) -> Transcript:
+        """Play one round and return what the server has seen.
+
+        Args:
+            relay: What passes on the messages.
+            cohort: Nodes that take part, the target first; None for all honest clients.
+            weights: The model; None for an honest one.
+        """
+        federation, shape = self.federation, self.federation.shape
+        model = federation.weights if weights is None else weights
+        nodes = shape.honest if cohort is None else list(cohort)
+        self.rounds += 1
+        seen = Transcript(flat(model).size, float(shape.batch))
+        self._wire.seen, self._wire.relay = seen, relay
+        numbers = {node: number for number, node in enumerate(nodes, start=1)}
+        puppets = {shape.puppet(node): n for node, n in numbers.items() if node in shape.honest}
+        self._wire.numbers = puppets | numbers
+        # One of its own in each round: an honest one would stop after three rejected sums.
+        strategy = Masked(
+            _Cohort(nodes),
+            threshold=shape.threshold,
+            clip_range=CLIP_RANGE,
+            max_weight=shape.batch,
+        )
+        config = ConfigRecord({"server-round": self.rounds, "lr": shape.lr})
+        asked = list(strategy.configure_train(self.rounds, to_record(model), config, self._wire))
+        if asked:
+            replies = self._wire.send_and_receive(asked)
+            strategy.aggregate_train(self.rounds, replies)
+        facts = strategy.facts()
+        seen.abandoned, seen.mean = facts.abandoned, facts.aggregate
+        return seen
+
+
+class _Cohort(Strategy):
+    """Sends one model to the nodes it was given, in their order; the mean goes no further."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self._nodes = nodes
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return one message a node."""
+        content = RecordDict({"arrays": arrays, wire.CONFIG: config})
+        return [Message(content, node, "train") for node in self._nodes]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return nothing: the wrapper's facts have the mean."""
+        return None, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return nothing."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
+        """Return nothing."""
+
+    def summary(self) -> None:
+        """Say nothing."""
+
+
+def _stage(messages: Sequence[Message]) -> str:
+    order = wire.config(messages[0].content, wire.MASK)
+    return "" if order is None else wire.get_text(order, "stage")
