@@ -23,8 +23,8 @@ from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import Order
 from leakmeter.clients.secure_sum.wire import get_numbers
-from leakmeter.fl_app.experiments.active_server.federation import TARGET, Shape
-from leakmeter.fl_app.experiments.active_server.perceptron import dead, to_record
+from leakmeter.fl_app.experiments.active_server.federation import TARGET, Federation, Shape
+from leakmeter.fl_app.experiments.active_server.perceptron import Weights, dead, to_record
 from leakmeter.fl_app.experiments.active_server.server import Server, Wire
 from leakmeter.fl_app.experiments.active_server.transcript import Transcript
 
@@ -76,6 +76,19 @@ class Attack(ABC):
     @abstractmethod
     def opened(self, seen: Transcript) -> Opened | None:
         """Return what the server reads in what it has seen."""
+
+
+class Honest(Attack):
+    """No attack: the sum over all is all that the server reads."""
+
+    name = "none"
+    what = "follows the protocol"
+
+    def opened(self, seen: Transcript) -> Opened | None:
+        """Return the sum that the protocol gave."""
+        if seen.mean is None:
+            return None
+        return Opened(frozenset(self.shape.honest), seen.mean * self.shape.clients)
 
 
 class UnevenOrders(Attack):
@@ -136,9 +149,14 @@ class InconsistentModel(UnevenOrders):
 
     def play(self, server: Server) -> Played:
         """Craft the model, then play."""
-        self._weights = server.federation.weights
-        self._dead = to_record(dead(self._weights))
-        return super().play(server)
+        self.weights = self.model(server.federation)
+        self._dead = to_record(dead(self.weights))
+        seen = server.round(self.relay, weights=self.weights)
+        return Played(seen, self.opened(seen))
+
+    def model(self, federation: Federation) -> Weights:
+        """Return what the target trains."""
+        return federation.weights
 
     def others(self, message: Message) -> Mapping[str, Record]:
         """Return the model that the others train."""
@@ -146,7 +164,7 @@ class InconsistentModel(UnevenOrders):
 
     def read(self, seen: Transcript) -> NDArray[np.bool_]:
         """Return all coordinates but the last bias."""
-        return np.arange(seen.dim) < seen.dim - self._weights["b2"].size
+        return np.arange(seen.dim) < seen.dim - self.weights["b2"].size
 
 
 class CanaryOrders(UnevenOrders):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
@@ -14,6 +15,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call, canary_mod
 from leakmeter.auditors.rng import stream
 from leakmeter.clients import MaskMod
+from leakmeter.fl_app.data.dataset import Dataset
 from leakmeter.fl_app.data.load import load
 from leakmeter.fl_app.experiments.active_server.perceptron import (
     Batch,
@@ -25,7 +27,7 @@ from leakmeter.fl_app.experiments.active_server.perceptron import (
 )
 
 # What the clients' own policy protects against: a server that looks, or one that does anything.
-Mode = Literal["curious", "active"]
+Mode = Literal["unbound", "curious", "active"]
 TARGET = 1  # the node whose update the server is after, and its number in every cohort
 _SEED = 1908
 
@@ -41,6 +43,8 @@ class Shape:
         batch: Images of a client. All have equally many, so that they weigh the same.
         hidden: Units of the network.
         lr: Learning rate in an honest server's instructions.
+        drawn: Images that a client draws from its own in each round; 0 for all of them, and then
+            training is deterministic.
     """
 
     clients: int = 7
@@ -48,6 +52,7 @@ class Shape:
     batch: int = 4
     hidden: int = 32
     lr: float = 0.1
+    drawn: int = 0
 
     @property
     def honest(self) -> list[int]:
@@ -70,20 +75,24 @@ class Federation:
     Attributes:
         shape: Its size.
         weights: The model of an honest server.
+        brightness: Mean pixel of images that the server has itself, for traps.
+        mean_image: Mean of these images, a guess that needs no update, (1, pixels).
         batches: Node to the images it trains on; the server's own nodes have none.
         truth: Node to its plain update of the last round. Measures attacks; no attack reads it.
         app: What runs on every node.
     """
 
     def __init__(self, shape: Shape, mode: Mode) -> None:
-        data = load("digits")
+        data = _digits()
         self.shape = shape
         self._images = data.train_x.reshape(len(data.train_x), -1)
         self._labels = data.train_y
         self.weights = initial(self._images.shape[1], shape.hidden, _SEED)
-        self.brightness = data.test_x.reshape(len(data.test_x), -1).mean(axis=1)
+        own = data.test_x.reshape(len(data.test_x), -1)  # images that the server has itself
+        self.brightness, self.mean_image = own.mean(axis=1), own.mean(axis=0, keepdims=True)
         self.batches: dict[int, Batch] = {}
         self.truth: dict[int, Vector] = {}
+        self._rng = stream(_SEED, "drawn")
         self._masks = mask_mods(shape, mode)
         self.app = ClientApp(mods=[self._mask, canary_mod])
         self.app.train()(self._train)
@@ -104,16 +113,28 @@ class Federation:
         sent = from_record(wire.arrays(message.content))
         lr = wire.get_float(message.content.config_records[wire.CONFIG], "lr")
         batch = self.batches.get(context.node_id)
-        trained = sent if batch is None else step(sent, batch, lr)
+        trained = sent if batch is None else step(sent, self._drawn(batch), lr)
         self.truth[context.node_id] = flat(trained) - flat(sent)
         metrics = MetricRecord({wire.WEIGHT: self.shape.batch})
         return Message(
             RecordDict({"arrays": to_record(trained), "metrics": metrics}), reply_to=message
         )
 
+    def _drawn(self, batch: Batch) -> Batch:
+        """Return the images of one round."""
+        if not self.shape.drawn:
+            return batch
+        chosen = self._rng.permutation(len(batch.labels))[: self.shape.drawn]
+        return Batch(batch.images[chosen], batch.labels[chosen])
+
+
+@lru_cache(maxsize=1)
+def _digits() -> Dataset:
+    return load("digits")
+
 
 def mask_mods(shape: Shape, mode: Mode) -> Mapping[int, MaskMod]:
     """Return node to the mod that its owner has listed."""
-    if mode == "active":
+    if mode != "unbound":
         raise NotImplementedError
     return dict.fromkeys([*shape.honest, *shape.invented], MaskMod())

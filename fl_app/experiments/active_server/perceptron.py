@@ -54,9 +54,7 @@ def dead(weights: Weights) -> Weights:
 
     Then the gradient of everything is zero, except that of the last bias.
     """
-    return _weights(
-        weights["w1"], np.full_like(weights["b1"], _DEAD), weights["w2"], weights["b2"]
-    )
+    return _weights(weights["w1"], np.full_like(weights["b1"], _DEAD), weights["w2"], weights["b2"])
 
 
 def trap(weights: Weights, brightness: Vector) -> Weights:
