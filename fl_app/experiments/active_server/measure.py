@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from leakmeter.fl_app.engines.inline import within_a_run
-from leakmeter.fl_app.experiments.active_server.attacks import Attack, Opened, Played
+from leakmeter.fl_app.experiments.active_server.attacks import Attack, Opened
 from leakmeter.fl_app.experiments.active_server.federation import Federation, Mode, Shape
 from leakmeter.fl_app.experiments.active_server.images import (
     TrapForAll,

@@ -27,7 +27,8 @@ Weights = Mapping[str, NDArray[np.floating[Any]]]
 _CLASSES = 10
 _NAMES = ("w1", "b1", "w2", "b2")  # as they travel, and as they are flattened
 _DEAD = -1e3  # a bias that no image can lift above zero
-_FAINT = 1e-9  # a bias gradient below this says that no image is in a bin
+# Below this share of the largest bias gradient a bin has no image, only float32 rounding.
+_FAINT = 3e-3
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def trapped(update: Vector, weights: Weights) -> NDArray[np.float64]:
     parts = split(update, weights)
     rows = np.column_stack([parts["w1"], parts["b1"]])
     bins = rows - np.vstack([rows[1:], np.zeros_like(rows[:1])])  # each unit less the next
-    lit = bins[np.abs(bins[:, -1]) > _FAINT]
+    signal = np.abs(bins[:, -1])
+    lit = bins[signal > _FAINT * signal.max()]
     return np.clip(lit[:, :-1] / lit[:, -1:], 0.0, 1.0)
 
 

@@ -70,8 +70,8 @@ class Wire(InlineGrid):
 Relay = Callable[[str, Sequence[Message], Wire], list[Message]]
 
 
-def deliver_all(stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
-    """Relay as an honest server does."""
+def deliver_all(_: str, messages: Sequence[Message], to: Wire) -> list[Message]:
+    """Relay the messages of any stage as an honest server does."""
     return [to.deliver(message) for message in messages]
 
 

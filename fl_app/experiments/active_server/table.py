@@ -22,6 +22,7 @@ from leakmeter.fl_app.experiments.active_server.remaining import REMAINING, Chos
 from leakmeter.fl_app.experiments.base import Cells, Table
 from leakmeter.fl_app.experiments.plot import Gallery, Strip
 
+_SHAPE = Shape()
 MODES: tuple[Mode, ...] = get_args(Mode)[:1]
 
 
@@ -37,7 +38,7 @@ class Scale:
 
     rounds: int
     traps: int
-    shape: Shape = Shape()
+    shape: Shape = _SHAPE
 
     @property
     def redrawn(self) -> Shape:

@@ -51,7 +51,7 @@ class Transcript:
 
     dim: int
     weight: float
-    session: Session = Session(0, 0)
+    session: Session = field(default_factory=lambda: Session(0, 0))
     keys: dict[int, PublicKeys] = field(default_factory=dict)
     peers: dict[int, tuple[int, ...]] = field(default_factory=dict)
     threshold: int = 0
@@ -123,7 +123,7 @@ class Transcript:
         return self.decoded(total)
 
     def stripped(self, number: int) -> Vector | None:
-        """Return the update of a client both of whose secrets have opened; None if they have not."""
+        """Return the update of a client if both of its secrets have opened, else None."""
         seed, key = (self._secret(kept[number]) for kept in (self.seeds, self.mask_keys))
         if self.quantiser is None or number not in self.uploads or seed is None or key is None:
             return None

@@ -6,15 +6,9 @@ from functools import cache
 
 import pytest
 
-from leakmeter.fl_app.experiments.active_server.attacks import ATTACKS, Attack, Honest
+from leakmeter.fl_app.experiments.active_server.attacks import ATTACKS, Attack
 from leakmeter.fl_app.experiments.active_server.federation import Mode, Shape
-from leakmeter.fl_app.experiments.active_server.images import TrapForAll, TrapForOne
-from leakmeter.fl_app.experiments.active_server.measure import Count, attacked, images
-from leakmeter.fl_app.experiments.active_server.remaining import (
-    ChosenCohorts,
-    GivenUp,
-    SmallestSum,
-)
+from leakmeter.fl_app.experiments.active_server.measure import Count, attacked
 
 SHAPE = Shape(clients=5, threshold=3)
 
