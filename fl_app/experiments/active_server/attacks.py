@@ -30,6 +30,9 @@ from leakmeter.fl_app.experiments.active_server.transcript import Transcript
 
 Record = Any  # any of Flower's records
 _HUGE = 1e30
+_KEYS = 96  # bytes of an announcement's keys; what follows them is a signature
+# Stages after the uploads: who has survived is signed where clients sign, then shares are revealed.
+ENDING = ("survivors", "unmask")
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,9 +204,9 @@ class SwappedKeys(Attack):
         reply = to.deliver_instead(message, self.shape.puppet(message.metadata.dst_node_id))
         if announced is None or announced.has_error() or reply.has_error():
             return reply
-        own = reply.content.config_records[wire.MASK]
-        genuine = announced.content.config_records[wire.MASK]
-        return changed(reply, {wire.MASK: ConfigRecord({**genuine, "keys": own["keys"]})})
+        own, genuine = (m.content.config_records[wire.MASK] for m in (reply, announced))
+        keys = wire.get_bytes(own, "keys")[:_KEYS] + wire.get_bytes(genuine, "keys")[_KEYS:]
+        return changed(reply, {wire.MASK: ConfigRecord({**genuine, "keys": keys})})
 
     def opened(self, seen: Transcript) -> Opened | None:
         """Open the sum: the server's own nodes have added nothing to it."""
@@ -239,7 +242,7 @@ class LiedDropouts(Attack):
 
     def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
         """Change the lists of survivors."""
-        if stage != "unmask":
+        if stage not in ENDING:
             return super().relay(stage, messages, to)
         return [to.deliver(told_survivors(m, self._survivors(m))) for m in messages]
 
@@ -268,20 +271,42 @@ class TwoRequests(Attack):
     what = "asks each client for shares twice at the same moment, with and without the target"
 
     def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
-        """Ask everyone but the target twice."""
-        if stage != "unmask":
+        """Ask everyone but the target in two ways."""
+        if stage not in ENDING:
             return super().relay(stage, messages, to)
+        return [self._twice(message, to) for message in messages]
+
+    def _twice(self, message: Message, to: Wire) -> Message:
+        if message.metadata.dst_node_id == TARGET:
+            return to.deliver(message)
         without = [n for n in self.shape.honest if n != TARGET]
-        return [
-            to.deliver_at_once([m, told_survivors(m, without)])[0]
-            if m.metadata.dst_node_id != TARGET
-            else to.deliver(m)
-            for m in messages
-        ]
+        to.deliver_in_parallel(told_survivors(message, without), "without the target")
+        return to.deliver(message)
 
     def opened(self, seen: Transcript) -> Opened | None:
         """Take all masks off the target's upload: both of its secrets have opened."""
         return of_target(seen.stripped(TARGET))
+
+
+class SmallCohort(Attack):
+    """A cohort of three with the least threshold, one of whom is called dropped."""
+
+    name = "small cohort"
+    what = "lets the target mask with two others only, and calls one of them dropped"
+
+    def play(self, server: Server) -> Played:
+        """Play a round with three clients."""
+        seen = server.round(self.relay, cohort=self.shape.honest[:3], threshold=2)
+        return Played(seen, self.opened(seen))
+
+    def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
+        """Keep back the upload of the last."""
+        replies = super().relay(stage, messages, to)
+        return replies[:2] if stage == "train" else replies
+
+    def opened(self, seen: Transcript) -> Opened | None:
+        """Return the sum over two."""
+        return None if seen.mean is None else Opened(frozenset({TARGET, 2}), seen.mean * 2)
 
 
 ATTACKS: tuple[type[Attack], ...] = (
@@ -293,6 +318,7 @@ ATTACKS: tuple[type[Attack], ...] = (
     CanaryOrders,
     LiedDropouts,
     TwoRequests,
+    SmallCohort,
 )
 
 
@@ -309,8 +335,12 @@ def changed(message: Message, records: Mapping[str, Record]) -> Message:
 
 
 def told_survivors(message: Message, survivors: Sequence[int]) -> Message:
-    """Return a request for shares with this list of survivors; all others have dropped out."""
+    """Return a message with this list of survivors, if it has one; all others have dropped out."""
     order = message.content.config_records[wire.MASK]
-    named = {*get_numbers(order, "survivors"), *get_numbers(order, "dropped")}
-    lists = {"survivors": sorted(survivors), "dropped": sorted(named - set(survivors))}
+    if "survivors" not in order:  # it has been signed by then
+        return message
+    lists = {"survivors": sorted(survivors)}
+    if "dropped" in order:
+        named = {*get_numbers(order, "survivors"), *get_numbers(order, "dropped")}
+        lists["dropped"] = sorted(named - set(survivors))
     return changed(message, {wire.MASK: ConfigRecord({**order, **lists})})

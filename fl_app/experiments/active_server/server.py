@@ -7,9 +7,9 @@ elsewhere, twice or not at all. So an attack says only where it departs from the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -30,8 +30,14 @@ class Wire(InlineGrid):
         shape = federation.shape
         super().__init__(federation.app, len(shape.honest) + len(shape.invented))
         self.seen = Transcript(0, 0.0)
-        self.numbers: dict[int, int] = {}
+        self.numbers: Mapping[int, int] = {}
         self.relay: Relay = deliver_all
+        self._branches: dict[tuple[int, str], Context] = {}
+
+    def start(self, seen: Transcript, numbers: Mapping[int, int], relay: Relay) -> None:
+        """Begin a round."""
+        self.seen, self.numbers, self.relay = seen, numbers, relay
+        self._branches.clear()
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -53,18 +59,20 @@ class Wire(InlineGrid):
         reply = self.deliver(Message(message.content, node, kind))
         return Message(reply.error if reply.has_error() else reply.content, reply_to=message)
 
-    def deliver_at_once(self, messages: Sequence[Message]) -> list[Message]:
-        """Deliver messages to one node, which handles them in parallel.
+    def deliver_in_parallel(self, message: Message, branch: str) -> Message:
+        """Deliver a message to a node that works on another one at the same time.
 
         Flower reads a client's state before it calls the client app and writes it afterwards, so
-        each call finds the state from before all of them.
+        what runs in parallel does not see each other's state. A branch is such a line of messages;
+        it starts from the state that the node has when its first message comes.
         """
-        node = messages[0].metadata.dst_node_id
-        before, replies = self._contexts[node], []
-        for message in messages:
-            self._contexts[node] = before
-            replies.append(self.deliver(message))
-        return replies
+        node = message.metadata.dst_node_id
+        held = self._contexts[node]
+        self._contexts[node] = self._branches.get((node, branch), held)
+        try:
+            return self.deliver(message)
+        finally:
+            self._branches[node, branch], self._contexts[node] = self._contexts[node], held
 
 
 Relay = Callable[[str, Sequence[Message], Wire], list[Message]]
@@ -94,6 +102,7 @@ class Server:
         relay: Relay = deliver_all,
         *,
         cohort: Sequence[int] | None = None,
+        threshold: int | None = None,
         weights: Weights | None = None,
     ) -> Transcript:
         """Play one round and return what the server has seen.
@@ -101,6 +110,7 @@ class Server:
         Args:
             relay: What passes on the messages.
             cohort: Nodes that take part, the target first; None for all honest clients.
+            threshold: Shares that open a secret; None for those of the federation's shape.
             weights: The model; None for an honest one.
         """
         federation, shape = self.federation, self.federation.shape
@@ -108,14 +118,13 @@ class Server:
         nodes = shape.honest if cohort is None else list(cohort)
         self.rounds += 1
         seen = Transcript(flat(model).size, float(shape.batch))
-        self._wire.seen, self._wire.relay = seen, relay
         numbers = {node: number for number, node in enumerate(nodes, start=1)}
         puppets = {shape.puppet(node): n for node, n in numbers.items() if node in shape.honest}
-        self._wire.numbers = puppets | numbers
+        self._wire.start(seen, puppets | numbers, relay)
         # One of its own in each round: an honest one would stop after three rejected sums.
         strategy = Masked(
             _Cohort(nodes),
-            threshold=shape.threshold,
+            threshold=threshold or shape.threshold,
             clip_range=CLIP_RANGE,
             max_weight=shape.batch,
         )
