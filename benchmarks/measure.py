@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 Scale = Literal["quick", "full", "long"]
-Unit = Literal["CPU s", "wall s", "MB", "bytes"]
+Unit = Literal["CPU s", "wall s", "MB", "bytes", "rounds"]
 Clock = Callable[[], float]
 Timer = Callable[[], float]  # does the work and returns its seconds
 
@@ -44,7 +44,7 @@ class Row:
 
     Attributes:
         case: What was done.
-        unit: Of `ours` and `theirs`: time of the processor, time by the clock, or memory.
+        unit: Of `ours` and `theirs`: time of the processor, time by the clock, memory, or a count.
         ours: What ours takes.
         repetitions: How often both were measured.
         peer: What ours is compared with; empty for nothing.

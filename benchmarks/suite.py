@@ -22,6 +22,7 @@ LIMIT = 900  # seconds of one script, unless its shapes are known to be long
 SCRIPTS = {  # seconds that the full scale takes, about, on a core of its own
     "secure_sum_round": 250,
     "secure_sum_traffic": 35,
+    "secure_sum_dropouts": 90,
     "mask_and_add": 3,
     "shamir": 10,
     "round_of_a_hundred_clients": 45,
