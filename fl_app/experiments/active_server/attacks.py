@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,17 +22,15 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import Order
-from leakmeter.clients.secure_sum.wire import get_numbers
-from leakmeter.fl_app.experiments.active_server.federation import TARGET, Federation, Shape
+from leakmeter.clients.secure_sum.wire import get_by_number, put_by_number
+from leakmeter.fl_app.experiments.active_server.federation import Federation, Shape
 from leakmeter.fl_app.experiments.active_server.perceptron import Weights, dead, to_record
 from leakmeter.fl_app.experiments.active_server.server import Server, Wire
-from leakmeter.fl_app.experiments.active_server.transcript import Transcript
+from leakmeter.fl_app.experiments.active_server.transcript import TARGET, Transcript
 
 Record = Any  # any of Flower's records
 _HUGE = 1e30
 _KEYS = 96  # bytes of an announcement's keys; what follows them is a signature
-# Stages after the uploads: who has survived is signed where clients sign, then shares are revealed.
-ENDING = ("survivors", "unmask")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +92,35 @@ class Honest(Attack):
         return Opened(frozenset(self.shape.honest), seen.mean * self.shape.clients)
 
 
-class UnevenOrders(Attack):
-    """The server gives everyone but the target other instructions, and then opens the sum."""
+class Ending(Attack):
+    """A server that ends the round by itself once it has the uploads, without its own checks."""
 
     def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
-        """Change what the others are told to train and encode."""
+        """Follow the protocol up to the uploads."""
         if stage != "train":
             return super().relay(stage, messages, to)
-        return [
-            to.deliver(m if m.metadata.dst_node_id == TARGET else changed(m, self.others(m)))
-            for m in messages
-        ]
+        for message in messages:
+            to.deliver(self.told(message))
+        self.end(to)
+        return []  # the protocol is not needed any more
+
+    def told(self, message: Message) -> Message:
+        """Return the train message that a client gets."""
+        return message
+
+    def end(self, to: Wire) -> None:
+        """Ask for shares; by default all clients, and as the protocol does."""
+        to.ask_for_shares({number: to.seen.uploads for number in to.seen.uploads})
+
+
+class UnevenOrders(Ending):
+    """The server gives everyone but the target other instructions, and then opens the sum."""
+
+    def told(self, message: Message) -> Message:
+        """Change what the others are told to train and encode."""
+        if message.metadata.dst_node_id == TARGET:
+            return message
+        return changed(message, self.others(message))
 
     @abstractmethod
     def others(self, message: Message) -> Mapping[str, Record]:
@@ -115,7 +131,7 @@ class UnevenOrders(Attack):
         vector = seen.sum_of(seen.uploads)
         return None if vector is None else Opened(frozenset({TARGET}), vector, self.read(seen))
 
-    def read(self, seen: Transcript) -> NDArray[np.bool_] | None:
+    def read(self, seen: Transcript) -> NDArray[np.bool_] | None:  # noqa: ARG002
         """Return the coordinates at which the others' updates are zero; None for all."""
         return None
 
@@ -171,10 +187,18 @@ class InconsistentModel(UnevenOrders):
 
 
 class CanaryOrders(UnevenOrders):
-    """Canaries for the others, which are known to whoever ordered them; here they are zero."""
+    """Canaries for the others, which are known to whoever ordered them; here they are zero.
+
+    All clients get the same list of seats, so that none can object to what only it was told.
+    """
 
     name = "canary orders"
     what = "makes everyone but the target a canary seat"
+
+    def told(self, message: Message) -> Message:
+        """Tell all clients who has a seat."""
+        seats = wire.seats_record(n for n in self.shape.honest if n != TARGET)
+        return changed(super().told(message), {wire.SEATS: seats})
 
     def others(self, message: Message) -> Mapping[str, Record]:
         """Return a canary order."""
@@ -192,21 +216,36 @@ class SwappedKeys(Attack):
     name = "swapped keys"
     what = "gives the target public keys of its own in place of its peers'"
 
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self._genuine: dict[int, bytes] = {}  # by number, what the peers have announced
+
     def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
         """Let a node of the server's answer in place of each peer."""
         return [
-            to.deliver(m) if m.metadata.dst_node_id == TARGET else self._swapped(stage, m, to)
+            to.deliver(self._signed(stage, m))
+            if m.metadata.dst_node_id == TARGET
+            else self._swapped(stage, m, to)
             for m in messages
         ]
 
     def _swapped(self, stage: str, message: Message, to: Wire) -> Message:
-        announced = to.deliver(message) if stage == "keys" else None
-        reply = to.deliver_instead(message, self.shape.puppet(message.metadata.dst_node_id))
-        if announced is None or announced.has_error() or reply.has_error():
-            return reply
-        own, genuine = (m.content.config_records[wire.MASK] for m in (reply, announced))
-        keys = wire.get_bytes(own, "keys")[:_KEYS] + wire.get_bytes(genuine, "keys")[_KEYS:]
-        return changed(reply, {wire.MASK: ConfigRecord({**genuine, "keys": keys})})
+        node = message.metadata.dst_node_id
+        if stage == "keys":
+            announced = to.deliver(message).content.config_records[wire.MASK]
+            self._genuine[to.numbers[node]] = wire.get_bytes(announced, "keys")
+        return to.deliver_instead(message, self.shape.puppet(node))
+
+    def _signed(self, stage: str, message: Message) -> Message:
+        """Put the peers' own signatures behind the server's keys."""
+        if stage != "shares":
+            return message
+        order = message.content.config_records[wire.MASK]
+        shown = {
+            number: keys[:_KEYS] + self._genuine[number][_KEYS:]
+            for number, keys in get_by_number(order, "keys").items()
+        }
+        return changed(message, {wire.MASK: ConfigRecord({**order, **put_by_number("keys", shown)})})
 
     def opened(self, seen: Transcript) -> Opened | None:
         """Open the sum: the server's own nodes have added nothing to it."""
@@ -229,7 +268,7 @@ class InventedPeers(Attack):
         return of_target(seen.sum_of(seen.uploads))
 
 
-class LiedDropouts(Attack):
+class LiedDropouts(Ending):
     """Every client is told of other survivors, so that a sum over two of them opens.
 
     The target and one more survive on every list, and each of the others is missing on as many
@@ -240,73 +279,64 @@ class LiedDropouts(Attack):
     name = "lied dropouts"
     what = "tells every client of other survivors"
 
-    def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
-        """Change the lists of survivors."""
-        if stage not in ENDING:
-            return super().relay(stage, messages, to)
-        return [to.deliver(told_survivors(m, self._survivors(m))) for m in messages]
-
     @property
     def _pair(self) -> list[int]:
         return [TARGET, self.shape.clients]
 
-    def _survivors(self, message: Message) -> list[int]:
+    def end(self, to: Wire) -> None:
+        """Ask everyone with a list of its own."""
+        to.ask_for_shares({number: self._survivors(number) for number in to.seen.uploads})
+
+    def _survivors(self, number: int) -> list[int]:
         """Return a client's list: the pair and the next of the others on a circle."""
         others = [n for n in self.shape.honest if n not in self._pair]
-        size, number = self.shape.threshold - 2, message.metadata.dst_node_id
+        size = self.shape.threshold - 2
         # The pair's own lists start where the other's ends, so that nobody is on one too many.
         start = others.index(number) if number in others else size * self._pair.index(number)
         return [*self._pair, *(others[(start + i) % len(others)] for i in range(size))]
 
     def opened(self, seen: Transcript) -> Opened | None:
         """Open the sum over the two."""
-        vector = seen.sum_of(self._pair)
-        return None if vector is None else Opened(frozenset(self._pair), vector)
+        return of_members(seen, self._pair)
 
 
-class TwoRequests(Attack):
+class TwoRequests(Ending):
     """Two requests at once, one of which says that the target has dropped out."""
 
     name = "two requests at once"
     what = "asks each client for shares twice at the same moment, with and without the target"
 
-    def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
-        """Ask everyone but the target in two ways."""
-        if stage not in ENDING:
-            return super().relay(stage, messages, to)
-        return [self._twice(message, to) for message in messages]
-
-    def _twice(self, message: Message, to: Wire) -> Message:
-        if message.metadata.dst_node_id == TARGET:
-            return to.deliver(message)
-        without = [n for n in self.shape.honest if n != TARGET]
-        to.deliver_in_parallel(told_survivors(message, without), "without the target")
-        return to.deliver(message)
+    def end(self, to: Wire) -> None:
+        """Ask all with the target among the survivors, and all others without it."""
+        everyone = list(to.seen.uploads)
+        others = [number for number in everyone if number != TARGET]
+        to.ask_for_shares(dict.fromkeys(everyone, everyone), "with the target")
+        to.ask_for_shares(dict.fromkeys(others, others), "without the target")
 
     def opened(self, seen: Transcript) -> Opened | None:
         """Take all masks off the target's upload: both of its secrets have opened."""
         return of_target(seen.stripped(TARGET))
 
 
-class SmallCohort(Attack):
+class SmallCohort(Ending):
     """A cohort of three with the least threshold, one of whom is called dropped."""
 
     name = "small cohort"
     what = "lets the target mask with two others only, and calls one of them dropped"
+    _pair = (TARGET, 2)
 
     def play(self, server: Server) -> Played:
         """Play a round with three clients."""
         seen = server.round(self.relay, cohort=self.shape.honest[:3], threshold=2)
         return Played(seen, self.opened(seen))
 
-    def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
-        """Keep back the upload of the last."""
-        replies = super().relay(stage, messages, to)
-        return replies[:2] if stage == "train" else replies
+    def end(self, to: Wire) -> None:
+        """Ask the two for shares of the third."""
+        to.ask_for_shares({n: self._pair for n in self._pair if n in to.seen.uploads})
 
     def opened(self, seen: Transcript) -> Opened | None:
-        """Return the sum over two."""
-        return None if seen.mean is None else Opened(frozenset({TARGET, 2}), seen.mean * 2)
+        """Open the sum over the two."""
+        return of_members(seen, self._pair)
 
 
 ATTACKS: tuple[type[Attack], ...] = (
@@ -327,20 +357,14 @@ def of_target(vector: Vector | None) -> Opened | None:
     return None if vector is None else Opened(frozenset({TARGET}), vector)
 
 
+def of_members(seen: Transcript, members: Collection[int]) -> Opened | None:
+    """Open the sum over some clients, if the shares that were revealed do."""
+    vector = seen.sum_of(members)
+    return None if vector is None else Opened(frozenset(members), vector)
+
+
 def changed(message: Message, records: Mapping[str, Record]) -> Message:
     """Return the message with some records replaced or added; the one given stays as it is."""
     other = copy.copy(message)
     other.content = RecordDict({**message.content, **records})
     return other
-
-
-def told_survivors(message: Message, survivors: Sequence[int]) -> Message:
-    """Return a message with this list of survivors, if it has one; all others have dropped out."""
-    order = message.content.config_records[wire.MASK]
-    if "survivors" not in order:  # it has been signed by then
-        return message
-    lists = {"survivors": sorted(survivors)}
-    if "dropped" in order:
-        named = {*get_numbers(order, "survivors"), *get_numbers(order, "dropped")}
-        lists["dropped"] = sorted(named - set(survivors))
-    return changed(message, {wire.MASK: ConfigRecord({**order, **lists})})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
@@ -15,6 +17,8 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call, canary_mod
 from leakmeter.auditors.rng import stream
 from leakmeter.clients import MaskMod
+from leakmeter.clients.secure_sum.keys import KEY_BYTES
+from leakmeter.clients.secure_sum.signing import Identity
 from leakmeter.fl_app.data.dataset import Dataset
 from leakmeter.fl_app.data.load import load
 from leakmeter.fl_app.experiments.active_server.perceptron import (
@@ -25,10 +29,11 @@ from leakmeter.fl_app.experiments.active_server.perceptron import (
     step,
     to_record,
 )
+from leakmeter.fl_app.experiments.active_server.transcript import TARGET, Transcript
 
-# What the clients' own policy protects against: a server that looks, or one that does anything.
+# What the clients check: nothing, as in the textbook; what they are told, by binding it into their
+# masks (the default); also who tells them, by signatures.
 Mode = Literal["unbound", "curious", "active"]
-TARGET = 1  # the node whose update the server is after, and its number in every cohort
 _SEED = 1908
 
 
@@ -84,7 +89,7 @@ class Federation:
 
     def __init__(self, shape: Shape, mode: Mode) -> None:
         data = _digits()
-        self.shape = shape
+        self.shape, self.mode = shape, mode
         self._images = data.train_x.reshape(len(data.train_x), -1)
         self._labels = data.train_y
         self.weights = initial(self._images.shape[1], shape.hidden, _SEED)
@@ -93,9 +98,23 @@ class Federation:
         self.batches: dict[int, Batch] = {}
         self.truth: dict[int, Vector] = {}
         self._rng = stream(_SEED, "drawn")
-        self._masks = mask_mods(shape, mode)
+        self._folder = TemporaryDirectory()  # of keys, and of steps that were taken
+        self._masks = self._mask_mods()
         self.app = ClientApp(mods=[self._mask, canary_mod])
         self.app.train()(self._train)
+
+    @property
+    def known(self) -> list[str] | None:
+        """Public lines of all nodes, the server's own among them; None if nobody signs."""
+        if self.mode != "active":
+            return None
+        keys = [mod.identity for mod in self._masks.values()]
+        return [key.line for key in keys if isinstance(key, Identity)]
+
+    def transcript(self) -> Transcript:
+        """Return the empty transcript of a round."""
+        is_bound = self.mode != "unbound"
+        return Transcript(flat(self.weights).size, float(self.shape.batch), is_bound)
 
     def deal(self, trial: int) -> None:
         """Give every honest client other images."""
@@ -104,6 +123,12 @@ class Federation:
         for place, node in enumerate(self.shape.honest):
             own = order[place * size : (place + 1) * size]
             self.batches[node] = Batch(self._images[own], self._labels[own])
+
+    def _mask_mods(self) -> Mapping[int, MaskMod]:
+        if self.mode == "active":
+            return signing_mods(self.shape, Path(self._folder.name))
+        mod = MaskMod() if self.mode == "curious" else Unbound()
+        return dict.fromkeys([*self.shape.honest, *self.shape.invented], mod)
 
     def _mask(self, message: Message, context: Context, call_next: Call) -> Message:
         return self._masks[context.node_id](message, context, call_next)
@@ -133,8 +158,31 @@ def _digits() -> Dataset:
     return load("digits")
 
 
-def mask_mods(shape: Shape, mode: Mode) -> Mapping[int, MaskMod]:
-    """Return node to the mod that its owner has listed."""
-    if mode != "unbound":
-        raise NotImplementedError
-    return dict.fromkeys([*shape.honest, *shape.invented], MaskMod())
+@dataclass(frozen=True)
+class Unbound(MaskMod):
+    """A client of the textbook's protocol: it masks, and binds nothing of what it was told."""
+
+    def _told(self, *_: object) -> bytes:
+        """Return the same for every message."""
+        return bytes(KEY_BYTES)
+
+    def _seats(self, *_: object) -> tuple[int, ...]:
+        """Count no canary seats."""
+        return ()
+
+
+def signing_mods(shape: Shape, folder: Path) -> dict[int, MaskMod]:
+    """Return node to a mod with a key of its own, whose owner trusts the honest clients alone.
+
+    The nodes of the server have keys too, and trust everybody.
+    """
+    nodes = [*shape.honest, *shape.invented]
+    keys = {node: Identity.create(folder / str(node)) for node in nodes}
+    everybody = [keys[node].line for node in nodes]
+    honest = [keys[node].line for node in shape.honest]
+    return {
+        node: MaskMod(identity=keys[node], trusted=honest, min_threshold=shape.threshold)
+        if node in shape.honest
+        else MaskMod(identity=keys[node], trusted=everybody)
+        for node in nodes
+    }

@@ -7,19 +7,16 @@ it gives up. Only noise in the updates limits what it learns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from flwr.app import Message
-
 from leakmeter.fl_app.experiments.active_server.attacks import (
     Attack,
+    Ending,
     Opened,
     Played,
+    of_members,
     of_target,
 )
-from leakmeter.fl_app.experiments.active_server.federation import TARGET
 from leakmeter.fl_app.experiments.active_server.server import Server, Wire
-from leakmeter.fl_app.experiments.active_server.transcript import Transcript
+from leakmeter.fl_app.experiments.active_server.transcript import TARGET, Transcript
 
 
 class ChosenCohorts(Attack):
@@ -46,34 +43,33 @@ class ChosenCohorts(Attack):
         return None
 
 
-class SmallestSum(Attack):
-    """As many uploads withheld as the threshold allows, and all clients told so."""
+class SmallestSum(Ending):
+    """As many clients called dropped as the threshold allows, and all clients told so."""
 
     name = "smallest sum"
     what = "calls as many clients dropped as the threshold allows, and tells all clients the same"
 
-    def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
-        """Keep back the uploads of the last clients."""
-        replies = super().relay(stage, messages, to)
-        return replies[: self.shape.threshold] if stage == "train" else replies
+    @property
+    def _members(self) -> list[int]:
+        return self.shape.honest[: self.shape.threshold]
+
+    def end(self, to: Wire) -> None:
+        """Ask the first clients for shares."""
+        to.ask_for_shares(dict.fromkeys(self._members, self._members))
 
     def opened(self, seen: Transcript) -> Opened | None:
-        """Return the sum over the first."""
-        if seen.mean is None:
-            return None
-        members = frozenset(range(1, self.shape.threshold + 1))
-        return Opened(members, seen.mean * len(members))
+        """Open the sum over the first clients."""
+        return of_members(seen, self._members)
 
 
-class GivenUp(Attack):
+class GivenUp(Ending):
     """The server takes the uploads and asks for no shares."""
 
     name = "rounds given up"
     what = "gives up every round once it has the uploads"
 
-    def relay(self, stage: str, messages: Sequence[Message], to: Wire) -> list[Message]:
+    def end(self, to: Wire) -> None:
         """Ask for no shares."""
-        return [] if stage == "unmask" else super().relay(stage, messages, to)
 
     def opened(self, seen: Transcript) -> Opened | None:
         """Decode the target's upload as it came."""

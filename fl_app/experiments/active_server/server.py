@@ -7,16 +7,18 @@ elsewhere, twice or not at all. So an attack says only where it departs from the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors.hook import wire
+from leakmeter.clients.secure_sum.signed_wire import get_signature, put_signatures
 from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.experiments.active_server.federation import Federation
-from leakmeter.fl_app.experiments.active_server.perceptron import Weights, flat, to_record
+from leakmeter.fl_app.experiments.active_server.perceptron import Weights, to_record
 from leakmeter.fl_app.experiments.active_server.transcript import Transcript
 from leakmeter.strategies import Masked
 
@@ -29,13 +31,20 @@ class Wire(InlineGrid):
     def __init__(self, federation: Federation) -> None:
         shape = federation.shape
         super().__init__(federation.app, len(shape.honest) + len(shape.invented))
-        self.seen = Transcript(0, 0.0)
+        self.seen = federation.transcript()
         self.numbers: Mapping[int, int] = {}
         self.relay: Relay = deliver_all
+        self._signs = federation.mode == "active"
         self._branches: dict[tuple[int, str], Context] = {}
 
     def start(self, seen: Transcript, numbers: Mapping[int, int], relay: Relay) -> None:
-        """Begin a round."""
+        """Begin a round.
+
+        Args:
+            seen: Notes everything.
+            numbers: Node to its number in the round.
+            relay: Passes on the messages of each stage.
+        """
         self.seen, self.numbers, self.relay = seen, numbers, relay
         self._branches.clear()
 
@@ -73,6 +82,36 @@ class Wire(InlineGrid):
             return self.deliver(message)
         finally:
             self._branches[node, branch], self._contexts[node] = self._contexts[node], held
+
+    def ask_for_shares(self, survivors: Mapping[int, Collection[int]], branch: str = "") -> None:
+        """Ask clients for shares, each with survivors of its own, and note what they reveal.
+
+        Where clients sign, each signs its survivors first, and then gets all signatures.
+
+        Args:
+            survivors: Number to the survivors that this client is told.
+            branch: Where set, the requests run in parallel to all others.
+        """
+        named = {number: sorted(alive) for number, alive in survivors.items()}
+        if not self._signs:
+            for number, alive in named.items():
+                gone = sorted(set(self.seen.peers[number]) - set(alive))
+                self._order(number, "unmask", {"survivors": alive, "dropped": gone}, branch)
+            return
+        signed = {}
+        for number, alive in named.items():
+            reply = self._order(number, "survivors", {"survivors": alive}, branch)
+            if not reply.has_error():
+                signed[number] = get_signature(reply.content.config_records[wire.MASK])
+        for number in named:
+            self._order(number, "unmask", put_signatures(signed, {}), branch)
+
+    def _order(self, number: int, stage: str, values: Mapping[str, Any], branch: str) -> Message:
+        """Send the order of a stage to one client of the cohort."""
+        node = next(node for node, known in self.numbers.items() if known == number)
+        record = {"stage": stage, "round": self.seen.session.server_round, **values}
+        message = Message(RecordDict({wire.MASK: ConfigRecord(record)}), node, "train")
+        return self.deliver_in_parallel(message, branch) if branch else self.deliver(message)
 
 
 Relay = Callable[[str, Sequence[Message], Wire], list[Message]]
@@ -117,16 +156,17 @@ class Server:
         model = federation.weights if weights is None else weights
         nodes = shape.honest if cohort is None else list(cohort)
         self.rounds += 1
-        seen = Transcript(flat(model).size, float(shape.batch))
+        seen = federation.transcript()
         numbers = {node: number for number, node in enumerate(nodes, start=1)}
         puppets = {shape.puppet(node): n for node, n in numbers.items() if node in shape.honest}
-        self._wire.start(seen, puppets | numbers, relay)
+        self._wire.start(seen, numbers | puppets | numbers, relay)
         # One of its own in each round: an honest one would stop after three rejected sums.
         strategy = Masked(
             _Cohort(nodes),
             threshold=threshold or shape.threshold,
             clip_range=CLIP_RANGE,
             max_weight=shape.batch,
+            trusted=federation.known,
         )
         config = ConfigRecord({"server-round": self.rounds, "lr": shape.lr})
         asked = list(strategy.configure_train(self.rounds, to_record(model), config, self._wire))

@@ -23,7 +23,7 @@ from leakmeter.fl_app.experiments.base import Cells, Table
 from leakmeter.fl_app.experiments.plot import Gallery, Strip
 
 _SHAPE = Shape()
-MODES: tuple[Mode, ...] = get_args(Mode)[:1]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,22 @@ from flwr.app import ConfigRecord, Message
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
-from leakmeter.clients.secure_sum.keys import KeyPair, Session, agree, self_mask_key
+from leakmeter.clients.secure_sum.announcement import PublicKeys
+from leakmeter.clients.secure_sum.binding import Instructions, Terms
+from leakmeter.clients.secure_sum.keys import KEY_BYTES, KeyPair, Session, agree, self_mask_key
 from leakmeter.clients.secure_sum.masking import RingVector, add_masks, pair_sign
-from leakmeter.clients.secure_sum.participant import PublicKeys
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.sharing import combine
 from leakmeter.clients.secure_sum.wire import (
     get_by_number,
-    get_keys,
-    get_keys_of_peers,
     get_numbers,
     get_quantiser,
+    get_settings,
     get_upload,
 )
-from leakmeter.fl_app.experiments.active_server.federation import TARGET
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
+
+TARGET = 1  # the node whose update the server is after, and its number in every cohort
 
 Shares = dict[int, dict[int, bytes]]  # owner to its shares by holder
 
@@ -36,10 +37,13 @@ class Transcript:
     Attributes:
         dim: Parameters of the model.
         weight: What each client weighs.
+        is_bound: Whether clients bind what they were told into their masks.
         session: Run and round.
         keys: What each client has announced.
         peers: The peers that each client was told.
         threshold: Shares that open a secret.
+        settings: Fingerprint of the run's configuration.
+        digest: What the target has bound into its masks.
         quantiser: How the target was told to encode its update.
         uploads: Masked vectors.
         seeds: Shares of self-mask seeds that were revealed.
@@ -47,14 +51,18 @@ class Transcript:
         refusals: What clients have answered in place of what was asked, by stage.
         abandoned: Why the protocol gave no sum; None if it did.
         mean: The mean update that the protocol gave.
+        told: The survivors that each client was told last.
     """
 
     dim: int
     weight: float
+    is_bound: bool = True
     session: Session = field(default_factory=lambda: Session(0, 0))
     keys: dict[int, PublicKeys] = field(default_factory=dict)
     peers: dict[int, tuple[int, ...]] = field(default_factory=dict)
     threshold: int = 0
+    settings: bytes = b""
+    digest: bytes = bytes(KEY_BYTES)
     quantiser: Quantiser | None = None
     uploads: dict[int, RingVector] = field(default_factory=dict)
     seeds: Shares = field(default_factory=lambda: defaultdict(dict))
@@ -62,6 +70,7 @@ class Transcript:
     refusals: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     abandoned: str | None = None
     mean: Vector | None = None
+    told: dict[int, set[int]] = field(default_factory=dict)
 
     def note(self, number: int, order: Message, reply: Message) -> None:
         """Keep what one client was told and has answered."""
@@ -82,23 +91,29 @@ class Transcript:
     def _note_answer(
         self, number: int, stage: str, asked: ConfigRecord, answer: ConfigRecord
     ) -> None:
+        if "survivors" in asked:
+            self.told[number] = set(get_numbers(asked, "survivors"))
         if stage == "keys":
-            self.keys[number] = get_keys(answer)
+            data = wire.get_bytes(answer, "keys")[: 3 * KEY_BYTES]  # a signature may follow
+            self.keys[number] = PublicKeys.from_bytes(data)
+            self.settings = get_settings(answer)
         elif stage == "shares":
-            self.peers[number] = tuple(sorted(get_keys_of_peers(asked)))
+            self.peers[number] = tuple(sorted(get_by_number(asked, "keys")))
             self.threshold = wire.get_int(asked, "threshold")
         elif stage == "unmask":
-            alive = set(get_numbers(asked, "survivors"))
             for owner, share in get_by_number(answer, "shares").items():
-                kept = self.seeds if owner in alive else self.mask_keys
+                kept = self.seeds if owner in self.told[number] else self.mask_keys
                 kept[owner][number] = share
 
     def _note_upload(self, number: int, order: Message, reply: Message) -> None:
-        told = wire.config(order.content, wire.SUM_ORDER)
-        assert told is not None
-        quantiser = get_quantiser(told)
+        shared = wire.config(order.content, wire.SUM_ORDER)
+        assert shared is not None
+        quantiser = get_quantiser(shared)
         if number == TARGET:
             self.quantiser = quantiser
+            terms = Terms(self.session, self.threshold, self.settings)
+            if self.is_bound:
+                self.digest = terms.digest(Instructions().of(order))
         length = quantiser.num_slots(self.dim)
         self.uploads[number] = get_upload(reply.content, quantiser.ring, length)
 
@@ -117,7 +132,7 @@ class Transcript:
         if self.quantiser is None or not uploads:
             return None
         try:
-            total = cohort.total(uploads, self.peers, revealed, self.quantiser.ring)
+            total = cohort.total(uploads, self.peers, revealed, self.quantiser.ring, self.digest)
         except AbandonedError:
             return None
         return self.decoded(total)
@@ -129,7 +144,7 @@ class Transcript:
             return None
         ring = self.quantiser.ring
         peers = {peer: self.keys[peer].mask for peer in self.peers[number]}
-        pairs = agree(self.session, "mask", number, KeyPair.of(key), peers)
+        pairs = agree(self.session, "mask", number, KeyPair.of(key), peers, self.digest)
         masks = [(self_mask_key(self.session, number, seed), -1)]
         masks += [(pair, -pair_sign(number, peer)) for peer, pair in pairs.items()]
         return self.decoded(add_masks(self.uploads[number], masks, ring))
