@@ -23,7 +23,8 @@ from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.graph import MAX_ABORT, MAX_EXPOSURE
 from leakmeter.clients.secure_sum.keys import Session
-from leakmeter.clients.secure_sum.participant import Participant, Policy
+from leakmeter.clients.secure_sum.participant import Participant
+from leakmeter.clients.secure_sum.policy import Policy
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.wire import (
     get_by_number,
@@ -36,6 +37,8 @@ from leakmeter.clients.secure_sum.wire import (
 from leakmeter.strategies import Masked, Risks
 from leakmeter.strategies.secure_sum.topology import Topology
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
+
+DIGEST = bytes(32)  # of what clients were told; making it is measured in the whole round
 
 
 class FirstReply(Strategy):
@@ -98,7 +101,7 @@ def our_functions(case: Case) -> float:
         order = ConfigRecord(put_by_number("boxes", for_me))
         client = get_participant(states[n]).open(get_by_number(order, "boxes"), policy)
         vector = quantiser.encode(update, WEIGHT, {}, np.random.default_rng())
-        client, uploads[n] = client.upload(vector, quantiser.ring)
+        client, uploads[n] = client.upload(vector, quantiser.ring, DIGEST)
         states[n] = put_participant(client)
     cohort.check(uploads, sharers)
     revealed = {}
@@ -108,7 +111,7 @@ def our_functions(case: Case) -> float:
         client, shares = get_participant(states[n]).reveal(alive, gone)
         states[n] = put_participant(client)
         revealed[n] = get_by_number(ConfigRecord(put_by_number("shares", shares)), "shares")
-    total = cohort.total(uploads, sharers, revealed, quantiser.ring)
+    total = cohort.total(uploads, sharers, revealed, quantiser.ring, DIGEST)
     assert quantiser.implausible(total, len(uploads)) is None
     mean = quantiser.decode(total)
     seconds = time.process_time() - begin
