@@ -200,14 +200,12 @@ class MaskMod:
         if quantiser.max_clients <= len(boxes):
             raise RefusedError(f"max-clients must be at least {len(boxes) + 1}")
         self.policy.check_sum(quantiser)
-        seats = _seats(message.content, before.number)
+        seats = self._seats(message.content, before.number)
         sent = wire.arrays(message.content)
         layout, weight_key = get_layout(shared, sent), wire.get_text(shared, "weight-key")
         opened = before.open(boxes, self.policy, seats)
-        settings = fingerprint(context.run_config)
-        terms = Terms(before.session, before.threshold, settings, before.roster)
         # Before training: whoever comes next in the list may change the message.
-        digest = terms.digest(Instructions().of(message))
+        digest = self._told(message, before, context)
         reply = call_next(_without_seats(message), context)
         if reply.has_error():
             return reply
@@ -223,6 +221,19 @@ class MaskMod:
         context.state[wire.MASK] = put_participant(after)
         upload = put_upload(masked, quantiser.ring)
         return Message(passed_on(reply.content, upload), reply_to=message)
+
+    def _told(self, message: Message, before: Participant, context: Context) -> bytes:
+        """Return the digest of all that this client was told, which enters its mask keys."""
+        settings = fingerprint(context.run_config)
+        terms = Terms(before.session, before.threshold, settings, before.roster)
+        return terms.digest(Instructions().of(message))
+
+    def _seats(self, content: RecordDict, number: int) -> tuple[int, ...]:
+        """Return who plays a canary; an order for somebody who is not on that list is refused."""
+        seats, order = wire.seat_numbers(content), Order.of(content)
+        if order is not None and order.canary is not None and number not in seats:
+            raise RefusedError(f"a canary is for seats that all clients know of, {number} is none")
+        return seats
 
     def _take(self, session: Session, stage: str) -> None:
         """Note a step where several messages may be handled at once."""
@@ -253,14 +264,6 @@ def _unmask(order: ConfigRecord, before: Participant) -> tuple[Participant, Conf
     """Reveal one share of each peer, once."""
     after, shares = before.reveal(get_numbers(order, "survivors"), get_numbers(order, "dropped"))
     return after, ConfigRecord(put_by_number("shares", shares))
-
-
-def _seats(content: RecordDict, number: int) -> tuple[int, ...]:
-    """Return who plays a canary; an order for somebody who is not on that list is refused."""
-    seats, order = wire.seat_numbers(content), Order.of(content)
-    if order is not None and order.canary is not None and number not in seats:
-        raise RefusedError(f"a canary is for seats that all clients know of, {number} is none")
-    return seats
 
 
 def _without_seats(message: Message) -> Message:
