@@ -110,7 +110,7 @@ class Ending(Attack):
 
     def end(self, to: Wire) -> None:
         """Ask for shares; by default all clients, and as the protocol does."""
-        to.ask_for_shares({number: to.seen.uploads for number in to.seen.uploads})
+        to.ask_for_shares(dict.fromkeys(to.seen.uploads, to.seen.uploads))
 
 
 class UnevenOrders(Ending):
@@ -131,7 +131,7 @@ class UnevenOrders(Ending):
         vector = seen.sum_of(seen.uploads)
         return None if vector is None else Opened(frozenset({TARGET}), vector, self.read(seen))
 
-    def read(self, seen: Transcript) -> NDArray[np.bool_] | None:  # noqa: ARG002
+    def read(self, seen: Transcript) -> NDArray[np.bool_] | None:
         """Return the coordinates at which the others' updates are zero; None for all."""
         return None
 
@@ -195,10 +195,16 @@ class CanaryOrders(UnevenOrders):
     name = "canary orders"
     what = "makes everyone but the target a canary seat"
 
+    @property
+    def seats(self) -> list[int]:
+        """Numbers of those who play a canary."""
+        return [number for number in self.shape.honest if number != TARGET]
+
     def told(self, message: Message) -> Message:
-        """Tell all clients who has a seat."""
-        seats = wire.seats_record(n for n in self.shape.honest if n != TARGET)
-        return changed(super().told(message), {wire.SEATS: seats})
+        """Tell all clients who has a seat, and those who have one to play."""
+        listed = changed(message, {wire.SEATS: wire.seats_record(self.seats)})
+        is_seat = message.metadata.dst_node_id in self.seats
+        return changed(listed, self.others(message)) if is_seat else listed
 
     def others(self, message: Message) -> Mapping[str, Record]:
         """Return a canary order."""
@@ -245,7 +251,9 @@ class SwappedKeys(Attack):
             number: keys[:_KEYS] + self._genuine[number][_KEYS:]
             for number, keys in get_by_number(order, "keys").items()
         }
-        return changed(message, {wire.MASK: ConfigRecord({**order, **put_by_number("keys", shown)})})
+        return changed(
+            message, {wire.MASK: ConfigRecord({**order, **put_by_number("keys", shown)})}
+        )
 
     def opened(self, seen: Transcript) -> Opened | None:
         """Open the sum: the server's own nodes have added nothing to it."""

@@ -29,7 +29,7 @@ from leakmeter.fl_app.experiments.active_server.perceptron import (
     step,
     to_record,
 )
-from leakmeter.fl_app.experiments.active_server.transcript import TARGET, Transcript
+from leakmeter.fl_app.experiments.active_server.transcript import Transcript
 
 # What the clients check: nothing, as in the textbook; what they are told, by binding it into their
 # masks (the default); also who tells them, by signatures.
@@ -135,7 +135,7 @@ class Federation:
 
     def _train(self, message: Message, context: Context) -> Message:
         """Train as told, and state the weight; a node of the server's returns what it got."""
-        sent = from_record(wire.arrays(message.content))
+        sent = from_record(wire.arrays(message.content), self.weights)
         lr = wire.get_float(message.content.config_records[wire.CONFIG], "lr")
         batch = self.batches.get(context.node_id)
         trained = sent if batch is None else step(sent, self._drawn(batch), lr)

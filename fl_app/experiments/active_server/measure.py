@@ -32,7 +32,7 @@ class Count:
         trials: How many were played.
         read: Trials in which the server has read a sum over fewer clients than the threshold.
         members: Clients in the sum that it says it has read, the target among them.
-        sums: Trials whose last round gave the protocol's sum.
+        sums: Trials in which a sum with the target in it came out.
         error: Median relative error of what the server says it has read; None if it never did.
         refused: Stage to the trials in which some client has refused it.
     """
@@ -58,7 +58,7 @@ def _attacked(make: type[Attack], shape: Shape, mode: Mode, trials: int) -> Coun
     for trial in range(trials):
         federation.deal(trial)
         played = make(shape).play(server)
-        sums += played.seen.mean is not None
+        sums += played.seen.has_sum
         refused.update(played.seen.refusals.keys())
         if (opened := played.opened) is None:
             continue

@@ -25,7 +25,8 @@ Labels = NDArray[np.int64]
 Weights = Mapping[str, NDArray[np.floating[Any]]]
 
 _CLASSES = 10
-_NAMES = ("w1", "b1", "w2", "b2")  # as they travel, and as they are flattened
+_NAMES = ("w1", "b1", "w2", "b2")  # in the order of a flat vector
+_ARRAY = "weights"
 _DEAD = -1e3  # a bias that no image can lift above zero
 # Below this share of the largest bias gradient a bin has no image, only float32 rounding.
 _FAINT = 3e-3
@@ -113,7 +114,7 @@ def flat(weights: Weights) -> Vector:
     return np.concatenate([weights[name].ravel() for name in _NAMES]).astype(np.float64)
 
 
-def split(vector: Vector, weights: Weights) -> dict[str, NDArray[np.float64]]:
+def split(vector: NDArray[Any], weights: Weights) -> dict[str, NDArray[Any]]:
     """Return the parts of a flat vector, in the shapes of the weights."""
     ends = np.cumsum([weights[name].size for name in _NAMES])[:-1]
     parts = np.split(vector, ends)
@@ -121,13 +122,13 @@ def split(vector: Vector, weights: Weights) -> dict[str, NDArray[np.float64]]:
 
 
 def to_record(weights: Weights) -> ArrayRecord:
-    """Return the weights as Flower sends them."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(weights[name])) for name in _NAMES})
+    """Return the weights as Flower sends them: in one array, since each costs Flower a while."""
+    return ArrayRecord({_ARRAY: Array(flat(weights).astype(np.float32))})
 
 
-def from_record(record: ArrayRecord) -> Weights:
-    """Return the weights in a record."""
-    return {name: record[name].numpy() for name in _NAMES}
+def from_record(record: ArrayRecord, shapes: Weights) -> Weights:
+    """Return the weights in a record, in the shapes of others."""
+    return split(record[_ARRAY].numpy(), shapes)
 
 
 def _weights(*arrays: NDArray[np.floating[Any]]) -> Weights:

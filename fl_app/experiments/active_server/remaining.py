@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from leakmeter.fl_app.experiments.active_server.attacks import (
     Attack,
+    CanaryOrders,
     Ending,
     Opened,
     Played,
@@ -62,6 +63,23 @@ class SmallestSum(Ending):
         return of_members(seen, self._members)
 
 
+class CanarySeats(CanaryOrders):
+    """Canaries for all but the target and one more, which clients accept who list `canary_mod`."""
+
+    name = "canary seats"
+    what = "makes everyone but the target and one other client a canary seat"
+
+    @property
+    def seats(self) -> list[int]:
+        """Return all but the first two."""
+        return self.shape.honest[2:]
+
+    def opened(self, seen: Transcript) -> Opened | None:
+        """Open the sum: all but two have added nothing to it."""
+        vector = seen.sum_of(seen.uploads)
+        return None if vector is None else Opened(frozenset(self.shape.honest[:2]), vector)
+
+
 class GivenUp(Ending):
     """The server takes the uploads and asks for no shares."""
 
@@ -76,4 +94,9 @@ class GivenUp(Ending):
         return of_target(seen.decoded(seen.uploads[TARGET]) if TARGET in seen.uploads else None)
 
 
-REMAINING: tuple[type[Attack], ...] = (ChosenCohorts, SmallestSum, GivenUp)
+REMAINING: tuple[type[Attack], ...] = (
+    ChosenCohorts,
+    CanarySeats,
+    SmallestSum,
+    GivenUp,
+)

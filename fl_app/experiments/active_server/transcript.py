@@ -51,6 +51,7 @@ class Transcript:
         refusals: What clients have answered in place of what was asked, by stage.
         abandoned: Why the protocol gave no sum; None if it did.
         mean: The mean update that the protocol gave.
+        has_opened: Whether the server has opened something that can be a sum of updates itself.
         told: The survivors that each client was told last.
     """
 
@@ -70,7 +71,13 @@ class Transcript:
     refusals: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     abandoned: str | None = None
     mean: Vector | None = None
+    has_opened: bool = False
     told: dict[int, set[int]] = field(default_factory=dict)
+
+    @property
+    def has_sum(self) -> bool:
+        """Whether a sum with the target's update in it has come out, in whatever way."""
+        return TARGET in self.uploads and (self.mean is not None or self.has_opened)
 
     def note(self, number: int, order: Message, reply: Message) -> None:
         """Keep what one client was told and has answered."""
@@ -135,6 +142,7 @@ class Transcript:
             total = cohort.total(uploads, self.peers, revealed, self.quantiser.ring, self.digest)
         except AbandonedError:
             return None
+        self.has_opened |= self.quantiser.implausible(total, len(uploads)) is None
         return self.decoded(total)
 
     def stripped(self, number: int) -> Vector | None:
@@ -147,7 +155,9 @@ class Transcript:
         pairs = agree(self.session, "mask", number, KeyPair.of(key), peers, self.digest)
         masks = [(self_mask_key(self.session, number, seed), -1)]
         masks += [(pair, -pair_sign(number, peer)) for peer, pair in pairs.items()]
-        return self.decoded(add_masks(self.uploads[number], masks, ring))
+        vector = add_masks(self.uploads[number], masks, ring)
+        self.has_opened |= self.quantiser.implausible(vector, 1) is None
+        return self.decoded(vector)
 
     def decoded(self, total: RingVector) -> Vector:
         """Return the sum of updates behind a ring sum, for clients of equal weight."""

@@ -15,7 +15,7 @@ from leakmeter.fl_app.experiments.active_server.attacks import (
 from leakmeter.fl_app.experiments.active_server.federation import Mode, Shape
 from leakmeter.fl_app.experiments.active_server.measure import Count, attacked
 
-SHAPE = Shape(clients=5, threshold=3)
+SHAPE = Shape()
 
 
 @cache
