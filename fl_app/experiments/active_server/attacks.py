@@ -322,8 +322,8 @@ class TwoRequests(Ending):
         to.ask_for_shares(dict.fromkeys(others, others), "without the target")
 
     def opened(self, seen: Transcript) -> Opened | None:
-        """Take all masks off the target's upload: both of its secrets have opened."""
-        return of_target(seen.stripped(TARGET))
+        """Take all masks off the target's upload, or else open the sum that one answer gives."""
+        return of_target(seen.stripped(TARGET)) or of_members(seen, seen.uploads)
 
 
 class SmallCohort(Ending):

@@ -52,8 +52,8 @@ class Shape:
             training is deterministic.
     """
 
-    clients: int = 7
-    threshold: int = 4
+    clients: int = 5
+    threshold: int = 3
     batch: int = 4
     hidden: int = 32
     lr: float = 0.1

@@ -22,7 +22,6 @@ from leakmeter.fl_app.experiments.active_server.remaining import REMAINING, Chos
 from leakmeter.fl_app.experiments.base import Cells, Table
 from leakmeter.fl_app.experiments.plot import Gallery, Strip
 
-_SHAPE = Shape()
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
@@ -38,7 +37,7 @@ class Scale:
 
     rounds: int
     traps: int
-    shape: Shape = _SHAPE
+    shape: Shape
 
     @property
     def redrawn(self) -> Shape:
@@ -46,7 +45,7 @@ class Scale:
         return replace(self.shape, batch=2 * self.shape.batch, drawn=self.shape.batch)
 
 
-_SCALES = {"paper": Scale(1000, 100), "small": Scale(1, 1, Shape(clients=5, threshold=3))}
+_SCALES = {"paper": Scale(1000, 200, Shape()), "small": Scale(1, 1, Shape())}
 _SIDE = 8  # pixels of an image
 
 
