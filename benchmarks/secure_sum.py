@@ -39,6 +39,7 @@ class Case:
     neighbours: int | Literal["auto"] | None
     repetitions: int
     target: float | None = None
+    signed_target: float | None = None  # the same where clients sign
 
     @property
     def dropped(self) -> set[int]:

@@ -29,6 +29,7 @@ from benchmarks.secure_sum_ours import our_functions, our_round
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError
 
 FUNCTIONS, WHOLE, FLOWER = "the functions", "with all messages", "Flower"
+SIGNED = "signed and checked, with all messages"
 CASES = {
     "quick": (Case(5, 500, None, 1), Case(12, 500, 6, 1)),
     "full": (
@@ -36,7 +37,7 @@ CASES = {
         Case(100, 7_850, 14, 5, 30),
         Case(50, 1_000_000, 14, 5, 7),
     ),
-    "long": (Case(100, 7_850, None, 1, 100), Case(100, 1_000_000, 14, 3, 7)),
+    "long": (Case(100, 7_850, None, 1, 100, 80), Case(100, 1_000_000, 14, 3, 7)),
 }
 ALONE = {"quick": Case(20, 500, "auto", 1), "full": Case(1_000, 7_850, "auto", 2, 60)}
 
@@ -60,15 +61,18 @@ def rounds(scale: Scale) -> Iterator[Row]:
 
 
 def compared(case: Case) -> Iterator[Row]:
-    """Yield both rows of ours."""
+    """Yield the rows of ours; clients sign where all are peers."""
     timers = {
         FUNCTIONS: evened(lambda: our_functions(case)),
         FLOWER: lambda: flower_round(case)[0],
         WHOLE: evened(lambda: our_round(case)[0]),
     }
+    targets = {FUNCTIONS: case.target, WHOLE: None}
+    if case.neighbours is None:
+        timers[SIGNED] = evened(lambda: our_round(case, is_signed=True)[0])
+        targets[SIGNED] = case.signed_target
     times = interleave(timers, case.repetitions, warm_up=False)
-    for name in (FUNCTIONS, WHOLE):
-        target = case.target if name == FUNCTIONS else None
+    for name, target in targets.items():
         yield paired(f"{case}, {name}", times[name], times[FLOWER], peer=FLOWER, target=target)
 
 
