@@ -10,10 +10,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import replay, report, reproduce, run
+from leakmeter.fl_app.cli import keys, replay, report, reproduce, run
 from leakmeter.fl_app.config.errors import ConfigError, nearest
 
-_COMMANDS = {"run": run, "report": report, "reproduce": reproduce, "replay": replay}
+_COMMANDS = {
+    "run": run,
+    "report": report,
+    "reproduce": reproduce,
+    "replay": replay,
+    "keys": keys,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,7 +25,7 @@ def check_together(config: Settings) -> None:
         raise ConfigError(
             f"sample + canary-seats must be at most clients = {config.clients}, got {wanted}"
         )
-    if config.secagg == "on" and config.cohort < 3:
+    if config.has_sums and config.cohort < 3:
         raise out_of_range("sample", "at least 3 clients a round with secagg", config.cohort)
     _check_sum(config)
     _check_noise(config)
@@ -79,7 +79,10 @@ def _check_sum(config: Settings) -> None:
                 raise out_of_range(kebab(spec.name), allowed, getattr(config, spec.name))
         return
     neighbours = config.secagg_neighbours
-    if neighbours and (neighbours % 2 or neighbours >= config.cohort):
+    if config.secagg == "active" and neighbours >= config.cohort:
+        allowed = f"0, or a number below the {config.cohort} clients of a round"
+        raise out_of_range("secagg-neighbours", allowed, neighbours)
+    if config.secagg == "on" and neighbours and (neighbours % 2 or neighbours >= config.cohort):
         allowed = f"0, or an even number below the {config.cohort} clients of a round"
         raise out_of_range("secagg-neighbours", allowed, neighbours)
     if neighbours and config.participation == "poisson":
@@ -98,7 +101,7 @@ def _check_target(config: Settings) -> None:
     if config.noise not in ("central", "distributed", "local"):
         allowed = "central, distributed or local with target-epsilon, which calibrates that noise"
         raise out_of_range("noise", allowed, config.noise)
-    if config.clipping == "adaptive" and config.secagg == "on":
+    if config.clipping == "adaptive" and config.has_sums:
         allowed = (
             "fixed with target-epsilon and secagg on: rounding costs the more, the smaller the "
             "clip norm becomes, and nobody knows it beforehand"

@@ -14,8 +14,8 @@ from leakmeter.fl_app.config.names import (
     OVER_BUDGET,
     PARTITIONS,
     PATTERNS,
+    SECAGG,
     SERVERS,
-    SWITCH,
 )
 
 
@@ -99,9 +99,10 @@ class TrainingSettings:
     )
     secagg: str = setting(
         "on",
-        "secure aggregation: the server sees masked updates only",
+        "secure aggregation: the server sees masked updates only; active = clients sign, so that "
+        "this holds against a server that breaks the protocol",
         group="federation",
-        choices=SWITCH,
+        choices=SECAGG,
     )
     secagg_threshold: float = setting(
         2 / 3,
@@ -113,7 +114,8 @@ class TrainingSettings:
     )
     secagg_neighbours: int = setting(
         0,
-        "clients that each client masks with, an even number; 0 = all others of the round",
+        "clients that each client masks with, an even number, or with secagg active that each client "
+        "draws; 0 = all others of the round",
         group="federation",
         low=0,
         high=10_000,
@@ -135,7 +137,7 @@ class TrainingSettings:
     dropout: float = setting(
         0.0,
         "chance that a client drops out in a stage of a round (keys, shares, train, unmask; with "
-        "secagg off train alone); simulations only",
+        "secagg active also draw and survivors; with secagg off train alone); simulations only",
         group="federation",
         low=0,
         below=1,

@@ -116,8 +116,8 @@ def _lede(run: Run, *, many: bool) -> Markup:
     words.append(counted(len(run.rounds), "round"))
     if config.get("noise") not in (None, "none"):
         words.append(f"{config['noise']} noise")
-    if config.get("secagg") == "on":
-        words.append("secure aggregation")
+    if config.get("secagg") in ("on", "active"):
+        words.append(f"{'signed ' if config['secagg'] == 'active' else ''}secure aggregation")
     if run.accuracy is not None:
         words.append(f"accuracy {number(run.accuracy, 3)}")
     text = (f"{run.name}: " if many else "") + "; ".join(words) + "."

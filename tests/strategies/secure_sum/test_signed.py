@@ -12,15 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 
-from leakmeter.auditors import canary_mod, tap_mod
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
-from leakmeter.clients.secure_sum.wire import put_by_number
 from leakmeter.strategies import Masked
 from leakmeter.strategies.grid import GridWrapper
-from tests.strategies.secure_sum.test_masked import SEED, Federation, at, made, masked, raises
+from tests.strategies.secure_sum.test_masked import SEED, Federation, at, masked
 
 Order = Callable[[int, str, ConfigRecord, RecordDict], RecordDict | None]
 
