@@ -30,13 +30,13 @@ class Scale:
     """How often everything is played, and with whom.
 
     Attributes:
-        rounds: Trials of each attack.
-        traps: Trials of each trap for images.
+        rounds: Trials of each attack in the last mode, where none must get through.
+        few: Trials where all get through or none: in the other modes, and of what remains.
         shape: Size of the federation.
     """
 
     rounds: int
-    traps: int
+    few: int
     shape: Shape
 
     @property
@@ -45,7 +45,7 @@ class Scale:
         return replace(self.shape, batch=2 * self.shape.batch, drawn=self.shape.batch)
 
 
-_SCALES = {"paper": Scale(1000, 200, Shape()), "small": Scale(1, 1, Shape())}
+_SCALES = {"paper": Scale(1000, 100, Shape()), "small": Scale(1, 1, Shape())}
 _SIDE = 8  # pixels of an image
 
 
@@ -54,26 +54,28 @@ def run(scale: str, cells: Cells) -> Table:
     size = _SCALES[scale]
 
     def count(kind: type[Attack], mode: Mode) -> Any:
-        play = partial(attacked, kind, size.shape, mode, size.rounds)
+        is_claim = mode == MODES[-1] and kind not in REMAINING
+        rounds = size.rounds if is_claim else size.few
+        play = partial(attacked, kind, size.shape, mode, rounds)
         return cells.get(_key(scale, mode, kind), play)
 
     counts = {kind: {mode: count(kind, mode) for mode in MODES} for kind in (Honest, *ATTACKS)}
     counts |= {kind: {MODES[-1]: count(kind, MODES[-1])} for kind in REMAINING}
     redrawn = cells.get(
-        f"{scale}-redrawn", partial(attacked, ChosenCohorts, size.redrawn, MODES[-1], size.rounds)
+        f"{scale}-redrawn", partial(attacked, ChosenCohorts, size.redrawn, MODES[-1], size.few)
     )
     traps = {
         kind: {
             mode: cells.get(
-                _key(scale, mode, kind), partial(images, kind, size.shape, mode, size.traps)
+                _key(scale, mode, kind), partial(images, kind, size.shape, mode, size.few)
             )
             for mode in MODES
         }
         for kind in (TrapForOne, TrapForAll)
     }
     return Table(
-        title=f"What a malicious server reads in {size.rounds:,} secure sums of "
-        f"{size.shape.clients} clients, threshold {size.shape.threshold}",
+        title=f"What a malicious server reads of one client in secure sums of {size.shape.clients} "
+        f"clients, threshold {size.shape.threshold}",
         columns=("attack", "the server", *MODES, "clients refuse"),
         rows=tuple(_row(kind, by_mode) for kind, by_mode in counts.items()),
         notes=_notes(size, redrawn, traps),
