@@ -79,6 +79,9 @@ class Identity:
         text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise KeyFileError(f"{folder} cannot be made: {error.strerror}") from None
+        try:
             # Exclusively, so that no key is lost, not even to a process that does the same.
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(file, "wb") as stream:

@@ -114,8 +114,8 @@ class TrainingSettings:
     )
     secagg_neighbours: int = setting(
         0,
-        "clients that each client masks with, an even number, or with secagg active that each client "
-        "draws; 0 = all others of the round",
+        "clients that each client masks with, an even number (secagg active: that each client "
+        "draws); 0 = all others of the round",
         group="federation",
         low=0,
         high=10_000,
