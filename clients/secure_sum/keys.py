@@ -19,6 +19,7 @@ import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, Self
 
 from cryptography.exceptions import InvalidTag
@@ -149,8 +150,13 @@ def check_order(public: bytes) -> None:
     """
     _check_bytes("public key", public)
     # Any secret shows it. `exchange` refuses an outcome of zero.
-    probe = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
-    probe.exchange(X25519PublicKey.from_public_bytes(public))
+    _probe().exchange(X25519PublicKey.from_public_bytes(public))
+
+
+@cache
+def _probe() -> X25519PrivateKey:
+    """Return a secret for checks; to load one costs as much as an exchange."""
+    return X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 
 def self_mask_key(session: Session, owner: int, seed: bytes) -> bytes:
