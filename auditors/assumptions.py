@@ -85,9 +85,12 @@ class Assumption(StrEnum):
     SECRET_BATCHES = "secret-batches"
     # Secure sums
     HONEST_RELAY = "honest-relay"
+    TRUSTED_KEYS = "trusted-keys"
+    OWN_APP = "own-app"
     COMPUTATIONAL = "computational"
     SUM_NOT_JUDGED = "sum-not-judged"
     RATES_FIXED_BEFOREHAND = "rates-fixed-beforehand"
+    COLLUDERS_FIXED_BEFOREHAND = "colluders-fixed-beforehand"
 
     @property
     def sentence(self) -> str:
@@ -200,11 +203,19 @@ _SENTENCES: Final[dict[Assumption, str]] = {
         "the server relays keys, draws the graph and reports dropouts honestly: keys and survivor "
         "lists are not signed"
     ),
+    _A.TRUSTED_KEYS: (
+        "clients' owners have installed each other's public keys, which the server has not chosen, "
+        "and Ed25519 signatures cannot be forged"
+    ),
+    _A.OWN_APP: "clients run the code that their owners have checked, whoever delivers it",
     _A.COMPUTATIONAL: "X25519, HKDF-SHA256 and AES are secure",
     _A.SUM_NOT_JUDGED: "only single updates are to be hidden, not what their sum reveals",
     _A.RATES_FIXED_BEFOREHAND: (
         "at most the stated shares of clients drop out and collude, fixed before the graphs are "
         "drawn"
+    ),
+    _A.COLLUDERS_FIXED_BEFOREHAND: (
+        "at most the stated number of clients collude, fixed before clients draw their neighbours"
     ),
 }
 

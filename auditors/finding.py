@@ -25,6 +25,8 @@ Adjacency = Literal["add-remove", "zero-out", "replace", "honest-seat"]
 Unit = Literal["client", "record"]
 # Who attacks: the server inside a round, anyone who gets a model, or someone on the wire.
 Observer = Literal["server", "outsider", "wire"]
+# What the observer does: follow the protocol and look at everything, or whatever it likes.
+Conduct = Literal["curious", "active"]
 # What the observer sees. "round sum": before server noise; "noised sum": after all noise;
 # "round model": the model before and after one round.
 Sees = Literal["updates", "round sum", "noised sum", "all models", "round model", "final model"]
@@ -89,6 +91,7 @@ class ThreatModel:
             attacked. A guarantee is priced for at most this many.
         game: Which randomness each trial resamples; None where only noise is random.
         colluders: Clients that tell the attacker everything they know.
+        conduct: Whether the attacker follows the protocol ("curious") or does what it likes.
     """
 
     observer: Observer
@@ -98,6 +101,7 @@ class ThreatModel:
     participations: int | None = None
     game: Game | None = None
     colluders: int = 0
+    conduct: Conduct = "curious"
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -105,9 +109,10 @@ class ThreatModel:
             ("sees", Sees),
             ("holds", Holds),
             ("game", Game),
+            ("conduct", Conduct),
         ):
-            value = getattr(self, name)
-            if value not in get_args(allowed) and (value is not None or name == "observer"):
+            value, is_needed = getattr(self, name), name in ("observer", "conduct")
+            if value not in get_args(allowed) and (value is not None or is_needed):
                 raise ValueError(f"{name} must be one of {get_args(allowed)}, got {value!r}")
         if self.participations is not None and self.participations < 0:
             raise ValueError(f"participations must be at least 0, got {self.participations}")
@@ -132,6 +137,8 @@ class ThreatModel:
             and other.game in (None, self.game)
             and rounds <= allowed
             and self.colluders <= other.colluders
+            # A guarantee against a server that follows the protocol says nothing of one that lies.
+            and other.conduct in ("active", self.conduct)
         )
 
 

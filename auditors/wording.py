@@ -102,6 +102,8 @@ def attacker(model: ThreatModel, *, is_sized: bool = True) -> str:
         acts.append(f"holds {_HOLDS[model.holds]}")
     if model.colluders and is_sized:
         acts.append(f"colludes with {counted(model.colluders, 'client')}")
+    if model.conduct == "active":
+        acts.append("may break the protocol")
     listed = acts[0] if len(acts) == 1 else f"{', '.join(acts[:-1])} and {acts[-1]}"
     hidden = "" if model.knows_cohort else ", without knowing who takes part"
     played = "" if model.game is None else f"; {GAMES[model.game]}"

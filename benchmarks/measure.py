@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, Literal
 
 Scale = Literal["quick", "full", "long"]
-Unit = Literal["CPU s", "wall s", "MB", "bytes", "exponent", ""]
+Unit = Literal["CPU s", "wall s", "MB", "bytes", "rounds", "exponent", ""]
 Timer = Callable[[], float]  # does the work and returns its seconds
 
 OURS, REPETITIONS = "ours", 5

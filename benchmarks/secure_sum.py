@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeVar
 
 from flwr.app import Array, Context, Error, Message
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
 
 from benchmarks.measure import Timer
-from leakmeter.fl_app.engines.inline import InlineGrid, run_inline
+from leakmeter.fl_app.engines import inline
+from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError
 
 Call = Callable[[Message, Context], Message]
@@ -110,18 +110,10 @@ def settle() -> None:
 
 def within_a_run(work: Callable[[], T]) -> T:
     """Do the work where Flower lets messages be made, and return what comes of it."""
-    server = ServerApp()
-    results: list[T] = []
-
-    @server.main()
-    def main(_: Grid, __: Context) -> None:
-        results.append(work())
-
     try:
-        run_inline(server, ClientApp(), 1)
+        return inline.within_a_run(work)
     finally:
         gc.unfreeze()
-    return results[0]
 
 
 def until_one_ends(play: Timer) -> tuple[float, int]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -14,6 +15,7 @@ from benchmarks.secure_sum import (
     THRESHOLD,
     UPDATE,
     WEIGHT,
+    Call,
     Case,
     Direct,
     Dropout,
@@ -23,8 +25,10 @@ from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.graph import MAX_ABORT, MAX_EXPOSURE
 from leakmeter.clients.secure_sum.keys import Session
-from leakmeter.clients.secure_sum.participant import Participant, Policy
+from leakmeter.clients.secure_sum.participant import Participant
+from leakmeter.clients.secure_sum.policy import Policy
 from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.clients.secure_sum.wire import (
     get_by_number,
     get_keys,
@@ -36,6 +40,8 @@ from leakmeter.clients.secure_sum.wire import (
 from leakmeter.strategies import Masked, Risks
 from leakmeter.strategies.secure_sum.topology import Topology
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
+
+DIGEST = bytes(32)  # of what clients were told; making it is measured in the whole round
 
 
 class FirstReply(Strategy):
@@ -98,7 +104,7 @@ def our_functions(case: Case) -> float:
         order = ConfigRecord(put_by_number("boxes", for_me))
         client = get_participant(states[n]).open(get_by_number(order, "boxes"), policy)
         vector = quantiser.encode(update, WEIGHT, {}, np.random.default_rng())
-        client, uploads[n] = client.upload(vector, quantiser.ring)
+        client, uploads[n] = client.upload(vector, quantiser.ring, DIGEST)
         states[n] = put_participant(client)
     cohort.check(uploads, sharers)
     revealed = {}
@@ -108,7 +114,7 @@ def our_functions(case: Case) -> float:
         client, shares = get_participant(states[n]).reveal(alive, gone)
         states[n] = put_participant(client)
         revealed[n] = get_by_number(ConfigRecord(put_by_number("shares", shares)), "shares")
-    total = cohort.total(uploads, sharers, revealed, quantiser.ring)
+    total = cohort.total(uploads, sharers, revealed, quantiser.ring, DIGEST)
     assert quantiser.implausible(total, len(uploads)) is None
     mean = quantiser.decode(total)
     seconds = time.process_time() - begin
@@ -117,8 +123,17 @@ def our_functions(case: Case) -> float:
     return seconds
 
 
-def our_round(case: Case, count_bytes: bool = False) -> tuple[float, Direct]:
-    """Return the CPU seconds of one round of `Masked` and `MaskMod`, with all their records."""
+def our_round(
+    case: Case, count_bytes: bool = False, *, is_signed: bool = False
+) -> tuple[float, Direct]:
+    """Return the CPU seconds of one round of `Masked` and `MaskMod`, with all their records.
+
+    Args:
+        case: Its shape.
+        count_bytes: Whether the grid counts them.
+        is_signed: Whether clients sign what they announce and who has survived, against a server
+            that may do anything. Their keys are there before.
+    """
     start = np.zeros(case.dim, np.float32)
     moved = ArrayRecord({"w": Array(start + np.float32(UPDATE))})
     metrics = MetricRecord({"num-examples": WEIGHT})
@@ -131,8 +146,19 @@ def our_round(case: Case, count_bytes: bool = False) -> tuple[float, Direct]:
     # 14 neighbours are a shape to measure, no graph to trust: any risk is let pass.
     limit = None if case.neighbours == "auto" else 1.0
     risks = Risks(max_abort=limit or MAX_ABORT, max_exposure=limit or MAX_EXPOSURE)
-    strategy = Masked(FirstReply(), threshold=THRESHOLD, neighbours=case.neighbours, risks=risks)
-    grid = Direct(MaskMod(), train, case.clients, count_bytes)
+    mods, lines = signing(case) if is_signed else ([MaskMod()] * case.clients, None)
+    strategy = Masked(
+        FirstReply(),
+        threshold=THRESHOLD,
+        neighbours=case.neighbours,
+        risks=risks,
+        trusted=lines,
+    )
+
+    def mod(message: Message, context: Context, call_next: Call) -> Message:
+        return mods[context.node_id - 1](message, context, call_next)
+
+    grid = Direct(mod, train, case.clients, count_bytes)
     arrays = ArrayRecord({"w": Array(start)})
 
     settle()
@@ -150,3 +176,10 @@ def our_round(case: Case, count_bytes: bool = False) -> tuple[float, Direct]:
     assert facts.quantum is not None
     assert np.abs(facts.aggregate - UPDATE).max() <= facts.quantum
     return seconds, grid
+
+
+def signing(case: Case) -> tuple[list[MaskMod], TrustedKeys]:
+    """Return one mod a client, each with a key of its own and the list of all."""
+    keys = [Identity(Ed25519PrivateKey.generate()) for _ in range(case.clients)]
+    trusted = TrustedKeys.of([key.public for key in keys])
+    return [MaskMod(identity=key, trusted=trusted) for key in keys], trusted

@@ -24,13 +24,14 @@ from benchmarks.secure_sum_flower import flower_round
 from benchmarks.secure_sum_ours import our_functions, our_round
 
 FUNCTIONS, WHOLE, FLOWER = "the functions", "with all messages", "Flower"
+SIGNED = "signed and checked, with all messages"
 CASES = {
     "quick": (Case(5, 500, None, 1), Case(12, 500, 6, 1)),
     "full": (
         Case(30, 7_850, None, 5),
         Case(100, 7_850, 14, 5, {FUNCTIONS: 35, WHOLE: 30}),
         Case(50, 1_000_000, 14, 5, {FUNCTIONS: 7}),
-        Case(100, 7_850, None, 1, {FUNCTIONS: 100}),
+        Case(100, 7_850, None, 1, {FUNCTIONS: 100, SIGNED: 80}),
     ),
     "long": (Case(100, 1_000_000, 14, 3, {FUNCTIONS: 7}),),
 }
@@ -56,8 +57,9 @@ def rounds(scale: Scale) -> Iterator[Row]:
 
 
 def compared(case: Case) -> Iterator[Row]:
-    """Yield both rows of ours."""
-    abandoned = dict.fromkeys((FUNCTIONS, WHOLE, FLOWER), 0)
+    """Yield the rows of ours; clients sign where all are peers."""
+    ours = (FUNCTIONS, WHOLE, SIGNED) if case.neighbours is None else (FUNCTIONS, WHOLE)
+    abandoned = dict.fromkeys((*ours, FLOWER), 0)
 
     def counted(name: str, play: Timer) -> float:
         spent, count = until_one_ends(play)
@@ -69,8 +71,10 @@ def compared(case: Case) -> Iterator[Row]:
         FLOWER: lambda: counted(FLOWER, lambda: flower_round(case)[0]),
         WHOLE: lambda: counted(WHOLE, lambda: our_round(case)[0]),
     }
+    if case.neighbours is None:
+        timers[SIGNED] = lambda: counted(SIGNED, lambda: our_round(case, is_signed=True)[0])
     times = interleave(timers, case.repetitions, warm_up=False)
-    for name in (FUNCTIONS, WHOLE):
+    for name in ours:
         figures, lost = (times[name], times[FLOWER]), (abandoned[name], abandoned[FLOWER])
         note = "abandoned rounds, counted: ours {}, Flower {}".format(*lost) if any(lost) else ""
         target = case.targets.get(name)

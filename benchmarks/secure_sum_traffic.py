@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from benchmarks.measure import Row, Scale, paired
+from benchmarks.measure import Row, Scale, alone, paired
 from benchmarks.secure_sum import Case, within_a_run
 from benchmarks.secure_sum_flower import flower_round
 from benchmarks.secure_sum_ours import our_round
@@ -18,12 +18,21 @@ CASES = {
     "quick": (Case(5, 500, None, 1),),
     "full": (Case(100, 7_850, 14, 1), Case(30, 7_850, None, 1), Case(30, 1_000_000, 14, 1)),
 }
+SIGNED = {
+    "quick": (Case(5, 500, None, 1),),
+    "full": (Case(100, 7_850, None, 1), Case(30, 7_850, None, 1)),
+}
 
 
 def measure(scale: Scale) -> list[Row]:
     """Return two rows a shape, up and down."""
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    return within_a_run(lambda: [row for case in CASES.get(scale, ()) for row in counted(case)])
+    return within_a_run(
+        lambda: [
+            *(row for case in CASES.get(scale, ()) for row in counted(case)),
+            *(row for case in SIGNED.get(scale, ()) for row in signed(case)),
+        ]
+    )
 
 
 def counted(case: Case) -> list[Row]:
@@ -38,4 +47,16 @@ def counted(case: Case) -> list[Row]:
     return [
         paired(f"{case}, up", ups[:1], ups[1:], peer="Flower", unit="bytes", note=note),
         paired(f"{case}, down beside the model", downs[:1], downs[1:], peer="Flower", unit="bytes"),
+    ]
+
+
+def signed(case: Case) -> list[Row]:
+    """Return the bytes of a client that signs, and checks the others' signatures."""
+    kept, plain = case.clients - len(case.dropped), 4 * case.dim
+    _, grid = our_round(case, count_bytes=True, is_signed=True)
+    up, down = grid.up / kept, grid.down / case.clients - plain
+    note = f"bytes a parameter: {up / case.dim:.2f}"
+    return [
+        alone(f"{case}, signed and checked, up", [up], unit="bytes", note=note),
+        alone(f"{case}, signed and checked, down beside the model", [down], unit="bytes"),
     ]

@@ -24,6 +24,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients import FillMod, MaskMod, NoiseMod
 from leakmeter.clients.dropout import DropoutMod
 from leakmeter.clients.identity import add_identity
+from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
 from leakmeter.clients.water_filling.fill_mod import filled_record
 from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
 from leakmeter.fl_app.config.config import Config
@@ -32,6 +33,7 @@ from leakmeter.fl_app.config.from_flower import from_context
 from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
 from leakmeter.fl_app.rule import update_rule
+from leakmeter.fl_app.signing import client_keys
 from leakmeter.fl_app.task import Task, load_task
 from leakmeter.strategies.grid import UNUSABLE
 
@@ -45,7 +47,11 @@ def client_app_of(config: Config | None = None) -> ClientApp:
         return from_context(context) if config is None else config
 
     def mask(message: Message, context: Context, call_next: Call) -> Message:
-        return _policies(config_of(context), is_deployed()).mask(message, context, call_next)
+        own, deployed = config_of(context), is_deployed()
+        mod, keys = _policies(own, deployed).mask, client_keys(own, deployed, context)
+        if keys is not None:
+            mod = _signing(mod, *keys)
+        return mod(message, context, call_next)
 
     def fill(message: Message, context: Context, call_next: Call) -> Message:
         return _policies(config_of(context), is_deployed()).fill(message, context, call_next)
@@ -97,7 +103,7 @@ def _policies(config: Config, deployed: bool) -> _Policies:
     return _Policies(
         dropout=DropoutMod(0.0 if deployed else config.dropout, config.seed),
         mask=MaskMod(
-            required=config.secagg == "on",
+            required=config.has_sums,
             colluders=max(config.colluders, 0),
             allow_tap=allow_tap,
             seed=seed,
@@ -116,6 +122,12 @@ def _net(config: TaskConfig) -> nn.Module:
         _nets.config, _nets.net = config, load_task(config).new_model()
     made: nn.Module = _nets.net
     return made
+
+
+@lru_cache(maxsize=4096)
+def _signing(mod: MaskMod, identity: Identity, trusted: TrustedKeys) -> MaskMod:
+    """Return the mod of a client with keys: it takes part in signed sums alone."""
+    return replace(mod, required=True, identity=identity, trusted=trusted)
 
 
 def _task_here(config: Config) -> Task:

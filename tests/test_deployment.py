@@ -40,25 +40,54 @@ def machine(home: Path) -> dict[str, str]:
     return environment(**flower_home(home), PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
 
 
+def key_ring(folder: Path) -> tuple[list[Path], Path]:
+    """Make a key for each client with the command line, and the list of all of them."""
+    folders = [folder / f"key-{i}" for i in range(CLIENTS)]
+    made = [run(BIN / "leakmeter", "keys", "new", str(f), env=environment()) for f in folders]
+    trusted = folder / "trusted.txt"
+    trusted.write_text("".join(done.stdout for done in made))
+    return folders, trusted
+
+
 @contextmanager
-def deployment(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
-    """Start a SuperLink and its SuperNodes as processes of their own."""
+def deployment(
+    folder: Path, keys: tuple[list[Path], Path] | None = None
+) -> Iterator[tuple[dict[str, str], int]]:
+    """Start a SuperLink and its SuperNodes as processes of their own.
+
+    Args:
+        folder: For their homes and logs.
+        keys: Where clients sign, a folder with a key for each, and the list of all.
+    """
     port = free_port()
     link = (BIN / "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port))
     env = machine(folder / "link-home") | {"LEAKMETER_RUNS": str(folder)}
+    if keys is not None:
+        env["LEAKMETER_TRUSTED"] = str(keys[1])
     with ExitStack() as stack:
         log = folder / "link.log"
         process = stack.enter_context(started(*link, env=env, log=log))
         wait_until(lambda: listens(port), process, seconds=60, said=log.read_text)
         for i in range(CLIENTS):
+            own = f"partition-id={i} num-partitions={CLIENTS}"
+            if keys is not None:
+                own += f' identity="{keys[0][i]}" trusted="{keys[1]}"'
             node = (
                 *(BIN / "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"),
                 *("--host", "127.0.0.1", "--port", str(free_port())),
-                *("--node-config", f"partition-id={i} num-partitions={CLIENTS}"),
+                *("--node-config", own),
             )
             home = machine(folder / f"node-home-{i}")
             stack.enter_context(started(*node, env=home, log=folder / f"node-{i}.log"))
         yield env, port
+
+
+def use(env: Mapping[str, str], port: int) -> None:
+    """Make the deployment the one that `flwr run` takes."""
+    (Path(env["FLWR_HOME"]) / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\n'
+        "insecure = true\n"
+    )
 
 
 def flwr_run(env: Mapping[str, str], cwd: Path, settings: Mapping[str, Setting]) -> str:
@@ -84,10 +113,7 @@ def test_masked_noised_rounds_with_canaries_run_on_separate_processes(tmp_path: 
         "clip-norm": 2.0,
     }
     with deployment(tmp_path) as (env, port):
-        (Path(env["FLWR_HOME"]) / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\n'
-            "insecure = true\n"
-        )
+        use(env, port)
         refused = flwr_run(env, tmp_path, {**settings, "auditors": "likelihood-ratio"})
         assert not out.exists()
         said = flwr_run(env, tmp_path, settings)
@@ -108,3 +134,32 @@ def test_masked_noised_rounds_with_canaries_run_on_separate_processes(tmp_path: 
     assert {f["kind"] for f in made["findings"] if f["auditor"] == "accountant"} == {"guarantee"}
     # Trained at all: chance is 0.1. Noise is nobody's to repeat here, so no more is certain.
     assert rounds[-1]["metrics"]["accuracy"] > 0.3
+
+
+def test_signed_sums_run_on_separate_processes_with_keys_of_their_own(tmp_path: Path) -> None:
+    out, keys = tmp_path / "run", key_ring(tmp_path)
+    settings: dict[str, Setting] = {
+        "out": str(out),
+        "clients": CLIENTS,
+        "sample": CLIENTS,
+        "rounds": 1,
+        "auditors": "none",
+        "model": "linear",
+        "secagg": "active",
+    }
+    with deployment(tmp_path, keys) as (env, port):
+        use(env, port)
+        said = flwr_run(env, tmp_path, settings)
+        wait_until((out / "report.json").exists, seconds=20, said=lambda: said[-4000:])
+        # Clients that have keys do not take part in sums that nobody signs.
+        flwr_run(env, tmp_path, {**settings, "secagg": "on", "out": str(tmp_path / "unsigned")})
+        wait_until((tmp_path / "unsigned" / "report.json").exists, seconds=20, said=lambda: said)
+    (finding,) = [f for f in report(out)["findings"] if f["auditor"] == "secure-sum"]
+    assert finding["threat_model"]["conduct"] == "active"
+    assert finding["facts"] == {"rounds": 1, "abandoned": 0, "clients in the smallest sum": CLIENTS}
+    # Each step was noted beside the key, once.
+    stages = {"keys", "shares", "train", "survivors", "unmask"}
+    for folder in keys[0]:
+        noted = [path.name for path in (folder / "steps").rglob("1-*")]
+        assert {name.removeprefix("1-") for name in noted} == stages
+    assert report(tmp_path / "unsigned")["findings"] == []

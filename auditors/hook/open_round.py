@@ -216,8 +216,8 @@ def will_hide_updates(messages: Collection[Message]) -> bool:
 def take_back_orders(messages: Iterable[Message]) -> None:
     """Remove orders of an earlier round: a strategy may send the same message objects again."""
     for message in messages:
-        if wire.CANARY in message.content or wire.TAP in message.content:
-            ours = (wire.CANARY, wire.TAP)
+        ours = (wire.CANARY, wire.SEATS, wire.TAP)
+        if any(key in message.content for key in ours):
             kept = {key: record for key, record in message.content.items() if key not in ours}
             message.content = RecordDict(kept)
 
@@ -234,6 +234,17 @@ def give_orders(
         canary = keyed(orders[client]) if client in orders else None
         order = Order(canary, layout.left_out_places, sends or "models")
         wire.add_record(messages[client], wire.CANARY, order.to_record())
+    _name_seats(messages, orders)
+
+
+def _name_seats(messages: Mapping[int, Message], orders: Collection[int]) -> None:
+    """Tell all clients of a secure sum which of them play a canary: those hide nobody."""
+    numbers = [wire.mask_number(messages[client].content) for client in orders]
+    masked = [number for number in numbers if number is not None]
+    if masked:
+        record = wire.seats_record(masked)
+        for message in messages.values():
+            wire.add_record(message, wire.SEATS, record)
 
 
 def ask_to_keep(messages: Iterable[Message], server_round: int) -> None:

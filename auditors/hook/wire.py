@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 
 # Records, by who writes them.
 CANARY = "leakmeter.canary"  # server: the canary that a seat plays; client: what became of it
+SEATS = "leakmeter.seats"  # server: who of a secure sum plays a canary, the same for all clients
 TAP = "leakmeter.tap"  # server: keep or hand out the plain update
 LAYOUT = "leakmeter.layout"  # server: arrays that are no part of the update
 REPLAY = "leakmeter.replay"  # server: train once more, for an auditor
@@ -291,6 +292,30 @@ def sum_outcome(content: RecordDict) -> SumOutcome | None:
     return SumOutcome(
         get_float(record, "step"), get_int(record, "saturated"), get_int(record, "colluders")
     )
+
+
+def mask_number(content: RecordDict) -> int | None:
+    """Return the number of a client in the secure sum that its train message belongs to."""
+    order = config(content, MASK)
+    return get_int(order, "number") if order is not None and "number" in order else None
+
+
+def seats_record(numbers: Iterable[int]) -> MetricRecord:
+    """Return who plays a canary, by their numbers in the secure sum."""
+    return MetricRecord({"numbers": sorted(numbers)})
+
+
+def seat_numbers(content: RecordDict) -> tuple[int, ...]:
+    """Return who plays a canary, as every client of a secure sum is told.
+
+    Raises:
+        WireError: The list is something else.
+    """
+    record = _numbers(content, SEATS)
+    listed = record.get("numbers") if record is not None else []
+    if not isinstance(listed, list) or not all(type(n) is int for n in listed):
+        raise WireError(f"{SEATS} must list numbers, got {described(listed)}")
+    return tuple(int(number) for number in listed)
 
 
 def replay_record(number: int) -> MetricRecord:

@@ -31,7 +31,7 @@ from leakmeter.auditors.sampling.moments import Reruns
 
 # Orders of a round that a replay leaves out: canaries are no honest training, the tap's copy is
 # the round's own, and a mask belongs to one upload.
-_LEFT_OUT: Final = (wire.CANARY, wire.TAP, wire.MASK, wire.SUM_ORDER)
+_LEFT_OUT: Final = (wire.CANARY, wire.SEATS, wire.TAP, wire.MASK, wire.SUM_ORDER)
 _MOST_BYTES = 2**26
 _MOST_REPLIES = 2**28  # bytes of the replies that are waited for together
 _SAID_EVERY = 30.0  # seconds between lines about a long replay

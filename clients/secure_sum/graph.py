@@ -98,9 +98,9 @@ def assess(
     _check_degree(num_clients, degree)
     if not 1 <= threshold <= degree + 1:
         raise ValueError(f"threshold must be in [1, {degree + 1}], got {threshold}")
-    dropped = _count("dropout_rate", dropout_rate, num_clients)
-    colluding = _count("collusion_rate", collusion_rate, num_clients)
-    aborts = _abort_curve(num_clients, degree, dropped)
+    dropped = count("dropout_rate", dropout_rate, num_clients)
+    colluding = count("collusion_rate", collusion_rate, num_clients)
+    aborts = abort_curve(num_clients, degree, dropped)
     exposures = _exposure_curve(num_clients, degree, dropped, colluding)
     return Risk(float(aborts[threshold]), float(exposures[threshold]))
 
@@ -119,11 +119,11 @@ def plan_graph(
         ValueError: If not even the complete graph does.
     """
     _check_degree(num_clients, num_clients - 1)
-    dropped = _count("dropout_rate", dropout_rate, num_clients)
-    colluding = _count("collusion_rate", collusion_rate, num_clients)
+    dropped = count("dropout_rate", dropout_rate, num_clients)
+    colluding = count("collusion_rate", collusion_rate, num_clients)
     # The risks are not quite monotone in the degree (thresholds are integers): try them in order.
     for degree in [*range(2, num_clients - 1, 2), num_clients - 1]:
-        aborts = _abort_curve(num_clients, degree, dropped)
+        aborts = abort_curve(num_clients, degree, dropped)
         exposures = _exposure_curve(num_clients, degree, dropped, colluding)
         fits = np.flatnonzero((aborts <= max_abort) & (exposures <= max_exposure))
         if len(fits):
@@ -136,14 +136,14 @@ def plan_graph(
     )
 
 
-def _abort_curve(num_clients: int, degree: int, dropped: int) -> NDArray[np.float64]:
+def abort_curve(num_clients: int, degree: int, dropped: int) -> NDArray[np.float64]:
     """Return P(abort) for each threshold 0 … degree + 1 by a sum over clients."""
     # Losing this many neighbours is too much for a dropped client, whose own share is gone too. A
     # survivor can lose one more; but among its neighbours one more client may have dropped.
     lost = degree + 1 - np.arange(degree + 2)
     spared = np.minimum(lost + 1, degree + 1)
-    dead = dropped * _tail(num_clients - 1, max(dropped - 1, 0), degree)[lost]
-    alive = (num_clients - dropped) * _tail(num_clients - 1, dropped, degree)[spared]
+    dead = dropped * tail(num_clients - 1, max(dropped - 1, 0), degree)[lost]
+    alive = (num_clients - dropped) * tail(num_clients - 1, dropped, degree)[spared]
     return np.minimum(dead + alive, 1.0)
 
 
@@ -153,7 +153,7 @@ def _exposure_curve(
     """Return P(exposure) for each threshold 0 … degree + 1 by a sum over honest clients."""
     # A client is safe while its colluding holders T satisfy 2·threshold > degree + 1 + T.
     unsafe = np.clip(2 * np.arange(degree + 2) - (degree + 1), 0, degree + 1)
-    both = (num_clients - colluding) * _tail(num_clients - 1, colluding, degree)[unsafe]
+    both = (num_clients - colluding) * tail(num_clients - 1, colluding, degree)[unsafe]
     apart = _split_probability(num_clients, degree, min(dropped + colluding, num_clients))
     return np.minimum(both + apart, 1.0)
 
@@ -174,19 +174,19 @@ def _split_probability(num_clients: int, degree: int, missing: int) -> float:
     rest = num_clients - 1 - 2 * half
     log_pairs = (
         math.log(survivors * (survivors - 1) / 2)
-        + _log_choose(rest, survivors - 1)
-        - _log_choose(num_clients - 1, survivors - 1)
+        + log_choose(rest, survivors - 1)
+        - log_choose(num_clients - 1, survivors - 1)
     )
     return min(math.exp(log_pairs), 1.0)
 
 
-def _tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
+def tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
     """Return P(X ≥ x) for x = 0 … drawn + 1, X the marked among `drawn` of the population."""
     x = np.arange(max(0, drawn + marked - population), min(drawn, marked) + 1)
     log_mass = (
-        _log_choose(marked, x)
-        + _log_choose(population - marked, drawn - x)
-        - _log_choose(population, drawn)
+        log_choose(marked, x)
+        + log_choose(population - marked, drawn - x)
+        - log_choose(population, drawn)
     )
     # Summed from the far end in logs, so the smallest tails keep their digits.
     log_tail = np.logaddexp.accumulate(log_mass[::-1])[::-1]
@@ -196,12 +196,12 @@ def _tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
     return tail
 
 
-def _log_choose(n: NDArray[np.int64] | int, k: NDArray[np.int64] | int) -> NDArray[np.float64]:
+def log_choose(n: NDArray[np.int64] | int, k: NDArray[np.int64] | int) -> NDArray[np.float64]:
     result: NDArray[np.float64] = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
     return result
 
 
-def _count(name: str, rate: float, num_clients: int) -> int:
+def count(name: str, rate: float, num_clients: int) -> int:
     """Return ⌈rate·n⌉, at most n − 1, forgiving the rounding of products such as 0.07 · 100."""
     if not 0 <= rate < 1:
         raise ValueError(f"{name} must be in [0, 1), got {rate}")

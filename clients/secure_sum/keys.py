@@ -4,11 +4,12 @@ Bonawitz et al. 2017, Practical Secure Aggregation for Privacy-Preserving Machin
 RFC 7748 for X25519 and RFC 5869 for HKDF. Different from the paper:
 1. every derived key is bound to run, round, purpose, both ids and both public keys, so a key or a
    ciphertext of one place is worthless in another;
-2. a commitment to the self-mask seed is sent with the public keys, and a reconstructed mask secret
+2. a mask key is bound to all that the client was told in the round as well (`binding`);
+3. a commitment to the self-mask seed is sent with the public keys, and a reconstructed mask secret
    is compared with its public key: a wrong share is noticed before it spoils the sum.
 
-The keys are fresh in each round and not signed. A server that swaps public keys reads everything;
-`Session.context` is the place where a signature over the keys would be bound in.
+The keys are fresh in each round. Unless they are signed (`signing`), a server that swaps public
+keys reads everything.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, Self
 
 from cryptography.exceptions import InvalidTag
@@ -30,7 +32,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 SEAL_BYTES = _NONCE_BYTES + 16  # what `seal` adds to a text: the nonce, and AES-GCM's tag
-_PROTOCOL = b"leakmeter secure sum 1"
+PROTOCOL = b"leakmeter secure sum 2"
 
 # "share" keys encrypt and are never shared; "mask" keys can be reconstructed once a client is gone.
 Purpose = Literal["share", "mask"]
@@ -53,7 +55,7 @@ class Session:
             _check_id("id", value)
         name = label.encode()
         # The lengths in front keep ("ab", 1) apart from any other label and list of ids.
-        head = struct.pack("<BBB", len(_PROTOCOL), len(name), len(ids)) + _PROTOCOL + name
+        head = struct.pack("<BBB", len(PROTOCOL), len(name), len(ids)) + PROTOCOL + name
         return head + struct.pack(f"<{2 + len(ids)}Q", self.run, self.server_round, *ids)
 
 
@@ -127,7 +129,12 @@ def _common(secret: X25519PrivateKey, own: bytes, public: bytes) -> bytes:
 
 
 def agree(
-    session: Session, purpose: Purpose, own_id: int, own: KeyPair, peers: Mapping[int, bytes]
+    session: Session,
+    purpose: Purpose,
+    own_id: int,
+    own: KeyPair,
+    peers: Mapping[int, bytes],
+    digest: bytes = b"",
 ) -> dict[int, bytes]:
     """Return the key that `own_id` has in common with each peer, by peer id.
 
@@ -139,10 +146,15 @@ def agree(
         own_id: Id of the client that `own` belongs to.
         own: Its key pair for this purpose.
         peers: Peer id to the peer's public key for this purpose.
+        digest: For "mask", what both sides were told in the round (`binding`); 32 bytes.
 
     Raises:
         ValueError: If a public key is malformed, of low order, or occurs twice.
     """
+    if (purpose == "mask") != bool(digest):
+        raise ValueError(f"digest must be given for mask keys alone, got one for {purpose!r}")
+    if digest:
+        _check_bytes("digest", digest)
     if own_id in peers:
         raise ValueError(f"peers must be others than {own_id}, got {sorted(peers)}")
     if len({own.public, *peers.values()}) != len(peers) + 1:
@@ -153,7 +165,7 @@ def agree(
         _check_bytes(f"public key of {peer}", public)
         common = _common(secret, own.public, public)
         (low, low_key), (high, high_key) = sorted([(own_id, own.public), (peer, public)])
-        info = session.context(f"agree {purpose}", low, high) + low_key + high_key
+        info = session.context(f"agree {purpose}", low, high) + low_key + high_key + digest
         keys[peer] = _derive(common, info)
     return keys
 
@@ -166,8 +178,13 @@ def check_order(public: bytes) -> None:
     """
     _check_bytes("public key", public)
     # Any secret shows it. `exchange` refuses an outcome of zero.
-    probe = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
-    probe.exchange(X25519PublicKey.from_public_bytes(public))
+    _probe().exchange(X25519PublicKey.from_public_bytes(public))
+
+
+@cache
+def _probe() -> X25519PrivateKey:
+    """Return a secret for checks; to load one costs as much as an exchange."""
+    return X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 
 def self_mask_key(session: Session, owner: int, seed: bytes) -> bytes:
@@ -227,7 +244,7 @@ def unseal(
 
 def _derive(secret: bytes, info: bytes) -> bytes:
     """Return 32 bytes that depend on `secret` and on every field of `info`."""
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=_PROTOCOL, info=info).derive(secret)
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=PROTOCOL, info=info).derive(secret)
 
 
 def _check_bytes(name: str, value: bytes) -> None:

@@ -6,22 +6,34 @@ within what its owner has allowed when listing it.
 
 from __future__ import annotations
 
+import copy
 import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
-from leakmeter.auditors.hook.seat import passed_on
+from leakmeter.auditors.hook.seat import Order, passed_on
 from leakmeter.auditors.rng import stream
+from leakmeter.clients.secure_sum.binding import Instructions, Terms, fingerprint
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.masking import RingVector
-from leakmeter.clients.secure_sum.participant import Participant, Policy, RefusedError
+from leakmeter.clients.secure_sum.participant import Participant
+from leakmeter.clients.secure_sum.policy import Policy, RefusedError
 from leakmeter.clients.secure_sum.quantise import HeavyError, NotFiniteError, Quantiser
+from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
+from leakmeter.clients.secure_sum.signing_client import SigningClient
+from leakmeter.clients.secure_sum.steps import take_once
 from leakmeter.clients.secure_sum.wire import (
     get_by_number,
     get_keys_of_peers,
@@ -35,6 +47,9 @@ from leakmeter.clients.secure_sum.wire import (
     put_upload,
 )
 
+# What a client makes of an order: its new state, and what it answers.
+Answer: TypeAlias = Callable[[ConfigRecord, Participant], tuple[Participant, ConfigRecord]]
+
 _log = logging.getLogger("flwr")
 _HEAVY = "the weight is above max_weight: raise max_weight of Masked to the most that a client has"
 
@@ -44,6 +59,11 @@ class MaskMod:
     """Takes part in secure sums and never lets a plain update out.
 
     Place it first in the list of mods, so that nothing behind it adds to a masked reply.
+
+    With `identity` and `trusted` the server may do anything: the client takes keys only from
+    clients on the list, signs the survivors before it reveals a share, and answers no evaluation,
+    whose metrics would travel in clear. Without them the server is trusted to relay keys and to
+    name dropouts honestly. In both cases the masks are bound to all that the client was told.
 
     Attributes:
         required: Whether a train message without an order to mask gets an error. Only an app
@@ -55,6 +75,14 @@ class MaskMod:
             masks; for simulations only.
         seed: Names the rounding in a simulation; None takes the operating system's source. Keys
             and shares always come from there.
+        identity: The client's own signing key: a file or folder that `leakmeter keys new` has made,
+            or a private Ed25519 key. With a file, steps are noted beside it, so that a node that
+            handles several messages at once takes each step once.
+        trusted: Public lines of all clients, its own among them: a file, lines, or name to line.
+            They must not come from the server.
+        max_clip_range: Largest clip range that the client takes part with; None for any. All
+            clients of a sum have the same, so it limits how coarse their rounding may be.
+        max_weight: Largest weight that a sum may allow for; None for any.
     """
 
     required: bool = True
@@ -63,18 +91,45 @@ class MaskMod:
     colluders: int = 0
     allow_tap: bool = False
     seed: int | None = None
+    identity: Identity | Ed25519PrivateKey | str | Path | None = None
+    trusted: TrustedKeys | str | Path | Mapping[str, str] | Iterable[str | bytes] | None = None
+    max_clip_range: float | None = None
+    max_weight: float | None = None
 
     def __post_init__(self) -> None:
         _ = self.policy  # refuses what cannot be
+        if (self.identity is None) != (self.trusted is None):
+            given, missing = ("trusted", "identity") if self.trusted else ("identity", "trusted")
+            raise ValueError(f"{given} must come with {missing}: a client that signs needs both")
+        if self.identity is not None and self.trusted is not None:
+            signer = SigningClient(Identity.of(self.identity), TrustedKeys.of(self.trusted))
+            object.__setattr__(self, "identity", signer.identity)
+            object.__setattr__(self, "trusted", signer.trusted)
 
     @property
     def policy(self) -> Policy:
         """What the client insists on."""
-        return Policy(self.min_peers, self.min_threshold, self.colluders)
+        return Policy(
+            self.min_peers,
+            self.min_threshold,
+            self.colluders,
+            math.inf if self.max_clip_range is None else self.max_clip_range,
+            math.inf if self.max_weight is None else self.max_weight,
+        )
+
+    @property
+    def signing(self) -> SigningClient | None:
+        """The stages of a client that signs; None if it does not."""
+        if not isinstance(self.identity, Identity) or not isinstance(self.trusted, TrustedKeys):
+            return None
+        return SigningClient(self.identity, self.trusted)
 
     def __call__(self, message: Message, context: Context, call_next: Call) -> Message:
         """Answer a stage of the protocol, or train and mask."""
-        if message.metadata.message_type.split(".")[0] != "train":
+        kind = message.metadata.message_type.split(".")[0]
+        if kind == "evaluate" and self.signing is not None:
+            raise RefusedError("this client evaluates nothing: its metrics would travel in clear")
+        if kind != "train":
             return call_next(message, context)
         order = wire.config(message.content, wire.MASK)
         if order is None:
@@ -84,22 +139,48 @@ class MaskMod:
         session = Session(message.metadata.run_id, wire.get_int(order, "round"))
         stage = wire.get_text(order, "stage")
         if stage == "keys":
-            return _reply(message, _keys(order, session, context))
+            return _reply(message, self._keys(order, session, context))
         before = _resume(context, session)
-        if stage == "shares":
-            return _reply(message, self._shares(order, before, context))
         if stage == "train":
             return self._train(order, before, message, context, call_next)
-        if stage == "unmask":
-            return _reply(message, _unmask(order, before, context))
-        raise RefusedError(f"stage must be keys, shares, train or unmask, got {stage!r}")
-
-    def _shares(self, order: ConfigRecord, before: Participant, context: Context) -> ConfigRecord:
-        """Share the secrets among the peers."""
-        number, threshold = wire.get_int(order, "number"), wire.get_int(order, "threshold")
-        after, boxes = before.share(number, get_keys_of_peers(order), threshold, self.policy)
+        answer = self._answers().get(stage)
+        if answer is None:
+            known = (
+                "keys, draw, shares, train, survivors" if self.signing else "keys, shares, train"
+            )
+            raise RefusedError(f"stage must be {known} or unmask, got {stage!r}")
+        after, record = answer(order, before)
+        self._take(session, stage)
         context.state[wire.MASK] = put_participant(after)
-        return ConfigRecord(put_by_number("boxes", boxes))
+        return _reply(message, record)
+
+    def _answers(self) -> Mapping[str, Answer]:
+        """Return what the client answers to the stages between keys and unmasking."""
+        policy, signing = self.policy, self.signing
+        if signing is None:
+            return {"shares": partial(_shares, policy), "unmask": _unmask}
+        return {
+            "draw": partial(signing.draw, policy),
+            "shares": partial(signing.shares, policy),
+            "survivors": signing.survivors,
+            "unmask": signing.unmask,
+        }
+
+    def _keys(self, order: ConfigRecord, session: Session, context: Context) -> ConfigRecord:
+        """Draw fresh secrets and announce the public half."""
+        kept = wire.config(context.state, wire.MASK)
+        if kept is not None:
+            last = get_session(kept)
+            if last.run == session.run and session.server_round <= last.server_round:
+                raise RefusedError(
+                    f"round must be above {last.server_round}, got {session.server_round}"
+                )
+        participant = Participant.announce(session, wire.get_int(order, "number"))
+        self._take(session, "keys")
+        context.state[wire.MASK] = put_participant(participant)
+        signing = self.signing
+        keys = participant.public if signing is None else participant.signed(signing.identity)
+        return ConfigRecord({"keys": keys.to_bytes(), "settings": fingerprint(context.run_config)})
 
     def _train(
         self,
@@ -118,10 +199,14 @@ class MaskMod:
         boxes, quantiser = get_by_number(order, "boxes"), get_quantiser(shared)
         if quantiser.max_clients <= len(boxes):
             raise RefusedError(f"max-clients must be at least {len(boxes) + 1}")
+        self.policy.check_sum(quantiser)
+        seats = self._seats(message.content, before.number)
         sent = wire.arrays(message.content)
         layout, weight_key = get_layout(shared, sent), wire.get_text(shared, "weight-key")
-        opened = before.open(boxes, self.policy)
-        reply = call_next(message, context)
+        opened = before.open(boxes, self.policy, seats)
+        # Before training: whoever comes next in the list may change the message.
+        digest = self._told(message, before, context)
+        reply = call_next(_without_seats(message), context)
         if reply.has_error():
             return reply
         update = _difference(layout, wire.arrays(reply.content), sent)
@@ -130,11 +215,30 @@ class MaskMod:
             vector = _encode(quantiser, update, reply.content, weight_key, rng)
         except NotFiniteError:
             return wire.not_finite(message, "the update or a metric")
-        after, masked = opened.upload(vector, quantiser.ring)
+        after, masked = opened.upload(vector, quantiser.ring, digest)
+        self._take(before.session, "train")
         # Last, since an exception after it would leave a client that thinks it has uploaded.
         context.state[wire.MASK] = put_participant(after)
         upload = put_upload(masked, quantiser.ring)
         return Message(passed_on(reply.content, upload), reply_to=message)
+
+    def _told(self, message: Message, before: Participant, context: Context) -> bytes:
+        """Return the digest of all that this client was told, which enters its mask keys."""
+        settings = fingerprint(context.run_config)
+        terms = Terms(before.session, before.threshold, settings, before.roster)
+        return terms.digest(Instructions().of(message))
+
+    def _seats(self, content: RecordDict, number: int) -> tuple[int, ...]:
+        """Return who plays a canary; an order for somebody who is not on that list is refused."""
+        seats, order = wire.seat_numbers(content), Order.of(content)
+        if order is not None and order.canary is not None and number not in seats:
+            raise RefusedError(f"a canary is for seats that all clients know of, {number} is none")
+        return seats
+
+    def _take(self, session: Session, stage: str) -> None:
+        """Note a step where several messages may be handled at once."""
+        if isinstance(self.identity, Identity):
+            take_once(self.identity.folder, session, stage)
 
     def _rounding(self, server_round: int, context: Context) -> np.random.Generator:
         """Return the source of the stochastic rounding."""
@@ -147,25 +251,29 @@ class MaskMod:
 mask_mod = MaskMod()
 
 
-def _keys(order: ConfigRecord, session: Session, context: Context) -> ConfigRecord:
-    """Draw fresh secrets and announce the public half."""
-    kept = wire.config(context.state, wire.MASK)
-    if kept is not None:
-        last = get_session(kept)
-        if last.run == session.run and session.server_round <= last.server_round:
-            raise RefusedError(
-                f"round must be above {last.server_round}, got {session.server_round}"
-            )
-    participant = Participant.announce(session, wire.get_int(order, "number"))
-    context.state[wire.MASK] = put_participant(participant)
-    return ConfigRecord({"keys": participant.public.to_bytes()})
+def _shares(
+    policy: Policy, order: ConfigRecord, before: Participant
+) -> tuple[Participant, ConfigRecord]:
+    """Share the secrets among the peers."""
+    number, threshold = wire.get_int(order, "number"), wire.get_int(order, "threshold")
+    after, boxes = before.share(number, get_keys_of_peers(order), threshold, policy)
+    return after, ConfigRecord(put_by_number("boxes", boxes))
 
 
-def _unmask(order: ConfigRecord, before: Participant, context: Context) -> ConfigRecord:
+def _unmask(order: ConfigRecord, before: Participant) -> tuple[Participant, ConfigRecord]:
     """Reveal one share of each peer, once."""
     after, shares = before.reveal(get_numbers(order, "survivors"), get_numbers(order, "dropped"))
-    context.state[wire.MASK] = put_participant(after)
-    return ConfigRecord(put_by_number("shares", shares))
+    return after, ConfigRecord(put_by_number("shares", shares))
+
+
+def _without_seats(message: Message) -> Message:
+    """Return the message as the app would have got it without an audit."""
+    if wire.SEATS not in message.content:
+        return message
+    inside = copy.copy(message)
+    kept = {key: record for key, record in message.content.items() if key != wire.SEATS}
+    inside.content = RecordDict(kept)
+    return inside
 
 
 def _resume(context: Context, session: Session) -> Participant:

@@ -1,26 +1,30 @@
-"""One client's part in one secure sum: five steps, each taken once and in order.
+"""One client's part in one secure sum: a few steps, each taken once and in order.
 
 Bonawitz et al. 2017, Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS),
-Figure 4 without signatures; Bell et al. 2020 for the sparse graph. Steps: announce keys, share
-secrets, open the peers' shares, upload the masked vector, reveal one share of each peer. Every
-step returns a new value, so a step that fails changes nothing.
+Figure 4; Bell et al. 2020 for sparse graphs. Steps: announce keys, share secrets, open the peers'
+shares, upload the masked vector, reveal one share of each peer. Every step returns a new value, so
+a step that fails changes nothing.
 
-The client trusts the server to relay keys, to draw the graph and to name dropouts honestly. What
-it refuses by itself: fewer peers or a lower threshold than its own policy, another number than
-the one it has committed to, equal keys, a set of survivors that is too small or lacks itself, and
-to reveal both secrets of one peer. Signed keys would be verified in `share`, signed lists of
-survivors in `reveal`. Texts of refusals travel to the server: they hold no secrets.
+Towards a server that may do anything there are two more. In a sparse graph the client draws its
+own neighbours before it shares. After the upload it signs the list of survivors, and reveals once
+`threshold` holders of its secrets have signed that it is one of them, in a complete graph that they
+have the same list. Such a client takes keys only with a signature that it trusts.
+
+What every client refuses by itself: fewer peers or a lower threshold than its own policy, another
+number than the one it has committed to, equal keys, a set of survivors that is too small or lacks
+itself, and to reveal both secrets of one peer. Texts of refusals travel to the server: they hold no
+secrets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from leakmeter.clients.secure_sum.graph import check_threshold
+from leakmeter.clients.secure_sum.announcement import PublicKeys, SignedKeys
+from leakmeter.clients.secure_sum.drawn import draw
 from leakmeter.clients.secure_sum.keys import (
-    KEY_BYTES,
     SEAL_BYTES,
     ClientSecrets,
     Session,
@@ -31,69 +35,22 @@ from leakmeter.clients.secure_sum.keys import (
     unseal,
 )
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, mask
+from leakmeter.clients.secure_sum.policy import Policy, RefusedError
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, split
+from leakmeter.clients.secure_sum.signing import (
+    Identity,
+    Signer,
+    announced,
+    announcement_text,
+    is_signed,
+    roster,
+    survivors_text,
+)
 
-Step = Literal["announced", "shared", "opened", "uploaded", "revealed"]
+Step = Literal["announced", "drawn", "shared", "opened", "uploaded", "signed", "revealed"]
 _STAGE = "shares"
+_NOTHING = bytes(2 * SHARE_BYTES)
 BOX_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
-
-
-class RefusedError(ValueError):
-    """The client does not take this step; nothing of its has been sent."""
-
-
-@dataclass(frozen=True)
-class PublicKeys:
-    """What a client announces: two public keys and a commitment to its self-mask seed."""
-
-    share: bytes
-    mask: bytes
-    commitment: bytes
-
-    def to_bytes(self) -> bytes:
-        """Return the 96 bytes that travel."""
-        return self.share + self.mask + self.commitment
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Return the keys behind 96 bytes."""
-        if len(data) != 3 * KEY_BYTES:
-            raise RefusedError(f"public keys must be {3 * KEY_BYTES} bytes, got {len(data)}")
-        return cls(*(data[i : i + KEY_BYTES] for i in range(0, len(data), KEY_BYTES)))
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What a client insists on, whatever the server proposes.
-
-    Attributes:
-        min_peers: Fewest peers it masks with.
-        min_threshold: Fewest shares that may open a secret. As many clients of its neighbourhood
-            must survive before it reveals anything.
-        colluders: Peers that it reckons may work for the server.
-    """
-
-    min_peers: int = 2
-    min_threshold: int = 2
-    colluders: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("min_peers", 1), ("min_threshold", 2), ("colluders", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-
-    def check(self, num_peers: int, threshold: int) -> None:
-        """Refuse a round that hides the client less well than it wants."""
-        if num_peers < self.min_peers:
-            raise RefusedError(f"peers must be at least {self.min_peers}, got {num_peers}")
-        # With fewer honest survivors than two, the sum would be the client's own update.
-        least = max(self.min_threshold, self.colluders + 2)
-        if threshold < least:
-            raise RefusedError(f"threshold must be at least {least}, got {threshold}")
-        try:
-            check_threshold(num_peers + 1, threshold, self.colluders)
-        except ValueError as error:
-            raise RefusedError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -109,7 +66,18 @@ class Participant:
         locks: Peer number to the key of the boxes between the two, until they are opened.
         masks: Peer number to its public mask key, until the vector is uploaded.
         own_shares: Its shares of its own mask secret and seed: it is one of its holders.
-        held: Peer number to that peer's two shares, once they have come.
+        held: Peer number to that peer's two shares, once they have come. Zeros come from a peer
+            that has not drawn this client.
+        drawn: Neighbours that it has drawn, and their public signing keys. They hold its shares;
+            empty where all peers do.
+        roster: Fingerprint of those among whom it has drawn.
+        signers: Peer number to what that peer's signatures are checked against; empty where
+            nothing is signed.
+        announced: Fingerprint of its own announcement, where things are signed.
+        digest: What it was told, once the vector is uploaded.
+        seats: Those who were told to play a canary: they hide nobody.
+        least: Fewest survivors without a canary.
+        alive: The survivors that it has signed.
     """
 
     session: Session
@@ -121,6 +89,14 @@ class Participant:
     masks: Mapping[int, bytes] = field(default_factory=dict, repr=False)
     own_shares: bytes = field(default=b"", repr=False)
     held: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    drawn: Mapping[int, bytes] = field(default_factory=dict)
+    roster: bytes = b""
+    signers: Mapping[int, bytes] = field(default_factory=dict)
+    announced: bytes = b""
+    digest: bytes = b""
+    seats: tuple[int, ...] = ()
+    least: int = 0
+    alive: tuple[int, ...] = ()
 
     @classmethod
     def announce(cls, session: Session, number: int) -> Self:
@@ -134,87 +110,225 @@ class Participant:
         commitment = commit(self.session, self.number, secrets.seed)
         return PublicKeys(secrets.share.public, secrets.mask.public, commitment)
 
-    def share(
-        self, number: int, peers: Mapping[int, PublicKeys], threshold: int, policy: Policy
-    ) -> tuple[Self, dict[int, bytes]]:
-        """Share mask secret and seed among the peers; return a sealed box for each of them."""
+    def signed(self, identity: Identity) -> SignedKeys:
+        """Return the announcement with this client's signature."""
+        keys = self.public
+        text = announcement_text(self.session, self.number, keys.to_bytes())
+        return SignedKeys(keys, identity.public, identity.sign(text))
+
+    def draw(
+        self, number: int, clients: Mapping[int, bytes], own: bytes, shape: tuple[int, int]
+    ) -> Self:
+        """Draw neighbours among all clients of the round.
+
+        Args:
+            number: This client's.
+            clients: Number to public signing key of everybody, this client included.
+            own: This client's public signing key.
+            shape: How many to draw, and the threshold.
+        """
         self._after("announced")
+        if number != self.number or clients.get(number) != own:
+            raise RefusedError(f"client {self.number} must be on the roster with its own key")
+        if len(set(clients.values())) < len(clients):
+            raise RefusedError(f"keys must differ between {len(clients)} clients, some are equal")
+        draws, threshold = shape
+        chosen = {peer: clients[peer] for peer in draw(number, clients, draws)}
+        listed = roster(clients)
+        return replace(self, step="drawn", drawn=chosen, roster=listed, threshold=threshold)
+
+    def share(
+        self,
+        number: int,
+        peers: Mapping[int, PublicKeys],
+        threshold: int,
+        policy: Policy,
+        signers: Mapping[int, Signer] | None = None,
+    ) -> tuple[Self, dict[int, bytes]]:
+        """Share mask secret and seed; return a sealed box for each peer.
+
+        Args:
+            number: This client's.
+            peers: Number to what that peer has announced.
+            threshold: Shares that open a secret.
+            policy: What this client insists on.
+            signers: Where things are signed, number to who has signed its announcement.
+        """
+        self._after("drawn" if self.drawn else "announced")
         if number != self.number or number in peers:
             raise RefusedError(f"number must be {self.number} and no peer's, got {number}")
-        policy.check(len(peers), threshold)
+        holders = self._drawn_among(signers or {}, threshold) if self.drawn else {*peers}
+        policy.check(len(holders), threshold)
         secrets = self._secrets()
         own = [secrets.share.public, secrets.mask.public]
         keys = [*own, *(key for peer in peers.values() for key in (peer.share, peer.mask))]
         if len(set(keys)) < len(keys):
             raise RefusedError(f"keys must differ between {len(peers) + 1} clients, some are equal")
         of_mask, of_seed = split(
-            [secrets.mask.secret, secrets.seed], threshold, sorted({number, *peers})
+            [secrets.mask.secret, secrets.seed], threshold, sorted({number, *holders})
         )
-        shares = {peer: announced.share for peer, announced in peers.items()}
+        shares = {peer: keys.share for peer, keys in peers.items()}
         locks = agree(self.session, "share", number, secrets.share, shares)
+        # Peers that hold nothing get a box too: it shows that this client is there.
+        texts = {p: of_mask[p] + of_seed[p] if p in holders else _NOTHING for p in peers}
         boxes = {
-            peer: seal(
-                locks[peer], of_mask[peer] + of_seed[peer], self.session, _STAGE, number, peer
-            )
-            for peer in peers
+            peer: seal(locks[peer], text, self.session, _STAGE, number, peer)
+            for peer, text in texts.items()
         }
         after = replace(
             self,
             step="shared",
             threshold=threshold,
             locks=locks,
-            masks={peer: announced.mask for peer, announced in peers.items()},
+            masks={peer: keys.mask for peer, keys in peers.items()},
             own_shares=of_mask[number] + of_seed[number],
+            signers={peer: signer.to_bytes() for peer, signer in (signers or {}).items()},
+            announced=announced(self.public.to_bytes()) if signers else b"",
         )
         return after, boxes
 
-    def open(self, boxes: Mapping[int, bytes], policy: Policy) -> Self:
+    def open(self, boxes: Mapping[int, bytes], policy: Policy, seats: Iterable[int] = ()) -> Self:
         """Open the boxes of the peers that are still there; these it will mask with.
 
         A box that does not open is refused as a whole round: the server relayed it wrongly, or
         the peer lied, and the client cannot tell which.
+
+        Args:
+            boxes: Peer number to its box.
+            policy: What this client insists on.
+            seats: Clients that play a canary.
         """
         self._after("shared")
         if strangers := set(boxes) - set(self.locks):
             raise RefusedError(f"peers must be among {sorted(self.locks)}, got {sorted(strangers)}")
-        policy.check(len(boxes), self.threshold)
+        policy.check(len(self._holders(boxes)), self.threshold)
         held = {
             peer: unseal(self.locks[peer], box, self.session, _STAGE, peer, self.number)
             for peer, box in boxes.items()
         }
         if any(len(shares) != 2 * SHARE_BYTES for shares in held.values()):
             raise RefusedError(f"a box must hold two shares of {SHARE_BYTES} bytes")
-        masks = {peer: self.masks[peer] for peer in boxes}
-        return replace(self, step="opened", locks={}, masks=masks, held=held)
+        return replace(
+            self,
+            step="opened",
+            locks={},
+            masks={peer: self.masks[peer] for peer in boxes},
+            held=held,
+            signers={peer: self.signers[peer] for peer in boxes if peer in self.signers},
+            seats=tuple(sorted(seats)),
+            least=policy.colluders + 2,
+        )
 
-    def upload(self, vector: RingVector, ring: Ring) -> tuple[Self, RingVector]:
-        """Mask the vector with every peer whose box was opened, and forget the secrets."""
+    def upload(self, vector: RingVector, ring: Ring, digest: bytes) -> tuple[Self, RingVector]:
+        """Mask the vector with every peer whose box was opened, and forget the secrets.
+
+        Args:
+            vector: What to hide.
+            ring: Its ring.
+            digest: What this client was told; peers that were told something else have other masks.
+        """
         self._after("opened")
         secrets = self._secrets()
         own_key = self_mask_key(self.session, self.number, secrets.seed)
-        pairs = agree(self.session, "mask", self.number, secrets.mask, self.masks)
+        pairs = agree(self.session, "mask", self.number, secrets.mask, self.masks, digest)
         masked = mask(vector, self.number, own_key, pairs, ring)
-        return replace(self, step="uploaded", secrets=None, masks={}), masked
+        return replace(self, step="uploaded", secrets=None, masks={}, digest=digest), masked
+
+    def sign(self, survivors: Iterable[int], identity: Identity) -> tuple[Self, bytes]:
+        """Sign the survivors among the peers, itself included; this binds it."""
+        self._after("uploaded")
+        if not self.announced:
+            raise RefusedError("survivors are signed where keys were signed, these were not")
+        alive = self._checked_survivors(survivors)
+        text = survivors_text(self.session, self.number, self.announced, self.digest, alive)
+        after = replace(self, step="signed", alive=tuple(sorted(alive)))
+        return after, identity.sign(text)
+
+    def reveal_signed(
+        self, signatures: Mapping[int, bytes], lists: Mapping[int, Iterable[int]]
+    ) -> tuple[Participant, dict[int, bytes]]:
+        """Return one share of each peer, if enough holders have signed as this client has.
+
+        Args:
+            signatures: Holder to its signature.
+            lists: Holder to the survivors that it has signed, in a sparse graph; in a complete one
+                they must be the same as this client's.
+        """
+        self._after("signed")
+        agreed = sum(
+            self._agrees(holder, signatures[holder], lists)
+            for holder in self._holders(signatures)
+            if holder in self.signers
+        )
+        if agreed + 1 < self.threshold:
+            raise RefusedError(
+                f"at least {self.threshold} holders must have signed these survivors, "
+                f"got {agreed + 1} with this client"
+            )
+        return self._revealed(set(self.alive), set(self.held) - set(self.alive))
 
     def reveal(
         self, survivors: Iterable[int], dropped: Iterable[int]
-    ) -> tuple[Self, dict[int, bytes]]:
+    ) -> tuple[Participant, dict[int, bytes]]:
         """Return one share of each peer: of the seed if it survived, of the mask secret if not."""
         self._after("uploaded")
+        if self.announced:
+            raise RefusedError("survivors must be signed first: this client signs")
+        gone = set(dropped)
+        alive = self._checked_survivors(survivors, gone)
+        return self._revealed(alive, gone)
+
+    def _checked_survivors(
+        self, survivors: Iterable[int], dropped: Collection[int] = ()
+    ) -> set[int]:
+        """Return the survivors, if they are such that this client may reveal shares."""
         alive, gone = set(survivors), set(dropped)
         if alive & gone:
             raise RefusedError(f"a client cannot have survived and dropped: {sorted(alive & gone)}")
-        if self.number not in alive or len(alive) < self.threshold:
+        holders = {self.number, *self._holders(alive)} & alive
+        if self.number not in alive or len(holders) < self.threshold:
             raise RefusedError(
                 f"survivors must be at least {self.threshold} with {self.number} among them, "
                 f"got {sorted(alive)}"
             )
+        known = {self.number, *self.held}
+        if missing := (alive | gone) - known:
+            raise RefusedError(f"shares are held for {sorted(known)}, not for {sorted(missing)}")
+        if len(alive - set(self.seats)) < self.least:
+            raise RefusedError(
+                f"survivors without a canary must be at least {self.least}, got "
+                f"{len(alive - set(self.seats))}"
+            )
+        return alive
+
+    def _revealed(self, alive: set[int], gone: set[int]) -> tuple[Participant, dict[int, bytes]]:
+        """Return one share of each, and forget everything else."""
         shares = {**self.held, self.number: self.own_shares}
-        if missing := (alive | gone) - set(shares):
-            raise RefusedError(f"shares are held for {sorted(shares)}, not for {sorted(missing)}")
         revealed = {peer: shares[peer][SHARE_BYTES:] for peer in alive}
         revealed |= {peer: shares[peer][:SHARE_BYTES] for peer in gone}
-        return replace(self, step="revealed", own_shares=b"", held={}), revealed
+        after = Participant(self.session, self.number, "revealed", None, self.threshold)
+        return after, revealed
+
+    def _agrees(self, holder: int, signature: bytes, lists: Mapping[int, Iterable[int]]) -> bool:
+        """Whether a holder has signed that this client survived."""
+        signed = set(lists.get(holder, ())) if self.drawn else set(self.alive)
+        if self.number not in signed:
+            return False
+        signer = Signer.from_bytes(self.signers[holder])
+        text = survivors_text(self.session, holder, signer.announced, self.digest, signed)
+        return is_signed(signer.public, signature, text)
+
+    def _drawn_among(self, signers: Mapping[int, Signer], threshold: int) -> set[int]:
+        """Return the neighbours that were drawn, if all of them have announced keys."""
+        if threshold != self.threshold:
+            raise RefusedError(f"threshold must stay {self.threshold}, got {threshold}")
+        if any(n not in signers or signers[n].public != key for n, key in self.drawn.items()):
+            raise RefusedError("keys must come from all neighbours that were drawn, some do not")
+        return set(self.drawn)
+
+    def _holders(self, among: Iterable[int]) -> set[int]:
+        """Return those of some peers that hold shares of this client's secrets."""
+        return set(among) & set(self.drawn) if self.drawn else set(among) - {self.number}
 
     def _secrets(self) -> ClientSecrets:
         if self.secrets is None:

@@ -18,21 +18,24 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.clients.secure_sum.keys import ClientSecrets, KeyPair, Session, check_order
-from leakmeter.clients.secure_sum.masking import Ring, RingVector
-from leakmeter.clients.secure_sum.participant import (
-    BOX_BYTES,
-    Participant,
-    PublicKeys,
-    RefusedError,
-    Step,
+from leakmeter.clients.secure_sum.announcement import PublicKeys
+from leakmeter.clients.secure_sum.keys import (
+    KEY_BYTES,
+    ClientSecrets,
+    KeyPair,
+    Session,
+    check_order,
 )
+from leakmeter.clients.secure_sum.masking import Ring, RingVector
+from leakmeter.clients.secure_sum.participant import BOX_BYTES, Participant, Step
+from leakmeter.clients.secure_sum.policy import RefusedError
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
 
 _UPLOAD = "masked"
 _NPY = "numpy.ndarray"  # how Flower names numpy's file format
-_BY_PEER = ("locks", "masks", "held")
+_BY_PEER = ("locks", "masks", "held", "signers")
+_TEXTS = ("roster", "announced", "digest")
 _MOST_HEADER = 2**10  # bytes before the numbers of an array; numpy writes 128
 
 
@@ -65,7 +68,19 @@ def get_numbers(record: ConfigRecord, name: str) -> list[int]:
 
 def get_keys(record: ConfigRecord) -> PublicKeys:
     """Return what a client has announced; keys that no peer could use are refused."""
-    keys = PublicKeys.from_bytes(wire.get_bytes(record, "keys"))
+    return check_keys(PublicKeys.from_bytes(wire.get_bytes(record, "keys")))
+
+
+def get_settings(record: ConfigRecord) -> bytes:
+    """Return the fingerprint of the run's configuration as a client has got it."""
+    value = wire.get_bytes(record, "settings")
+    if len(value) != KEY_BYTES:
+        raise RefusedError(f"settings must be {KEY_BYTES} bytes, got {len(value)}")
+    return value
+
+
+def check_keys(keys: PublicKeys) -> PublicKeys:
+    """Return keys that peers can use; others are refused."""
     if keys.share == keys.mask:
         raise RefusedError("the two public keys must differ, got one key twice")
     for key in (keys.share, keys.mask):
@@ -211,15 +226,25 @@ def put_participant(participant: Participant) -> ConfigRecord:
     values: dict[str, Any] = {
         "run": str(session.run),  # unsigned 64 bits, more than a record's integer
         "step": participant.step,
-        "numbers": [session.server_round, participant.number, participant.threshold],
+        "numbers": [
+            *(session.server_round, participant.number, participant.threshold),
+            participant.least,
+        ],
     }
     if participant.own_shares:
         values["own-shares"] = participant.own_shares
     # Those that are there have the same peers.
-    by_peer = (participant.locks, participant.masks, participant.held)
+    by_peer = (participant.locks, participant.masks, participant.held, participant.signers)
     for name, given in zip(_BY_PEER, by_peer, strict=True):
         if given:
             values |= put_by_number(name, given)
+    if participant.drawn:
+        values |= {"drawn": list(participant.drawn), "keys": b"".join(participant.drawn.values())}
+    for name, listed in (("seats", participant.seats), ("alive", participant.alive)):
+        if listed:
+            values[name] = list(listed)
+    texts = (participant.roster, participant.announced, participant.digest)
+    values |= {name: text for name, text in zip(_TEXTS, texts, strict=True) if text}
     if (secrets := participant.secrets) is not None:
         # With the public keys, which would take a scalar multiplication each to have again.
         pairs = (secrets.share, secrets.mask)
@@ -242,7 +267,8 @@ def get_participant(record: ConfigRecord) -> Participant:
     if "secrets" in values:
         parts = _parts(range(5), values["secrets"])
         secrets = ClientSecrets(KeyPair(parts[0], parts[1]), KeyPair(parts[2], parts[3]), parts[4])
-    _, number, threshold = values["numbers"]
+    _, number, threshold, least = values["numbers"]
+    texts: dict[str, Any] = {name: values[name] for name in _TEXTS if name in values}
     return Participant(
         session=get_session(record),
         number=number,
@@ -250,6 +276,11 @@ def get_participant(record: ConfigRecord) -> Participant:
         secrets=secrets,
         threshold=threshold,
         own_shares=values.get("own-shares", b""),
+        least=least,
+        drawn=_parts(values["drawn"], values["keys"]) if "drawn" in values else {},
+        seats=tuple(values.get("seats", ())),
+        alive=tuple(values.get("alive", ())),
+        **texts,
         **{name: _parts(values["peers"], values[name]) for name in _BY_PEER if name in values},
     )
 

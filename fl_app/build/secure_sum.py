@@ -9,10 +9,13 @@ from flwr.serverapp.strategy import Strategy
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.deployment import is_deployed
+from leakmeter.fl_app.signing import server_keys
 from leakmeter.strategies import Masked, Risks
 from leakmeter.strategies.secure_sum.topology import Topology
 
-_STAGES = 4  # keys, shares, train, unmask
+# keys, shares, train and unmask; where clients sign, draw and survivors too.
+_STAGES = {"on": 4, "active": 6}
 
 
 def masked(strategy: Strategy, config: Config, **shape: Any) -> Masked:
@@ -35,6 +38,7 @@ def masked(strategy: Strategy, config: Config, **shape: Any) -> Masked:
         neighbours=plan.neighbours,
         risks=plan.risks,
         bits=config.secagg_bits,
+        trusted=server_keys(config, is_deployed()),
         **shape,
     )
 
@@ -47,11 +51,14 @@ def topology(config: Config) -> Topology:
         neighbours=config.secagg_neighbours or None,
         risks=Risks(
             colluders=None if config.colluders < 0 else config.colluders,
-            dropout_rate=max(standard.dropout_rate, 1 - (1 - config.dropout) ** _STAGES),
+            dropout_rate=max(
+                standard.dropout_rate, 1 - (1 - config.dropout) ** _STAGES.get(config.secagg, 0)
+            ),
             collusion_rate=max(standard.collusion_rate, config.colluders / config.cohort),
             # Simulated dropouts are meant to abandon rounds now and then.
             max_abort=1.0 if config.dropout else standard.max_abort,
         ),
+        server="active" if config.secagg == "active" else "curious",
     )
 
 

@@ -56,7 +56,7 @@ def server_strategy(config: Config) -> Strategy:
         return masked(filled, config, max_weight=1.0, clip_range=filled.clip_range)
     if config.noise != "none":
         strategy = _noised(strategy, config)
-    return _masked(strategy, config) if config.secagg == "on" else strategy
+    return _masked(strategy, config) if config.has_sums else strategy
 
 
 def _averaging(config: Config) -> FedAvg:
@@ -107,7 +107,7 @@ def _noised(strategy: Strategy, config: Config) -> Noised:
     elif config.noise == "distributed":
         # The target is reached by those who are certain to be there, less those who may collude.
         plan = topology(config).plan(config.cohort)
-        certain = plan.threshold - plan.bearable(config.cohort)
+        certain = plan.least or plan.threshold - plan.bearable(config.cohort)
         noise = Distributed(config.noise_multiplier, min_honest=certain)
     clipping: Clipping = FixedClip(config.clip_norm)
     if config.clipping == "adaptive":

@@ -26,8 +26,8 @@ def check_together(config: Settings) -> None:
             f"--sample plus --canary-seats must be at most --clients {config.clients}, got "
             f"{wanted}. Try --clients {config.cohort}."
         )
-    if config.secagg == "on" and config.cohort < 3:
-        allowed = "at least 3 clients per round with --secagg on"
+    if config.has_sums and config.cohort < 3:
+        allowed = "at least 3 clients per round with secure aggregation"
         raise out_of_range("--sample", allowed, config.cohort, fix="Try --sample 3")
     _check_sum(config)
     _check_noise(config)
@@ -85,7 +85,10 @@ def _check_sum(config: Settings) -> None:
                 raise out_of_range(option(spec.name), allowed, getattr(config, spec.name))
         return
     neighbours = config.secagg_neighbours
-    if neighbours and (neighbours % 2 or neighbours >= config.cohort):
+    if config.secagg == "active" and neighbours >= config.cohort:
+        allowed = f"0, or a number below the {config.cohort} clients of a round"
+        raise out_of_range("--secagg-neighbours", allowed, neighbours)
+    if config.secagg == "on" and neighbours and (neighbours % 2 or neighbours >= config.cohort):
         allowed = f"0, or an even number below the {config.cohort} clients of a round"
         raise out_of_range("--secagg-neighbours", allowed, neighbours)
     if neighbours and config.participation == "poisson":
@@ -104,10 +107,10 @@ def _check_target(config: Settings) -> None:
     if config.noise not in ("central", "distributed", "local"):
         allowed = "central, distributed or local with --target-epsilon, which calibrates that noise"
         raise out_of_range("--noise", allowed, config.noise)
-    if config.clipping == "adaptive" and config.secagg == "on":
+    if config.clipping == "adaptive" and config.has_sums:
         allowed = (
-            "fixed with --target-epsilon and --secagg on: the smaller the clip norm becomes, the "
-            "more rounding costs, and the clip norm is not known beforehand"
+            "fixed with --target-epsilon and secure aggregation: the smaller the clip norm becomes, "
+            "the more rounding costs, and the clip norm is not known beforehand"
         )
         raise out_of_range("--clipping", allowed, config.clipping)
     if config.noise == "distributed" and config.dropout:

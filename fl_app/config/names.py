@@ -36,7 +36,7 @@ GAUSSIAN_ENTROPY: Final = 1.4189385332046727  # ½ ln 2πe nats, of one coordina
 CASES: Final = ("none", "independent", "log-concave")
 GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")
 ENGINES: Final = ("inline", "ray")
-SWITCH: Final = ("on", "off")
+SECAGG: Final = ("on", "active", "off")
 # Noise that protects single records, on the clipped gradients of a client's examples.
 RECORD_NOISES: Final = ("wfna", "record-sgd", "record-gd", "record-isotropic")
 NOISES: Final = ("none", "central", "distributed", "local", *RECORD_NOISES)

@@ -52,6 +52,11 @@ class Settings(RunSettings, AuditSettings, TrainingSettings):  # fields come in 
         return tuple(name for name in names if name and name != "none")
 
     @property
+    def has_sums(self) -> bool:
+        """Whether updates go into secure sums."""
+        return self.secagg != "off"
+
+    @property
     def hides_records(self) -> bool:
         """Whether clients add noise that protects single records."""
         return self.noise in RECORD_NOISES

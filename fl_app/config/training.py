@@ -14,8 +14,8 @@ from leakmeter.fl_app.config.names import (
     OVER_BUDGET,
     PARTITIONS,
     PATTERNS,
+    SECAGG,
     SERVERS,
-    SWITCH,
 )
 
 
@@ -108,9 +108,10 @@ class TrainingSettings:
     )
     secagg: str = setting(
         "on",
-        "secure aggregation: the server sees only masked updates and their sum",
+        "secure aggregation: the server sees only masked updates and their sum; active = clients "
+        "sign, so that this also holds against a server that breaks the protocol",
         group="federation",
-        choices=SWITCH,
+        choices=SECAGG,
     )
     secagg_threshold: float = setting(
         2 / 3,
@@ -122,7 +123,8 @@ class TrainingSettings:
     )
     secagg_neighbours: int = setting(
         0,
-        "number of clients that each client masks with, even; 0 = all others of the round",
+        "number of clients that each client masks with, even (with --secagg active: that each "
+        "client draws); 0 = all others of the round",
         group="federation",
         low=0,
         high=10_000,
@@ -144,7 +146,8 @@ class TrainingSettings:
     dropout: float = setting(
         0.0,
         "probability that a client drops out in each stage of a round (keys, shares, train, "
-        "unmask; with --secagg off only train); simulations only",
+        "unmask; with --secagg active also draw and survivors; with --secagg off only train); "
+        "simulations only",
         group="federation",
         low=0,
         below=1,

@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -22,6 +22,8 @@ from leakmeter.clients.secure_sum.keys import both_sides_here
 from leakmeter.strategies.grid import CLIENT_APP_RAISED
 
 _log = logging.getLogger("flwr")
+
+T = TypeVar("T")
 
 _RUN_ID = 1
 _TRIED = "1.26.1 and 1.41.0"
@@ -158,3 +160,16 @@ def run_inline(server_app: ServerApp, client_app: ClientApp, num_clients: int) -
         ) from error
     with _identified(identity), both_sides_here():
         server_app(grid, context)
+
+
+def within_a_run(work: Callable[[], T]) -> T:
+    """Do the work where Flower lets messages be made, and return what comes of it."""
+    server = ServerApp()
+    results: list[T] = []
+
+    @server.main()
+    def main(_: Grid, __: Context) -> None:
+        results.append(work())
+
+    run_inline(server, ClientApp(), 1)
+    return results[0]

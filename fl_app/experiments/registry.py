@@ -252,6 +252,12 @@ EXPERIMENTS: Final = {
         small=4,
         paper=90,
     ),
+    "active-server": Entry(
+        "active_server.table",
+        "Malicious server against a secure sum: eight attacks, before and after, and what remains",
+        small=8,
+        paper=1200,
+    ),
     "textbook-examples": Entry(
         "textbook",
         "Textbook chapter on privacy, worked examples 1 and 2: noise scale and masks",

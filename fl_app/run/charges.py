@@ -136,6 +136,6 @@ class Charges:
 
 def _broken(path: Path, reason: str) -> ConfigError:
     return ConfigError(
-        f"--resume needs the charges of this run, but {path} is not whole: {reason}; restore it from "
-        "a backup, or start a new run"
+        f"--resume needs the charges of this run, but {path} is not whole: {reason}; restore it "
+        "from a backup, or start a new run"
     )

@@ -143,7 +143,7 @@ def _without_units(pieces: Sequence[str]) -> list[str]:
 
 def _noise(config: Config) -> str:
     """Return what protects the updates."""
-    sums = "secure aggregation" if config.secagg == "on" else "no secure aggregation"
+    sums = "secure aggregation" if config.has_sums else "no secure aggregation"
     return f"{sums}, {'no' if config.noise == 'none' else config.noise} noise"
 
 

@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from leakmeter.auditors.hook import wire
+from leakmeter.clients.secure_sum.announcement import PublicKeys, SignedKeys
 from leakmeter.clients.secure_sum.keys import Session
 from leakmeter.clients.secure_sum.masking import RingVector
-from leakmeter.clients.secure_sum.participant import PublicKeys
 from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.signed_wire import (
+    get_drawn,
+    get_signature,
+    get_signed_keys,
+    put_roster,
+    put_signatures,
+)
+from leakmeter.clients.secure_sum.signing import TrustedKeys, is_signed, survivors_text
+from leakmeter.clients.secure_sum.signing import roster as fingerprint_of
 from leakmeter.clients.secure_sum.wire import (
     get_boxes,
     get_keys,
+    get_settings,
     get_shares,
     get_upload,
     put_by_number,
@@ -33,6 +43,12 @@ _log = logging.getLogger("flwr")
 Answer = TypeVar("Answer")
 
 
+def convinced(cohort: MaskedCohort, signatures: Collection[int]) -> list[int]:
+    """Return those who have signed the survivors and of whose holders enough have."""
+    needed = cohort.threshold - 1
+    return [n for n in sorted(signatures) if len(cohort.holders(n, signatures)) >= needed]
+
+
 class Exchange:
     """Asks the clients of one round stage by stage.
 
@@ -41,22 +57,33 @@ class Exchange:
         messages: Number to the train message of the client with that number.
         number: What the clients know the round by.
         timeout: Seconds to wait for the replies of a stage.
+        trusted: Keys of all clients, where they sign; None where they do not.
 
     Attributes:
-        messages: As given; `orders` completes them.
+        messages: As given; `order` completes them.
+        settings: Fingerprint of the run's configuration as the clients have it, once they have
+            announced keys.
         complaint: What the last client that failed a stage has said.
         dropped: Stage to the clients that were asked in it and gave no usable answer.
     """
 
     def __init__(
-        self, grid: Grid, messages: Mapping[int, Message], number: int, timeout: float
+        self,
+        grid: Grid,
+        messages: Mapping[int, Message],
+        number: int,
+        timeout: float,
+        trusted: TrustedKeys | None = None,
     ) -> None:
         self.messages = messages
+        self.settings = b""
         self.complaint = ""
         self.dropped: dict[str, int] = {}
         self._grid, self._number, self._timeout = grid, number, timeout
         self._nodes = {n: m.metadata.dst_node_id for n, m in messages.items()}
         self._run = 0
+        self._trusted = trusted
+        self._signed: dict[int, SignedKeys] = {}
 
     @property
     def session(self) -> Session:
@@ -66,29 +93,71 @@ class Exchange:
     def keys(self) -> dict[int, PublicKeys]:
         """Ask everybody for fresh keys; peers would refuse a key that two have announced."""
         orders = {n: {"number": n} for n in self._nodes}
-        announced = self._ask("keys", orders, lambda _, record: get_keys(record))
-        times = Counter(key for keys in announced.values() for key in (keys.share, keys.mask))
-        for number in [n for n, k in announced.items() if times[k.share] + times[k.mask] > 2]:
-            self._complain("keys", number, "another client has announced the same key")
+        announced = self._ask("keys", orders, self._announced)
+        self._drop_others(announced)
+        times = Counter(name for keys, _ in announced.values() for name in self._names(keys))
+        for number, (keys, _) in list(announced.items()):
+            if any(times[name] > 1 for name in self._names(keys)):
+                self._complain("keys", number, "another client has announced the same key")
+                del announced[number]
+        given = {n: keys for n, (keys, _) in announced.items()}
+        self._signed = {n: keys for n, keys in given.items() if isinstance(keys, SignedKeys)}
+        return {n: k.keys if isinstance(k, SignedKeys) else k for n, k in given.items()}
+
+    def _announced(
+        self, number: int, record: ConfigRecord
+    ) -> tuple[PublicKeys | SignedKeys, bytes]:
+        """Return what a client has announced, and how it was told the run's configuration."""
+        settings = get_settings(record)
+        if self._trusted is None:
+            return get_keys(record), settings
+        signed = get_signed_keys(record)
+        signed.check(self.session, number, self._trusted)
+        return signed, settings
+
+    def _names(self, keys: PublicKeys | SignedKeys) -> list[bytes]:
+        """Return what nobody else may have announced."""
+        if isinstance(keys, SignedKeys):
+            return [keys.public, keys.keys.share, keys.keys.mask]
+        return [keys.share, keys.mask]
+
+    def _drop_others(self, announced: dict[int, tuple[PublicKeys | SignedKeys, bytes]]) -> None:
+        """Keep those who have the same configuration; with others no mask would cancel."""
+        usual = Counter(settings for _, settings in announced.values()).most_common(1)
+        self.settings = usual[0][0] if usual else b""
+        for number in [n for n, (_, settings) in announced.items() if settings != self.settings]:
+            self._complain("keys", number, "its run has another configuration than most have")
             del announced[number]
-        return announced
+
+    @property
+    def roster(self) -> bytes:
+        """Fingerprint of those among whom neighbours are drawn."""
+        return fingerprint_of({n: signed.public for n, signed in self._signed.items()})
+
+    def draws(self, draws: int, threshold: int) -> dict[int, list[int]]:
+        """Let everybody draw neighbours among all who have announced keys."""
+        roster = put_roster({n: signed.public for n, signed in self._signed.items()})
+        about = {"draws": draws, "threshold": threshold, **roster}
+        orders = {n: {"number": n, **about} for n in self._signed}
+        return self._ask("draw", orders, lambda n, r: get_drawn(r, n, self._signed, draws))
 
     def boxes(self, cohort: MaskedCohort) -> dict[int, dict[int, bytes]]:
         """Tell everybody the keys of its peers and return the boxes it has for them."""
+        shown = {n: k.to_bytes() for n, k in (self._signed or cohort.keys).items()}
         orders = {
             n: {
                 "number": n,
                 "threshold": cohort.threshold,
-                **put_by_number("keys", {p: k.to_bytes() for p, k in cohort.peers(n).items()}),
+                **put_by_number("keys", {peer: shown[peer] for peer in cohort.graph[n]}),
             }
-            for n in cohort.keys
+            for n in (cohort.keys if cohort.drawn is None else cohort.drawn)
         }
         return self._ask("shares", orders, lambda n, record: get_boxes(record, cohort.graph[n]))
 
     def order(self, number: int, boxes: Mapping[int, bytes], shared: ConfigRecord) -> Message:
         """Return the train message of one client with all it needs to mask."""
         message = self.messages[number]
-        order = self._record("train", put_by_number("boxes", boxes))
+        order = self._record("train", {"number": number, **put_by_number("boxes", boxes)})
         # A content of its own: Flower's strategies share one among all messages of a round.
         message.content = RecordDict({**message.content, wire.MASK: order, wire.SUM_ORDER: shared})
         return message
@@ -123,6 +192,48 @@ class Exchange:
             lambda n, record: get_shares(record, orders[n]["survivors"] + orders[n]["dropped"]),
         )
 
+    def signatures(
+        self, cohort: MaskedCohort, uploads: Collection[int], digest: bytes
+    ) -> dict[int, bytes]:
+        """Ask the survivors to sign who of their peers has survived; return valid signatures."""
+        lists = {n: [n, *cohort.neighbourhood(n, uploads)] for n in sorted(uploads)}
+
+        def read(number: int, record: ConfigRecord) -> bytes:
+            signature, signer = get_signature(record), self._signed[number].signer
+            about = (signer.announced, digest, lists[number])
+            text = survivors_text(self.session, number, *about)
+            if not is_signed(signer.public, signature, text):
+                raise ValueError("the signature is not one of these survivors")
+            return signature
+
+        orders = {n: {"survivors": sorted(listed)} for n, listed in lists.items()}
+        return self._ask("survivors", orders, read)
+
+    def signed_shares(
+        self,
+        cohort: MaskedCohort,
+        uploads: Collection[int],
+        sharers: Collection[int],
+        signatures: Mapping[int, bytes],
+    ) -> dict[int, dict[int, bytes]]:
+        """Ask those who have signed for one share of each of their peers.
+
+        They get the signatures that convince them, and in a sparse graph the lists that were
+        signed, since every neighbourhood has another.
+        """
+        orders = {}
+        for number in convinced(cohort, signatures):
+            witnesses = sorted(cohort.holders(number, signatures))[: cohort.threshold - 1]
+            lists = {}
+            if cohort.drawn is not None:
+                lists = {w: [w, *cohort.neighbourhood(w, uploads)] for w in witnesses}
+            orders[number] = put_signatures({w: signatures[w] for w in witnesses}, lists)
+        return self._ask(
+            "unmask",
+            orders,
+            lambda n, record: get_shares(record, [n, *cohort.neighbourhood(n, sharers)]),
+        )
+
     def _ask(
         self,
         stage: str,
@@ -134,6 +245,8 @@ class Exchange:
         `parse` gets a number and the record that it has answered with, and raises if the record is
         not what was asked for: then its sender has dropped.
         """
+        if not orders:
+            return {}
         messages = [
             Message(
                 RecordDict({wire.MASK: self._record(stage, order)}),

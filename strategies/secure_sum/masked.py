@@ -10,24 +10,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Literal
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundFacts
-from leakmeter.auditors.finding import Finding
-from leakmeter.auditors.hook import seat, wire
+from leakmeter.auditors.finding import Conduct, Finding
+from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
-from leakmeter.auditors.hook.wrapper import Opening, Wrapper
+from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.clients.secure_sum.announcement import PublicKeys
+from leakmeter.clients.secure_sum.drawn import union
 from leakmeter.clients.secure_sum.quantise import Quantiser, SecureMean
+from leakmeter.clients.secure_sum.signing import TrustedKeys
 from leakmeter.clients.secure_sum.wire import put_sum
 from leakmeter.strategies.secure_sum.exchange import Exchange
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only
+from leakmeter.strategies.secure_sum.sum_round import SumRound, check_even
 from leakmeter.strategies.secure_sum.tally import Tally
 from leakmeter.strategies.secure_sum.topology import Plan, Risks, Topology
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort, RejectedError
@@ -42,26 +46,14 @@ class RejectedSumsError(Exception):
     """Leaves the loop of a run in which no further sum is opened; `Masked.start` handles it."""
 
 
-@dataclass(frozen=True)
-class _Round:
-    """What the server keeps between `configure_train` and `aggregate_train`."""
-
-    exchange: Exchange
-    plan: Plan
-    cohort: MaskedCohort
-    sharers: set[int]
-    quantiser: Quantiser
-    sent: ArrayRecord
-    start: Vector  # the model in `sent`
-
-
 class Masked(Wrapper):
     """Gives `strategy` the secure weighted mean in place of the single replies.
 
-    Against an honest-but-curious server that colludes with at most T clients, it learns no more
-    than the sum over the honest clients that survived. Never claimed: anything against a server
-    that swaps keys, invents clients, picks the graph or lies about dropouts; the validity of what
-    clients send; the privacy of the sum. Clients list `mask_mod` as their first mod.
+    A server that colludes with at most T clients learns no more than the sum over the honest
+    clients that survived: without `trusted` if it follows the protocol, with it whatever it does.
+    All clients must be told the same, since their masks are bound to it. Never claimed: the
+    validity of what clients send; the privacy of the sum. Clients list `mask_mod` as their first
+    mod, or with `trusted` a `MaskMod` with keys of their own.
 
     Args:
         strategy: Any strategy that needs only the weighted mean of the replies.
@@ -75,6 +67,8 @@ class Masked(Wrapper):
         max_weight: Largest weight (number of examples) that a client may state.
         metrics: Name to (low, high) of the metrics to average inside the secure sum.
         stage_timeout: Seconds to wait for the replies of a stage.
+        trusted: Public lines of all clients, in a file or as lines: clients sign. The server uses
+            its list to leave strangers out; what protects the clients are their own lists.
 
     Example:
         strategy = Masked(FedAvg(), max_weight=500, metrics={"train-loss": (0.0, 10.0)})
@@ -95,12 +89,17 @@ class Masked(Wrapper):
         max_weight: float = 1000.0,
         metrics: Mapping[str, tuple[float, float]] | None = None,
         stage_timeout: float = 600.0,
+        trusted: TrustedKeys | str | Path | Mapping[str, str] | Sequence[str | bytes] | None = None,
     ) -> None:
         super().__init__(strategy)
         for inside in wrappers(strategy):
             inside.gets_sums = True
         check_mean_only(strategy)
-        self._topology = Topology(threshold=threshold, neighbours=neighbours, risks=risks)
+        self._trusted = None if trusted is None else TrustedKeys.of(trusted)
+        server: Conduct = "curious" if trusted is None else "active"
+        self._topology = Topology(
+            threshold=threshold, neighbours=neighbours, risks=risks, server=server
+        )
         self._shape: dict[str, Any] = {
             "clip_range": clip_range,
             "bits": bits,
@@ -114,7 +113,7 @@ class Masked(Wrapper):
             raise ValueError(f"metrics must not name the weight, got {self._weight_key!r}")
         self._layout: Layout | None = None
         self._last = 0
-        self._round: _Round | None = None
+        self._round: SumRound | None = None
         self._num_announced, self._asked_to_train = 0, False
         self._facts = RoundFacts()
         self._tally = Tally()
@@ -167,7 +166,7 @@ class Masked(Wrapper):
 
     def findings(self) -> Sequence[Finding]:
         """Say what secure aggregation has hidden, and from whom."""
-        return self._tally.findings(self._topology.risks)
+        return self._tally.findings(self._topology.risks, self._topology.server)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run the inner strategy's own loop; it ends early after three rejected sums in a row.
@@ -195,6 +194,7 @@ class Masked(Wrapper):
         self._round, self._facts = None, RoundFacts()
         self._num_announced, self._asked_to_train = 0, False
         messages = list(self._inner_configure_train(server_round, arrays, config, grid))
+        check_even(messages)
         is_first, self._last = self._last == 0, max(server_round, self._last + 1)
         if is_first and len(messages) > 2:
             self._check(len(messages))
@@ -202,7 +202,7 @@ class Masked(Wrapper):
         # By a number of our own: clients refuse a round twice, and a second `start` in one run
         # counts from 1 again.
         numbered = dict(enumerate(messages, start=1))
-        exchange = Exchange(grid, numbered, self._last, self._timeout)
+        exchange = Exchange(grid, numbered, self._last, self._timeout, self._trusted)
         try:
             return self._prepare(exchange, arrays, self._layout)
         except AbandonedError as reason:
@@ -217,7 +217,10 @@ class Masked(Wrapper):
         if current is None:
             return None, None
         try:
-            survivors, mean = self._sum(current, replies)
+            uploads = current.uploads(replies)
+            survivors = list(uploads)
+            mean = current.total(uploads, lambda: self._charge(current, survivors))
+            self._check_weight(mean)
         except RejectedError as reason:
             self._rejected += 1
             self._abandon(str(reason), current.exchange, rejected=True)
@@ -238,12 +241,13 @@ class Masked(Wrapper):
         _log.info("secure sum of %d of %d clients", len(survivors), len(current.sharers))
         if mean.saturated:
             _log.warning("%d coordinates were clipped to fit the secure sum", mean.saturated)
-        # The audit, which is outermost, has put its orders into our messages by now.
-        seats = len(seat.canaries(current.exchange.messages[n] for n in survivors))
         tally = self._tally.with_dropouts(current.exchange.dropped)
+        seats = current.num_seats(survivors)
         self._tally = tally.with_round(len(survivors), current.plan, seats=seats)
-        bearable = current.plan.bearable(len(survivors) - seats)
-        replies = self._synthetic(current, survivors, mean, bearable)
+        assert self._layout is not None
+        is_exact = any(inside.needs_exact_sums for inside in wrappers(self.strategy))
+        about = (survivors, mean, self._layout, self._weight_key)
+        replies = current.replies(*about, is_exact=is_exact)
         made, metrics = self._inner_aggregate_train(server_round, replies)
         if metrics is not None:
             self._result.train_metrics_clientapp[server_round] = metrics
@@ -285,7 +289,7 @@ class Masked(Wrapper):
                 + _complaint(exchange)
                 + listed
             ) from None
-        cohort = MaskedCohort(exchange.session, keys, plan.draw(sorted(keys)), plan.threshold)
+        cohort = self._cohort(exchange, keys, plan)
         boxes = exchange.boxes(cohort)
         sharers = cohort.enough(boxes)
         # Noise that clients add themselves gets room, so that nothing is clipped after it.
@@ -299,7 +303,7 @@ class Masked(Wrapper):
         quantiser = Quantiser(max_clients=len(sharers), noise_std=noise_std, **self._shape)
         start = layout.flatten(arrays)
         self._asked_to_train = True
-        self._round = _Round(exchange, plan, cohort, sharers, quantiser, arrays, start)
+        self._round = SumRound(exchange, plan, cohort, sharers, quantiser, arrays, start)
         shared = put_sum(quantiser, layout, self._weight_key)
         return [
             exchange.order(
@@ -310,37 +314,18 @@ class Masked(Wrapper):
             for number in sorted(sharers)
         ]
 
-    def _sum(self, current: _Round, replies: Iterable[Message]) -> tuple[list[int], SecureMean]:
-        """Collect uploads, ask the survivors for shares, and return the mean behind the masks."""
-        cohort, quantiser, sharers = current.cohort, current.quantiser, current.sharers
-        uploads = current.exchange.uploads(replies, sharers, quantiser, len(current.start))
-        cohort.check(uploads, sharers)
-        # From the first share on the server may be able to open the sum, whatever happens next.
-        self._charge(current, list(uploads))
-        revealed = current.exchange.shares(cohort, uploads, sharers)
-        total = cohort.total(uploads, sharers, revealed, quantiser.ring)
-        if (reason := quantiser.implausible(total, len(uploads))) is not None:
-            raise RejectedError(f"some client has sent what no honest one can: {reason}")
-        mean = quantiser.decode(total)
-        self._check_weight(mean)
-        return list(uploads), mean
+    def _cohort(
+        self, exchange: Exchange, keys: Mapping[int, PublicKeys], plan: Plan
+    ) -> MaskedCohort:
+        """Return who masks with whom: drawn here, or by the clients themselves."""
+        if not plan.is_drawn:
+            return MaskedCohort(exchange.session, keys, plan.draw(sorted(keys)), plan.threshold)
+        drawn = exchange.draws(plan.degree, plan.threshold)
+        return MaskedCohort(exchange.session, keys, union(keys, drawn), plan.threshold, drawn)
 
-    def _charge(self, current: _Round, uploads: Sequence[int]) -> None:
+    def _charge(self, current: SumRound, uploads: Sequence[int]) -> None:
         """Let the strategies inside charge the sum, and whoever keeps the charges keep them."""
-        messages, quantiser = current.exchange.messages, current.quantiser
-        seats = len(seat.canaries(messages[n] for n in uploads))
-        weight = len(uploads) * (self._fixed_weight or quantiser.max_weight)
-        outcome = wire.SumOutcome(
-            quantiser.quantum(len(uploads), weight),
-            saturated=0,
-            colluders=current.plan.bearable(len(uploads) - seats),
-        )
-        nodes = {n: message.metadata.dst_node_id for n, message in messages.items()}
-        opening = Opening(
-            asked=tuple(nodes[n] for n in sorted(current.sharers)),
-            uploaded=tuple(nodes[n] for n in uploads),
-            outcome=outcome,
-        )
+        opening = current.opening(uploads, self._fixed_weight)
         for inside in wrappers(self.strategy):
             inside.opens(opening)
         if self.before_release is not None:
@@ -363,30 +348,6 @@ class Masked(Wrapper):
             "of a secure sum, on average: list noise_mod, or with water filling fill_mod, in the "
             "client app"
         )
-
-    def _synthetic(
-        self, current: _Round, survivors: Iterable[int], mean: SecureMean, colluders: int
-    ) -> list[Message]:
-        """Return one reply per survivor, each with the mean: their mean is the mean."""
-        assert self._layout is not None
-        exact = any(inside.needs_exact_sums for inside in wrappers(self.strategy))
-        dtypes = ["float64"] * len(self._layout.names) if exact else None
-        arrays = self._layout.restore(current.start + mean.mean, current.sent, dtypes)
-        metrics: dict[str, Any] = {
-            self._weight_key: mean.total_weight / mean.num_clients,
-            **mean.metrics,
-        }
-        # At equal weights the mean errs by at most the grid that each client rounds its update to.
-        about = wire.SumOutcome(mean.quantum, mean.saturated, colluders).to_record()
-        return [
-            Message(
-                RecordDict(
-                    {"arrays": arrays, "metrics": MetricRecord(metrics), wire.SUM_OUTCOME: about}
-                ),
-                reply_to=current.exchange.messages[number],
-            )
-            for number in survivors
-        ]
 
     def _abandon(self, reason: str, exchange: Exchange, *, rejected: bool = False) -> None:
         """Give the round up; the model stays and the next round goes on."""

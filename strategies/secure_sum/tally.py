@@ -7,10 +7,19 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.finding import Finding, ThreatModel
+from leakmeter.auditors.finding import Conduct, Finding, ThreatModel
 from leakmeter.strategies.secure_sum.topology import Plan, Risks
 
-_ASSUMPTIONS = (Assumption.HONEST_RELAY, Assumption.COMPUTATIONAL, Assumption.SUM_NOT_JUDGED)
+# What a sum depends on, by what the server may do.
+_RELAY: Mapping[Conduct, tuple[str, ...]] = {
+    "curious": (Assumption.HONEST_RELAY,),
+    "active": (Assumption.TRUSTED_KEYS, Assumption.OWN_APP),
+}
+_ALWAYS = (Assumption.COMPUTATIONAL, Assumption.SUM_NOT_JUDGED)
+_RULES: Mapping[Conduct, str] = {
+    "curious": "secure sum: pairwise and self masks, shared secrets",
+    "active": "secure sum: pairwise and self masks, shared secrets, signed keys and survivors",
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +31,8 @@ class Tally:
         abandoned: Rounds that gave none.
         survivors: Clients in the smallest sum, canary seats among them.
         uninstructed: Fewest clients in a sum that play no canary. What a canary seat sends is known
-            to whoever ordered it, so it hides nobody.
+            to whoever ordered it, so it hides nobody. Of a server that may do anything it is the
+            fewest that clients would have accepted.
         colluders: Most clients that could collude with the server in every round.
         exposure: Chance that sparse graphs have exposed some client, added up over the rounds;
             None while all graphs were complete.
@@ -46,7 +56,7 @@ class Tally:
             plan: Graph and threshold of the round.
             seats: Survivors that were told to play a canary.
         """
-        others = survivors - seats
+        others = plan.without_canary(survivors, seats)
         bearable = plan.bearable(others)
         if self.rounds:
             survivors, bearable = min(survivors, self.survivors), min(bearable, self.colluders)
@@ -70,8 +80,13 @@ class Tally:
         """Return the tally with one more round that gave no sum."""
         return replace(self, abandoned=self.abandoned + 1)
 
-    def findings(self, risks: Risks) -> Sequence[Finding]:
-        """Say what was hidden from whom; nothing if there was no sum."""
+    def findings(self, risks: Risks, server: Conduct = "curious") -> Sequence[Finding]:
+        """Say what was hidden from whom; nothing if there was no sum.
+
+        Args:
+            risks: Who may collude or drop out.
+            server: What the server may do.
+        """
         if not self.rounds:
             return ()
         chance: tuple[str, ...] = ()
@@ -82,8 +97,14 @@ class Tally:
         }
         facts |= {f"dropouts in stage {s}": count for s, count in self.dropped.items() if count}
         if self.exposure is not None:
-            chance = (Assumption.RATES_FIXED_BEFOREHAND,)
-            facts["largest dropout rate"] = risks.dropout_rate
+            is_drawn = server == "active"
+            chance = (
+                Assumption.COLLUDERS_FIXED_BEFOREHAND
+                if is_drawn
+                else Assumption.RATES_FIXED_BEFOREHAND,
+            )
+            if not is_drawn:  # drawn neighbours bear any dropouts
+                facts["largest dropout rate"] = risks.dropout_rate
             facts["largest collusion rate"] = risks.collusion_rate
             facts["chance that a client was exposed"] = self.exposure
         return [
@@ -91,15 +112,16 @@ class Tally:
                 value=float(max(self.uninstructed - self.colluders, 0)),
                 kind="guarantee",
                 quantity="honest clients in the smallest sum",
-                rule="secure sum: pairwise and self masks, shared secrets",
+                rule=_RULES[server],
                 auditor="secure-sum",
                 threat_model=ThreatModel(
                     observer="server",
                     sees="round sum",
                     knows_cohort=True,
                     colluders=self.colluders,
+                    conduct=server,
                 ),
-                assumptions=(*_ASSUMPTIONS, *chance),
+                assumptions=(*_RELAY[server], *_ALWAYS, *chance),
                 facts=facts,
             )
         ]

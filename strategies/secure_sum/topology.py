@@ -1,7 +1,8 @@
 """How many peers share a client's secrets and how many shares open them, for any cohort size.
 
-Bonawitz et al. 2017 for the complete graph, Bell et al. 2020 for the sparse one; the
-probabilities come from `clients.secure_sum.graph`.
+Bonawitz et al. 2017 for the complete graph, Bell et al. 2020 for the sparse ones; the
+probabilities come from `clients.secure_sum.graph`, and where clients draw their neighbours
+themselves, because the server may do anything, from `clients.secure_sum.drawn`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Literal
 
 import numpy as np
 
+from leakmeter.auditors.finding import Conduct
+from leakmeter.clients.secure_sum.drawn import assess_drawn, plan_drawn
 from leakmeter.clients.secure_sum.graph import (
     MAX_ABORT,
     MAX_EXPOSURE,
@@ -21,6 +24,7 @@ from leakmeter.clients.secure_sum.graph import (
     assess,
     check_threshold,
     complete_graph,
+    count,
     plan_graph,
     regular_graph,
 )
@@ -31,12 +35,15 @@ class Plan:
     """Graph and threshold for one cohort.
 
     Attributes:
-        degree: Peers of each client.
+        degree: Peers of each client; where clients draw them, how many each draws.
         threshold: Shares that open a secret.
         colluders: Clients that are assumed to work for the server; None for as many as the sum can
             bear.
         risk: What a sparse graph risks at the stated rates; None for a complete graph, where
             nothing is left to chance.
+        server: What the server may do.
+        least: Honest clients in the smallest sum that a server can open, where clients draw their
+            neighbours; None elsewhere.
 
     Of each client's holders, holders − threshold may drop out once keys are announced. A client
     wants two peers besides, so of three clients none may be missing before shares are out.
@@ -46,6 +53,13 @@ class Plan:
     threshold: int
     colluders: int | None = None
     risk: Risk | None = None
+    server: Conduct = "curious"
+    least: int | None = None
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether clients draw their own neighbours."""
+        return self.least is not None
 
     @property
     def holders(self) -> int:
@@ -72,12 +86,27 @@ class Plan:
             others: Survivors that play no canary; two of them must stay honest, or a sum over the
                 honest ones would be one client's update.
         """
+        if self.is_drawn:  # the chance that these are too many among somebody's draws is in `risk`
+            return max(min(self.colluders or 0, others - 2), 0)
         # Both secrets of one client stay shut while 2·threshold > holders + colluders.
         most = max(min(2 * self.threshold - self.holders - 1, others - 2), 0)
         return most if self.colluders is None else min(self.colluders, most)
 
+    def without_canary(self, survivors: int, seats: int) -> int:
+        """Return how many clients without a canary are in the smallest sum of a round.
+
+        Args:
+            survivors: Clients in the sum that came out.
+            seats: Those among them that play a canary.
+        """
+        if self.server == "curious":
+            return survivors - seats
+        # A server that may do anything names as few survivors as clients accept.
+        fewest = self.threshold if self.least is None else self.least + (self.colluders or 0)
+        return max(min(fewest, survivors) - seats, 0)
+
     def draw(self, clients: Sequence[int]) -> Graph:
-        """Return who masks with whom; nobody can foresee it."""
+        """Return who masks with whom where the server draws it; nobody can foresee it."""
         if self.degree == len(clients) - 1:
             return complete_graph(clients)
         return regular_graph(clients, self.degree, np.random.default_rng())
@@ -120,11 +149,13 @@ class Topology:
         neighbours: Peers of each client: None for all, a number for a random regular graph,
             "auto" for the smallest graph that is safe at the stated rates.
         risks: Who may collude or drop out, and what a sparse graph may risk.
+        server: What the server may do: "curious" follows the protocol, "active" does anything.
     """
 
     threshold: int | float = 2 / 3
     neighbours: int | Literal["auto"] | None = None
     risks: Risks = Risks()
+    server: Conduct = "curious"
 
     def __post_init__(self) -> None:
         is_count = isinstance(self.threshold, int)
@@ -147,15 +178,20 @@ class Topology:
         """
         if num_clients < 3:
             raise ValueError(f"a secure sum needs at least 3 clients, got {num_clients}")
+        if self.server == "active" and self.neighbours is not None:
+            sparse = self._drawn(num_clients)
+            if sparse is not None:
+                return sparse
         risks, colluders = self.risks, self.risks.colluders or 0
         rates = (risks.dropout_rate, risks.collusion_rate)
         risk = None
-        if self.neighbours == "auto":
+        if self.neighbours == "auto" and self.server == "curious":
             limits = {"max_abort": risks.max_abort, "max_exposure": risks.max_exposure}
             auto = plan_graph(num_clients, *rates, **limits)
             degree, threshold, risk = auto.degree, auto.threshold, auto.risk
         else:
-            degree = min(self.neighbours or num_clients - 1, num_clients - 1)
+            number = num_clients - 1 if self.neighbours == "auto" else self.neighbours
+            degree = min(number or num_clients - 1, num_clients - 1)
             threshold = self._shares(degree + 1)
             if degree < num_clients - 1:
                 risk = assess(num_clients, degree, threshold, *rates)
@@ -165,7 +201,29 @@ class Topology:
             raise ValueError(
                 f"threshold must be at least colluders + 2 = {colluders + 2}, got {threshold}"
             )
-        return Plan(degree, threshold, risks.colluders, risk)
+        return Plan(degree, threshold, risks.colluders, risk, self.server)
+
+    def _drawn(self, num_clients: int) -> Plan | None:
+        """Return the plan with neighbours that clients draw; None if all are to be peers."""
+        risks = self.risks
+        colluding = max(
+            count("collusion_rate", risks.collusion_rate, num_clients), risks.colluders or 0
+        )
+        if self.neighbours == "auto":
+            limits = {"max_abort": risks.max_abort, "max_exposure": risks.max_exposure}
+            try:
+                made = plan_drawn(num_clients, risks.dropout_rate, colluding, **limits)
+            except ValueError:
+                return None
+        else:
+            assert self.neighbours is not None
+            if self.neighbours >= num_clients - 1:
+                return None
+            threshold = self._shares(self.neighbours + 1)
+            about = (risks.dropout_rate, colluding, risks.max_exposure)
+            made = assess_drawn(num_clients, self.neighbours, threshold, *about)
+            made.risk.check(risks.max_abort, risks.max_exposure)
+        return Plan(made.draws, made.threshold, colluding, made.risk, "active", made.least)
 
     def _shares(self, holders: int) -> int:
         if isinstance(self.threshold, int):

@@ -17,7 +17,10 @@ from leakmeter.auditors.hook import wire
 
 Lie = Callable[[Message], Message]
 
-NAMES = ("keys", "boxes", "shares", "peers", "stage", "round")
+NAMES = (
+    *("keys", "boxes", "shares", "peers", "stage", "round"),
+    *("settings", "drawn", "signature", "signatures"),
+)
 DTYPES = ("<f2", "<f4", "<f8", ">f8", "<i4", "<u4", "<u8", "|u1", "<c16", "|b1")
 numbers = st.one_of(
     st.integers(-(2**63), 2**63 - 1),

@@ -124,7 +124,7 @@ def _protection(run: Run) -> str:
     noise = run.settings.get("noise")
     if noise is None:
         return "not stated"
-    sums = "secure sum" if run.settings.get("secagg") == "on" else "no secure sum"
+    sums = "secure sum" if run.settings.get("secagg") in ("on", "active") else "no secure sum"
     return f"{sums}, {'no' if noise == 'none' else noise} noise"
 
 

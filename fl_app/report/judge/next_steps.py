@@ -97,7 +97,7 @@ def _kind(settings: Mapping[str, Any], *, faces_server: bool) -> str:
     """Return the noise that these attackers do not see through."""
     if not faces_server:
         return str(settings["noise"]) if settings.get("noise") != "none" else "central"
-    return "distributed" if settings.get("secagg") == "on" else "local"
+    return "distributed" if settings.get("secagg") in ("on", "active") else "local"
 
 
 def _target(leaks: Sequence[Standing]) -> float:

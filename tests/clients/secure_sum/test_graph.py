@@ -90,13 +90,13 @@ def test_tails_are_hypergeometric(population: int, data: st.DataObject) -> None:
     marked = data.draw(st.integers(0, population))
     drawn = data.draw(st.integers(0, population))
     expected = hypergeom.sf(np.arange(-1, drawn + 1), population, marked, drawn)
-    np.testing.assert_allclose(graph._tail(population, marked, drawn), expected, atol=1e-12)
+    np.testing.assert_allclose(graph.tail(population, marked, drawn), expected, atol=1e-12)
 
 
 def test_tails_keep_their_digits_far_out() -> None:
     # All 40 drawn of 1,000 are among 50 marked.
     exact = math.log(math.comb(50, 40)) - math.log(math.comb(1000, 40))
-    assert math.log(graph._tail(1000, 50, 40)[40]) == pytest.approx(exact, rel=1e-12)
+    assert math.log(graph.tail(1000, 50, 40)[40]) == pytest.approx(exact, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_rates_that_leave_no_threshold_are_refused() -> None:
 
 
 def test_rounding_of_rates_does_not_add_a_client() -> None:
-    assert graph._count("rate", 0.07, 100) == 7
-    assert graph._count("rate", 0.071, 100) == 8
+    assert graph.count("rate", 0.07, 100) == 7
+    assert graph.count("rate", 0.071, 100) == 8
 
 
 @pytest.mark.parametrize(("holders", "colluders", "least"), [(10, 0, 6), (10, 3, 7), (11, 3, 8)])

@@ -26,6 +26,7 @@ from leakmeter.clients.secure_sum.keys import (
 )
 
 SESSION = Session(run=7, server_round=3)
+DIGEST = bytes(range(32))
 ALICE, BOB = KeyPair.of(bytes(range(32))), KeyPair.of(bytes(range(1, 33)))
 
 
@@ -36,8 +37,8 @@ def hkdf_by_hand(secret: bytes, salt: bytes, info: bytes) -> bytes:
 
 
 def test_both_sides_get_the_same_key() -> None:
-    ours = agree(SESSION, "mask", 4, ALICE, {9: BOB.public})
-    theirs = agree(SESSION, "mask", 9, BOB, {4: ALICE.public})
+    ours = agree(SESSION, "mask", 4, ALICE, {9: BOB.public}, DIGEST)
+    theirs = agree(SESSION, "mask", 9, BOB, {4: ALICE.public}, DIGEST)
     assert ours[9] == theirs[4]
     assert len(ours[9]) == 32
 
@@ -61,20 +62,21 @@ def test_agreed_key_is_hkdf_of_the_exchange() -> None:
     common = X25519PrivateKey.from_private_bytes(ALICE.secret).exchange(
         X25519PublicKey.from_public_bytes(BOB.public)
     )
-    info = SESSION.context("agree mask", 4, 9) + ALICE.public + BOB.public
-    expected = hkdf_by_hand(common, b"leakmeter secure sum 1", info)
-    assert agree(SESSION, "mask", 4, ALICE, {9: BOB.public}) == {9: expected}
+    info = SESSION.context("agree mask", 4, 9) + ALICE.public + BOB.public + DIGEST
+    expected = hkdf_by_hand(common, b"leakmeter secure sum 2", info)
+    assert agree(SESSION, "mask", 4, ALICE, {9: BOB.public}, DIGEST) == {9: expected}
 
 
 def test_every_field_changes_the_key() -> None:
     peers = {9: BOB.public}
     keys = [
-        agree(SESSION, "mask", 4, ALICE, peers)[9],
+        agree(SESSION, "mask", 4, ALICE, peers, DIGEST)[9],
         agree(SESSION, "share", 4, ALICE, peers)[9],
-        agree(Session(run=8, server_round=3), "mask", 4, ALICE, peers)[9],
-        agree(Session(run=7, server_round=4), "mask", 4, ALICE, peers)[9],
-        agree(SESSION, "mask", 5, ALICE, peers)[9],
-        agree(SESSION, "mask", 4, ALICE, {8: BOB.public})[8],
+        agree(Session(run=8, server_round=3), "mask", 4, ALICE, peers, DIGEST)[9],
+        agree(Session(run=7, server_round=4), "mask", 4, ALICE, peers, DIGEST)[9],
+        agree(SESSION, "mask", 5, ALICE, peers, DIGEST)[9],
+        agree(SESSION, "mask", 4, ALICE, peers, bytes(32))[9],
+        agree(SESSION, "mask", 4, ALICE, {8: BOB.public}, DIGEST)[8],
         self_mask_key(SESSION, 4, ALICE.secret),
         self_mask_key(SESSION, 5, ALICE.secret),
         commit(SESSION, 4, ALICE.secret),
@@ -99,17 +101,17 @@ def test_fresh_secrets_are_all_different_and_not_printed() -> None:
 
 def test_peers_with_the_same_key_are_refused() -> None:
     with pytest.raises(ValueError, match="distinct"):
-        agree(SESSION, "mask", 1, ALICE, {2: BOB.public, 3: BOB.public})
+        agree(SESSION, "mask", 1, ALICE, {2: BOB.public, 3: BOB.public}, DIGEST)
     with pytest.raises(ValueError, match="distinct"):
-        agree(SESSION, "mask", 1, ALICE, {2: ALICE.public})
+        agree(SESSION, "mask", 1, ALICE, {2: ALICE.public}, DIGEST)
     with pytest.raises(ValueError, match="others than 1"):
-        agree(SESSION, "mask", 1, ALICE, {1: BOB.public})
+        agree(SESSION, "mask", 1, ALICE, {1: BOB.public}, DIGEST)
 
 
 @pytest.mark.parametrize("public", [bytes(32), b"\x01" + bytes(31)])
 def test_points_of_low_order_are_refused(public: bytes) -> None:
     with pytest.raises(ValueError, match=r"(?i)shared key"):
-        agree(SESSION, "mask", 1, ALICE, {2: public})
+        agree(SESSION, "mask", 1, ALICE, {2: public}, DIGEST)
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
@@ -117,7 +119,7 @@ def test_wrong_sizes_are_named(size: int) -> None:
     with pytest.raises(ValueError, match=f"secret must be 32 bytes, got {size}"):
         KeyPair.of(bytes(size))
     with pytest.raises(ValueError, match=f"public key of 2 must be 32 bytes, got {size}"):
-        agree(SESSION, "mask", 1, ALICE, {2: bytes(size)})
+        agree(SESSION, "mask", 1, ALICE, {2: bytes(size)}, DIGEST)
     with pytest.raises(ValueError, match=f"seed must be 32 bytes, got {size}"):
         commit(SESSION, 1, bytes(size))
 

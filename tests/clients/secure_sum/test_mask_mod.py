@@ -16,7 +16,8 @@ from leakmeter.auditors import tap_mod
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.clients import MaskMod, mask_mod
-from leakmeter.clients.secure_sum.participant import Participant, RefusedError
+from leakmeter.clients.secure_sum.participant import Participant
+from leakmeter.clients.secure_sum.policy import RefusedError
 from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.wire import (
     get_by_number,

@@ -157,7 +157,7 @@ def test_a_whole_round_with_keys_shares_and_a_dropout_is_exact() -> None:
 
     def upload(own: int) -> RingVector:
         others = {k: p for k, p in publics.items() if k != own}
-        keys = agree(session, "mask", own, secrets[own].mask, others)
+        keys = agree(session, "mask", own, secrets[own].mask, others, bytes(32))
         return mask(plain[own], own, mask_key_of(session, own, secrets[own].seed), keys, ring)
 
     alive = [k for k in names if k != gone]
@@ -173,7 +173,7 @@ def test_a_whole_round_with_keys_shares_and_a_dropout_is_exact() -> None:
         lambda k, secret: belongs(secret, publics[k]),
     )
     orphans = {
-        k: agree(session, "mask", k, KeyPair.of(secret), {i: publics[i] for i in alive})
+        k: agree(session, "mask", k, KeyPair.of(secret), {i: publics[i] for i in alive}, bytes(32))
         for k, secret in lost.items()
     }
     self_keys = [mask_key_of(session, k, seed) for k, seed in seeds.items()]

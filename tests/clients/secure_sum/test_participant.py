@@ -11,15 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.keys import Session, agree, seal
 from leakmeter.clients.secure_sum.masking import Ring, add_vectors, pair_sign
-from leakmeter.clients.secure_sum.participant import Participant, Policy, PublicKeys, RefusedError
+from leakmeter.clients.secure_sum.participant import Participant
+from leakmeter.clients.secure_sum.policy import Policy, RefusedError
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, combine
 from leakmeter.clients.secure_sum.wire import get_participant, put_participant
 
 SESSION = Session(run=11, server_round=4)
 RING = Ring(32)
 POLICY = Policy()
+DIGEST = bytes(range(32))
 ZEROS = np.zeros(6, np.uint32)
 
 Clients = dict[int, Participant]
@@ -53,7 +56,7 @@ def opened(count: int, threshold: int, session: Session = SESSION) -> Clients:
 
 
 def uploaded(count: int, threshold: int) -> Clients:
-    return {n: c.upload(ZEROS, RING)[0] for n, c in opened(count, threshold).items()}
+    return {n: c.upload(ZEROS, RING, DIGEST)[0] for n, c in opened(count, threshold).items()}
 
 
 def test_shares_of_survivors_open_seeds_and_of_the_dropped_mask_secrets() -> None:
@@ -62,7 +65,8 @@ def test_shares_of_survivors_open_seeds_and_of_the_dropped_mask_secrets() -> Non
     for n, client in start.items():
         clients[n], boxes[n] = client.share(n, keys_of(start, n), 3, POLICY)
     done = {
-        n: c.open(boxes_for(n, boxes), POLICY).upload(ZEROS, RING)[0] for n, c in clients.items()
+        n: c.open(boxes_for(n, boxes), POLICY).upload(ZEROS, RING, DIGEST)[0]
+        for n, c in clients.items()
     }
     revealed = {n: done[n].reveal([1, 2, 3], [4])[1] for n in (1, 2, 3)}
     for owner in (1, 2, 3):
@@ -75,9 +79,9 @@ def test_shares_of_survivors_open_seeds_and_of_the_dropped_mask_secrets() -> Non
 def test_masks_of_a_whole_cohort_leave_the_self_masks_only() -> None:
     clients = opened(5, 3)
     vector = np.arange(6, dtype=np.uint32)
-    uploads = [c.upload(vector, RING)[1] for c in clients.values()]
+    uploads = [c.upload(vector, RING, DIGEST)[1] for c in clients.values()]
     # A client without pairwise masks differs from one with them by what cancels in the sum.
-    alone = [replace(c, masks={}).upload(vector, RING)[1] for c in clients.values()]
+    alone = [replace(c, masks={}).upload(vector, RING, DIGEST)[1] for c in clients.values()]
     assert (add_vectors(uploads, RING) == add_vectors(alone, RING)).all()
     assert all((a != u).any() for a, u in zip(alone, uploads, strict=True))
 
@@ -99,7 +103,7 @@ def test_the_textbooks_three_clients_send_minus_3_and_7_and_20() -> None:
 STEPS: dict[str, Callable[[Participant], Any]] = {
     "announced": lambda c: c.share(1, keys_of(announced(4), 1), 3, POLICY),
     "shared": lambda c: c.open({}, Policy(min_peers=1)),
-    "opened": lambda c: c.upload(ZEROS, RING),
+    "opened": lambda c: c.upload(ZEROS, RING, DIGEST),
     "uploaded": lambda c: c.reveal([1, 2, 3, 4], []),
 }
 
@@ -273,7 +277,7 @@ def test_no_share_is_revealed_of_a_peer_that_was_not_masked_with() -> None:
     clients, boxes = shared(5, 3)
     mine = boxes_for(1, boxes)
     without_five = clients[1].open({n: mine[n] for n in (2, 3, 4)}, POLICY)
-    after, _ = without_five.upload(ZEROS, RING)
+    after, _ = without_five.upload(ZEROS, RING, DIGEST)
     with pytest.raises(RefusedError, match="not for"):
         after.reveal([1, 2, 3, 4], [5])
 
@@ -306,7 +310,7 @@ def of_own_mask_secret_is_kept(revealed: Mapping[int, bytes], client: Participan
 def test_what_a_step_no_longer_needs_is_forgotten() -> None:
     client = opened(4, 3)[1]
     assert not client.locks
-    after, _ = client.upload(ZEROS, RING)
+    after, _ = client.upload(ZEROS, RING, DIGEST)
     assert after.secrets is None
     done, _ = after.reveal([1, 2, 3, 4], [])
     assert not done.held

@@ -24,6 +24,7 @@ from tests.helpers import lies
 from tests.strategies.noise import test_noised as noisy
 from tests.strategies.secure_sum.test_lies import noised
 from tests.strategies.secure_sum.test_masked import Federation, Watching, masked
+from tests.strategies.secure_sum.test_signed import Signing, signed
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -49,19 +50,33 @@ stage_lies = st.one_of(
 plans = st.lists(st.tuples(st.integers(0, NUM - 1), stage_lies), min_size=CASES, max_size=CASES)
 
 
+SIGNED_STAGES = ["keys", "shares", "survivors", "unmask"]
+signed_lies = st.one_of(
+    st.tuples(st.sampled_from(SIGNED_STAGES), lies.malformed_stages),
+    st.tuples(st.sampled_from(SIGNED_STAGES), lies.well_formed_stages),
+    st.tuples(st.just("train"), lies.malformed),
+)
+signed_plans = st.lists(
+    st.tuples(st.integers(0, NUM - 1), signed_lies), min_size=CASES, max_size=CASES
+)
+draw_plans = st.lists(
+    st.one_of(lies.malformed_stages, lies.well_formed_stages), min_size=3, max_size=3
+)
+
+
 class Rounds(Watching):
     """Keeps the facts of every round."""
 
 
-def check_sums(plan: Any) -> None:
+def check_sums(plan: Any, kind: Any = Federation, make: Any = masked) -> None:
     """Play one round a lie; each gives the mean over everybody or the others, or none."""
 
     def faults(client: int, number: int, stage: str) -> Any:
         liar, (when, lie) = plan[number - 1]
         return lie if (client, stage) == (liar, when) else None
 
-    clients = Federation(NUM, faults=faults, mods=())
-    strategy = masked(clients, threshold=3)
+    clients = kind(NUM, faults=faults, mods=())
+    strategy = make(clients, threshold=3)
     rounds = Rounds()
     clients.run(Audited(strategy, [rounds], sends="models"), rounds=CASES)
     assert len(rounds.views) == CASES
@@ -139,6 +154,38 @@ replies = st.lists(
 @given(plans)
 def test_a_liar_at_any_stage_drops_out_or_spoils_its_round(plan: Any) -> None:
     check_sums(plan)
+
+
+@fast
+@given(signed_plans)
+def test_a_liar_at_any_stage_of_a_signed_sum_drops_out_or_spoils_its_round(plan: Any) -> None:
+    check_sums(plan, Signing, signed)
+
+
+@settings(fast, max_examples=6)
+@given(draw_plans)
+def test_a_liar_that_draws_its_neighbours_is_a_dropout(plan: Any) -> None:
+    """Whatever the first client answers when it is to draw, the others have a sum or none."""
+    clients = Signing(
+        12, faults=lambda c, number, stage: plan[number - 1] if (c, stage) == (0, "draw") else None
+    )
+    risky = {"neighbours": 8, "threshold": 7, "collusion_rate": 0.0, "max_abort": 1.0}
+    strategy = signed(clients, **risky)
+    rounds = Rounds()
+    clients.run(Audited(strategy, [rounds], sends="models"), rounds=len(plan))
+    for view in rounds.views:
+        if view.facts.aggregate is not None:
+            means = [clients.mean(), clients.mean(range(1, 12))]
+            errors = [np.abs(view.facts.aggregate - mean).max() for mean in means]
+            assert min(errors) <= view.facts.quantum
+    assert len(rounds.views) == len(plan)
+
+
+@pytest.mark.slow
+@many
+@given(signed_plans)
+def test_a_thousand_liars_in_signed_sums(plan: Any) -> None:
+    check_sums(plan, Signing, signed)
 
 
 @fast

@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
+from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.graph import Graph, complete_graph, regular_graph
 from leakmeter.clients.secure_sum.keys import KeyPair, Session, agree, self_mask_key
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, add_masks, add_vectors, pair_sign
-from leakmeter.clients.secure_sum.participant import Participant, Policy, PublicKeys
+from leakmeter.clients.secure_sum.participant import Participant
+from leakmeter.clients.secure_sum.policy import Policy
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, combine
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
 
 SESSION = Session(run=2**63 + 5, server_round=3)
 RING = Ring(32)
+DIGEST = bytes(range(32))
 POLICY = Policy(min_peers=1)
 
 
@@ -39,7 +42,7 @@ class Transcript:
     revealed: dict[int, dict[int, bytes]] = field(default_factory=dict)
 
     def total(self) -> RingVector:
-        return self.cohort.total(self.uploads, self.sharers, self.revealed, self.ring)
+        return self.cohort.total(self.uploads, self.sharers, self.revealed, self.ring, DIGEST)
 
 
 def play(
@@ -66,7 +69,7 @@ def play(
     for n in seen.sharers - silent["upload"]:
         mine = {p: seen.boxes[p][n] for p in cohort.neighbourhood(n, seen.sharers)}
         client = shared[n].open(mine, POLICY)
-        seen.after[n], seen.uploads[n] = client.upload(vectors[n], ring)
+        seen.after[n], seen.uploads[n] = client.upload(vectors[n], ring, DIGEST)
     cohort.check(seen.uploads, seen.sharers)
     for n in set(seen.uploads) - silent["reveal"]:
         alive = [n, *cohort.neighbourhood(n, seen.uploads)]
@@ -318,12 +321,14 @@ class Adversary:
         masks.append((self_mask_key(SESSION, target, seed), -1))
         for peer in cohort.neighbourhood(target, seen.sharers):
             if (own := self._mask_pair(peer)) is not None:
-                key = agree(SESSION, "mask", peer, own, {target: cohort.keys[target].mask})[target]
+                key = agree(SESSION, "mask", peer, own, {target: cohort.keys[target].mask}, DIGEST)[
+                    target
+                ]
                 masks.append((key, -pair_sign(target, peer)))
         if (own := self._mask_pair(target)) is not None:  # both secrets: nothing is hidden
             peers = {p: cohort.keys[p].mask for p in cohort.neighbourhood(target, seen.sharers)}
             unknown = {p: k for p, k in peers.items() if self._mask_pair(p) is None}
-            keys = agree(SESSION, "mask", target, own, unknown)
+            keys = agree(SESSION, "mask", target, own, unknown, DIGEST)
             masks += [(key, -pair_sign(target, peer)) for peer, key in keys.items()]
         return add_masks(seen.uploads[target], masks, RING)
 

@@ -1,0 +1,288 @@
+"""Who a client is, and whom it trusts: Ed25519 keys that do not come from the server.
+
+Bonawitz et al. 2017 (CCS), Figure 4, rounds 0 and 3; RFC 8032 for Ed25519. Each client signs what
+it announces in a round, and later the list of survivors. Its owner has installed the public keys of
+the other clients: a server that swaps keys or invents clients has no signature of theirs.
+
+Every signed text begins with protocol, purpose, run, round and the signer's number, so a signature
+of one place is worthless in another. What is signed about survivors names the signer's announcement
+too, whose keys are fresh: a server that uses the number of a run again has nothing to replay.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from leakmeter.clients.secure_sum.keys import KEY_BYTES, Session
+
+SIGNATURE_BYTES = 64
+KEY_FILE = "identity.pem"
+_KIND = "leakmeter-ed25519"
+_LONGEST_NAME = 100
+
+
+class KeyFileError(ValueError):
+    """A key, a list of keys or a file of theirs is not as it must be. The text says why."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A client's own signing key.
+
+    Attributes:
+        key: The private key.
+        folder: Folder of the file that it came from; the steps that were taken are noted there.
+    """
+
+    key: Ed25519PrivateKey = field(repr=False)
+    folder: Path | None = None
+
+    @property
+    def public(self) -> bytes:
+        """The 32 bytes by which others know this client."""
+        return self.key.public_key().public_bytes_raw()
+
+    @property
+    def line(self) -> str:
+        """The line that others put on their lists."""
+        return public_line(self.public)
+
+    def sign(self, text: bytes) -> bytes:
+        """Return a signature of 64 bytes."""
+        return self.key.sign(text)
+
+    @classmethod
+    def create(cls, folder: Path) -> Self:
+        """Make a new key in a folder, readable by its owner alone.
+
+        Raises:
+            KeyFileError: There is a key already, or the folder cannot be written to.
+        """
+        key, path = Ed25519PrivateKey.generate(), folder / KEY_FILE
+        text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise KeyFileError(f"{folder} cannot be made: {error.strerror}") from None
+        try:
+            # Exclusively, so that no key is lost, not even to a process that does the same.
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(file, "wb") as stream:
+                stream.write(text)
+        except FileExistsError:
+            raise KeyFileError(
+                f"{path} exists and is not overwritten: others know this client by it"
+            ) from None
+        except OSError as error:
+            raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
+        return cls(key, folder)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Return the identity in a file, or in the folder that `create` was given.
+
+        Raises:
+            KeyFileError: It cannot be read, or is no Ed25519 key.
+        """
+        path = path.expanduser()
+        path = path / KEY_FILE if path.is_dir() else path
+        try:
+            key = load_pem_private_key(path.read_bytes(), password=None)
+        except OSError as error:
+            raise KeyFileError(
+                f"identity {path} cannot be read: {error.strerror}; make one with "
+                "leakmeter keys new DIR"
+            ) from None
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            raise KeyFileError(f"identity {path} must be an unencrypted PEM key") from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise KeyFileError(f"identity {path} must be an Ed25519 key, got {type(key).__name__}")
+        return cls(key, path.parent)
+
+    @classmethod
+    def of(cls, given: Identity | Ed25519PrivateKey | str | Path) -> Identity:
+        """Return the identity that a setting names: one itself, a key, or a path."""
+        if isinstance(given, Identity):
+            return given
+        return cls(given) if isinstance(given, Ed25519PrivateKey) else cls.load(Path(given))
+
+
+@dataclass(frozen=True)
+class TrustedKeys:
+    """The public keys of all clients that an owner trusts to be clients.
+
+    Attributes:
+        names: Public key to the name on its line, which may be empty.
+    """
+
+    names: Mapping[bytes, str]
+
+    def __contains__(self, public: bytes) -> bool:
+        return public in self.names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.names))
+
+    @classmethod
+    def of(
+        cls, given: TrustedKeys | str | Path | Mapping[str, str] | Iterable[str | bytes]
+    ) -> TrustedKeys:
+        """Return the list that a setting names: lines, name to line, raw keys, or a file.
+
+        Raises:
+            KeyFileError: The file cannot be read, a line is malformed, or a key occurs twice.
+        """
+        if isinstance(given, TrustedKeys):
+            return given
+        if isinstance(given, str | Path):
+            return cls._read(Path(given).expanduser())
+        if isinstance(given, Mapping):
+            named = {name: _parsed(line, name)[0] for name, line in given.items()}
+            return cls._distinct([(key, name) for name, key in named.items()])
+        entries = list(given)
+        return cls._distinct(
+            [
+                (_checked(one), "") if isinstance(one, bytes) else _parsed(one, f"line {i}")
+                for i, one in enumerate(entries, start=1)
+            ]
+        )
+
+    @classmethod
+    def _read(cls, path: Path) -> TrustedKeys:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise KeyFileError(
+                f"{path} cannot be read: {error.strerror}; it must have the public line of each "
+                "client, which leakmeter keys new prints"
+            ) from None
+        except UnicodeDecodeError:
+            raise KeyFileError(
+                f"{path} must be a text file with one public line a client"
+            ) from None
+        numbered = [(i, line.strip()) for i, line in enumerate(lines, start=1)]
+        meant = [(i, line) for i, line in numbered if line and not line.startswith("#")]
+        return cls._distinct([_parsed(line, f"{path}, line {i}") for i, line in meant])
+
+    @classmethod
+    def _distinct(cls, entries: list[tuple[bytes, str]]) -> TrustedKeys:
+        names: dict[bytes, str] = {}
+        for key, name in entries:
+            if key in names:
+                raise KeyFileError(
+                    f"keys must be distinct, got {public_line(key)} twice; delete one of the lines"
+                )
+            names[key] = name
+        return cls(names)
+
+
+@dataclass(frozen=True)
+class Signer:
+    """What a signature about survivors is checked against.
+
+    Attributes:
+        public: The signer's public key.
+        announced: Fingerprint of what it has announced in this round, see `announced`.
+    """
+
+    public: bytes
+    announced: bytes
+
+    def to_bytes(self) -> bytes:
+        """Return the 64 bytes that a client keeps."""
+        return self.public + self.announced
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Return what `to_bytes` was given."""
+        return cls(data[:KEY_BYTES], data[KEY_BYTES:])
+
+
+def announced(keys: bytes) -> bytes:
+    """Return the fingerprint of an announcement, whose keys are fresh in every round."""
+    return hashlib.sha256(keys).digest()
+
+
+def roster(clients: Mapping[int, bytes]) -> bytes:
+    """Return the fingerprint of who takes part: number to public key."""
+    listed = (struct.pack("<Q", number) + clients[number] for number in sorted(clients))
+    return hashlib.sha256(b"".join([b"roster", *listed])).digest()
+
+
+def announcement_text(session: Session, number: int, keys: bytes) -> bytes:
+    """Return what a client signs when it announces its keys."""
+    return session.context("sign announcement", number) + keys
+
+
+def survivors_text(
+    session: Session, number: int, own: bytes, digest: bytes, survivors: Iterable[int]
+) -> bytes:
+    """Return what a client signs about who has survived.
+
+    Args:
+        session: Run and round.
+        number: The signer's.
+        own: Fingerprint of its announcement.
+        digest: What it was told in the round.
+        survivors: Those that it will count as survivors, itself among them.
+    """
+    listed = sorted(survivors)
+    body = struct.pack(f"<Q{len(listed)}Q", len(listed), *listed)
+    return session.context("sign survivors", number) + own + digest + body
+
+
+def is_signed(public: bytes, signature: bytes, text: bytes) -> bool:
+    """Whether a signature of this text was made with the key behind `public`."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, text)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def public_line(public: bytes, name: str = "") -> str:
+    """Return a public key as one line of a list."""
+    text = base64.b64encode(public).decode()
+    return " ".join([_KIND, text, name]).rstrip()
+
+
+def _parsed(line: str, where: str) -> tuple[bytes, str]:
+    """Return the key and the name on a public line."""
+    words = str(line).split(maxsplit=2)
+    if len(words) < 2 or words[0] != _KIND:
+        raise KeyFileError(
+            f"{where}: a public line must be '{_KIND} KEY [name]', got {str(line)[:80]!r}"
+        )
+    try:
+        key = base64.b64decode(words[1], validate=True)
+    except (binascii.Error, ValueError):
+        raise KeyFileError(f"{where}: the key must be base64, got {words[1][:80]!r}") from None
+    return _checked(key, where), words[2][:_LONGEST_NAME] if len(words) > 2 else ""
+
+
+def _checked(key: bytes, where: str = "trusted") -> bytes:
+    try:
+        Ed25519PublicKey.from_public_bytes(key)
+    except ValueError:
+        raise KeyFileError(f"{where}: a key must be {KEY_BYTES} bytes, got {len(key)}") from None
+    return key

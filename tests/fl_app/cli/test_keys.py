@@ -1,0 +1,80 @@
+"""`leakmeter keys`: keys are made once, lists are checked, and mistakes are named."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
+from leakmeter.fl_app.cli.main import main
+from tests.fl_app.cli.test_main import refused
+
+
+def test_a_new_key_is_the_owners_alone_and_its_line_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "keys"
+    assert main(["keys", "new", str(folder), "--name", "ward 3"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert TrustedKeys.of([line]).names == {Identity.load(folder).public: "ward 3"}
+    assert stat.S_IMODE((folder / "identity.pem").stat().st_mode) == 0o600
+    before = (folder / "identity.pem").read_bytes()
+    assert "exists and is not overwritten" in refused(["keys", "new", str(folder)], capsys)
+    assert (folder / "identity.pem").read_bytes() == before
+
+
+def test_a_list_is_checked_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [Identity.create(tmp_path / str(i)).line for i in range(3)]
+    path = tmp_path / "trusted.txt"
+    path.write_text("\n".join(lines))
+    assert main(["keys", "list", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [*lines, "3 clients"]
+    path.write_text(lines[0])
+    assert main(["keys", "list", str(path)]) == 0
+    assert "1 client; a secure sum needs at least 3 clients" in capsys.readouterr().out
+    path.write_text("")
+    assert main(["keys", "list", str(path)]) == 1
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("nonsense", "line 1: a public line must be"), (None, "cannot be read")],
+)
+def test_a_malformed_or_missing_list_is_named(
+    text: str | None, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trusted.txt"
+    if text is not None:
+        path.write_text(text)
+    assert reason in refused(["keys", "list", str(path)], capsys)
+
+
+def test_a_key_twice_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = Identity.create(tmp_path / "a").line
+    path = tmp_path / "trusted.txt"
+    path.write_text(f"{line} one\n{line} two\n")
+    assert "twice" in refused(["keys", "list", str(path)], capsys)
+
+
+@pytest.mark.parametrize("name", ["a\nb", " a", "x" * 101, "\x1b"])
+def test_a_name_that_would_break_the_line_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--name must be" in refused(["keys", "new", str(tmp_path / "k"), "--name", name], capsys)
+    assert not (tmp_path / "k").exists()
+
+
+def test_help_says_what_the_two_actions_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["keys", "--help"])
+    said = capsys.readouterr().out
+    assert "leakmeter keys new" in said
+    assert "leakmeter keys list" in said
+    assert "keys --help" in refused(["keys"], capsys)
