@@ -109,8 +109,8 @@ def _check_target(config: Settings) -> None:
         raise out_of_range("--noise", allowed, config.noise)
     if config.clipping == "adaptive" and config.has_sums:
         allowed = (
-            "fixed with --target-epsilon and secure aggregation: the smaller the clip norm becomes, "
-            "the more rounding costs, and the clip norm is not known beforehand"
+            "fixed with --target-epsilon and secure aggregation: the smaller the clip norm, the "
+            "more rounding costs, and the clip norm is not known beforehand"
         )
         raise out_of_range("--clipping", allowed, config.clipping)
     if config.noise == "distributed" and config.dropout:
