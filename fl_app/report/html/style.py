@@ -200,7 +200,7 @@ th small, td small { display: block; font-weight: 400; font-size: .8rem; }
 .forest .wide { width: 44%; } .forest .how { font-size: .82rem; } .number { font-weight: 640; }
 .compared { background: var(--sheet); border: 1px solid var(--rule); border-radius: 12px;
   padding: 1rem 1.2rem; }
-.compared h1 { margin-bottom: .2rem; }
+.compared h1 { margin-bottom: .9rem; }
 .compared + .compared { margin-top: .7rem; }
 .pair { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1.15fr); gap: 1.6rem;
   align-items: start; }
@@ -209,6 +209,7 @@ th small, td small { display: block; font-weight: 400; font-size: .8rem; }
   background: var(--shade); text-align: center; font-weight: 650; }
 .compare th, .compare td { min-width: 7.5rem; } .compare tbody th { max-width: 20rem; }
 .compare thead th { font-size: .86rem; color: var(--ink); }
+.compare data { white-space: normal; } .pair td:nth-child(n+4) { white-space: nowrap; }
 .cards + h3 { margin-top: 1.4rem; }
 data { white-space: nowrap; }
 .plain { list-style: none; margin: 0; padding: 0; }
