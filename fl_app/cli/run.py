@@ -101,8 +101,6 @@ def run(arguments: argparse.Namespace) -> int:
     config = _config(arguments, given)
     import logging
 
-    from leakmeter.fl_app.build.calibrate import calibrated
-
     # Loaded before anything is planned: it shows that clients are simulated, and so that the
     # cohorts are those of the run's seed.
     from leakmeter.fl_app.engines import inline  # noqa: F401
@@ -117,8 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
         preflight(folder.config, folder.path)
         folder.load()  # a broken checkpoint is an error before anything starts
     else:
-        config = calibrated(config)
-        preflight(config)
+        config = preflight(config)
         out = Path(arguments.out) if arguments.out else default_path(config, Path("runs"))
         folder = RunFolder.create(out, config)
     return _launch(folder, f"resume with: {arguments.program} --resume {folder.path}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -42,7 +43,7 @@ class RunFolder:
         path = expanded("out", path)
         folder = cls(path, calibrated(config))
         try:
-            if path.exists() and not path.is_dir():
+            if os.path.lexists(path) and not path.is_dir():  # a file, or a link to nothing
                 raise _taken(path)
             path.mkdir(parents=True, exist_ok=True)
             # Two runs may have found the same folder empty.
@@ -91,7 +92,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep every other process out of the folder for as long as the block runs."""
         try:
-            with locked(self.path / _LOCK, wait=False):
+            with locked(self.path / _LOCK):
                 yield
         except HeldError as held:
             raise ConfigError(

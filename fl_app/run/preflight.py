@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 from leakmeter.fl_app import build
+from leakmeter.fl_app.build.calibrate import calibrated
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.run.budget import check_budget
@@ -13,16 +14,20 @@ from leakmeter.fl_app.run.size import check_size
 from leakmeter.fl_app.task import load_task
 
 
-def preflight(config: Config, folder: Path | None = None) -> None:
+def preflight(config: Config, folder: Path | None = None) -> Config:
     """Load the data, deal it, build model and auditors; raise ConfigError on what cannot work.
 
-    `folder` is that of an interrupted run.
+    `folder` is that of an interrupted run, which has its noise multiplier. For a new run the
+    configuration is returned with the one that its target asks for.
     """
-    check_size(config)
+    check_size(config)  # before the calibration, which plans all rounds many times
+    if folder is None:
+        config = calibrated(config)
     build.auditors(config, load_task(config).dim)
     check_budget(config, build.server_strategy(config), folder)
     if config.ray_address not in ("", "auto"):
         _check_listens(config.ray_address)
+    return config
 
 
 def _check_listens(address: str) -> None:
