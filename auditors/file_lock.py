@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import platform
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -15,6 +16,7 @@ _log = logging.getLogger("flwr")
 
 # What a file system without locks answers, such as NFS without a lock service.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+_PAUSE = 0.05  # seconds between two attempts
 
 
 class HeldError(Exception):
@@ -22,7 +24,7 @@ class HeldError(Exception):
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[None]:
+def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
     """Hold the lock of `path`, a file that is made if missing and stays.
 
     The system frees the lock when the process ends, however it ends: nothing is left to clean up.
@@ -30,22 +32,25 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
 
     Args:
         path: The file. Its text names the last process that had the lock.
-        wait: Whether to wait for the lock.
+        wait: Seconds to wait for the lock. A process that was stopped keeps its lock.
 
     Raises:
-        HeldError: Another process has it, and `wait` is false.
+        HeldError: Another process has it all the time.
     """
     # Not truncated yet: the text is that of the process that has the lock.
     with path.open("a+b", buffering=0) as file:
-        if _is_taken(file, path, wait=wait):
-            raise HeldError(_holder(file))
+        until = time.monotonic() + wait
+        while _is_taken(file, path):
+            if time.monotonic() >= until:
+                raise HeldError(_holder(file))
+            time.sleep(_PAUSE)
         with suppress(OSError):  # a name for others to read; the lock holds without it
             file.truncate(0)
             file.write(f"process {os.getpid()} on {platform.node()}".encode())
         yield
 
 
-def _is_taken(file: FileIO, path: Path, *, wait: bool) -> bool:
+def _is_taken(file: FileIO, path: Path) -> bool:
     """Take the lock and return whether another process has it."""
     try:
         import fcntl
@@ -53,7 +58,7 @@ def _is_taken(file: FileIO, path: Path, *, wait: bool) -> bool:
         _warn(path, "this system has no fcntl")
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError as error:

@@ -8,7 +8,6 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from leakmeter.fl_app.build.calibrate import calibrated
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range, two_multipliers
 from leakmeter.fl_app.config.field import expanded
@@ -41,8 +40,7 @@ def main(grid: Grid, context: Context) -> None:
         if config.ledger:
             _allowed(config.ledger, "ledger")
         check_deployed(config)
-        config = calibrated(config)
-        preflight(config)
+        config = preflight(config)
         out = str(context.run_config.get(OUT, ""))
         path = _allowed(out, OUT) if out else default_path(config, _home())
         folder = RunFolder.create(path, config)

@@ -174,10 +174,12 @@ class Audited(Wrapper):
             **more,
         )
         self._flush()
-        if any(wrapper.ended for wrapper in wrappers(self.strategy)):
+        has_ended = any(wrapper.ended for wrapper in wrappers(self.strategy))
+        if has_ended:
             self._observer.health.note_end(self._offset + self._seen, num_rounds)
         with self._panel.guarded("the run has no complete report"):
-            self._finish(was_seen=self._seen > 0 or left == 0)
+            # A resumed run may have no round left to play.
+            self._finish(was_seen=self._seen > 0 or left == 0 or has_ended)
         return result
 
     def state(self) -> dict[str, Any]:

@@ -143,8 +143,6 @@ def _check(config: Config, out: str | None) -> None:
 
 def _prepared(arguments: argparse.Namespace, config: Config, folder: RunFolder | None) -> RunFolder:
     """Return the folder to run in, once everything has been checked."""
-    from leakmeter.fl_app.build.calibrate import calibrated
-
     # Loaded before anything is planned: it shows that clients are simulated, and so that the
     # cohorts are those of the run's seed.
     from leakmeter.fl_app.engines import inline  # noqa: F401
@@ -156,8 +154,7 @@ def _prepared(arguments: argparse.Namespace, config: Config, folder: RunFolder |
     if folder is not None:
         preflight(folder.config, folder.path)
         return folder
-    config = calibrated(config)
-    preflight(config)
+    config = preflight(config)
     out = Path(arguments.out) if arguments.out else default_path(config, Path("runs"))
     return RunFolder.create(out, config)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors import wording
+from leakmeter.auditors.file_lock import HeldError
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.fl_app.config.config import Config
@@ -34,6 +35,8 @@ def check_budget(config: Config, strategy: Strategy, folder: Path | None = None)
         return
     run = known_name(folder) if folder else ""
     planned = _planned(config, strategy, run or "planned")
+    with _in_words(config):
+        Ledger(Path(config.ledger)).check_writable()
     if words := _excess(config, _entries(config, run), planned):
         _refuse(config, words)
 
@@ -220,6 +223,11 @@ def _in_words(config: Config) -> Iterator[None]:
         yield
     except ConfigError:
         raise
+    except HeldError as held:
+        raise ConfigError(
+            f"ledger must be free, but {config.ledger} has been locked by {held} for a minute: "
+            "end that process, or let it continue if it was stopped"
+        ) from None
     except OSError as error:
         raise ConfigError(
             f"--ledger must be a readable ledger that can be written, got {config.ledger}: "

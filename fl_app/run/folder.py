@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -91,7 +92,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Lock the folder against other processes while the block runs."""
         try:
-            with locked(self.path / _LOCK, wait=False):
+            with locked(self.path / _LOCK):
                 yield
         except HeldError as held:
             raise ConfigError(
@@ -219,7 +220,7 @@ def check_free(path: Path) -> None:
     """Raise unless a run may begin in this folder: it must be new or empty."""
     path = expanded("--out", path)
     try:
-        is_free = not path.exists() or (
+        is_free = not os.path.lexists(path) or (
             path.is_dir() and all(one.name == _LOCK for one in path.iterdir())
         )
     except (OSError, ValueError) as error:  # a folder that may not be entered, a zero byte

@@ -24,6 +24,7 @@ _SHAPES = {
     "cifar10": (3072, 10),
 }
 _CNN = 82_554  # parameters for 32×32 images, the largest of our data sets
+_BOX = 500  # bytes that two sealed shares take at the server and their receiver, with their names
 _UNKNOWN = 64 * 2**30  # bytes, where the system does not say how many it has
 _MOST_STEPS = 10**9  # draws of the plans that are made before the first round
 
@@ -46,6 +47,9 @@ class Need:
 def check_size(config: Config) -> None:
     """Raise if a run needs more memory than the machine has, or far too long before round 1."""
     _check_work("clients x rounds", "--clients or --rounds", config.clients * config.rounds)
+    if config.partition.startswith("dirichlet"):
+        shares = config.clients * _shape(config)[1]
+        _check_work("clients x classes", "--clients or --synthetic-classes", shares)
     if "one-shot" in config.auditor_names:
         most = config.canary_seats * config.rounds // config.canary_repetitions
         canaries = config.canaries or most
@@ -62,8 +66,7 @@ def check_size(config: Config) -> None:
 
 def estimate(config: Config) -> Iterator[Need]:
     """Yield the memory of the largest parts of a run, to within about a factor of two."""
-    synthetic = (config.synthetic_features, config.synthetic_classes)
-    features, classes = _SHAPES.get(config.dataset, synthetic)
+    features, classes = _shape(config)
     dim = parameters(config.model, features, classes)
     if config.dataset == "synthetic":
         # While they are drawn: three arrays in double precision and one in single.
@@ -73,7 +76,17 @@ def estimate(config: Config) -> Iterator[Need]:
     # The reply, the update as the audit sees it, and the masked one.
     round_size = (16 + 40 * config.cohort) * dim
     yield Need(round_size, "the updates of a round", "--sample, or take a smaller --model")
+    if config.secagg == "on":
+        peers = config.secagg_neighbours or config.cohort - 1
+        boxes = _BOX * config.cohort * peers
+        yield Need(boxes, "the shares of a secure sum", "--sample or --secagg-neighbours")
     yield from _of_auditors(config, features, dim)
+
+
+def _shape(config: Config) -> tuple[int, int]:
+    """Return features of a record and classes."""
+    synthetic = (config.synthetic_features, config.synthetic_classes)
+    return _SHAPES.get(config.dataset, synthetic)
 
 
 def _of_auditors(config: Config, features: int, dim: int) -> Iterator[Need]:

@@ -14,9 +14,11 @@ recompute all hashes.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,6 +37,8 @@ from leakmeter.strategies.mechanism import Central
 
 _PREVIOUS: Final = "previous"
 _MOST_RELEASES: Final = 10_000_000  # a number in a file must not fill the memory
+# Seconds to wait for others, each of whom writes one line; longer waits are for a stopped process.
+_PATIENCE: Final = 60.0
 _NEXT: Final = (
     "restore the ledger from a backup; without one nobody knows what was spent on this data"
 )
@@ -131,7 +135,10 @@ class Ledger:
     path: Path
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", self.path.resolve())
+        with suppress(RuntimeError):  # links in a circle, before Python 3.13
+            object.__setattr__(self, "path", self.path.resolve())
+        if self.path.is_symlink():
+            raise ValueError("its links lead in a circle")
 
     def entries(self, data: str, *, but: str = "") -> list[Entry]:
         """Return the latest entry of each run on `data`, without the run `but`."""
@@ -154,9 +161,12 @@ class Ledger:
         """Append the entry that is made from all lines so far, while nobody else can write.
 
         If `make` raises, the ledger stays unchanged.
+
+        Raises:
+            HeldError: Another process keeps the ledger locked and does nothing.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(self.path.with_name(self.path.name + ".lock"), wait=True):
+        with locked(self._lock, wait=_PATIENCE):
             before = self._read()
             entry = make(before.entries)
             if before.torn:  # an incomplete line of a process that died; the line before it counts
@@ -167,6 +177,13 @@ class Ledger:
             with suppress(OSError):  # a head that lags behind only knows fewer lines
                 write_atomically(self._head, json.dumps(head) + "\n")
         return entry
+
+    def check_writable(self) -> None:
+        """Raise PermissionError if a line could not be added; nothing is made or changed."""
+        for path in (self.path, self._lock):
+            there = next(p for p in (path, *path.parents) if p.exists())
+            if not os.access(there, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
 
     def settle_lost(self, run: str, *, releases: int) -> Entry:
         """Put a known number of releases in place of the plan of a run whose folder is lost.
@@ -197,6 +214,10 @@ class Ledger:
             )
 
         return self.update(settled)
+
+    @property
+    def _lock(self) -> Path:
+        return self.path.with_name(self.path.name + ".lock")
 
     @property
     def _head(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors import wording
+from leakmeter.auditors.file_lock import locked
 from leakmeter.fl_app import build, client_app
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
@@ -143,6 +145,36 @@ def test_a_broken_ledger_is_the_users_mistake(tiny_config: Config, tmp_path: Pat
     folder = replace(config, ledger=str(tmp_path))
     with pytest.raises(ConfigError, match="ledger must be a readable ledger"):
         budget.check_budget(folder, build.server_strategy(folder))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    loop = replace(config, ledger=str(tmp_path / "loop"))
+    with pytest.raises(ConfigError, match="ledger must be"):
+        budget.check_budget(loop, build.server_strategy(loop))
+
+
+def test_a_ledger_that_somebody_keeps_locked_is_not_waited_for_without_end(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakmeter.strategies.accounting.ledger._PATIENCE", 0.1)
+    config = noised(tiny_config, tmp_path)
+    words = rf"ledger must be free, but .*/l has been locked by process {os.getpid()} on"
+    with locked(tmp_path / "l.lock"), pytest.raises(ConfigError, match=words):
+        budget.reserve(config, build.server_strategy(config), made(tmp_path / "run"))
+
+
+def test_a_ledger_that_cannot_be_written_is_refused_before_there_is_a_folder(
+    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    ledger, access = tmp_path / "l", os.access
+
+    def read_only(path: Path, mode: int) -> bool:
+        return access(path, mode) and (path != ledger or mode != os.W_OK)
+
+    ledger.touch()
+    monkeypatch.setattr(os, "access", read_only)  # root may write anywhere
+    out = ["--ledger", str(ledger), "--out", str(tmp_path / "run")]
+    assert main([*tiny, *NOISE, "--auditors", "none", *out]) == 2
+    assert f"can be written, got {ledger}: Permission denied" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [ledger]
 
 
 def test_two_runs_that_start_at_once_cannot_both_have_the_budget(

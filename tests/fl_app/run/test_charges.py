@@ -84,6 +84,20 @@ def test_a_run_of_rejected_sums_ends_in_order_and_is_charged(
     assert main(["--resume", str(tmp_path / "run")]) == 2  # it has its report
 
 
+def test_a_run_of_rejected_sums_that_dies_before_its_report_opens_no_further_one(
+    tiny: list[str], tmp_path: Path, clients_that: Any
+) -> None:
+    clients_that(counted_twice)
+    assert main(settings(tiny, tmp_path, "--rounds", "9")) == 1
+    path = tmp_path / "run" / "report.json"
+    first = path.read_bytes()
+    path.unlink()
+    clients_that(None)  # nobody lies any more
+    assert main(["--resume", str(tmp_path / "run")]) == 1
+    assert path.read_bytes() == first
+    assert spent_by(tmp_path)[0] == 3
+
+
 def cut_off(stage: str, number: int, _context: Context, reply: Message) -> Message:
     """End the process in round 3, when some share was given."""
     if (stage, number) == ("unmask", 3):

@@ -59,6 +59,17 @@ def test_a_folder_is_made_only_once(folder: RunFolder) -> None:
     assert (folder.path / "config.toml").read_bytes() == before
 
 
+def test_a_link_leads_to_an_empty_folder_or_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    for name, target in {"good": "real", "dangling": "nothing", "loop": "loop"}.items():
+        (tmp_path / name).symlink_to(tmp_path / target)
+    RunFolder.create(tmp_path / "good", Config())
+    assert (tmp_path / "real" / "config.toml").exists()
+    for name in ("good", "dangling", "loop"):
+        with pytest.raises(ConfigError, match=f"out must be a new or empty folder, got .*/{name};"):
+            RunFolder.create(tmp_path / name, Config())
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

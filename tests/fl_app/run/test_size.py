@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from leakmeter.fl_app.build import calibrate
+from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.run import size
@@ -38,6 +41,14 @@ def test_an_upper_limit_is_named_only_where_it_is_exceeded() -> None:
             "the updates of a round",
         ),
         ({"clients": 10**6, "rounds": 10**5}, "clients x rounds must be at most 1,000,000,000"),
+        (
+            {"clients": 10**5, "synthetic_classes": 10**5, "partition": "dirichlet"},
+            "clients x classes must be at most",
+        ),
+        (
+            {"clients": 10**5, "sample": 10**5, "auditors": "none", "canary_seats": 0},
+            "the shares of a secure sum",
+        ),
         ({"rounds": 10**5, "canaries": 0}, "canaries x rounds must be at most"),
         ({"lrt_fit": 10**6, "model": "mlp"}, "for likelihood-ratio, but this machine has"),
         ({"mi_draws": 10**6, "model": "mlp"}, "for mutual-information, but this machine has"),
@@ -51,6 +62,19 @@ def test_settings_too_large_together_are_refused_with_the_estimate(
     with pytest.raises(ConfigError, match=words) as caught:
         preflight(config)
     assert "lower --" in str(caught.value)
+
+
+def test_sizes_are_checked_before_noise_is_calibrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_: Any) -> float:
+        raise AssertionError("all rounds would be planned, many times")
+
+    monkeypatch.setattr(calibrate, "_multiplier", never)
+    sizes = ["--clients", "1000000", "--rounds", "100000", "--auditors", "none"]
+    noise = ["--noise", "central", "--clip-norm", "1", "--target-epsilon", "1"]
+    assert main([*sizes, *noise, "--out", str(tmp_path / "run")]) == 2
+    assert "clients x rounds must be at most" in capsys.readouterr().err
 
 
 def test_usual_runs_fit(monkeypatch: pytest.MonkeyPatch) -> None:

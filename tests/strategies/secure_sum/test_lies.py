@@ -232,6 +232,7 @@ def test_half_a_weight_inside_the_masks_abandons_the_round_and_no_more(noise: An
     before = noisy.model()["w"].numpy()
     assert not np.array_equal(noisy.run(outer, 2, noisy.grid(mods=mods)), before)
     assert outer.facts().abandoned is None
+    assert outer.state()["tally"]["abandoned"] == 1
     assert len(inside.spending.releases) == 2  # round 1 was opened
 
 
