@@ -14,7 +14,7 @@ from leakmeter.fl_app.config.errors import out_of_range, two_multipliers
 from leakmeter.fl_app.config.field import expanded
 from leakmeter.fl_app.config.from_flower import OUT, RESUME, from_context
 from leakmeter.fl_app.deployment import check_deployed, is_deployed
-from leakmeter.fl_app.report import leave_page
+from leakmeter.fl_app.run.ending import end
 from leakmeter.fl_app.run.folder import RunFolder, default_path
 from leakmeter.fl_app.run.preflight import preflight
 from leakmeter.fl_app.run.progress import Progress
@@ -49,8 +49,7 @@ def main(grid: Grid, context: Context) -> None:
     progress = Progress()
     progress.say(f"run folder: {folder.path}")
     outcome = run_on(grid, folder, progress)
-    progress.summary(outcome.findings, outcome.failures, outcome.limitations, outcome.warnings)
-    leave_page(folder.path, progress.say)
+    end(folder.path, folder.config.to_mapping(), outcome, progress)
 
 
 def _allowed(path: str, name: str) -> Path:

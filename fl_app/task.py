@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.task_config import TaskConfig
-from leakmeter.fl_app.data import load as data
 from leakmeter.fl_app.data.dataset import Dataset
-from leakmeter.fl_app.data.partition import Sizes, partition, sizes
+from leakmeter.fl_app.data.dealt import dealt
+from leakmeter.fl_app.data.partition import Sizes, sizes
 
 
 @dataclass(frozen=True)
@@ -73,22 +73,6 @@ def load_task(config: Config | TaskConfig) -> Task:
 
 @lru_cache(maxsize=4)
 def _load(config: TaskConfig) -> Task:
-    dataset = data.load(
-        config.dataset,
-        data_dir=config.data_dir or None,
-        download=config.download,
-        seed=config.seed,
-        synthetic_examples=config.synthetic_examples,
-        synthetic_features=config.synthetic_features,
-        synthetic_classes=config.synthetic_classes,
-    )
-    parts = partition(
-        dataset.train_y,
-        clients=config.clients,
-        scheme=config.partition,
-        concentration=config.dirichlet,
-        seed=config.seed,
-        users=dataset.known_users() if config.partition == "natural" else None,
-    )
+    dataset, parts = dealt(config)
     initial = model.build(config.model, dataset.input_shape, dataset.num_classes, config.seed)
     return Task(dataset, tuple(torch.from_numpy(part) for part in parts), initial)

@@ -419,11 +419,13 @@ class Audited(Wrapper):
         self._lines.findings += final
         said = (self.failures, self.limitations, self.warnings)
         if self.logs_verdict:
-            for line in summary(final, *said):
+            for line in summary(final, self.failures, self.warnings):
                 _log.info("%s", line)
         if self._run_log is not None:
             path = self._run_log.finish(final, *said, schedules=self._panel.schedules).resolve()
-            _log.info("Audit written to %s; a page: leakmeter report %s", path, path.parent)
+            _log.info("Audit written to %s", path)
+            _log.info("page: leakmeter report %s", path.parent)
+            _log.info("details: leakmeter report --text %s", path.parent)
         self._panel.close()
         end = RunEnd(final, *said, None if self._run_log is None else self._run_log.folder)
         self._listeners.tell(lambda callback: callback.on_end(end))

@@ -1,17 +1,21 @@
-"""The verdict on a run as lines of text, for a terminal and for a log."""
+"""What a run says as lines of text, for a terminal and a log: in short, and in full."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
+from dataclasses import dataclass
+from textwrap import shorten, wrap
 
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.judge.adversary import Group, unsaid_bounds
 from leakmeter.auditors.judge.meaning import certainties, observations, surprises
-from leakmeter.auditors.judge.verdict import judged, overall
+from leakmeter.auditors.judge.standing import Standing, headline, standings, upper_bound
+from leakmeter.auditors.judge.steps import MOST_STEPS, Step, steps
+from leakmeter.auditors.judge.verdict import judged
 from leakmeter.auditors.wording import (
     both_ends,
     claim,
+    counted,
     evidence,
     null_band,
     observation,
@@ -22,15 +26,63 @@ from leakmeter.auditors.wording import (
 )
 
 _WIDTH = 80  # of an ordinary terminal
+_VERDICT, _NEXT = "VERDICT  ", "NEXT  "
+_HEADS = ("ATTACKER", "CAN TELL", "SHOWN", "AT MOST", "EVIDENCE")
+_MOST_ROWS, _MOST_NOTES, _MOST_NOTE_LINES = 5, 3, 4
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What the last lines of a run say beside its findings.
+
+    Attributes:
+        steps: What to do next.
+        adds_noise: Whether the run adds noise; None where nobody knows.
+        places: Further lines, such as where the page is.
+    """
+
+    steps: Sequence[Step] = ()
+    adds_noise: bool | None = None
+    places: Sequence[str] = ()
 
 
 def summary(
     findings: Sequence[Finding],
     failures: Sequence[str] = (),
+    warnings: Sequence[RunWarning] = (),
+    ending: Ending | None = None,
+) -> list[str]:
+    """Return the end of a run in at most 25 lines: verdict, attackers, upper bound, next steps.
+
+    Args:
+        findings: Of the run and its rounds; only those of the run count.
+        failures: Which auditors were left out, and why.
+        warnings: Reasons to doubt the run itself.
+        ending: What else to say; None takes the steps that any project can do.
+    """
+    of_run = [f for f in findings if f.server_round is None]
+    lines = standings(judged(of_run))
+    ending = ending or Ending(steps(lines))
+    said = [
+        *_paragraph(_VERDICT + headline(lines, warnings), hanging=" " * len(_VERDICT)),
+        "",
+        *_table(lines),
+        *_paragraph(upper_bound(of_run, adds_noise=ending.adds_noise)),
+        *_notes(failures, warnings),
+        "",
+        *_next(ending.steps),
+        *ending.places,
+    ]
+    return [plain_spaces(line) for line in said]
+
+
+def details(
+    findings: Sequence[Finding],
+    failures: Sequence[str] = (),
     limitations: Sequence[Limitation] = (),
     warnings: Sequence[RunWarning] = (),
 ) -> list[str]:
-    """Return the verdict on the run, then a block of lines for each attacker.
+    """Return all that a run says, a block of lines for each attacker.
 
     Args:
         findings: Of the run and its rounds; only those of the run are printed.
@@ -38,18 +90,60 @@ def summary(
         limitations: What auditors cannot see or show here.
         warnings: Reasons to doubt the run itself.
     """
-    lines = _lines(findings, failures, limitations, warnings)
+    lines = _details(findings, failures, limitations, warnings)
     return [plain_spaces(line) for line in lines]
 
 
-def _lines(
+def _table(lines: Sequence[Standing]) -> list[str]:
+    """Return the attackers, worst first, in columns; statements about the protocol are left out."""
+    attackers = [one for one in lines if not one.is_statement]
+    if not attackers:
+        return []
+    shown = attackers[:_MOST_ROWS]
+    rows = [
+        _HEADS,
+        *((one.who, one.tells, one.shown, one.at_most, one.evidence) for one in shown),
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADS))]
+    # Words of another project may be long: the column of what can be told gives way.
+    widths[1] = max(min(widths[1], _WIDTH - sum(widths) + widths[1] - 2 * len(_HEADS) + 2), 12)
+    rows = [(row[0], shorten(row[1], widths[1], placeholder="…"), *row[2:]) for row in rows]
+    cells = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    table = ["  ".join(row).rstrip() for row in cells]
+    if left := len(attackers) - len(shown):
+        table.append(f"… and {counted(left, 'more attacker')}: see the details")
+    return table
+
+
+def _notes(failures: Sequence[str], warnings: Sequence[RunWarning]) -> list[str]:
+    """Return what went wrong, as far as a few lines can say it."""
+    notes = [f"Warning: {warning.text}" for warning in warnings]
+    notes += [f"Not audited as planned: {failure}" for failure in failures]
+    lines = [line for note in notes[:_MOST_NOTES] for line in _paragraph(note, hanging="  ")]
+    if len(lines) > _MOST_NOTE_LINES or len(notes) > _MOST_NOTES:
+        lines = lines[: _MOST_NOTE_LINES - 1]
+        lines.append(f"  … {counted(len(notes), 'warning')} in all: see the details")
+    return lines
+
+
+def _next(todo: Sequence[Step]) -> list[str]:
+    """Return the next steps, each in a line, with a command in a line of its own to copy."""
+    lines = []
+    for i, step in enumerate(todo[:MOST_STEPS], start=1):
+        head = _NEXT if i == 1 else " " * len(_NEXT)
+        lines.append(f"{head}{i}. {step.text}")
+        if step.command:
+            lines.append(f"{' ' * len(_NEXT)}   {step.command}")
+    return lines or [f"{_NEXT}Nothing to do."]
+
+
+def _details(
     findings: Sequence[Finding],
     failures: Sequence[str],
     limitations: Sequence[Limitation],
     warnings: Sequence[RunWarning],
 ) -> Iterator[str]:
     made = judged([f for f in findings if f.server_round is None])
-    yield from _paragraph(overall(made, warnings))
     for warning in warnings:
         yield from _paragraph(f"Warning: {warning.text}")
     if made:

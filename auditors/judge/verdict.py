@@ -23,7 +23,6 @@ from leakmeter.auditors.wording import (
     capital,
     claim,
     condition,
-    counted,
     is_certain,
     is_epsilon,
     is_nothing,
@@ -94,20 +93,6 @@ def judged(findings: Sequence[Finding], *, is_typed: bool = True) -> list[Verdic
     """Return one verdict per attacker, what asks for something to be done first."""
     made = [_verdict(group) for group in by_adversary(findings, is_typed=is_typed)]
     return sorted(made, key=lambda v: list(BADGES).index(v.level))
-
-
-def overall(made: Sequence[Verdict], warnings: Iterable[RunWarning]) -> str:
-    """Return the verdict on the run in one line, the conclusion first."""
-    # One attacker may have several verdicts: it may ask about clients and records, for example.
-    who = {v.level: {o.group.adversary.model for o in made if o.level == v.level} for v in made}
-    counts = [f"{BADGES[level]} ({counted(len(of), 'attacker')})" for level, of in who.items()]
-    said = ", ".join(counts) or "no findings; this is not evidence of privacy"
-    if not is_distorted(warnings):
-        return f"Verdict: {said}."
-    return (
-        "Verdict: distorted. The run is damaged, so its numbers say little about a sound one: "
-        f"{said}."
-    )
 
 
 def is_distorted(warnings: Iterable[RunWarning]) -> bool:

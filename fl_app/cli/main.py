@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from leakmeter.fl_app.cli import replay, report, reproduce, run
 from leakmeter.fl_app.config.errors import ConfigError, nearest
+from leakmeter.fl_app.engines.cluster import RayError
 
 _COMMANDS = {"run": run, "report": report, "reproduce": reproduce, "replay": replay}
 
@@ -38,6 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = " ".join(str(error).splitlines())  # a name that was typed may have several lines
         print(f"error: {text}", file=sys.stderr)
         return 2
+    except RayError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read our lines has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:  # before the run has begun
         return 130
 

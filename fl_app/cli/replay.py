@@ -41,15 +41,13 @@ def set_up(parser: argparse.ArgumentParser) -> None:
 
 def replay(arguments: argparse.Namespace) -> int:
     """Audit the recorded run and print where the results are."""
-    import logging
-
-    from leakmeter.fl_app.report import leave_page
-    from leakmeter.fl_app.run.progress import Progress
+    from leakmeter.fl_app.report.read.run import REPLAY_OF
+    from leakmeter.fl_app.run.ending import end
+    from leakmeter.fl_app.run.progress import Progress, set_flower_log
     from leakmeter.fl_app.run.recorded import open_recorded
     from leakmeter.fl_app.run.replay import audit_again, new_folder
 
-    # After these imports: Flower sets its own level when it is imported.
-    logging.getLogger("flwr").setLevel(logging.INFO if arguments.verbose else logging.WARNING)
+    set_flower_log(verbose=arguments.verbose)  # after these imports: Flower sets its own level
     known = {kebab(spec.name) for spec in fields(Config)}
     given = {name: value for name, value in vars(arguments).items() if name in known}
     recorded = open_recorded(Path(arguments.run))
@@ -62,7 +60,5 @@ def replay(arguments: argparse.Namespace) -> int:
         progress.stop()
         progress.say("interrupted; a replay cannot be resumed, start it again")
         return 130
-    progress.summary(outcome.findings, outcome.failures, outcome.limitations, outcome.warnings)
-    has_page = leave_page(out, progress.say)
-    progress.say(f"report: {out / 'report.json'}")
+    has_page = end(out, config.to_mapping() | {REPLAY_OF: str(recorded.run)}, outcome, progress)
     return 1 if outcome.failures or not has_page else 0

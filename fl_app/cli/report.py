@@ -8,8 +8,9 @@ from pathlib import Path
 from leakmeter.fl_app.config.errors import ConfigError
 
 _DESCRIPTION = """\
-Writes a page about one run, or several side by side: what leaked, to whom, how sure that is, and
-what to do. It is one file that fetches nothing. An unfinished run is shown as far as it went.
+Writes a page about one run, or compares several: what leaks, to whom, how strong the evidence is,
+and what to do. The page is one file that fetches nothing. An unfinished run is shown as far as it
+went. --text prints the same here.
 """
 
 
@@ -21,7 +22,13 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="the page (default: report.html, in the run's folder or, for several runs, here)",
+        help="file to write (default: report.html in the run's folder; for several runs, "
+        "report.html in the current folder)",
+    )
+    parser.add_argument(
+        "--text",
+        action="store_true",
+        help="print the verdict and all details here instead of writing a page",
     )
     parser.add_argument("--csv", metavar="DIR", help="write findings, rounds and curves as CSV too")
     parser.add_argument(
@@ -34,7 +41,9 @@ def set_up(parser: argparse.ArgumentParser) -> None:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Write the page, and the tables if asked for."""
+    """Write the page, and the tables if asked for; with --text print everything instead."""
+    if arguments.text:
+        return _print(arguments)
     from leakmeter.auditors.run_log import write_atomically
     from leakmeter.fl_app.report import NAME
     from leakmeter.fl_app.report.export import write_csv
@@ -54,9 +63,22 @@ def report(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{error.filename} must be writable: {error.strerror}") from None
     except UnicodeEncodeError:  # what a run wrote has been checked, the names of its files have not
         raise ConfigError(f"RUN must have a name in Unicode, got {arguments.runs}") from None
-    print(f"page: {out.absolute()}")
+    about = "" if len(runs) == 1 else f" comparing {len(runs)} runs"
+    print(f"page{about}: {out.absolute()}")
     for path in tables:
         print(f"table: {path.absolute()}")
+    return 0
+
+
+def _print(arguments: argparse.Namespace) -> int:
+    """Print what each run says in full."""
+    from leakmeter.fl_app.report.read.run import read_runs
+    from leakmeter.fl_app.report.text import text
+
+    if unused := [name for name in ("out", "csv") if getattr(arguments, name)]:
+        raise ConfigError(f"--text writes no file; leave out --{unused[0]}")
+    for run in read_runs([Path(one) for one in arguments.runs]):
+        print("\n".join(text(run, is_named=len(arguments.runs) > 1)))
     return 0
 
 

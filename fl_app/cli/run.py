@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakmeter import __version__
+from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
 from leakmeter.fl_app.config.field import expanded, kebab, read_toml
@@ -99,8 +100,45 @@ def run(arguments: argparse.Namespace) -> int:
     known = {kebab(spec.name) for spec in fields(Config)}
     given = {name: value for name, value in vars(arguments).items() if name in known}
     config = _config(arguments, given)
-    import logging
+    folder = _resumed(arguments) if config is None else None
+    settings = config if folder is None else folder.config
+    assert settings is not None
+    # Importing torch and Flower takes seconds: what runs is on the screen before, and what can be
+    # found wrong without them is.
+    print(_announcement(settings, folder), flush=True)
+    _check(settings, arguments.out if folder is None else None)
+    return _launch(_prepared(arguments, settings, folder), arguments.program)
 
+
+def _resumed(arguments: argparse.Namespace) -> RunFolder:
+    """Return the folder of the run to resume; a broken checkpoint is an error already now."""
+    from leakmeter.fl_app.run.folder import RunFolder
+
+    folder = RunFolder.open(Path(arguments.resume))
+    folder.load()
+    return folder
+
+
+def _announcement(config: Config, folder: RunFolder | None) -> str:
+    """Return in one line what is about to run."""
+    rounds, clients = counted(config.rounds, "round"), counted(config.clients, "client")
+    what = f"leakmeter {__version__}: {config.dataset}, {config.model}, {clients}, {rounds}"
+    return f"{what}; starting …" if folder is None else f"{what}; resuming {folder.path} …"
+
+
+def _check(config: Config, out: str | None) -> None:
+    from leakmeter.fl_app.run.early import check_early
+    from leakmeter.fl_app.run.folder import check_free
+
+    if out:
+        check_free(Path(out))
+    check_early(config)
+
+
+def _prepared(
+    arguments: argparse.Namespace, config: Config, folder: RunFolder | None
+) -> RunFolder:
+    """Return the folder to run in, once everything has been checked."""
     from leakmeter.fl_app.build.calibrate import calibrated
 
     # Loaded before anything is planned: it shows that clients are simulated, and so that the
@@ -108,20 +146,16 @@ def run(arguments: argparse.Namespace) -> int:
     from leakmeter.fl_app.engines import inline  # noqa: F401
     from leakmeter.fl_app.run.folder import RunFolder, default_path
     from leakmeter.fl_app.run.preflight import preflight
+    from leakmeter.fl_app.run.progress import set_flower_log
 
-    # After these imports: Flower sets its own level when it is imported.
-    logging.getLogger("flwr").setLevel(logging.INFO if arguments.verbose else logging.WARNING)
-
-    if config is None:
-        folder = RunFolder.open(Path(arguments.resume))
+    set_flower_log(verbose=arguments.verbose)  # after these imports: Flower sets its own level
+    if folder is not None:
         preflight(folder.config, folder.path)
-        folder.load()  # a broken checkpoint is an error before anything starts
-    else:
-        config = calibrated(config)
-        preflight(config)
-        out = Path(arguments.out) if arguments.out else default_path(config, Path("runs"))
-        folder = RunFolder.create(out, config)
-    return _launch(folder, f"resume with: {arguments.program} --resume {folder.path}")
+        return folder
+    config = calibrated(config)
+    preflight(config)
+    out = Path(arguments.out) if arguments.out else default_path(config, Path("runs"))
+    return RunFolder.create(out, config)
 
 
 def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | None:
@@ -147,9 +181,10 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
     return replace(config, **absolute)  # type: ignore[arg-type]
 
 
-def _launch(folder: RunFolder, how_to_resume: str) -> int:
+def _launch(folder: RunFolder, program: str) -> int:
     """Launch, and say how to resume a run that is cut short."""
-    from leakmeter.fl_app.report import leave_page
+    from leakmeter.fl_app.engines.cluster import RayError
+    from leakmeter.fl_app.run.ending import end
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
 
@@ -160,23 +195,32 @@ def _launch(folder: RunFolder, how_to_resume: str) -> int:
         raise
     except KeyboardInterrupt:
         progress.stop()
-        progress.say(f"interrupted; {how_to_resume}")
+        progress.say(f"interrupted; {_how_to_resume(folder, program)}")
         return 130
+    except RayError:
+        progress.stop()
+        folder.discard()  # nothing has run, so the same command may use it again
+        raise
     except OSError as error:
         progress.stop()
         if (words := folder.explained(error)) is None:
-            progress.say(f"the run failed; {how_to_resume}")
+            progress.say(f"the run failed; {_how_to_resume(folder, program)}")
             raise
-        print(f"error: {words}; {how_to_resume}", file=sys.stderr)
+        print(f"error: {words}; {_how_to_resume(folder, program)}", file=sys.stderr)
         return 1
     except BaseException:
         progress.stop()
-        progress.say(f"the run failed; {how_to_resume}")
+        progress.say(f"the run failed; {_how_to_resume(folder, program)}")
         raise
-    progress.summary(outcome.findings, outcome.failures, outcome.limitations, outcome.warnings)
-    has_page = leave_page(folder.path, progress.say)
+    has_page = end(folder.path, folder.config.to_mapping(), outcome, progress)
     if not (folder.path / "report.json").exists():
-        progress.say(f"no report could be written; {how_to_resume}")
+        progress.say(f"no report could be written; {_how_to_resume(folder, program)}")
         return 1
-    progress.say(f"report: {folder.path / 'report.json'}")
     return 0 if outcome.is_complete and has_page else 1
+
+
+def _how_to_resume(folder: RunFolder, program: str) -> str:
+    """Return the command that resumes the run, or that no round is there to resume."""
+    if not folder.checkpoint.exists():
+        return f"no round was finished, so start again; the settings are in {folder.path}"
+    return f"resume with: {program} --resume {folder.path}"

@@ -24,6 +24,10 @@ _ENVIRONMENT = {
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
+class RayError(RuntimeError):
+    """Ray does not start, or a cluster cannot be joined. The text says why, and what to do."""
+
+
 def address_of(given: str) -> str:
     """Return where Ray is to be found: as given, as RAY_ADDRESS says, or on this machine alone."""
     # Without an address Ray would look for a cluster that was left behind, and hang if it is dead.
@@ -51,8 +55,17 @@ def join(address: str, *, workers: int | None = None) -> bool:
         workers: Processors that a local Ray may use; None takes all.
     """
     prepare()
-    import ray
+    try:
+        import ray
 
+        return _join(ray, address, workers)
+    except KeyboardInterrupt:
+        raise
+    except (Exception, SystemExit) as error:  # Ray ends the process where it cannot connect
+        raise _failed(address, error) from None
+
+
+def _join(ray: Any, address: str, workers: int | None) -> bool:
     if ray.is_initialized():
         return False
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -64,6 +77,18 @@ def join(address: str, *, workers: int | None = None) -> bool:
         options["runtime_env"] = {"py_modules": modules, "env_vars": _ONE_THREAD}
         ray.init(address=address, **options)
     return True
+
+
+def _failed(address: str, error: BaseException) -> RayError:
+    """Return in one sentence why there is no Ray, and what to do."""
+    lines = str(error).strip().splitlines()
+    why = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    if is_local(address):
+        return RayError(f"Ray does not start ({why}). To run in this process: --engine inline")
+    return RayError(
+        f"Ray cannot join the cluster at {address} ({why}). To run without it, leave out "
+        "--ray-address, or use --engine inline"
+    )
 
 
 def leave() -> None:

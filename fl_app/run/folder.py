@@ -12,7 +12,6 @@ from typing import Any, Self
 
 from leakmeter.auditors.file_lock import HeldError, locked
 from leakmeter.auditors.run_log import SCHEMA, other_schema, read_rounds, write_atomically
-from leakmeter.fl_app.build.calibrate import calibrated
 from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import expanded, kebab, read_toml
@@ -39,11 +38,12 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Config) -> Self:
         """Make the folder; one that is already there with anything in it is an error."""
+        from leakmeter.fl_app.build.calibrate import calibrated  # which needs torch
+
         path = expanded("out", path)
         folder = cls(path, calibrated(config))
+        check_free(path)
         try:
-            if path.exists() and not path.is_dir():
-                raise _taken(path)
             path.mkdir(parents=True, exist_ok=True)
             # Two runs may have found the same folder empty.
             if any(one.name != _LOCK for one in path.iterdir()):
@@ -176,6 +176,14 @@ class RunFolder:
             return None
         return f"{self.path} or the ledger cannot be written ({error.strerror}): make room there"
 
+    def discard(self) -> None:
+        """Remove the folder of a run that has not begun: only the settings are in it."""
+        ours = {"config.toml", CALIBRATED, _LOCK}
+        if {one.name for one in self.path.iterdir()} <= ours:
+            for one in self.path.iterdir():
+                one.unlink()
+            self.path.rmdir()
+
     def start_over(self) -> None:
         """Drop the log of a run that was cut short before its first checkpoint."""
         (self.path / "rounds.jsonl").unlink(missing_ok=True)
@@ -205,6 +213,19 @@ class RunFolder:
             raise ConfigError(
                 f"resume needs rounds 1 to {done} in {self.path / 'rounds.jsonl'}, got {rounds}"
             )
+
+
+def check_free(path: Path) -> None:
+    """Raise unless a run may begin in this folder: it must be new or empty."""
+    path = expanded("out", path)
+    try:
+        is_free = not path.exists() or (
+            path.is_dir() and all(one.name == _LOCK for one in path.iterdir())
+        )
+    except (OSError, ValueError) as error:  # a folder that may not be entered, a zero byte
+        raise ConfigError(f"out must be writable, got {path}: {error}") from None
+    if not is_free:
+        raise _taken(path)
 
 
 def _taken(path: Path) -> ConfigError:

@@ -102,11 +102,11 @@ def _run_ray(server_app: ServerApp, client_app: object, config: Config) -> None:
 
 
 def _join(config: Config) -> None:
-    """Join the cluster, if there is one; Flower then uses it in place of one of its own."""
+    """Start Ray here or join a cluster; Flower then uses it in place of one of its own."""
     address = cluster.address_of(config.ray_address)
+    cluster.join(address)
     if cluster.is_local(address):
         return
-    cluster.join(address)
     try:
         check_nodes(config)
     except BaseException:

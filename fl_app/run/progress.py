@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 
@@ -9,12 +10,26 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.judge.summary import brief, summary
+from leakmeter.auditors.finding import Finding, RunWarning
+from leakmeter.auditors.judge.summary import Ending, summary
+from leakmeter.auditors.judge.terse import glimpse, short_name
 from leakmeter.auditors.run_log import RoundLine
-from leakmeter.auditors.wording import number, plain_spaces
+from leakmeter.auditors.wording import counted, number, plain_spaces
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
+
+_WIDTH = 80  # of an ordinary terminal
+
+
+def set_flower_log(*, verbose: bool) -> None:
+    """Show all of Flower's log or its warnings alone; colours only where a terminal shows them."""
+    log = logging.getLogger("flwr")
+    log.setLevel(logging.INFO if verbose else logging.WARNING)
+    for handler in log.handlers:
+        # Flower colours its lines in pipes and files too. Where its handler is defined differs
+        # between releases, the name of this field does not.
+        if isinstance(handler, logging.StreamHandler) and "colored" in vars(handler):
+            vars(handler)["colored"] = handler.stream.isatty()
 
 
 class Progress:
@@ -30,23 +45,22 @@ class Progress:
 
     def begin(self, config: Config, dim: int, sizes: Sizes, rounds_done: int) -> None:
         """Say what is about to run."""
-        self.say(f"{config.dataset}, {config.model} with {dim:,} parameters")
-        self.say(
-            f"{config.clients} clients ({sizes}); each round {config.sample} honest ones and "
-            f"{config.seats} canary seats; {config.algorithm} clients, {config.server} server"
-        )
+        seats = f" + {counted(config.seats, 'canary seat')}" if config.seats else ""
+        self.say(f"model     {config.dataset}, {config.model} with {dim:,} parameters")
+        self.say(f"clients   {config.clients} ({sizes}); {config.sample}{seats} per round")
+        self.say(f"training  {config.algorithm} clients, {config.server} server, {_noise(config)}")
         if config.target_epsilon:
             self.say(_calibration(config))
-        auditors = ", ".join(config.auditor_names) or "none"
-        self.say(f"auditors: {auditors}; engine {config.engine}, seed {config.seed}")
+        self.say(f"audit     {', '.join(map(short_name, config.auditor_names)) or 'none'}")
         if rounds_done:
             self.say(f"resuming after round {rounds_done} of {config.rounds}")
         self._count(config.rounds, rounds_done)
 
     def begin_replay(self, source: str, auditors: Sequence[str], dim: int, rounds: int) -> None:
         """Say which recorded run is about to be audited again."""
-        self.say(f"replay of {source}: {rounds} rounds of {dim:,} parameters; nothing is trained")
-        self.say(f"auditors: {', '.join(auditors)}")
+        self.say(f"replay    {source}")
+        self.say(f"rounds    {rounds} of {dim:,} parameters; nothing is trained")
+        self.say(f"audit     {', '.join(map(short_name, auditors))}")
         self._count(rounds, 0)
 
     def _count(self, rounds: int, done: int) -> None:
@@ -68,10 +82,7 @@ class Progress:
 
     def round(self, line: RoundLine) -> None:
         """Show a finished round."""
-        accuracy = "" if line.accuracy is None else f"  accuracy {number(line.accuracy)}"
-        first = {f.auditor: f for f in reversed(line.findings)}  # the others are in the report
-        findings = "".join(f"  {name} {brief(f)}" for name, f in reversed(first.items()))
-        self.say(f"round {line.server_round:>3}/{self._total}{accuracy}{findings}")
+        self.say(_round(line, self._total))
         if self._bar is not None:
             self._bar.update(self._task, completed=line.server_round, audit="")
 
@@ -89,22 +100,51 @@ class Progress:
     def summary(
         self,
         findings: Sequence[Finding],
-        failures: Sequence[str],
-        limitations: Sequence[Limitation] = (),
+        failures: Sequence[str] = (),
         warnings: Sequence[RunWarning] = (),
+        ending: Ending | None = None,
     ) -> None:
-        """Print the verdict on the run, then a block for each attacker.
+        """Print the end of a run: verdict, attackers, upper bound and next steps.
 
         Args:
             findings: Of the run and its rounds; only those of the run are printed.
             failures: Which auditors were left out, and why.
-            limitations: What auditors cannot see or show here.
             warnings: Reasons to doubt the run itself.
+            ending: What to do next, and where the page is.
         """
         self.stop()
         self.say("")
-        for line in summary(findings, failures, limitations, warnings):
+        for line in summary(findings, failures, warnings, ending):
             self.say(line)
+
+
+def _round(line: RoundLine, total: int) -> str:
+    """Return a round in at most 80 columns; what does not fit is in the report."""
+    width = len(str(total))
+    pieces = [f"round {line.server_round:>{width}}/{total}"]
+    if line.accuracy is not None:
+        pieces.append(f"accuracy {number(line.accuracy)}")
+    first = {f.auditor: f for f in reversed(line.findings)}
+    pieces += _without_units([words for f in reversed(first.values()) if (words := glimpse(f))])
+    text = pieces[0]
+    for piece in pieces[1:]:
+        if len(text) + len(piece) + 2 > _WIDTH - 2:
+            is_last = piece is pieces[-1] and len(text) + len(piece) + 2 <= _WIDTH
+            return f"{text}  {piece}" if is_last else f"{text} …"
+        text += f"  {piece}"
+    return text
+
+
+def _without_units(pieces: Sequence[str]) -> list[str]:
+    """Return pieces of which the last in bits alone names the unit."""
+    bits = [i for i, words in enumerate(pieces) if words.endswith((" bit", " bits"))]
+    return [words.rpartition(" ")[0] if i in bits[:-1] else words for i, words in enumerate(pieces)]
+
+
+def _noise(config: Config) -> str:
+    """Return what protects the updates."""
+    sums = "secure aggregation" if config.secagg == "on" else "no secure aggregation"
+    return f"{sums}, {'no' if config.noise == 'none' else config.noise} noise"
 
 
 def _calibration(config: Config) -> str:

@@ -22,6 +22,8 @@ _WIDTH, _HEIGHT = 440, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 14, 14, 56
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
 _NUM_COLORS = 6
+_MOST_NAMES = 4  # lines that are labelled directly; more get a legend
+_APART = 15  # between two labels
 _HALF = 4.0  # width of a place by itself, to either side
 REFERENCE = -1  # the colour of what a line is compared with
 
@@ -81,10 +83,15 @@ class Axis:
     is_whole: bool = False  # rounds have no halves
     limits: tuple[float, float] | None = None
 
+    @property
+    def full_label(self) -> str:
+        """What the axis shows; a scale that is not even says so."""
+        return self.label if self.form == "linear" else f"{self.label} (log scale)"
+
     def scale(self, values: Sequence[float]) -> Scale:
         """Return the scale for these values."""
         if self.limits is not None:
-            return Scale(*self.limits, self.form)
+            return Scale.over(self.limits, self.form)
         return Scale.over(values, self.form, zero=self.has_zero)
 
 
@@ -118,6 +125,7 @@ class Chart:
             _grid(frame, self.x, self.y),
             *(_band(one, frame) for one in self.series),
             *(_line(one, frame) for one in self.series),
+            *(_names(self.series, frame) if self._is_labelled else ()),
             role="img",
             aria_labelledby=f"{self.name}-title {self.name}-desc",
         )
@@ -134,9 +142,17 @@ class Chart:
         )
 
     def legend(self) -> Markup:
-        """Return what the lines mean."""
+        """Return what the lines mean, where they do not say so themselves."""
+        if self._is_labelled:
+            return Markup("")
         entries = (tag("li", swatch, tag("span", words)) for swatch, words in self.key())
         return tag("ul", *entries, class_="legend")
+
+    @property
+    def _is_labelled(self) -> bool:
+        """Whether names fit beside the lines."""
+        shown = [one for one in self.series if any(True for _ in one.points())]
+        return len(shown) <= _MOST_NAMES
 
     def key(self) -> list[tuple[Markup, str]]:
         """Return a sample of each line, 30 × 16, with its label."""
@@ -154,10 +170,19 @@ class Chart:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart and what to say about it."""
+    """A chart and what to say about it.
+
+    Attributes:
+        chart: The chart.
+        caption: What can be seen.
+        is_first: Whether it is one of the few that everybody should see.
+        sentence: What says it all where a line is flat; the page then shows it and no chart.
+    """
 
     chart: Chart
     caption: str
+    is_first: bool = False
+    sentence: str = ""
 
     def rows(self) -> list[tuple[str, float, float, float | None, float | None]]:
         """Return line, place, value and band of every point."""
@@ -175,6 +200,8 @@ class Figure:
 
     def html(self) -> Markup:
         """Return the figure."""
+        if self.sentence:
+            return tag("figure", tag("h3", self.chart.title), tag("p", self.sentence))
         return tag(
             "figure",
             tag("h3", self.chart.title),
@@ -238,14 +265,14 @@ def _grid(frame: _Frame, x_axis: Axis, y_axis: Axis) -> Markup:
     pieces.append(tag("line", x1=_LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
     middle = (_LEFT + right) / 2
     pieces.append(
-        tag("text", x_axis.label, x=middle, y=_HEIGHT - 10, text_anchor="middle", class_="label")
+        tag("text", x_axis.full_label, x=middle, y=_HEIGHT - 10, text_anchor="middle", class_="label")
     )
     up = (_TOP + bottom) / 2
-    turn = " rotate(-90)" if len(y_axis.label) > 1 else ""
+    turn = " rotate(-90)" if len(y_axis.full_label) > 1 else ""
     pieces.append(
         tag(
             "text",
-            y_axis.label,
+            y_axis.full_label,
             transform=f"translate(13 {up:g}){turn}",
             text_anchor="middle",
             class_="label",
@@ -321,6 +348,32 @@ def _line(series: Series, frame: _Frame) -> Markup | None:
         class_=f"line {_color(series)}",
         stroke_dasharray=_DASHES[series.dash % len(_DASHES)] or None,
     )
+
+
+def _names(every: Sequence[Series], frame: _Frame) -> Iterator[Markup]:
+    """Yield the name of each line, at its end or highest bin, moved apart where they would meet."""
+    found = []
+    for one in every:
+        points = list(one.points())
+        if points and len(every) > 1:
+            top = max(points, key=lambda p: p[2])
+            # A line that ends on the ground, as a distribution does, is named at its top.
+            _, x, y = top if one.is_histogram or points[-1][2] < top[2] / 10 else points[-1]
+            found.append((frame.y(y) - 8, frame.x(x), one))
+    last = -math.inf
+    lowest = _HEIGHT - _BOTTOM - 4 - _APART * (len(found) - 1)
+    for y, x, one in sorted(found, key=lambda f: f[0]):
+        y = max(min(y, lowest), last + _APART, _TOP + 8)
+        last, lowest = y, lowest + _APART
+        right = x > (_LEFT + _WIDTH) / 2
+        yield tag(
+            "text",
+            one.label,
+            x=min(x, _WIDTH - _RIGHT) if right else max(x, _LEFT + 6),
+            y=y,
+            text_anchor="end" if right else "start",
+            class_=f"name {_color(one)}",
+        )
 
 
 def _points(series: Series, frame: _Frame, x: Axis, y: Axis) -> Iterator[Markup]:

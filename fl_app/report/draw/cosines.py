@@ -37,7 +37,7 @@ def cosines(runs: Sequence[Run]) -> list[Figure]:
 
 def _figure(color: int, where: str, bins: Histogram, name: str) -> Figure:
     middles = [(a + b) / 2 for a, b in pairwise(bins.edges)]
-    known = "normal distribution" if bins.is_exact else "drawn from its exact distribution"
+    known = "the normal distribution" if bins.is_exact else "draws of the exact distribution"
     lines = (
         Series(
             f"took part ({sum(bins.included)})",
@@ -49,7 +49,7 @@ def _figure(color: int, where: str, bins: Histogram, name: str) -> Figure:
         Series(
             f"did not ({sum(bins.excluded)})", bins.edges, _shares(bins.excluded), color + 1, dash=1
         ),
-        Series(f"without a leak, {known}", middles, bins.null, REFERENCE, dash=2),
+        Series("without a leak", middles, bins.null, REFERENCE, dash=2),
     )
     return Figure(
         Chart(
@@ -62,7 +62,9 @@ def _figure(color: int, where: str, bins: Histogram, name: str) -> Figure:
             lines,
         ),
         "The further the canaries that took part are to the right of the others, the more "
-        "confident the attacker is. Bins of equal width; one standard deviation is 1/√d.",
+        f"confident the attacker is. Without a leak: {known}. Bins of equal width; one standard "
+        "deviation is 1/√d.",
+        is_first=where == _WHERE["all models"],
     )
 
 

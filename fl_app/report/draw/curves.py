@@ -14,6 +14,7 @@ from leakmeter.auditors.details import ErrorCurve
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, tradeoff_gaussian
 from leakmeter.auditors.judge.adversary import covers
+from leakmeter.auditors.judge.terse import short_name
 from leakmeter.auditors.wording import condition, number, percent, slug
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Series
 from leakmeter.fl_app.report.read.run import Run
@@ -149,6 +150,20 @@ def _epsilons(auditor: str, games: Sequence[tuple[int, _Tested]]) -> Figure:
         ),
         f"{_which(games)} Where the lower bound meets the dashed line it is saturated: more trials "
         "could show more. A guarantee is drawn only if it covers this attacker and its two worlds.",
+        sentence=_at_the_cap(auditor, games),
+    )
+
+
+def _at_the_cap(auditor: str, games: Sequence[tuple[int, _Tested]]) -> str:
+    """Return the sentence that replaces a bound which is as high as it can be at every δ."""
+    pairs = [p for _, g in games for p in zip(g.curve.epsilons, g.curve.caps, strict=True)]
+    has_guarantee = any(True for _, g in games for _ in _guaranteed(g, "", 0))
+    if has_guarantee or not all(value >= cap * (1 - 1e-9) > 0 for value, cap in pairs):
+        return ""
+    return (
+        f"{short_name(auditor)} shows the most that its samples can show at every δ: from ε ≥ "
+        f"{number(min(p[0] for p in pairs), kind='lower_bound')} to ε ≥ "
+        f"{number(max(p[0] for p in pairs), kind='lower_bound')}. More trials could show more."
     )
 
 

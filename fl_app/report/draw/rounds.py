@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.findings import NEURAL
+from leakmeter.auditors.judge.terse import short_name
 from leakmeter.auditors.wording import KINDS, condition, number, slug
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Marker, Series
 from leakmeter.fl_app.report.draw.scale import Form
@@ -16,6 +17,7 @@ from leakmeter.fl_app.report.read.run import Run
 _ROUND = "round"
 _NEXT = 1.0  # a line joins a round with the next one only: what lies between was not audited
 _MUCH = 30  # times as large: such a line would press all others flat
+_FLAT = 0.9  # share of the cap from which on a line says no more than a sentence
 _MARKERS: tuple[Marker, ...] = ("circle", "square", "triangle", "diamond")
 
 
@@ -37,10 +39,10 @@ def accuracy(runs: Sequence[Run]) -> list[Figure]:
         f"Accuracy after each round, from {number(lines[0].y[0], 3)} to "
         f"{number(lines[0].y[-1], 3)} in {lines[0].label}.",
         Axis(_ROUND, is_whole=True),
-        Axis("accuracy"),
+        Axis("accuracy", limits=(0.0, 1.0)),
         tuple(lines),
     )
-    return [Figure(chart, "What the model is worth, beside what it gives away.")]
+    return [Figure(chart, "What the model is worth, beside what it gives away.", is_first=True)]
 
 
 def single_rounds(runs: Sequence[Run]) -> list[Figure]:
@@ -90,6 +92,26 @@ def _epsilons(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run
             tuple(lines),
         ),
         f"{what} for each round by itself; {beside}. Rounds do not add up to the run.",
+        sentence=_at_the_cap(auditor, kind, is_conditional, runs),
+    )
+
+
+def _at_the_cap(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run]) -> str:
+    """Return the sentence that replaces a line which is as high as it can be in every round."""
+    wanted = (auditor, kind, is_conditional)
+    found = [
+        f
+        for run in runs
+        for f in run.findings
+        if _is_of_round(f) and (f.auditor, f.kind, f.is_conditional) == wanted
+    ]
+    if len(found) < 2 or not all(f.cap is not None and f.value >= _FLAT * f.cap > 0 for f in found):
+        return ""
+    low, high = min(f.value for f in found), max(f.cap or 0.0 for f in found)
+    return (
+        f"{short_name(auditor)} shows about as much as it can in each of {len(found)} audited "
+        f"rounds: ε ≥ {number(low, kind='lower_bound')}, where {number(high)} is the most that "
+        "these samples could show. More trials could show more."
     )
 
 
@@ -158,7 +180,7 @@ def _over_rounds(
 ) -> list[Figure]:
     """Return one figure of bits over rounds."""
     lines, note = _on_one_scale(lines)
-    axes = Axis(_ROUND, is_whole=True), Axis("bits (log₂)")
+    axes = Axis(_ROUND, is_whole=True), Axis("bits (log₂)", has_zero=True)
     return [Figure(Chart(name, title, summary, *axes, tuple(lines)), f"{caption}{note}")]
 
 

@@ -12,6 +12,10 @@ Form = Literal["linear", "log", "shifted"]
 
 _SHIFTED = (0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6, 1e8, 1e10)
 
+_WIDE = 30.0  # from here on a logarithmic axis names powers of ten alone
+_STEPS = 5  # of a linear axis, about; at both ends a part of one is added
+_MOST_TICKS = 7
+_NEAR = 1e-6  # of a whole number of steps
 HUGE = 1e250  # beyond it, or below its inverse, a scale leaves the range of floats
 
 
@@ -31,7 +35,7 @@ class Scale:
 
     @classmethod
     def over(cls, values: Iterable[float], form: Form = "linear", *, zero: bool = False) -> Self:
-        """Return a scale that holds all values below `HUGE`, with some room.
+        """Return a scale for all values below `HUGE`, which ends at ticks.
 
         Args:
             values: What must fit.
@@ -42,13 +46,15 @@ class Scale:
         found = [v for v in near if form != "log" or v > 0]
         low, high = (min(found), max(found)) if found else (0.1, 1.0)
         if form == "log":
-            room = high**0.04 / low**0.04 if high > low else 2.0
-            return cls(low / room, high * room, form)
+            return cls(*_decades(low, high), form)
         if form == "shifted":
-            return cls(0.0, max(high * 1.1, 1.0), form)
+            return cls(0.0, float(next((t for t in _SHIFTED[2:] if t >= high), high)), form)
         low = min(low, 0.0) if zero else low
-        room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
-        return cls(low if zero and low == 0 else low - room, high + room, form)
+        if high == low:
+            low, high = low - (abs(low) * 0.1 or 1.0) * (not zero), high + (abs(high) * 0.1 or 1.0)
+        # To the next tick on either side: no line ends beyond the last number of the axis.
+        step = _nice((high - low) / _STEPS)
+        return cls(math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, form)
 
     def at(self, value: float) -> float:
         """Return where a value stands, 0 at the low end and 1 at the high end, kept within."""
@@ -68,10 +74,18 @@ class Scale:
             return _thinned([t for t in _SHIFTED if self.low <= t <= self.high], most)
         if self.form == "log":
             return self._decades(most)
-        step = _nice((self.high - self.low) / most)
+        step = self._step(most)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [round(i * step, 12) for i in range(first, last + 1)]
+
+    def _step(self, most: int) -> float:
+        """Return the smallest round step that leaves few enough ticks and meets both ends."""
+        wide = self.high - self.low
+        steps = [_nice(wide / _MOST_TICKS * 2**i) for i in range(3)]
+        ends = (self.low, self.high)
+        meets = (s for s in steps if all(abs(e / s - round(e / s)) < _NEAR for e in ends))
+        return next(meets, _nice(wide / most))
 
     def _decades(self, most: int) -> list[float]:
         low, high = math.log10(self.low), math.log10(self.high)
@@ -82,7 +96,8 @@ class Scale:
             return [t for t in near if self.low * 0.999 <= t <= self.high * 1.001] or [self.low]
         powers = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
         step = -(-len(powers) // most)
-        return [10.0**e for e in powers if e % step == 0]
+        # From the upper end, so that the last number is where the axis ends.
+        return [10.0**e for e in powers if (powers[-1] - e) % step == 0]
 
 
 def label(value: float) -> str:
@@ -108,7 +123,19 @@ def _nice(step: float) -> float:
     return next(m * power for m in (1, 2, 5, 10) if m * power >= step * (1 - 1e-9))
 
 
+def _decades(low: float, high: float) -> tuple[float, float]:
+    """Return the ends of a logarithmic axis: 1, 2 or 5 times a power of ten, around all values."""
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    marks = [m * 10.0**e for e in powers for m in (1, 2, 5)]
+    if high / low > _WIDE:
+        marks = [10.0**e for e in powers]
+    start = max(m for m in marks if m <= low * (1 + 1e-9))
+    end = min(m for m in marks if m >= high * (1 - 1e-9))
+    return (start, end) if end > start else (start / 2, end * 2)
+
+
 def _thinned(ticks: Sequence[float], most: int) -> list[float]:
-    """Return every second, third, … tick, so that they are few enough; zero stays."""
-    step = max(-(-len(ticks) // most), 1)
-    return [float(t) for t in ticks[::step]]
+    """Return every second, third, … tick, so that they are few enough; both ends stay."""
+    step = max(-(-(len(ticks) - 1) // (most - 1)), 1)
+    kept = {0.0, *ticks[::-step]} if ticks and ticks[0] == 0 else set(ticks[::-step])
+    return sorted(float(t) for t in kept)

@@ -1,4 +1,4 @@
-"""Several runs beside each other: settings that differ, the first numbers of each attacker."""
+"""Several runs compared: accuracy against ε, their verdicts, and what differs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.judge.adversary import Adversary, Group, is_promise
 from leakmeter.auditors.judge.meaning import stake
+from leakmeter.auditors.judge.standing import standings
 from leakmeter.auditors.wording import KINDS, capital, size, terms
+from leakmeter.fl_app.report.draw.compared import aliases, tradeoff
+from leakmeter.fl_app.report.html.tone import badge
 from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.markup import Markup, exact, exact_claim, joined, tag
 from leakmeter.fl_app.report.read.run import Run
@@ -18,27 +21,69 @@ _UNTYPED = "an earlier format, whose findings are shown but not compared"
 
 
 def comparison(runs: Sequence[Run]) -> Markup:
-    """Return the table, with the runs as columns."""
-    rows = [*_settings(runs), _row("rounds done", [str(len(run.rounds)) for run in runs])]
-    if any(run.accuracy is not None for run in runs):
-        shown = [_NONE if run.accuracy is None else exact(run.accuracy) for run in runs]
-        rows.append(_row("accuracy at the end", shown))
-    rows += _attackers(runs)
-    links = [tag("a", run.name, href=f"#verdicts-{i}") for i, run in enumerate(runs, start=1)]
-    heads = [tag("td"), *(tag("th", link, scope="col") for link in links)]
+    """Return accuracy against ε, the runs with their verdicts, and a table of what differs."""
+    names = aliases(runs)
+    chart = [figure.html() for figure in tradeoff(runs, names)]
+    first = tag(
+        "section",
+        tag("h1", f"{len(runs)} runs compared"),
+        tag("div", *chart, _runs(runs, names), class_="pair" if chart else None),
+        class_="compared",
+        aria_label="Runs",
+    )
+    return joined(first, _side_by_side(runs, names))
+
+
+def _runs(runs: Sequence[Run], names: Sequence[str]) -> Markup:
+    """Return one line a run: its short name, its worst attacker, accuracy."""
+    heads = ("", "run", "worst attacker", "shown", "at most", "accuracy")
+    rows = []
+    for run, name in zip(runs, names, strict=True):
+        lines = [one for one in standings(verdicts(run)) if not one.is_statement]
+        worst = lines[0] if lines else None
+        accuracy = _NONE if run.accuracy is None else exact(run.accuracy)
+        cells: list[Markup] = [_NONE, _NONE, _NONE]
+        if worst is not None:
+            told = joined(badge(worst), tag("small", worst.who))
+            cells = [told, joined(worst.shown), joined(worst.at_most)]
+        rows.append(
+            tag(
+                "tr",
+                tag("td", tag("span", name, class_="alias")),
+                tag("th", tag("a", run.name, href=f"#verdicts-{names.index(name) + 1}"), scope="row"),
+                *(tag("td", cell) for cell in (*cells, accuracy)),
+            )
+        )
     table = tag(
         "table",
-        tag("caption", "Runs side by side", class_="hidden"),
+        tag("caption", "A smaller lower bound proves nothing: compare the upper bounds."),
+        tag("thead", tag("tr", *(tag("th", h, scope="col") if h else tag("td") for h in heads))),
+        tag("tbody", *rows),
+    )
+    return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Runs")
+
+
+def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> Markup:
+    """Return settings that differ and the numbers of each attacker, with the runs as columns."""
+    rows = [*_settings(runs), *_attackers(runs)]
+    done = [str(len(run.rounds)) for run in runs]
+    if len(set(done)) > 1:
+        rows.insert(0, _row("rounds done", done))
+    heads = [tag("td"), *(tag("th", tag("span", n, class_="alias"), scope="col") for n in names)]
+    table = tag(
+        "table",
+        tag("caption", "Settings that differ, and each attacker", class_="hidden"),
         tag("thead", tag("tr", *heads)),
         tag("tbody", *rows),
         class_="compare",
     )
-    region = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Runs")
+    region = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Details")
     note = "≤ guarantee, ≥ lower bound with confidence, ≈ estimate or approximation."
     left_out = [
         tag("p", f"{run.name} has {_UNTYPED}.", class_="note") for run in runs if not run.is_typed
     ]
-    return joined(region, tag("p", note, class_="note"), *left_out)
+    title = tag("h2", "What differs")
+    return tag("section", title, region, tag("p", note, class_="note"), *left_out, class_="compared")
 
 
 def _row(head: str, cells: Sequence[str], small: str | None = None) -> Markup:

@@ -1,29 +1,51 @@
-"""Puts the page together: one file that fetches nothing."""
+"""Puts the page together: one file that fetches nothing, the verdict first, details folded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from leakmeter.auditors.judge.verdict import overall
-from leakmeter.auditors.wording import CERTAIN, KINDS, counted, number
+from leakmeter.auditors.wording import CERTAIN, KINDS, counted
+from leakmeter.fl_app.report.draw.attackers import attackers
+from leakmeter.fl_app.report.draw.chart import Figure
 from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.draw.forest import forest
 from leakmeter.fl_app.report.html.cards import cards
 from leakmeter.fl_app.report.html.compare import comparison
+from leakmeter.fl_app.report.html.first import first_screen
 from leakmeter.fl_app.report.html.pictures import galleries_of, pictures
 from leakmeter.fl_app.report.html.repeat import repeat
 from leakmeter.fl_app.report.html.script import SCRIPT
 from leakmeter.fl_app.report.html.style import STYLE
 from leakmeter.fl_app.report.html.table import tables
-from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.markup import Markup, joined, tag
-from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
+from leakmeter.fl_app.report.read.run import Run
 
 GENERATOR = "leakmeter report"
-_Section = tuple[str, str, list[Markup]]  # identifier, heading, content
 # The browser itself refuses to fetch anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """A part of the page that is folded until somebody asks for it.
+
+    Attributes:
+        name: Identifier.
+        head: What it is.
+        about: What is in it, in a few words.
+        content: What it shows.
+    """
+
+    name: str
+    head: str
+    about: str
+    content: Markup
+
+    def html(self) -> Markup:
+        summary = tag("summary", tag("h2", self.head), tag("span", self.about, class_="about"))
+        return tag("details", summary, self.content, id=self.name, class_="fold", data_print=True)
 
 
 def page(runs: Sequence[Run], galleries: Sequence[Path] = ()) -> str:
@@ -33,21 +55,17 @@ def page(runs: Sequence[Run], galleries: Sequence[Path] = ()) -> str:
         runs: At least one.
         galleries: Folders with further pictures.
     """
-    title = f"What {runs[0].name} leaks" if len(runs) == 1 else f"What {len(runs)} runs leak"
-    sections = _sections(runs, galleries)
+    many = len(runs) > 1
+    title = f"{len(runs)} runs compared" if many else f"What {runs[0].name} leaks"
+    name = "" if many else tag("span", runs[0].name, class_="run")
+    main = _several(runs, galleries) if many else _single(runs[0], galleries)
     body = tag(
         "body",
-        tag("a", "Skip to the verdicts", href="#main", class_="skip"),
-        tag(
-            "header",
-            tag("p", "Leakmeter report", class_="eyebrow"),
-            tag("h1", title),
-            *(_lede(run, many=len(runs) > 1) for run in runs),
-            _contents(sections),
-        ),
-        tag("main", *(_section(*one) for one in sections), id="main"),
+        tag("a", "Skip to the verdict", href="#main", class_="skip"),
+        tag("header", tag("p", tag("strong", "Leakmeter"), " report ", name, class_="brand")),
+        tag("main", *main, id="main"),
         tag("footer", _footer()),
-        tag("div", id="tip", role="status", hidden=True),
+        tag("div", id="tip", role="tooltip", hidden=True),
         tag("script", Markup(SCRIPT)),
     )
     return f"<!doctype html>\n{tag('html', _head(title), body, lang='en')}\n"
@@ -65,88 +83,65 @@ def _head(title: str) -> Markup:
     )
 
 
-def _contents(sections: Sequence[_Section]) -> Markup:
-    """Return links to the sections, one for those that every run has its own of."""
-    firsts = {head.split(": ")[0]: name for name, head, _ in reversed(sections)}
-    links = [tag("li", tag("a", h, href=f"#{n}")) for h, n in reversed(firsts.items())]
-    return tag("nav", tag("ul", *links), aria_label="On this page")
+def _single(run: Run, galleries: Sequence[Path]) -> list[Markup]:
+    """Return the first screen, three figures, and everything else folded."""
+    main, more = _split([run])
+    return [
+        first_screen(run),
+        _section("figures", "The three figures", _grid(main)) if main else joined(),
+        *(fold.html() for fold in _folds([run], more, galleries)),
+    ]
 
 
-def _section(name: str, head: str, content: Sequence[Markup]) -> Markup:
+def _several(runs: Sequence[Run], galleries: Sequence[Path]) -> list[Markup]:
+    """Return the comparison first; figures and single runs are folded."""
+    main, more = _split(runs)
+    return [
+        comparison(runs),
+        *(fold.html() for fold in _folds(runs, [*main, *more], galleries)),
+    ]
+
+
+def _split(runs: Sequence[Run]) -> tuple[list[Figure], list[Figure]]:
+    """Return the figures that everybody should see, and the others."""
+    found = figures(runs)
+    axis = attackers(runs[0]) if len(runs) == 1 else []
+    first = [one for one in found if one.is_first]
+    return [*axis, *first], [one for one in found if one not in first]
+
+
+def _grid(found: Sequence[Figure]) -> Markup:
+    return tag("div", *(one.html() for one in found), class_="figures")
+
+
+def _section(name: str, head: str, content: Markup) -> Markup:
     title = tag("h2", head, id=f"{name}-head")
-    return tag("section", title, *content, id=name, aria_labelledby=f"{name}-head")
+    return tag("section", title, content, id=name, aria_labelledby=f"{name}-head")
 
 
-def _sections(runs: Sequence[Run], galleries: Sequence[Path]) -> list[_Section]:
-    """Return each part of the page that has any content."""
+def _folds(runs: Sequence[Run], more: Sequence[Figure], galleries: Sequence[Path]) -> list[_Fold]:
+    """Return each folded part that has any content."""
     many = len(runs) > 1
-    sections: list[_Section] = []
+    folds: list[_Fold] = []
 
-    def add(name: str, head: str, content: list[Markup | None]) -> None:
-        if kept := [piece for piece in content if piece is not None]:
-            sections.append((name, head, kept))
+    def each(name: str, head: str, about: str, made: Sequence[Markup | None]) -> None:
+        for i, (run, content) in enumerate(zip(runs, made, strict=True), start=1):
+            if content is not None:
+                own, title = (f"{name}-{i}", f"{head}: {run.name}") if many else (name, head)
+                folds.append(_Fold(own, title, about, content))
 
-    def each(name: str, head: str, make: list[list[Markup | None]]) -> None:
-        for i, (run, content) in enumerate(zip(runs, make, strict=True), start=1):
-            suffix = f"-{i}" if many else ""
-            add(name + suffix, head + (f": {run.name}" if many else ""), content)
-
-    if many:
-        add("comparison", "Side by side", [comparison(runs)])
-    each("verdicts", "Verdicts", [[cards(run)] for run in runs])
-    each("epsilon", "Guaranteed, shown, estimated", [[forest(run)] for run in runs])
-    charts = [figure.html() for figure in figures(runs)]
-    add("figures", "Figures", [tag("div", *charts, class_="figures")] if charts else [])
+    each("verdicts", "Each attacker in detail", "what, how sure, what to do", [*map(cards, runs)])
+    if more:
+        folds.append(_Fold("more-figures", "More figures", f"{len(more)}", _grid(more)))
     shots = pictures([*(place for run in runs for place in galleries_of(run.folder)), *galleries])
-    add("pictures", "Reconstructions", [tag("div", *shots, class_="figures")] if shots else [])
-    each("findings", "All findings", [[tables(run)] for run in runs])
-    each("repeat", "How to repeat it", [[repeat(run)] for run in runs])
-    add("reading", "How to read the numbers", [_kinds()])
-    return sections
-
-
-def _lede(run: Run, *, many: bool) -> Markup:
-    """Return what ran, in a line or two."""
-    config = run.settings
-    words = (
-        [f"{config['dataset']}, {config['model']}"] if {"dataset", "model"} <= set(config) else []
-    )
-    if {"clients", "sample"} <= set(config):
-        words.append(f"{config['sample']} of {config['clients']} clients per round")
-    words.append(counted(len(run.rounds), "round"))
-    if config.get("noise") not in (None, "none"):
-        words.append(f"{config['noise']} noise")
-    if config.get("secagg") == "on":
-        words.append("secure aggregation")
-    if run.accuracy is not None:
-        words.append(f"accuracy {number(run.accuracy, 3)}")
-    text = (f"{run.name}: " if many else "") + "; ".join(words) + "."
-    verdict = overall(verdicts(run), run.warnings)
-    pieces = [tag("p", text, class_="lede"), tag("p", tag("strong", verdict))]
-    if (source := config.get(REPLAY_OF)) is not None:
-        pieces.append(
-            tag(
-                "p",
-                "A replay: these auditors looked at the recorded rounds of ",
-                tag("code", str(source)),
-            )
-        )
-    pieces += [tag("p", warning.text, class_="warn") for warning in run.warnings]
-    if not run.is_finished:
-        planned = run.config.get("rounds")
-        of = f" of {planned}" if isinstance(planned, int) else ""
-        pieces.append(
-            tag(
-                "p",
-                f"This run is not finished: {counted(len(run.rounds), 'whole round')}{of}. What "
-                "follows is what the last audited round shows.",
-                class_="warn",
-            )
-        )
-    for failure in run.failures:
-        words_of = f"Not audited as planned: {failure.rstrip('.')}. Its findings are missing."
-        pieces.append(tag("p", words_of, class_="warn"))
-    return joined(*pieces)
+    if shots:
+        grid = tag("div", *shots, class_="figures")
+        folds.append(_Fold("pictures", "Reconstructions", counted(len(shots), "picture"), grid))
+    each("epsilon", "All ε on one axis", "guaranteed, shown, estimated", [*map(forest, runs)])
+    each("findings", "All findings", "with assumptions", [*map(tables, runs)])
+    each("repeat", "Settings and how to repeat", "command, releases", [*map(repeat, runs)])
+    folds.append(_Fold("reading", "How to read the numbers", "kinds, ε, null bands", _kinds()))
+    return folds
 
 
 def _kinds() -> Markup:
@@ -168,6 +163,6 @@ def _kinds() -> Markup:
 def _footer() -> Markup:
     return tag(
         "p",
-        "Made by Leakmeter from report.json; the exact numbers, and lists behind the figures, are "
-        "in that file. This page fetches nothing.",
+        "Made by Leakmeter from report.json, which has the exact numbers. This page fetches "
+        "nothing.",
     )

@@ -1,46 +1,57 @@
-"""The page's few lines of script: values at the pointer, and arrow keys from point to point.
+"""The page's few lines of script: values and words at the pointer, arrow keys between points.
 
-Without it the page loses only these: values also stand in tables, and nothing is fetched.
+Without it the page loses only these: values are also in tables, and nothing is fetched.
 """
 
 SCRIPT = """
 (() => {
   const tip = document.getElementById("tip");
-  const show = (point) => {
-    tip.textContent = point.getAttribute("aria-label");
+  const words = (one) => one.dataset.tip || one.getAttribute("aria-label");
+  const show = (one) => {
+    if (!one) return;
+    tip.textContent = words(one);
     tip.hidden = false;
-    const box = point.getBoundingClientRect(), own = tip.getBoundingClientRect();
+    const box = one.getBoundingClientRect(), own = tip.getBoundingClientRect();
     const left = Math.min(Math.max(box.left + box.width / 2 - own.width / 2, 8),
       document.documentElement.clientWidth - own.width - 8);
     const above = box.top - own.height - 6;
     tip.style.left = left + "px";
     tip.style.top = (above > 4 ? above : box.bottom + 6) + "px";
+    if (one.dataset.tip) one.setAttribute("aria-describedby", "tip");
   };
   const hide = () => { tip.hidden = true; };
   const move = (group, from, step) => {
     const points = [...group.querySelectorAll(".pt")];
     const next = points[Math.min(Math.max(points.indexOf(from) + step, 0), points.length - 1)];
+    if (!from || !next) return;
     from.setAttribute("tabindex", "-1");
     next.setAttribute("tabindex", "0");
     next.focus();
   };
   const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -1e9, End: 1e9 };
-  for (const group of document.querySelectorAll(".points")) {
-    group.addEventListener("pointerover", (e) => {
-      const point = e.target.closest(".pt");
-      if (point) show(point);
-    });
-    group.addEventListener("pointerout", hide);
-    group.addEventListener("focusin", (e) => show(e.target.closest(".pt")));
-    group.addEventListener("focusout", hide);
-    group.addEventListener("keydown", (e) => {
-      if (e.key === "Escape") { hide(); return; }
-      if (!(e.key in steps)) return;
+  const watch = (place, which) => {
+    const at = (e) => e.target instanceof Element ? e.target.closest(which) : null;
+    place.addEventListener("pointerover", (e) => { if (at(e)) show(at(e)); });
+    place.addEventListener("pointerout", hide);
+    place.addEventListener("focusin", (e) => show(at(e)));
+    place.addEventListener("focusout", hide);
+    place.addEventListener("keydown", (e) => {
+      if (e.key === "Escape") hide();
+      const from = at(e);
+      if (which !== ".pt" || !from || !(e.key in steps)) return;
       e.preventDefault();
-      move(group, e.target.closest(".pt"), steps[e.key]);
+      move(place, from, steps[e.key]);
     });
-  }
+  };
+  for (const group of document.querySelectorAll(".points")) watch(group, ".pt");
+  for (const one of document.querySelectorAll("[data-tip]")) watch(one, "[data-tip]");
   addEventListener("scroll", hide, { passive: true });
+  const reveal = () => {
+    const one = document.getElementById(location.hash.slice(1));
+    if (one instanceof HTMLDetailsElement) one.open = true;
+  };
+  addEventListener("hashchange", reveal);
+  reveal();
   let opened = [];
   addEventListener("beforeprint", () => {
     opened = [...document.querySelectorAll("details[data-print]:not([open])")];

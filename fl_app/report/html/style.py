@@ -1,88 +1,167 @@
 """The look of the page: one sheet, light and dark, screen and paper, wide and narrow.
 
-Series colours are Okabe and Ito's (2008), which colour-blind people can tell apart, darkened or
+Series colours are Okabe and Ito's (2008), which colour-blind people can distinguish, darkened or
 lightened for contrast with the page.
 """
 
 STYLE = """
 :root {
   color-scheme: light dark;
-  --paper: #fcfbf8; --sheet: #ffffff; --ink: #1b2126; --soft: #56606a; --rule: #dcdad3;
-  --link: #005a92; --shade: #f3f1ea;
+  --paper: #f6f7f9; --sheet: #ffffff; --ink: #14181f; --soft: #525c69; --rule: #dfe3e8;
+  --link: #0b5cad; --shade: #eef1f5;
   --c0: #0072b2; --c1: #c2500a; --c2: #00795a; --c3: #a8497f; --c4: #6a51a3; --c5: #8a6d00;
-  --ref: #7b848c;
-  --leak: #a63603; --hint: #7f5d00; --model: #6a51a3; --none: #56606a; --bounded: #00694f;
+  --ref: #6b7580;
+  --alarm: #b3261e; --warn: #a8470a; --mild: #7a5900; --calm: #3d5a80; --good: #00694f;
+  --grey: #525c69;
+  --alarm-wash: #fdecea; --warn-wash: #fdf0e4; --mild-wash: #fbf4dc; --calm-wash: #e9eff7;
+  --good-wash: #e3f4ee; --grey-wash: #eef1f5;
 }
 @media (prefers-color-scheme: dark) {
   :root {
-    --paper: #14181b; --sheet: #1b2024; --ink: #e6e8ea; --soft: #a4adb5; --rule: #363d43;
-    --link: #6cb8ec; --shade: #22282d;
+    --paper: #0f1216; --sheet: #171b21; --ink: #e9ecf0; --soft: #a3adb9; --rule: #2b323b;
+    --link: #7ab8f5; --shade: #1f252d;
     --c0: #56b4e9; --c1: #f28e4b; --c2: #2fc39c; --c3: #e29bc4; --c4: #b5a3e6; --c5: #e2c14d;
     --ref: #8d979f;
-    --leak: #ff9f6b; --hint: #e2c14d; --model: #b5a3e6; --none: #a4adb5; --bounded: #42cfa8;
+    --alarm: #ff9d94; --warn: #ffb27a; --mild: #e8c95a; --calm: #9dc0ea; --good: #54d6b0;
+    --grey: #a3adb9;
+    --alarm-wash: #341a1a; --warn-wash: #32210f; --mild-wash: #2c2610; --calm-wash: #1a2533;
+    --good-wash: #12291f; --grey-wash: #1f252d;
   }
 }
+.alarm { --tone: var(--alarm); --wash: var(--alarm-wash); }
+.warn { --tone: var(--warn); --wash: var(--warn-wash); }
+.mild { --tone: var(--mild); --wash: var(--mild-wash); }
+.calm { --tone: var(--calm); --wash: var(--calm-wash); }
+.good { --tone: var(--good); --wash: var(--good-wash); }
+.grey { --tone: var(--grey); --wash: var(--grey-wash); }
 * { box-sizing: border-box; }
-html { scroll-behavior: smooth; }
+html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
 @media (prefers-reduced-motion: reduce) { html { scroll-behavior: auto; } }
 body {
   margin: 0; background: var(--paper); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
   font-variant-numeric: tabular-nums; overflow-wrap: break-word;
 }
 a { color: var(--link); }
-:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; border-radius: 3px; }
+:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; border-radius: 4px; }
 .skip { position: absolute; left: -999px; }
 .skip:focus { left: 1rem; top: .5rem; background: var(--sheet); padding: .4rem .8rem; z-index: 3; }
 .hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-header, main, footer { max-width: 1120px; margin: 0 auto; padding: 0 1.5rem; }
-header { padding-top: 2.6rem; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0; letter-spacing: -.015em; font-weight: 650; }
-h2 { font-size: 1.3rem; margin: 3rem 0 .3rem; letter-spacing: -.01em; font-weight: 650; }
-h3 { font-size: 1.06rem; line-height: 1.35; margin: 0; font-weight: 620; }
-h4 { font-size: .84rem; margin: 1.2rem 0 .3rem; }
-.eyebrow { font-size: .78rem; letter-spacing: .06em; text-transform: uppercase; color: var(--soft);
-  margin: 0 0 .35rem; }
-.lede { color: var(--soft); margin: .5rem 0 0; max-width: 46rem; }
-nav ul { list-style: none; display: flex; flex-wrap: wrap; gap: .3rem 1.3rem; padding: .8rem 0;
-  margin: 1.4rem 0 0; border-block: 1px solid var(--rule); font-size: .92rem; }
+header, main, footer { max-width: 1160px; margin: 0 auto; padding: 0 1.5rem; }
+.brand { margin: 0; padding: .8rem 0 .7rem; font-size: .82rem; color: var(--soft); }
+.brand strong { color: var(--ink); font-weight: 650; }
+.brand .run::before { content: "·"; margin-right: .4em; }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: 0; letter-spacing: -.014em; font-weight: 640;
+  text-wrap: balance; }
+h2 { font-size: .95rem; line-height: 1.3; margin: 0; font-weight: 640; }
+h3 { font-size: .95rem; line-height: 1.35; margin: 0; font-weight: 620; }
+h4 { font-size: .82rem; margin: 1.2rem 0 .3rem; }
+.eyebrow { font-size: .76rem; color: var(--soft); margin: 0 0 .35rem; }
 .note, figcaption, .how, small { color: var(--soft); }
-.note { font-size: .9rem; max-width: 46rem; }
-.warn { border-left: 4px solid var(--leak); background: var(--shade); padding: .7rem 1rem; }
-.cards { display: grid; gap: 1.1rem; margin-top: 1.1rem;
+.note { font-size: .86rem; max-width: 46rem; margin: .6rem 0 0; }
+.icon { width: 1.05em; height: 1.05em; flex: none; fill: none; stroke: currentColor;
+  stroke-width: 1.7; stroke-linecap: round; stroke-linejoin: round; }
+
+.hero { display: flex; gap: .95rem; align-items: flex-start; padding: 1rem 1.2rem 1.1rem;
+  background: var(--wash); border-radius: 12px; }
+.hero > .icon { width: 2.1rem; height: 2.1rem; color: var(--tone); stroke-width: 1.3;
+  margin-top: .15rem; }
+.level { margin: 0 0 .1rem; font-size: .78rem; font-weight: 650; color: var(--tone); }
+.level::first-letter { text-transform: uppercase; }
+p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background: var(--warn-wash);
+  border-left: 3px solid var(--tone); border-radius: 4px; }
+.facts { display: grid; grid-template-columns: repeat(5, auto); gap: 0; margin: .7rem 0 0;
+  background: var(--sheet); border: 1px solid var(--rule); border-radius: 12px; }
+.facts div { padding: .55rem 1.1rem .6rem; border-left: 1px solid var(--rule); min-width: 0; }
+.facts div:first-child { border-left: 0; }
+.facts dt { font-size: .76rem; color: var(--soft); }
+.facts dd { margin: 0; font-weight: 620; font-size: .95rem; line-height: 1.35; }
+.columns { display: grid; grid-template-columns: minmax(0, 1.75fr) minmax(0, 1fr); gap: .7rem;
+  margin-top: .7rem; }
+.attackers, .actions { background: var(--sheet); border: 1px solid var(--rule);
+  border-radius: 12px; padding: .8rem 1.1rem .6rem; min-width: 0; }
+.row { display: grid; grid-template-columns: 12.6rem minmax(0, 1fr) 11.8rem; gap: 1rem;
+  align-items: center; padding: .42rem 0; border-top: 1px solid var(--rule); }
+.row.axis { border: 0; padding: .5rem 0 .25rem; font-size: .74rem; color: var(--soft); }
+.row small { display: block; font-size: .78rem; line-height: 1.35; }
+.row strong { font-weight: 620; font-size: .9rem; line-height: 1.35; }
+.who > span { display: grid; grid-template-columns: auto 1fr; column-gap: .5rem; }
+.who .icon { color: var(--tone); margin-top: .2rem; } .who small { grid-column: 2; }
+.what strong { color: var(--tone); display: block; }
+.scale { position: relative; height: 1.1rem; }
+.scale span { position: absolute; transform: translateX(-50%); white-space: nowrap; }
+.scale span:first-child { transform: none; } .scale span:last-child { transform: translateX(-100%); }
+.bar { position: relative; height: .72rem; border-radius: 99px; background: var(--shade);
+  overflow: hidden; display: block; }
+.bar.off { background: none; height: auto; font-size: .78rem; color: var(--soft);
+  border-radius: 0; }
+.bar span { position: absolute; top: 0; bottom: 0; }
+.bar .shown { left: 0; background: var(--tone); border-radius: 99px; min-width: .3rem; }
+.bar .open { opacity: .3; background: repeating-linear-gradient(115deg, var(--tone) 0 2px,
+  transparent 2px 6px); }
+.bar .limit { width: 3px; margin-left: -3px; background: var(--ink); }
+.bar .guess { width: .6rem; margin-left: -.3rem; border: 2px solid var(--tone);
+  border-radius: 99px; background: var(--sheet); }
+.actions ol { margin: .35rem 0 0; padding: 0; list-style: none; counter-reset: step; }
+.actions li { counter-increment: step; padding: .5rem 0 .5rem 1.9rem; position: relative;
+  font-size: .88rem; line-height: 1.4; }
+.actions li + li { border-top: 1px solid var(--rule); }
+.actions li::before { content: counter(step); position: absolute; left: 0; top: .5rem;
+  width: 1.3rem; height: 1.3rem; border-radius: 99px; background: var(--shade); text-align: center;
+  font-size: .76rem; line-height: 1.3rem; font-weight: 650; }
+.actions p { margin: 0; }
+.actions pre { margin: .35rem 0 0; padding: .4rem .6rem; font-size: .76rem; line-height: 1.45;
+  max-height: 5.2rem; overflow-y: auto; }
+.term { font: inherit; color: inherit; background: none; border: 0; padding: 0; margin: 0;
+  cursor: help; text-decoration: underline dotted; text-underline-offset: .2em; text-align: left; }
+
+#figures { margin-top: 1.6rem; }
+.fold { margin-top: .7rem; background: var(--sheet); border: 1px solid var(--rule);
+  border-radius: 12px; padding: 0 1.1rem; }
+.fold > summary { list-style: none; display: flex; align-items: baseline; gap: .7rem; width: auto;
+  padding: .75rem 0; color: var(--ink); }
+.fold > summary::-webkit-details-marker { display: none; }
+.fold > summary::before { content: ""; width: .42rem; height: .42rem; flex: none;
+  border: solid var(--soft); border-width: 0 2px 2px 0; transform: translateY(-.1rem) rotate(-45deg);
+  transition: transform .12s; }
+.fold[open] > summary::before { transform: translateY(-.15rem) rotate(45deg); }
+.fold > :last-child { margin-bottom: 1.1rem; } .fold > summary:last-child { margin-bottom: 0; }
+#figures + .fold, .first + .fold, .compared + .fold { margin-top: 1.6rem; }
+.about { font-size: .82rem; color: var(--soft); }
+.cards { display: grid; gap: .9rem; margin-top: .9rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); }
-.card { background: var(--sheet); border: 1px solid var(--rule); border-top: 4px solid var(--tone);
-  border-radius: 8px; padding: 1rem 1.2rem 1.1rem; }
-.leak { --tone: var(--leak); } .open { --tone: var(--leak); } .hint { --tone: var(--hint); }
-.model { --tone: var(--model); } .none-shown { --tone: var(--none); }
-.conditional { --tone: var(--hint); } .count { --tone: var(--none); }
-.silent { --tone: var(--none); } .seen { --tone: var(--leak); } .unable { --tone: var(--hint); }
-.bounded { --tone: var(--bounded); }
-.badge { display: inline-flex; align-items: center; gap: .4em; font-size: .8rem; font-weight: 620;
-  color: var(--tone); margin-bottom: .4rem; }
-.badge svg { width: 1.05em; height: 1.05em; fill: none; stroke: currentColor; stroke-width: 2; }
-.card dl { margin: .8rem 0 0; font-size: .92rem; }
-.card dt { font-size: .78rem; color: var(--soft); margin-top: .7rem; }
+.card { border: 1px solid var(--rule); border-left: 4px solid var(--tone);
+  border-radius: 8px; padding: .9rem 1.1rem 1rem; min-width: 0; }
+.badge { display: inline-flex; align-items: center; gap: .4em; font-size: .8rem; font-weight: 640;
+  color: var(--tone); margin-bottom: .35rem; }
+.badge::first-letter { text-transform: uppercase; }
+.card dl { margin: .6rem 0 0; font-size: .88rem; }
+.card dt { font-size: .76rem; color: var(--soft); margin-top: .6rem; }
 .card dd { margin: .1rem 0 0; }
 .card dd p { margin: 0 0 .4rem; }
 .card ul { margin: .1rem 0 0; padding-left: 1.1rem; }
-.figures { display: grid; gap: 1.4rem; margin-top: 1.1rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
-figure { margin: 0; background: var(--sheet); border: 1px solid var(--rule); border-radius: 8px;
-  padding: 1rem 1.1rem; min-width: 0; }
-figcaption { font-size: .86rem; margin-top: .5rem; }
+.card code { white-space: nowrap; }
+.figures { display: grid; gap: .7rem; margin-top: .6rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); }
+figure { margin: 0; background: var(--sheet); border: 1px solid var(--rule); border-radius: 12px;
+  padding: .9rem 1.1rem; min-width: 0; }
+figure > p { font-size: .9rem; margin: .5rem 0 0; }
+figcaption { font-size: .82rem; line-height: 1.45; margin-top: .5rem; }
 figure img { max-width: 100%; height: auto; image-rendering: pixelated; background: #fff; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { font-size: 12.5px; fill: var(--soft); }
 svg .label { fill: var(--ink); }
-.chart { margin-top: .5rem; max-width: 34rem; }
+svg .name { fill: var(--ink-of); font-weight: 600; paint-order: stroke; stroke: var(--sheet);
+  stroke-width: 4px; stroke-linejoin: round; }
+.chart { margin-top: .5rem; max-width: 36rem; }
 .grid { stroke: var(--rule); stroke-width: 1; }
 .axis { stroke: var(--soft); stroke-width: 1; fill: none; }
+.row.axis { stroke: none; }
 .c0 { --ink-of: var(--c0); } .c1 { --ink-of: var(--c1); } .c2 { --ink-of: var(--c2); }
 .c3 { --ink-of: var(--c3); } .c4 { --ink-of: var(--c4); } .c5 { --ink-of: var(--c5); }
 .ref { --ink-of: var(--ref); }
 .line { fill: none; stroke: var(--ink-of); stroke-width: 2; stroke-linejoin: round; }
-.line.ref { stroke-width: 1.6; }
+.line.ref { stroke-width: 1.6; } .line.thick { stroke-width: 5; }
 .area { fill: var(--ink-of); fill-opacity: .16; stroke: none; }
 .area.ref { fill-opacity: .26; }
 .mark { fill: var(--sheet); stroke: var(--ink-of); stroke-width: 2; }
@@ -92,70 +171,98 @@ svg .label { fill: var(--ink); }
 .pt:hover .mark, .pt:focus .mark { opacity: 1; fill: var(--ink-of); }
 .pt:focus-visible .hit { stroke: var(--link); stroke-width: 2; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .15rem 1.1rem; padding: 0;
-  margin: .5rem 0 0; font-size: .84rem; }
+  margin: .5rem 0 0; font-size: .82rem; }
 .legend li { display: flex; align-items: center; gap: .45rem; }
 .legend svg { width: 30px; height: 16px; flex: none; }
 #tip { position: fixed; pointer-events: none; z-index: 2; background: var(--ink);
-  color: var(--paper); font-size: .82rem; line-height: 1.35; padding: .35rem .6rem;
-  border-radius: 5px; max-width: 19rem; }
-details { margin-top: .9rem; }
-summary { cursor: pointer; font-size: .92rem; color: var(--link); width: fit-content; }
-figure details { font-size: .86rem; margin-top: .6rem; }
+  color: var(--paper); font-size: .82rem; line-height: 1.4; padding: .4rem .65rem;
+  border-radius: 6px; max-width: 20rem; }
+details { margin-top: .7rem; }
+summary { cursor: pointer; font-size: .86rem; color: var(--link); width: fit-content; }
+figure details { font-size: .84rem; margin-top: .6rem; }
 .scroll { overflow-x: auto; max-width: 100%; }
 figure .scroll { max-height: 18rem; overflow-y: auto; }
-table { border-collapse: collapse; font-size: .88rem; line-height: 1.4; width: 100%;
+table { border-collapse: collapse; font-size: .86rem; line-height: 1.4; width: 100%;
   margin-top: .6rem; }
-caption { text-align: left; font-size: .86rem; color: var(--soft); padding-bottom: .4rem; }
+caption { text-align: left; font-size: .84rem; color: var(--soft); padding-bottom: .4rem; }
 th, td { text-align: left; vertical-align: top; padding: .45rem .8rem .45rem 0;
   border-bottom: 1px solid var(--rule); font-weight: 400; }
 thead th { font-size: .78rem; color: var(--soft); vertical-align: bottom; white-space: nowrap; }
 tbody th { font-weight: 600; }
+tbody tr:last-child > * { border-bottom: 0; }
 th small, td small { display: block; font-weight: 400; font-size: .8rem; }
-.findings .how { min-width: 17rem; } .findings td { font-size: .85rem; }
-.findings .value { font-weight: 650; } .none { color: var(--soft); }
-.tag { display: block; font-size: .76rem; color: var(--leak); font-weight: 600; }
+.findings .how { min-width: 17rem; } .findings td { font-size: .84rem; }
+.findings .value { font-weight: 640; } .none { color: var(--soft); }
+.tag { display: block; font-size: .76rem; color: var(--warn); font-weight: 600; }
 .forest td { border-bottom: 0; padding-block: .28rem; } .forest tbody th { padding-top: 1.1rem; }
 .forest svg text { font-size: 9px; }
-.forest .wide { width: 44%; } .forest .how { font-size: .82rem; } .number {
-  font-weight: 650; }
-.compare th, .compare td { min-width: 9rem; } .compare tbody th { max-width: 22rem; }
-.compare thead th { font-size: .95rem; }
-.cards + h3 { margin-top: 1.6rem; }
-.counts { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1.6rem; padding: 0;
-  margin: .8rem 0 0; }
+.forest .wide { width: 44%; } .forest .how { font-size: .82rem; } .number { font-weight: 640; }
+.compared { background: var(--sheet); border: 1px solid var(--rule); border-radius: 12px;
+  padding: 1rem 1.2rem; }
+.compared h1 { margin-bottom: .2rem; }
+.compared + .compared { margin-top: .7rem; }
+.pair { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1.15fr); gap: 1.6rem;
+  align-items: start; }
+.pair figure { border: 0; padding: 0; }
+.alias { display: inline-block; min-width: 1.5rem; padding: 0 .35rem; border-radius: 6px;
+  background: var(--shade); text-align: center; font-weight: 650; }
+.compare th, .compare td { min-width: 7.5rem; } .compare tbody th { max-width: 20rem; }
+.compare thead th { font-size: .86rem; color: var(--ink); }
+.cards + h3 { margin-top: 1.4rem; }
 data { white-space: nowrap; }
 .plain { list-style: none; margin: 0; padding: 0; }
 .keys dl { display: grid; grid-template-columns: auto 1fr; gap: .2rem .8rem; margin: 0;
-  font-size: .84rem; color: var(--soft); }
+  font-size: .82rem; color: var(--soft); }
 .keys dt { font-weight: 600; color: var(--ink); } .keys dd { margin: 0; }
 .pairs { width: auto; } .pairs th { font-weight: 400; color: var(--soft); }
-pre { background: var(--shade); border: 1px solid var(--rule); border-radius: 6px;
-  padding: .7rem .9rem; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .86rem; }
+pre { background: var(--shade); border-radius: 6px; margin: .5rem 0 0;
+  padding: .6rem .8rem; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .82rem; }
 code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
-  overflow-wrap: anywhere; font-size: .92em; }
-.card code { white-space: nowrap; }
-footer { margin-top: 3.5rem; padding-block: 1rem 2.5rem; border-top: 1px solid var(--rule);
-  font-size: .86rem; color: var(--soft); }
+  overflow-wrap: anywhere; font-size: .94em; }
+footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: var(--soft); }
+@media (max-width: 900px) {
+  .columns, .pair { grid-template-columns: minmax(0, 1fr); }
+}
 @media (max-width: 640px) {
-  header, main, footer { padding-inline: 1rem; }
-  header { padding-top: 1.6rem; } h1 { font-size: 1.5rem; }
+  header, main, footer { padding-inline: .8rem; }
+  .brand { padding: .6rem 0; } h1 { font-size: 1.16rem; }
+  .hero { padding: .8rem .9rem .9rem; gap: .7rem; } .hero > .icon { width: 1.6rem; height: 1.6rem; }
+  .facts { grid-template-columns: 1fr 1fr; padding: .25rem 0; }
+  .facts div { border: 0; padding: .25rem .9rem; } .facts dd { font-size: .9rem; }
+  .attackers, .actions, .fold, .compared { padding-inline: .9rem; }
+  .row { grid-template-columns: minmax(0, 1fr) auto; gap: .3rem .8rem; }
+  .row .bar, .row .scale { grid-column: 1 / -1; grid-row: 2; }
+  .row.axis { grid-template-columns: minmax(0, 1fr); padding-bottom: .1rem; }
+  .row.axis .what { display: none; } .row .what { text-align: right; }
   .chart text { font-size: 16.5px; }
-  figure { padding: .9rem .7rem; } .card { padding-inline: 1rem; }
-  .forest thead { display: none; } .forest svg text { font-size: 11px; }
+  figure { padding: .8rem .7rem; } .card { padding-inline: .8rem; }
+  .forest thead { display: block; } .forest thead th { display: none; }
+  .forest thead th.wide { display: block; } .forest svg text { font-size: 11px; }
   .forest tr { display: block; padding: .35rem 0; border-bottom: 1px solid var(--rule); }
+  .forest thead tr { border: 0; }
   .forest td, .forest th { display: block; border: 0; padding: .1rem 0; }
   .forest .wide { width: 100%; }
 }
 @media print {
+  @page { margin: 14mm; }
   :root { color-scheme: light; --paper: #fff; --sheet: #fff; --ink: #000; --soft: #444;
-    --rule: #bbb; --shade: #f4f4f4; --c0: #0072b2; --c1: #c2500a; --c2: #00795a;
-    --c3: #a8497f; --c4: #6a51a3; --c5: #8a6d00; --ref: #666; --leak: #a63603; --hint: #7f5d00;
-    --model: #6a51a3; --none: #444; --bounded: #00694f; }
-  body { font-size: 10pt; } nav, .skip, #tip, summary, figure details { display: none; }
+    --rule: #bbb; --shade: #f2f2f2; --c0: #0072b2; --c1: #c2500a; --c2: #00795a;
+    --c3: #a8497f; --c4: #6a51a3; --c5: #8a6d00; --ref: #666; --alarm: #a3201a; --warn: #99400a;
+    --mild: #6f5200; --calm: #35507a; --good: #00694f; --grey: #444; --alarm-wash: #fdecea;
+    --warn-wash: #fdf0e4; --mild-wash: #fbf4dc; --calm-wash: #e9eff7; --good-wash: #e3f4ee; }
+  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  body { font-size: 9.5pt; } .skip, #tip, figure details, .fold > summary::before { display: none; }
   header, main, footer { max-width: none; padding-inline: 0; }
-  figure, tr { break-inside: avoid; } h2, h3, .eyebrow, .badge { break-after: avoid; }
-  .card { box-decoration-break: clone; font-size: 9pt; } th small, td small { font-size: 6.8pt; }
-  .cards, .figures { grid-template-columns: 1fr 1fr; }
+  .columns { grid-template-columns: minmax(0, 1fr); }
+  .facts { grid-template-columns: repeat(5, auto); }
+  .facts div { padding: .4rem .6rem; }
+  .first { break-after: page; } .fold { border: 0; padding: 0; }
+  .actions pre { max-height: none; }
+  .term { text-decoration: none; }
+  figure, tr, .card, .row, .actions li { break-inside: avoid; }
+  h2, h3, .eyebrow, .badge, summary { break-after: avoid; }
+  .card { font-size: 9pt; } th small, td small { font-size: 6.8pt; }
+  .cards { grid-template-columns: 1fr; } .figures { grid-template-columns: 1fr 1fr; }
   .scroll { overflow: visible; } table { font-size: 7.6pt; } .findings td { font-size: 7.2pt; }
   .findings .how { min-width: 0; } th, td { padding-right: .4rem; } a { color: inherit; }
 }

@@ -1,0 +1,154 @@
+"""Findings in the fewest words that keep their meaning: cells of a table, pieces of a line.
+
+`wording` has the full sentences; a cell never says more than they do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from leakmeter.auditors.finding import Finding, Observer, Sees, ThreatModel
+from leakmeter.auditors.wording import (
+    INFORMATION,
+    OBSERVED,
+    SIGNS,
+    is_epsilon,
+    number,
+    percent,
+    quantity,
+    value,
+)
+
+_OBSERVERS: Final[Mapping[Observer, str]] = {
+    "server": "server",
+    "outsider": "outsider",
+    "wire": "wiretap",
+}
+_SUBJECTS: Final[Mapping[Observer, str]] = {
+    "server": "A server that",
+    "outsider": "Anyone who",
+    "wire": "An eavesdropper who",
+}
+_SEEN: Final[Mapping[Sees, tuple[str, str]]] = {  # in one round, in all rounds
+    "updates": ("all updates", "all updates"),
+    "round sum": ("a round's sum", "all sums"),
+    "noised sum": ("a noised sum", "noised sums"),
+    "all models": ("every model", "every model"),
+    "round model": ("one model", "one model"),
+    "final model": ("final model", "final model"),
+}
+_SEES: Final[Mapping[Sees, tuple[str, str]]] = {
+    "updates": ("the updates of a round", "every update"),
+    "round sum": ("the sum of a round", "the sums of all rounds"),
+    "noised sum": ("the noised sum of a round", "the noised sums of all rounds"),
+    "all models": ("every model", "every model"),
+    "round model": ("the models before and after a round",) * 2,
+    "final model": ("the final model", "the final model"),
+}
+# What the two worlds differ in: in a cell, and as the end of a sentence. "Given": the attacker
+# holds the update or record in question.
+_STAKES: Final = {
+    ("client", "zero-out"): ("if an update was sent", "whether a client sent a given update"),
+    ("client", "add-remove"): ("if a client took part", "whether a given client took part"),
+    ("client", "honest-seat"): ("if a canary was there", "whether a canary replaced a client"),
+    ("client", "replace"): ("which of two updates", "which of two given updates a client sent"),
+    ("record", "zero-out"): ("if a record was used", "whether a given record was used"),
+    ("record", "add-remove"): ("if a record was used", "whether a given record was used"),
+    ("record", "replace"): ("which of two records", "which of two given records a client held"),
+}
+_ABOUT: Final = {
+    "information about the data over all rounds": "part of the data",
+    "mutual information of all coordinates": "all of an update",
+    "honest clients in the smallest sum": "size of the sum",
+    "share outside the span": "part of an update",
+    "reconstruction PSNR in dB": "what records look like",
+}
+_NAMES: Final = {
+    "likelihood-ratio": "LRT",
+    "record-likelihood-ratio": "record LRT",
+    "mutual-information": "MI",
+    "mine": "MINE",
+}
+_MOST = 24  # columns of a cell whose words are another project's
+
+
+def who(model: ThreatModel) -> str:
+    """Return the attacker as a cell, such as "outsider, every model"."""
+    name = _OBSERVERS[model.observer]
+    if model.sees is None:
+        return name
+    return f"{name}, {_SEEN[model.sees][model.participations is not None]}"
+
+
+def subject(model: ThreatModel) -> str:
+    """Return the attacker as the subject of a sentence, such as "Anyone who sees every model"."""
+    name = _SUBJECTS[model.observer]
+    if model.sees is None:
+        return f"{name} attacks"
+    return f"{name} sees {_SEES[model.sees][model.participations is not None]}"
+
+
+def tells(finding: Finding) -> str:
+    """Return what the attacker can tell, as a cell."""
+    if known := _STAKES.get((finding.unit, finding.adjacency or "")):
+        return known[0]
+    if finding.quantity in INFORMATION:
+        return _ABOUT.get(finding.quantity, "part of an update")
+    return _cut(_ABOUT.get(finding.quantity, quantity(finding.quantity)))
+
+
+def question(finding: Finding) -> str:
+    """Return what the attacker can tell, as the end of a sentence."""
+    known = _STAKES.get((finding.unit, finding.adjacency or ""))
+    return known[1] if known else f"something about a {finding.unit}"
+
+
+def amount(finding: Finding) -> str:
+    """Return a number with the sign of its kind, such as "ε ≥ 2.15" or "≈ 0.428 bit"."""
+    sign = SIGNS.get(finding.kind, "≈")
+    if is_epsilon(finding):
+        return "none" if math.isinf(finding.value) else f"ε {sign} {value(finding)}"
+    if finding.quantity in INFORMATION:
+        return f"{sign} {_bits(finding, 3)} {_unit(finding)}"
+    return value(finding)
+
+
+def trust(finding: Finding) -> str:
+    """Return the confidence of a proof, such as "95 %"."""
+    return percent(finding.confidence) if finding.confidence is not None else ""
+
+
+def glimpse(finding: Finding) -> str:
+    """Return a finding of a round in a few characters, such as "LRT ε≥2.15"; "" for a remark."""
+    name = _NAMES.get(finding.auditor, finding.auditor)
+    sign = SIGNS.get(finding.kind, "≈")
+    if finding.kind == "diagnostic":
+        if finding.quantity not in OBSERVED:
+            return ""
+        unit = " dB" if finding.quantity == "reconstruction PSNR in dB" else ""
+        return f"{name} {number(finding.value, 2)}{unit}"
+    if finding.quantity in INFORMATION:
+        return f"{name}{sign}{_bits(finding, 2)} {_unit(finding)}"
+    if not is_epsilon(finding):
+        return f"{name} {_cut(value(finding))}"
+    doubt = " if assumed" if finding.is_conditional else ""
+    return f"{name} ε{sign}{value(finding)}{doubt}"
+
+
+def short_name(auditor: str) -> str:
+    """Return the name that fits into a line."""
+    return _NAMES.get(auditor, auditor)
+
+
+def _bits(finding: Finding, digits: int) -> str:
+    return number(finding.value, digits, finding.kind)
+
+
+def _unit(finding: Finding) -> str:
+    return "bit" if abs(finding.value) <= 1 else "bits"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST else text[: _MOST - 1].rstrip() + "…"

@@ -1,0 +1,166 @@
+"""What to do next about a run: at most three steps, with commands that can be copied."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from leakmeter.auditors.judge import steps as general
+from leakmeter.auditors.judge.standing import Standing, standings
+from leakmeter.auditors.judge.steps import LEAKS, MOST_STEPS, Step
+from leakmeter.auditors.wording import number
+from leakmeter.fl_app.config.names import RECORD_NOISES
+from leakmeter.fl_app.report.judge.command import again, program
+from leakmeter.fl_app.report.judge.of_run import verdicts
+from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
+
+# A guarantee that is often asked for, and a clip norm to start from: both are where a search for
+# better values begins, and the command says so by naming them.
+_TARGET, _CLIP_NORM = 8.0, 1.0
+_STEPPED = ("clipped-coordinates", "non-finite-updates")  # warnings that a smaller step cures
+
+
+def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
+    """Return what to do next, the most useful first; words alone for another project's run.
+
+    Args:
+        run: The run.
+        is_public: Whether others may read it: then only the last part of the run's path is named.
+    """
+    if is_public:
+        run = replace(run, folder=Path(run.folder.name))
+    lines = standings(verdicts(run))
+    if not run.settings:
+        return general.steps(lines)
+    found = list(dict.fromkeys(_steps(run, lines)))[:MOST_STEPS]
+    return [*found, *_compared(run, found)][:MOST_STEPS]
+
+
+def _steps(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
+    if not run.is_finished:
+        folder = shlex.quote(str(run.folder))
+        yield Step("Finish the run:", f"{program()} --resume {folder}")
+    yield from _repairs(run)
+    leaks = [one for one in lines if one.severity in LEAKS]
+    if leaks:
+        yield from _noise(run, leaks)
+        yield from general.fewer_releases(lines)
+        yield from _crowd(run, leaks)
+    yield from _closer_look(run, lines)
+    if not leaks and all(one.upper is None for one in lines):
+        yield from _noise(run, lines)
+
+
+def _repairs(run: Run) -> Iterator[Step]:
+    """Yield what cures a damaged run."""
+    kinds = {warning.kind for warning in run.warnings}
+    rate = run.settings.get("lr")
+    if kinds & set(_STEPPED) and isinstance(rate, float):
+        lower = float(f"{rate / 3:.2g}")
+        yield from _changed(run, "Lower the clients' learning rate:", {"lr": lower}, "lower-lr")
+    if "few-canaries" in kinds:
+        twice = 2 * int(run.settings["rounds"])
+        yield from _changed(run, "Play more canaries:", {"rounds": twice}, "longer")
+
+
+def _noise(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
+    """Yield the noise that helps against these attackers, with an ε to guarantee."""
+    settings = run.settings
+    noise = settings.get("noise")
+    if noise in RECORD_NOISES:
+        floor = settings.get("wfna-floor")
+        if isinstance(floor, float) and any(one.lead.unit == "record" for one in leaks):
+            text = "Raise the floor of the clients' noise:"
+            yield from _changed(run, text, {"wfna-floor": 4 * floor}, "more-noise")
+        return
+    faces_server = any(one.lead.observer != "outsider" for one in leaks)
+    fits = _kind(settings, faces_server=faces_server)
+    clip = settings.get("clip-norm") or _CLIP_NORM
+    target = _target(run, leaks) if noise == fits else _TARGET
+    change = {
+        "noise": fits,
+        "clip-norm": clip,
+        "clipping": "fixed",
+        "target-epsilon": target,
+        "noise-multiplier": 1.0,
+    }
+    who = {"central": "outsiders", "distributed": "the server too", "local": "everybody"}[fits]
+    text = f"Guarantee ε ≤ {target:g} with noise, against {who}; accuracy will drop:"
+    yield from _changed(run, text, change, "noise")
+
+
+def _kind(settings: Mapping[str, Any], *, faces_server: bool) -> str:
+    """Return the noise that these attackers do not see through."""
+    if not faces_server:
+        return str(settings["noise"]) if settings.get("noise") != "none" else "central"
+    return "distributed" if settings.get("secagg") == "on" else "local"
+
+
+def _target(run: Run, leaks: Sequence[Standing]) -> float:
+    """Return half of the smallest ε that is guaranteed now, in one or two digits."""
+    uppers = [one.upper.value for one in leaks if one.upper is not None]
+    finite = [value for value in uppers if math.isfinite(value)]
+    return float(f"{min(finite) / 2:.1g}") if finite else _TARGET
+
+
+def _crowd(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
+    """Yield more clients per round, where they hide one another."""
+    sample, clients = int(run.settings["sample"]), int(run.settings["clients"])
+    hidden = [
+        one
+        for one in leaks
+        if one.lead.observer == "server" and one.lead.threat_model.game not in (None, "partition")
+    ]
+    if not hidden or run.settings.get("noise") not in (None, "none"):
+        return
+    text = f"Hide each client among more ({sample} per round now):"
+    change = {"sample": 2 * sample, "clients": max(clients, 2 * (clients - sample) + 2 * sample)}
+    yield from _changed(run, text, change, "more-clients")
+
+
+def _closer_look(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
+    """Yield how the audit could show more, where it has reached its limit or shown nothing."""
+    for one in lines:
+        for f in one.verdict.group.leads:
+            if f.kind != "lower_bound" or not (f.saturated or f.value == 0):
+                continue
+            if f.auditor == "likelihood-ratio":
+                trials = 4 * int(run.settings["lrt-trials"])
+                text = f"See more: the bound is at its limit of {number(f.cap or 0)} now."
+                yield from _changed(run, text, {"lrt-trials": trials}, "more-trials")
+            elif f.auditor == "one-shot":
+                rounds = 2 * int(run.settings["rounds"])
+                text = "Play more canaries: the audit could show more."
+                yield from _changed(run, text, {"rounds": rounds}, "longer")
+
+
+def _changed(run: Run, text: str, changes: Mapping[str, Any], suffix: str) -> Iterator[Step]:
+    """Yield the step with its command, if the settings go together."""
+    if REPLAY_OF in run.settings:
+        return  # a replay trains nothing, so nothing of the training can change
+    command = again(run, changes, out=_beside(run, suffix), called=program())
+    if command is not None:
+        yield Step(text, command)
+
+
+def _compared(run: Run, found: Sequence[Step]) -> Iterator[Step]:
+    """Yield the command that sets the run against the first step's."""
+    first = next((one.command for one in found if " --out " in one.command), None)
+    if first is not None:
+        out = first.rpartition(" --out ")[2]
+        here = shlex.quote(_short(run))
+        yield Step("Compare both runs:", f"{program()} report {here} {out}")
+
+
+def _beside(run: Run, suffix: str) -> str:
+    return f"{_short(run)}-{suffix}"
+
+
+def _short(run: Run) -> str:
+    """Return the folder, from here if it is below."""
+    here = Path.cwd()
+    return str(run.folder.relative_to(here) if run.folder.is_relative_to(here) else run.folder)
