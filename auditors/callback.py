@@ -6,17 +6,20 @@ left out, and the run goes on without it.
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.run_log import RoundLine
+from leakmeter.auditors.run_log import RoundLine, write_atomically
 
 _log = logging.getLogger("flwr")
+PROGRESS = "progress.json"
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,75 @@ class Callback(ABC):
 
     def on_end(self, end: RunEnd) -> None:
         """Hear what the auditors say of the whole run; the report is on disk by now."""
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """What `progress.json` says of a run that has no report yet.
+
+    Attributes:
+        num_rounds: Length of the whole run.
+        rounds_done: Rounds that have ended.
+        rounds_before: Of these, how many an earlier process has run.
+        started: When this process began, in seconds since 1970.
+        updated: When its last round ended.
+        warnings: Reasons to doubt the run itself, so far.
+    """
+
+    num_rounds: int
+    rounds_done: int
+    rounds_before: int
+    started: float
+    updated: float
+    warnings: tuple[RunWarning, ...] = ()
+
+    def seconds_left(self, now: float) -> float | None:
+        """Return about how long the run will take; None before its first round has ended."""
+        played = self.rounds_done - self.rounds_before
+        if played < 1:
+            return None
+        left = self.num_rounds - self.rounds_done
+        planned = (self.updated - self.started) / played * left
+        return max(planned - max(now - self.updated, 0.0), 0.0)
+
+
+class ProgressFile(Callback):
+    """Keeps `progress.json` in the run folder while the run goes on, for whoever watches it.
+
+    It has what `rounds.jsonl` lacks: see `RunProgress`. The report takes its place.
+    """
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._now: RunProgress | None = None
+
+    def on_start(self, start: RunStart) -> None:
+        """Begin the file; without a run folder there is none."""
+        self._path = None if start.folder is None else start.folder / PROGRESS
+        now, done = time.time(), start.rounds_done
+        self._write(RunProgress(start.num_rounds, done, done, now, now))
+
+    def on_round(self, line: RoundLine, warnings: Sequence[RunWarning]) -> None:
+        """Note a finished round."""
+        assert self._now is not None
+        self._write(
+            replace(
+                self._now,
+                rounds_done=line.server_round,
+                updated=time.time(),
+                warnings=tuple(warnings),
+            )
+        )
+
+    def on_end(self, end: RunEnd) -> None:
+        """Remove the file: the report says all of it."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _write(self, now: RunProgress) -> None:
+        self._now = now
+        if self._path is not None:
+            write_atomically(self._path, json.dumps(asdict(now)) + "\n")
 
 
 class Listeners:

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, UnableError
-from leakmeter.auditors.callback import Callback, Listeners, RunEnd, RunStart
+from leakmeter.auditors.callback import Callback, Listeners, ProgressFile, RunEnd, RunStart
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.hook import remarks, wire
 from leakmeter.auditors.hook.chain import survey, understood, weight_key, with_round, wrappers
@@ -104,7 +104,7 @@ class Audited(Wrapper):
             folder = Path(out).expanduser()
             self._run_log = RunLog(folder, config or {}, rounds_done, name=name)
         self._lines = RoundLog(self._run_log, on_round)
-        self._listeners = Listeners(callbacks)
+        self._listeners = Listeners([ProgressFile(), *callbacks])
         self._name, self._config = name, dict(config or {})
         self._offset = rounds_done
         self._has_metrics = metrics

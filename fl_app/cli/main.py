@@ -10,11 +10,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import replay, report, reproduce, run
+from leakmeter.fl_app.cli import replay, report, reproduce, run, watch
 from leakmeter.fl_app.config.errors import ConfigError, nearest
 from leakmeter.fl_app.engines.cluster import RayError
 
-_COMMANDS = {"run": run, "report": report, "reproduce": reproduce, "replay": replay}
+_COMMANDS = {
+    "run": run,
+    "report": report,
+    "reproduce": reproduce,
+    "replay": replay,
+    "watch": watch,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import Field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakmeter import __version__
 from leakmeter.auditors.wording import counted
+from leakmeter.fl_app.cli.watch import add_address, check_port
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
 from leakmeter.fl_app.config.field import expanded, kebab, read_toml
@@ -30,7 +33,8 @@ _USAGE = """\
 %(prog)s [--config FILE] [--out DIR | --resume DIR] [settings]
        %(prog)s report RUN [RUN ...]
        %(prog)s reproduce NAME
-       %(prog)s replay RUN --auditors NAMES [settings]"""
+       %(prog)s replay RUN --auditors NAMES [settings]
+       %(prog)s watch DIR"""
 _DESCRIPTION = """\
 Runs federated learning and measures what its aggregates leak: clients train a model together,
 auditors look at every round, and a report says what an adversary could have learnt.
@@ -41,6 +45,7 @@ commands:
   report      write a page about one run, or compare several
   reproduce   repeat a published table or figure
   replay      audit a recorded run again, without training
+  watch       show a run in the browser while it goes on
   `%(prog)s report --help` and so on list the options of each.
 
 examples:
@@ -73,6 +78,10 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", metavar="DIR", help="resume the run in this folder")
     parser.add_argument("--verbose", action="store_true", help="show Flower's log too")
+    parser.add_argument(
+        "--live", action="store_true", help="show the page in the browser while the run goes on"
+    )
+    add_address(parser)
     groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
     for spec in fields(Config):
         text = spec.metadata["help"]
@@ -99,6 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run or resume, with progress, and print where the results are."""
     known = {kebab(spec.name) for spec in fields(Config)}
     given = {name: value for name, value in vars(arguments).items() if name in known}
+    check_port(arguments.port)
     config = _config(arguments, given)
     folder = _resumed(arguments) if config is None else None
     settings = config if folder is None else folder.config
@@ -107,7 +117,22 @@ def run(arguments: argparse.Namespace) -> int:
     # found wrong without them is.
     print(_announcement(settings, folder), flush=True)
     _check(settings, arguments.out if folder is None else None)
-    return _launch(_prepared(arguments, settings, folder), arguments.program)
+    prepared = _prepared(arguments, settings, folder)
+    with _live(arguments, prepared):
+        return _launch(prepared, arguments.program)
+
+
+@contextmanager
+def _live(arguments: argparse.Namespace, folder: RunFolder) -> Iterator[None]:
+    """Serve the page of the run while it goes on, if that was asked for."""
+    if not arguments.live:
+        yield
+        return
+    from leakmeter.fl_app.live.server import open_server, serving
+
+    with serving(open_server(folder.path, arguments.host, arguments.port)) as server:
+        print(f"live page: {server.url}", flush=True)
+        yield
 
 
 def _resumed(arguments: argparse.Namespace) -> RunFolder:
@@ -135,9 +160,7 @@ def _check(config: Config, out: str | None) -> None:
     check_early(config)
 
 
-def _prepared(
-    arguments: argparse.Namespace, config: Config, folder: RunFolder | None
-) -> RunFolder:
+def _prepared(arguments: argparse.Namespace, config: Config, folder: RunFolder | None) -> RunFolder:
     """Return the folder to run in, once everything has been checked."""
     from leakmeter.fl_app.build.calibrate import calibrated
 

@@ -46,7 +46,7 @@ def of_run(end: RunEnd) -> dict[str, float]:
 
 def verdict(end: RunEnd) -> str:
     """Return the verdict and the attackers, as a terminal shows them."""
-    return "\n".join(summary(end.findings, end.failures, end.limitations, end.warnings))
+    return "\n".join(summary(end.findings, end.failures, end.warnings))
 
 
 def with_page(end: RunEnd, keep: Callable[[Path], object]) -> None:

@@ -119,8 +119,5 @@ def _axis(scale: Scale, height: float, words: str) -> Markup:
         pieces.append(tag("text", label(tick), x=at, y=bottom + 17, text_anchor="middle"))
     pieces.append(tag("path", d=f"M{_LEFT} {bottom:g}H{_WIDTH - _RIGHT}", class_="axis"))
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    pieces.append(
-        tag("text", words, x=middle, y=height - 8, text_anchor="middle", class_="label")
-    )
+    pieces.append(tag("text", words, x=middle, y=height - 8, text_anchor="middle", class_="label"))
     return tag("g", *pieces)
-

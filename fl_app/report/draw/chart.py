@@ -265,7 +265,14 @@ def _grid(frame: _Frame, x_axis: Axis, y_axis: Axis) -> Markup:
     pieces.append(tag("line", x1=_LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
     middle = (_LEFT + right) / 2
     pieces.append(
-        tag("text", x_axis.full_label, x=middle, y=_HEIGHT - 10, text_anchor="middle", class_="label")
+        tag(
+            "text",
+            x_axis.full_label,
+            x=middle,
+            y=_HEIGHT - 10,
+            text_anchor="middle",
+            class_="label",
+        )
     )
     up = (_TOP + bottom) / 2
     turn = " rotate(-90)" if len(y_axis.full_label) > 1 else ""

@@ -76,9 +76,7 @@ def _key(one: Standing) -> Adversary:
 def _common(lines: Sequence[Mapping[Adversary, Standing]]) -> Adversary | None:
     """Return the attacker that most runs have; of several the one that shows the most."""
     counts = Counter(key for own in lines for key in own)
-    most = {
-        key: max(_ends(own[key])[0] for own in lines if key in own) for key in counts
-    }
+    most = {key: max(_ends(own[key])[0] for own in lines if key in own) for key in counts}
     return max(counts, key=lambda key: (counts[key], most[key]), default=None)
 
 

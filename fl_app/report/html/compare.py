@@ -50,7 +50,9 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> Markup:
             tag(
                 "tr",
                 tag("td", tag("span", name, class_="alias")),
-                tag("th", tag("a", run.name, href=f"#verdicts-{names.index(name) + 1}"), scope="row"),
+                tag(
+                    "th", tag("a", run.name, href=f"#verdicts-{names.index(name) + 1}"), scope="row"
+                ),
                 *(tag("td", cell) for cell in (*cells, accuracy)),
             )
         )
@@ -83,7 +85,9 @@ def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> Markup:
         tag("p", f"{run.name} has {_UNTYPED}.", class_="note") for run in runs if not run.is_typed
     ]
     title = tag("h2", "What differs")
-    return tag("section", title, region, tag("p", note, class_="note"), *left_out, class_="compared")
+    return tag(
+        "section", title, region, tag("p", note, class_="note"), *left_out, class_="compared"
+    )
 
 
 def _row(head: str, cells: Sequence[str], small: str | None = None) -> Markup:

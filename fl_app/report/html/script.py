@@ -29,22 +29,19 @@ SCRIPT = """
     next.focus();
   };
   const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -1e9, End: 1e9 };
-  const watch = (place, which) => {
-    const at = (e) => e.target instanceof Element ? e.target.closest(which) : null;
-    place.addEventListener("pointerover", (e) => { if (at(e)) show(at(e)); });
-    place.addEventListener("pointerout", hide);
-    place.addEventListener("focusin", (e) => show(at(e)));
-    place.addEventListener("focusout", hide);
-    place.addEventListener("keydown", (e) => {
-      if (e.key === "Escape") hide();
-      const from = at(e);
-      if (which !== ".pt" || !from || !(e.key in steps)) return;
-      e.preventDefault();
-      move(place, from, steps[e.key]);
-    });
-  };
-  for (const group of document.querySelectorAll(".points")) watch(group, ".pt");
-  for (const one of document.querySelectorAll("[data-tip]")) watch(one, "[data-tip]");
+  // On the document, since a live page exchanges its content.
+  const at = (e) => e.target instanceof Element ? e.target.closest(".pt, [data-tip]") : null;
+  addEventListener("pointerover", (e) => { if (at(e)) show(at(e)); });
+  addEventListener("pointerout", hide);
+  addEventListener("focusin", (e) => show(at(e)));
+  addEventListener("focusout", hide);
+  addEventListener("keydown", (e) => {
+    if (e.key === "Escape") hide();
+    const from = at(e), group = from && from.closest(".points");
+    if (!group || !(e.key in steps)) return;
+    e.preventDefault();
+    move(group, from, steps[e.key]);
+  });
   addEventListener("scroll", hide, { passive: true });
   const reveal = () => {
     const one = document.getElementById(location.hash.slice(1));
