@@ -20,7 +20,6 @@ from leakmeter.auditors.wording import (
     counted,
     is_certain,
     is_epsilon,
-    number,
     remark,
     sentence,
     sureness,
@@ -141,7 +140,7 @@ def upper_bound(findings: Sequence[Finding], *, adds_noise: bool | None = None) 
 
 def _standing(verdict: Verdict) -> Standing:
     lead, severity = verdict.lead, _severity(verdict)
-    shown, evidence = _shown(verdict, severity)
+    shown, evidence = _shown(verdict)
     line = Standing(
         verdict, severity, terse.who(lead.threat_model), terse.tells(lead), shown, "", evidence
     )
@@ -179,7 +178,7 @@ def _implied(bound: Finding) -> Severity:
     return "severe" if bound.value >= _SEVERE else "clear" if bound.value >= _CLEAR else "slight"
 
 
-def _shown(verdict: Verdict, severity: Severity) -> tuple[str, str]:
+def _shown(verdict: Verdict) -> tuple[str, str]:
     """Return what was shown, and how strong the evidence is."""
     lead = verdict.lead
     match verdict.level:
@@ -188,7 +187,7 @@ def _shown(verdict: Verdict, severity: Severity) -> tuple[str, str]:
         case "seen":
             return "every draw", "observed"
         case "conditional":
-            return terse.amount(lead), "conditional"
+            return "see details", "conditional"  # no such number without its condition
         case "hint":
             return terse.amount(lead), "estimate"
         case "model":
@@ -297,24 +296,11 @@ def _unpunctuated(text: str) -> str:
     return text.rstrip(".")
 
 
-def chance(epsilon: float) -> float:
-    """Return how sure an ε makes an attacker that starts at 50:50: e^ε / (1 + e^ε).
-
-    >>> chance(0.0), f"{chance(2.0):.4f}"
-    (0.5, '0.8808')
-    """
-    return 1 / (1 + math.exp(-epsilon))
-
-
 def sure_words(finding: Finding) -> str:
     """Return how sure a proven ε makes the attacker, for a label; "" for other findings."""
-    if not is_epsilon(finding) or finding.kind != "lower_bound" or finding.value <= 0:
+    is_shown = finding.kind == "lower_bound" and finding.value > 0
+    if not is_epsilon(finding) or not is_shown or finding.is_conditional:
         return ""
     if finding.value > CERTAIN:
         return "practically certain"
     return f"at least {sureness(finding.value)} sure"
-
-
-def digits_of(value: float) -> str:
-    """Return an accuracy as it is printed everywhere."""
-    return number(value)

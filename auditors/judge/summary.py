@@ -28,6 +28,7 @@ from leakmeter.auditors.wording import (
 _WIDTH = 80  # of an ordinary terminal
 _VERDICT, _NEXT = "VERDICT  ", "NEXT  "
 _HEADS = ("ATTACKER", "CAN TELL", "SHOWN", "AT MOST", "EVIDENCE")
+_LEAST_WIDTH = 12  # of a column
 _MOST_ROWS, _MOST_NOTES, _MOST_NOTE_LINES = 5, 3, 4
 
 
@@ -105,11 +106,13 @@ def _table(lines: Sequence[Standing]) -> list[str]:
         *((one.who, one.tells, one.shown, one.at_most, one.evidence) for one in shown),
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADS))]
+    gap = "  " if sum(widths) + 2 * len(widths) - 2 <= _WIDTH else " "
     # Words of another project may be long: the column of what can be told gives way.
-    widths[1] = max(min(widths[1], _WIDTH - sum(widths) + widths[1] - 2 * len(_HEADS) + 2), 12)
+    room = _WIDTH - len(gap) * (len(widths) - 1) - sum(widths) + widths[1]
+    widths[1] = max(min(widths[1], room), _LEAST_WIDTH)
     rows = [(row[0], shorten(row[1], widths[1], placeholder="…"), *row[2:]) for row in rows]
     cells = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
-    table = ["  ".join(row).rstrip() for row in cells]
+    table = [gap.join(row).rstrip() for row in cells]
     if left := len(attackers) - len(shown):
         table.append(f"… and {counted(left, 'more attacker')}: see the details")
     return table

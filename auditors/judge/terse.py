@@ -111,7 +111,7 @@ def amount(finding: Finding) -> str:
     if is_epsilon(finding):
         return "none" if math.isinf(finding.value) else f"ε {sign} {value(finding)}"
     if finding.quantity in INFORMATION:
-        return f"{sign} {_bits(finding, 3)} {_unit(finding)}"
+        return f"{sign} {number(finding.value, 2, finding.kind)} {_unit(finding)}"
     return value(finding)
 
 
@@ -121,7 +121,10 @@ def trust(finding: Finding) -> str:
 
 
 def glimpse(finding: Finding) -> str:
-    """Return a finding of a round in a few characters, such as "LRT ε≥2.15"; "" for a remark."""
+    """Return a finding of a round in a few characters, such as "LRT ε≥2.15"; "" for a remark.
+
+    Bits have two decimals, as few as a line of 80 columns has room for; the report has them all.
+    """
     name = _NAMES.get(finding.auditor, finding.auditor)
     sign = SIGNS.get(finding.kind, "≈")
     if finding.kind == "diagnostic":
@@ -130,7 +133,7 @@ def glimpse(finding: Finding) -> str:
         unit = " dB" if finding.quantity == "reconstruction PSNR in dB" else ""
         return f"{name} {number(finding.value, 2)}{unit}"
     if finding.quantity in INFORMATION:
-        return f"{name}{sign}{_bits(finding, 2)} {_unit(finding)}"
+        return f"{name}{sign}{finding.value:,.2f} {_unit(finding)}"
     if not is_epsilon(finding):
         return f"{name} {_cut(value(finding))}"
     doubt = " if assumed" if finding.is_conditional else ""
@@ -140,10 +143,6 @@ def glimpse(finding: Finding) -> str:
 def short_name(auditor: str) -> str:
     """Return the name that fits into a line."""
     return _NAMES.get(auditor, auditor)
-
-
-def _bits(finding: Finding, digits: int) -> str:
-    return number(finding.value, digits, finding.kind)
 
 
 def _unit(finding: Finding) -> str:

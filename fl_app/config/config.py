@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from leakmeter.fl_app.config.compatible import check_together
-from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.errors import ConfigError, nearest, shown_name
 from leakmeter.fl_app.config.field import check, kebab, read_toml, typed
 from leakmeter.fl_app.config.meaning import STAMP, check_meaning, unstamped
 from leakmeter.fl_app.config.settings import Settings
@@ -36,9 +36,8 @@ class Config(Settings):
         known = {kebab(f.name): f for f in fields(cls)}
         for name in values:
             if name not in known:
-                raise ConfigError(
-                    f"unknown setting {name!r}; known settings: {', '.join(sorted(known))}"
-                )
+                hint = nearest(name, known) or f"; known settings: {', '.join(sorted(known))}"
+                raise ConfigError(f"unknown setting {shown_name(name)}{hint}")
         return cls(**{known[k].name: v for k, v in values.items()})
 
     @classmethod

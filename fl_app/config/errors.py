@@ -12,13 +12,21 @@ class ConfigError(ValueError):
 
 
 def unknown_name(field: str, value: object, known: Iterable[str]) -> ConfigError:
-    """Return the error for a name that is not one of the `known` ones."""
-    return ConfigError(f"{field} must be one of {', '.join(known)}, got {shown(value)}")
+    """Return the error for a name that is not one of the `known` ones, with the nearest of them."""
+    names = list(known)
+    hint = nearest(value, names) if isinstance(value, str) else ""
+    return ConfigError(f"{field} must be one of {', '.join(names)}, got {shown(value)}{hint}")
 
 
 def out_of_range(field: str, allowed: str, value: object) -> ConfigError:
     """Return the error for a value outside its range, which `allowed` puts into words."""
     return ConfigError(f"{field} must be {allowed}, got {shown(value)}")
+
+
+def shown_name(name: object) -> str:
+    """Return a name as it was typed, if it is one that a terminal can show in a few words."""
+    plain = isinstance(name, str) and name.isprintable() and " " not in name and len(name) <= 40
+    return str(name) if plain else shown(name)
 
 
 def shown(value: object) -> str:

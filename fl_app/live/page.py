@@ -1,7 +1,7 @@
 """The page of a run folder as it is now, with a bar on top that keeps it up to date.
 
 The page itself is that of `leakmeter report`. A short script asks once a second whether the folder
-has changed, and then exchanges the content of `main`: the reader's place, open folds and focus stay.
+has changed, and then exchanges the content of `main`. Place, open folds and focus stay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from leakmeter.auditors.run_log import REPORT, ROUNDS
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.live.script import BAR, SCRIPT, STYLE
-from leakmeter.fl_app.report.html.page import POLICY, page
+from leakmeter.fl_app.report.html.page import Live, page
 from leakmeter.fl_app.report.read.run import read_run, read_runs
 
 _FILES = (REPORT, ROUNDS, PROGRESS)
@@ -55,12 +55,7 @@ class LiveFolder:
 
     def html(self) -> str:
         """Return the page with its bar."""
-        text = page(read_runs([self.path]))
-        # The page may fetch nothing; this one may ask its own server.
-        text = text.replace(POLICY, f"{POLICY}; connect-src 'self'", 1)
-        text = text.replace("</style>", f"{STYLE}</style>", 1)
-        text = text.replace('<main id="main"', f'{BAR}<main id="main"', 1)
-        return text.replace("</body>", f"<script>{SCRIPT}</script></body>", 1)
+        return page(read_runs([self.path]), live=Live(BAR, STYLE, SCRIPT))
 
     def check(self) -> None:
         """Refuse what is not the folder of a run.

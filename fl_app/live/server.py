@@ -50,7 +50,7 @@ class LiveServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Where the page is."""
-        host, port = self.server_address[:2]
+        host, port = map(str, self.server_address[:2])
         return f"http://{host}:{port}/"
 
     def allows(self, host: str) -> bool:

@@ -63,8 +63,8 @@ def test_the_apps_leave_the_report_that_the_inline_engine_leaves(
     run(tiny_config, out=str(tmp_path / "apps"))
     said = capsys.readouterr().out
     assert said.startswith(f"run folder: {tmp_path / 'apps'}\n")
-    assert "What the run leaks" in said
-    assert said.endswith(f"page: {tmp_path / 'apps/report.html'}\n")
+    assert "\nVERDICT  " in said
+    assert f"\npage: {tmp_path / 'apps/report.html'}\n" in said
     assert (tmp_path / "apps/report.html").exists()
     launch(RunFolder.create(tmp_path / "inline", tiny_config), Progress())
     report = (tmp_path / "inline/report.json").read_text()

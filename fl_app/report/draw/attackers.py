@@ -57,7 +57,7 @@ def attackers(run: Run) -> list[Figure]:
     chart = _Rows(
         "attackers",
         "Attackers on one axis",
-        words,
+        f"{words}.",
         Axis("ε", "shifted"),
         Axis(""),
         series,
@@ -72,7 +72,8 @@ def attackers(run: Run) -> list[Figure]:
 
 def _values(one: Standing) -> tuple[float, ...]:
     """Return the ε of a line that can be drawn."""
-    ends = [one.lead, *([one.upper] if one.upper is not None else [])]
+    low = [] if one.lead.is_conditional else [one.lead]
+    ends = [*low, *([one.upper] if one.upper is not None else [])]
     return tuple(dict.fromkeys(f.value for f in ends if is_epsilon(f) and math.isfinite(f.value)))
 
 
@@ -88,7 +89,7 @@ def _row(one: Standing, index: int, scale: Scale) -> Markup:
         tag("text", f"{one.who}: {one.tells}", x=_LEFT, y=y - 12, class_="label"),
         tag("text", one.shown, x=right, y=y - 12, text_anchor="end"),
     ]
-    if one.lead.kind == "lower_bound" and is_epsilon(one.lead):
+    if one.lead.kind == "lower_bound" and is_epsilon(one.lead) and not one.lead.is_conditional:
         at = _x(scale, one.lead.value)
         pieces.append(tag("path", d=f"M{_LEFT} {y}H{at:g}", class_="line thick c1"))
         pieces.append(_ray(at, end, y))

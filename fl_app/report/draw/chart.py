@@ -208,8 +208,14 @@ class Figure:
             self.chart.svg(),
             self.chart.legend(),
             tag("figcaption", self.caption),
-            tag("details", tag("summary", "Values"), self._values()),
+            self._table(),
         )
+
+    def _table(self) -> Markup | None:
+        """Return the values, folded; rows without a second axis have theirs beside them."""
+        if not self.chart.y.label:
+            return None
+        return tag("details", tag("summary", "Values"), self._values())
 
     def _values(self) -> Markup:
         heads = ("line", self.chart.x.label, self.chart.y.label, "band from", "to")
@@ -358,7 +364,7 @@ def _line(series: Series, frame: _Frame) -> Markup | None:
 
 
 def _names(every: Sequence[Series], frame: _Frame) -> Iterator[Markup]:
-    """Yield the name of each line, at its end or highest bin, moved apart where they would meet."""
+    """Yield the name of each line, at its end or its top, moved apart where they would meet."""
     found = []
     for one in every:
         points = list(one.points())

@@ -83,7 +83,7 @@ def _common(lines: Sequence[Mapping[Adversary, Standing]]) -> Adversary | None:
 def _ends(one: Standing) -> tuple[float, ...]:
     """Return the shown and the guaranteed ε of a line, those that there are."""
     lead, upper = one.lead, one.upper
-    is_shown = is_epsilon(lead) and lead.kind == "lower_bound"
+    is_shown = is_epsilon(lead) and lead.kind == "lower_bound" and not lead.is_conditional
     low = [lead.value] if is_shown else []
     high = [upper.value] if upper is not None and is_promise(upper) else []
     return tuple(dict.fromkeys(v for v in (*low, *high) if math.isfinite(v)))

@@ -161,8 +161,8 @@ def _at_the_cap(auditor: str, games: Sequence[tuple[int, _Tested]]) -> str:
     if has_guarantee or not all(value >= cap * (1 - 1e-9) > 0 for value, cap in pairs):
         return ""
     return (
-        f"{short_name(auditor)} shows the most that its samples can show at every δ: from ε ≥ "
-        f"{number(min(p[0] for p in pairs), kind='lower_bound')} to ε ≥ "
+        f"At every δ, {short_name(auditor)} shows the most that its samples can show: an ε of at "
+        f"least {number(min(p[0] for p in pairs), kind='lower_bound')} to "
         f"{number(max(p[0] for p in pairs), kind='lower_bound')}. More trials could show more."
     )
 

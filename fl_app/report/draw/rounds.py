@@ -9,7 +9,7 @@ from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.findings import NEURAL
 from leakmeter.auditors.judge.terse import short_name
-from leakmeter.auditors.wording import KINDS, condition, number, slug
+from leakmeter.auditors.wording import KINDS, claim, condition, number, slug
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Marker, Series
 from leakmeter.fl_app.report.draw.scale import Form
 from leakmeter.fl_app.report.read.run import Run
@@ -107,10 +107,10 @@ def _at_the_cap(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[R
     ]
     if len(found) < 2 or not all(f.cap is not None and f.value >= _FLAT * f.cap > 0 for f in found):
         return ""
-    low, high = min(f.value for f in found), max(f.cap or 0.0 for f in found)
+    least, high = min(found, key=lambda f: f.value), max(f.cap or 0.0 for f in found)
     return (
         f"{short_name(auditor)} shows about as much as it can in each of {len(found)} audited "
-        f"rounds: ε ≥ {number(low, kind='lower_bound')}, where {number(high)} is the most that "
+        f"rounds: {claim(least)} or more, where {number(high)} is the most that "
         "these samples could show. More trials could show more."
     )
 

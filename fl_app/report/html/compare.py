@@ -38,7 +38,7 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     """Return one line a run: its short name, its worst attacker, accuracy."""
     heads = ("", "run", "worst attacker", "shown", "at most", "accuracy")
     rows = []
-    for run, name in zip(runs, names, strict=True):
+    for i, (run, name) in enumerate(zip(runs, names, strict=True), start=1):
         lines = [one for one in standings(verdicts(run)) if not one.is_statement]
         worst = lines[0] if lines else None
         accuracy = _NONE if run.accuracy is None else exact(run.accuracy)
@@ -50,9 +50,7 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> Markup:
             tag(
                 "tr",
                 tag("td", tag("span", name, class_="alias")),
-                tag(
-                    "th", tag("a", run.name, href=f"#verdicts-{names.index(name) + 1}"), scope="row"
-                ),
+                tag("th", tag("a", run.name, href=f"#verdicts-{i}"), scope="row"),
                 *(tag("td", cell) for cell in (*cells, accuracy)),
             )
         )
@@ -71,10 +69,13 @@ def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     done = [str(len(run.rounds)) for run in runs]
     if len(set(done)) > 1:
         rows.insert(0, _row("rounds done", done))
-    heads = [tag("td"), *(tag("th", tag("span", n, class_="alias"), scope="col") for n in names)]
+    short = (tag("span", name, class_="alias") for name in names)
+    heads = [tag("td"), *(tag("th", name, scope="col") for name in short)]
     table = tag(
         "table",
-        tag("caption", "Settings that differ, and each attacker", class_="hidden"),
+        tag(
+            "caption", "Runs side by side: settings that differ, and each attacker", class_="hidden"
+        ),
         tag("thead", tag("tr", *heads)),
         tag("tbody", *rows),
         class_="compare",
@@ -84,10 +85,8 @@ def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     left_out = [
         tag("p", f"{run.name} has {_UNTYPED}.", class_="note") for run in runs if not run.is_typed
     ]
-    title = tag("h2", "What differs")
-    return tag(
-        "section", title, region, tag("p", note, class_="note"), *left_out, class_="compared"
-    )
+    said = [tag("p", note, class_="note"), *left_out]
+    return tag("section", tag("h2", "What differs"), region, *said, class_="compared")
 
 
 def _row(head: str, cells: Sequence[str], small: str | None = None) -> Markup:

@@ -14,6 +14,7 @@ from leakmeter.auditors.judge.standing import (
     sure_words,
 )
 from leakmeter.auditors.judge.steps import Step
+from leakmeter.auditors.judge.terse import amount
 from leakmeter.auditors.judge.verdict import is_distorted
 from leakmeter.auditors.wording import CERTAIN, counted, is_epsilon, number, plain_spaces
 from leakmeter.fl_app.report.html.glossary import Glossary
@@ -26,7 +27,6 @@ from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
 # Where the scale from guess to certain is named: how sure, as an ε.
 _TICKS: Final = (
     (0.0, "guess"),
-    (math.log(3), "75 %"),
     (math.log(9), "90 %"),
     (math.log(99), "99 %"),
     (CERTAIN, "certain"),
@@ -69,7 +69,7 @@ def notes(run: Run) -> Iterator[str]:
     if not run.is_finished:
         planned = run.config.get("rounds")
         of = f" of {planned}" if isinstance(planned, int) else ""
-        done = counted(len(run.rounds), "round")
+        done = counted(len(run.rounds), "whole round")
         yield f"This run is not finished: {done}{of}. The numbers are those of its last round."
     for failure in run.failures:
         yield f"Not audited as planned: {failure.rstrip('.')}. Its findings are missing."
@@ -135,7 +135,7 @@ def _upper(lines: Sequence[Standing]) -> str:
     if not finite:
         return "none"
     worst = max(finite, key=lambda f: f.value)
-    return f"ε ≤ {number(worst.value, 3, 'guarantee')} ({worst.observer})"
+    return f"{amount(worst)} ({worst.observer})"
 
 
 def _attackers(attackers: Sequence[Standing], words: Glossary) -> Markup:
@@ -172,7 +172,8 @@ def _row(one: Standing, words: Glossary) -> Markup:
     known = words.term(strength) if level.endswith("%") else words.term(one.evidence)
     rest = f", {level}" if level.endswith("%") else ""
     sure = sure_words(one.lead) or one.shown
-    size = joined(words.term("ε"), one.shown.removeprefix("ε")) if is_epsilon(one.lead) else None
+    has_size = one.shown.startswith("ε")
+    size = joined(words.term("ε"), one.shown.removeprefix("ε")) if has_size else None
     aside = [size, " · ", known, rest] if size is not None and sure != one.shown else [known, rest]
     who = tag("span", icon(one.severity), tag("strong", one.who), tag("small", one.tells))
     return tag(
@@ -189,7 +190,8 @@ def _bar(one: Standing) -> Markup:
     lead, upper = one.lead, one.upper
     if not is_epsilon(lead):
         return tag("span", "in bits, so not on this scale", class_="bar off")
-    start = place(lead.value) if lead.kind == "lower_bound" else 0.0
+    is_shown = lead.kind == "lower_bound" and not lead.is_conditional
+    start = place(lead.value) if is_shown else 0.0
     end = 1.0 if upper is None or math.isinf(upper.value) else place(upper.value)
     pieces = [
         tag("span", class_="open", style=f"left:{100 * start:.1f}%;right:{100 - 100 * end:.1f}%"),

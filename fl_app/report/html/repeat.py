@@ -24,14 +24,14 @@ def repeat(run: Run) -> Markup:
     if not run.is_finished and command is not None:
         how = joined(
             tag("p", "The run is not finished. To resume it:"),
-            tag("pre", tag("code", f"python run_sim.py --resume {shlex.quote(str(run.folder))}")),
+            tag("pre", tag("code", f"python run_sim.py --resume {shlex.quote(run.folder.name)}")),
             how,
         )
     return joined(
         how,
         _pairs("Settings", run.config) if run.config else tag("p", "No settings were noted."),
         _pairs("Releases", run.versions) if run.versions else None,
-        tag("p", "Folder: ", tag("code", str(run.folder))),
+        tag("p", "Folder: ", tag("code", run.folder.name)),
     )
 
 

@@ -90,7 +90,8 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
 .what strong { color: var(--tone); display: block; }
 .scale { position: relative; height: 1.1rem; }
 .scale span { position: absolute; transform: translateX(-50%); white-space: nowrap; }
-.scale span:first-child { transform: none; } .scale span:last-child { transform: translateX(-100%); }
+.scale span:first-child { transform: none; }
+.scale span:last-child { transform: translateX(-100%); }
 .bar { position: relative; height: .72rem; border-radius: 99px; background: var(--shade);
   overflow: hidden; display: block; }
 .bar.off { background: none; height: auto; font-size: .78rem; color: var(--soft);
@@ -122,8 +123,8 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
   padding: .75rem 0; color: var(--ink); }
 .fold > summary::-webkit-details-marker { display: none; }
 .fold > summary::before { content: ""; width: .42rem; height: .42rem; flex: none;
-  border: solid var(--soft); border-width: 0 2px 2px 0; transform: translateY(-.1rem) rotate(-45deg);
-  transition: transform .12s; }
+  border: solid var(--soft); border-width: 0 2px 2px 0;
+  transform: translateY(-.1rem) rotate(-45deg); transition: transform .12s; }
 .fold[open] > summary::before { transform: translateY(-.15rem) rotate(45deg); }
 .fold > :last-child { margin-bottom: 1.1rem; } .fold > summary:last-child { margin-bottom: 0; }
 #figures + .fold, .first + .fold, .compared + .fold { margin-top: 1.6rem; }

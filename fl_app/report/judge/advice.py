@@ -9,10 +9,12 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.judge.verdict import Verdict
 from leakmeter.auditors.wording import OBSERVED, claim, is_certain, is_epsilon, signed, terms
 from leakmeter.fl_app.config.names import RECORD_NOISES
+from leakmeter.fl_app.report.judge.next_steps import CLIP_NORM, TARGET
 from leakmeter.fl_app.report.read.run import Run
 
 _CLEARLY = 0.5  # a difference of two ε that is worth an advice
 _MUCH = 10.0  # an upper bound beyond which little is promised
+_START = f"--clip-norm {CLIP_NORM:g} --target-epsilon {TARGET:g}"  # to begin a search with
 _MORE_CLIENTS = "More clients per round{} leave less of each in the sum."
 
 
@@ -129,14 +131,13 @@ def _noise_for(lead: Finding, run: Run) -> Iterator[str]:
         )
     elif inside:
         yield "Let clients clip and add noise before the sum" + (
-            ": --noise distributed --clip-norm C --noise-multiplier Z."
+            f": --noise distributed {_START}."
             if noise is not None
             else ": secure aggregation hides single updates, not what their sum gives away."
         )
     else:
         yield "Clip updates and add noise to each mean before it is released" + (
-            ": --noise central --clip-norm C --noise-multiplier Z. The report then has an upper "
-            "bound beside this."
+            f": --noise central {_START}. The report then has an upper bound beside this."
             if noise is not None
             else " (DP-FedAvg), and account for it."
         )

@@ -20,7 +20,7 @@ from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
 
 # A guarantee that is often asked for, and a clip norm to start from: both are where a search for
 # better values begins, and the command says so by naming them.
-_TARGET, _CLIP_NORM = 8.0, 1.0
+TARGET, CLIP_NORM = 8.0, 1.0
 _STEPPED = ("clipped-coordinates", "non-finite-updates")  # warnings that a smaller step cures
 
 
@@ -79,8 +79,8 @@ def _noise(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
         return
     faces_server = any(one.lead.observer != "outsider" for one in leaks)
     fits = _kind(settings, faces_server=faces_server)
-    clip = settings.get("clip-norm") or _CLIP_NORM
-    target = _target(run, leaks) if noise == fits else _TARGET
+    clip = settings.get("clip-norm") or CLIP_NORM
+    target = _target(leaks) if noise == fits else TARGET
     change = {
         "noise": fits,
         "clip-norm": clip,
@@ -89,7 +89,7 @@ def _noise(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
         "noise-multiplier": 1.0,
     }
     who = {"central": "outsiders", "distributed": "the server too", "local": "everybody"}[fits]
-    text = f"Guarantee ε ≤ {target:g} with noise, against {who}; accuracy will drop:"
+    text = f"Guarantee an ε of {target:g} with noise, against {who}; accuracy will drop:"
     yield from _changed(run, text, change, "noise")
 
 
@@ -100,11 +100,11 @@ def _kind(settings: Mapping[str, Any], *, faces_server: bool) -> str:
     return "distributed" if settings.get("secagg") == "on" else "local"
 
 
-def _target(run: Run, leaks: Sequence[Standing]) -> float:
+def _target(leaks: Sequence[Standing]) -> float:
     """Return half of the smallest ε that is guaranteed now, in one or two digits."""
     uppers = [one.upper.value for one in leaks if one.upper is not None]
     finite = [value for value in uppers if math.isfinite(value)]
-    return float(f"{min(finite) / 2:.1g}") if finite else _TARGET
+    return float(f"{min(finite) / 2:.1g}") if finite else TARGET
 
 
 def _crowd(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
@@ -130,7 +130,8 @@ def _closer_look(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
                 continue
             if f.auditor == "likelihood-ratio":
                 trials = 4 * int(run.settings["lrt-trials"])
-                text = f"See more: the bound is at its limit of {number(f.cap or 0)} now."
+                limit = f"the bound is at its limit of {number(f.cap or 0)} now"
+                text = f"See more: {limit if f.saturated else 'this audit has shown nothing'}."
                 yield from _changed(run, text, {"lrt-trials": trials}, "more-trials")
             elif f.auditor == "one-shot":
                 rounds = 2 * int(run.settings["rounds"])

@@ -11,7 +11,8 @@ import pytest
 
 from leakmeter.auditors import RunWarning
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.judge.verdict import judged, overall
+from leakmeter.auditors.judge.standing import headline, standings
+from leakmeter.auditors.judge.verdict import judged
 from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.read.run import Run
 from tests.fl_app.report.judge.makers import CANARY, bound, conditional, finding, guarantee, one
@@ -229,13 +230,6 @@ def test_a_certain_separation_is_a_leak_that_was_seen() -> None:
     assert one(replace(certain, value=0.0))[0].level == "silent"
 
 
-def test_one_attacker_with_two_questions_is_one_attacker() -> None:
-    made = judged([bound(1.0), bound(2.0, adjacency="replace"), bound(2.0, unit="record")])
-    assert overall(made, []) == "Verdict: leak shown (1 attacker)."
-    made = judged([bound(1.0), bound(2.0, observer="server")])
-    assert overall(made, []) == "Verdict: leak shown (2 attackers)."
-
-
 def test_what_needs_something_done_comes_first() -> None:
     found = judged(
         [
@@ -270,10 +264,10 @@ def test_an_unfinished_run_speaks_of_its_last_round() -> None:
     ],
 )
 def test_a_damaged_run_is_called_distorted(kind: Any, count: int, distorted: bool) -> None:
-    said = overall(judged([bound(1.0)]), [RunWarning.of(kind, count, 100)])
+    said = headline(standings(judged([bound(1.0)])), [RunWarning.of(kind, count, 100)])
     assert ("distorted" in said) is distorted
-    assert "leak shown (1 attacker)" in said
+    assert "at least 73.1 % sure" in said
 
 
 def test_no_findings_are_no_evidence() -> None:
-    assert overall([], []) == "Verdict: no findings; this is not evidence of privacy."
+    assert headline([]) == "The audit has no result. This is not evidence of privacy."

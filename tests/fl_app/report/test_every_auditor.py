@@ -39,6 +39,7 @@ from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.information import Look
 from leakmeter.auditors.judge.adversary import by_adversary, covers
 from leakmeter.auditors.judge.meaning import surprises
+from leakmeter.auditors.judge.summary import details
 from leakmeter.auditors.judge.verdict import Verdict, is_distorted
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition
@@ -164,7 +165,8 @@ def said(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         file = io.StringIO()
         console = Console(file=file, width=10_000, highlight=False, soft_wrap=True)
         Progress(console).summary(run.of_the_run, [])
-        said[f"terminal of {run.name}"] = " ".join(file.getvalue().split())
+        full = " ".join(details(run.of_the_run))
+        said[f"terminal of {run.name}"] = " ".join(f"{file.getvalue()} {full}".split())
         made = verdicts(run)
         for i, v in enumerate(made):
             words = [v.headline, *v.found, *v.sure, *advice(v, run, made)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,10 +15,12 @@ from rich.console import Console
 
 from leakmeter.auditors import Finding, Limitation, RunWarning, ThreatModel
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.judge.steps import Step
+from leakmeter.auditors.judge.summary import Ending, brief, details
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
-from leakmeter.fl_app.run.progress import Progress, brief
+from leakmeter.fl_app.run.progress import Progress, set_flower_log
 from tests.helpers import findings
 
 WHO = "Outsider that sees the initial and the final model and knows who takes part."
@@ -50,8 +53,9 @@ def shown(*, terminal: bool, resumed: int = 0, width: int = 150) -> str:
         found = (finding(server_round=server_round),)
         line = RoundLine(server_round, 40, {"accuracy": 0.09889}, found)
         progress.round(line)
-    progress.summary([finding(server_round=1, rule="not of the run"), finding()], ["x, report: y"])
-    return flat(file.getvalue())
+    found = [finding(server_round=1, rule="not of the run"), finding()]
+    progress.summary(found, ["x, report: y"])
+    return flat(file.getvalue() + "\n".join(details(found, ["x, report: y"])))
 
 
 @pytest.mark.parametrize(
@@ -84,13 +88,13 @@ def test_elsewhere_than_in_a_terminal_there_are_plain_lines_only() -> None:
     text = shown(terminal=False)
     assert "\x1b" not in text
     assert "\r" not in text
-    assert text.splitlines()[:5] == [
-        "digits, mlp with 17,610 parameters",
-        "60 clients (23 to 24 records a client, median 24); each round 30 honest ones and 10 "
-        "canary seats; fedavg clients, fedavg server",
-        "auditors: one-shot, likelihood-ratio, mutual-information, mine; engine inline, seed 0",
-        "round   1/2  accuracy 0.0989  one-shot ε ≈ 1.23 at δ = 1e-05",
-        "round   2/2  accuracy 0.0989  one-shot ε ≈ 1.23 at δ = 1e-05",
+    assert text.splitlines()[:6] == [
+        "model     digits, mlp with 17,610 parameters",
+        "clients   60 (23 to 24 records a client, median 24); 30 + 10 canary seats per round",
+        "training  fedavg clients, fedavg server, secure aggregation, no noise",
+        "audit     one-shot, LRT, MI, MINE",
+        "round 1/2  accuracy 0.0989  one-shot ε≈1.23",
+        "round 2/2  accuracy 0.0989  one-shot ε≈1.23",
     ]
 
 
@@ -99,7 +103,7 @@ def test_a_terminal_shows_a_bar_and_the_same_lines() -> None:
     assert "\x1b" in text
     assert "2/2" in text
     assert "━" in text
-    assert "round   2/2  accuracy 0.0989  one-shot ε ≈ 1.23 at δ = 1e-05" in text
+    assert "round 2/2  accuracy 0.0989  one-shot ε≈1.23" in text
 
 
 def test_a_terminal_shows_the_time_left() -> None:
@@ -131,16 +135,19 @@ def summary(
     warnings: Sequence[RunWarning] = (),
     width: int = 100,
 ) -> str:
-    """Return the summary alone."""
+    """Return the end of a run, and below it all details."""
     file = io.StringIO()
     progress = Progress(Console(file=file, width=width, highlight=False))
-    progress.summary(findings, failures, limitations, warnings)
-    return flat(file.getvalue())
+    progress.summary(findings, failures, warnings)
+    return flat(file.getvalue() + "\n".join(details(findings, failures, limitations, warnings)))
 
 
 def test_the_summary_begins_with_the_verdict() -> None:
-    assert summary(bound()).startswith("\nVerdict: leak shown (1 attacker).\n")
-    assert summary().startswith("\nVerdict: no findings; this is not evidence of privacy.\n")
+    assert summary(bound()).startswith(
+        "\nVERDICT  Anyone who sees the final model can be at least "
+    )
+    none = "\nVERDICT  The audit has no result. This is not evidence of privacy.\n"
+    assert summary().startswith(none)
 
 
 def test_the_summary_shows_what_the_run_says_with_its_attacker_and_its_null_band() -> None:
@@ -166,8 +173,8 @@ def test_each_attacker_has_one_block_with_both_ends() -> None:
         replace(guarantee, adjacency="zero-out"),
         guarantee,
     )
-    blocks = [part.splitlines() for part in text.split("\n\n")]
-    assert blocks[2] == [
+    blocks = [part.splitlines() for part in text[text.index("What the run leaks") :].split("\n\n")]
+    assert blocks[1] == [
         WHO,
         "[zero-out, client]",
         "  ε ≥ 0.7 shown … ε ≤ 8 guaranteed",
@@ -176,21 +183,22 @@ def test_each_attacker_has_one_block_with_both_ends() -> None:
         "  ε ≈ 1.23 at δ = 1e-05 (one-shot: some fit; without a leak, 90 % of audits say",
         "      0.01 to 0.5)",
     ]
-    assert blocks[3][0].startswith("Server that sees")
+    assert blocks[2][0].startswith("Server that sees")
     # Without an adjacency nothing is comparable, even for the same attacker.
-    assert blocks[4] == [WHO, "  ε ≤ 8 at δ = 1e-05 (accountant: composed)"]
+    assert blocks[3] == [WHO, "  ε ≤ 8 at δ = 1e-05 (accountant: composed)"]
 
 
 def test_a_conditional_bound_is_printed_with_its_condition() -> None:
     text = " ".join(summary(bound(assumptions=(Assumption.INDEPENDENT_SCORES,))).split())
     assert f"if {Assumption.INDEPENDENT_SCORES.sentence}: ε ≥ 1.23" in text
-    assert "Verdict: leak shown, if … (1 attacker)." in text
+    assert text.startswith("VERDICT A leak is shown under a condition only: if ")
+    assert " see details none conditional " in text  # no number without its condition
     line = RoundLine(1, 4, {}, (bound(server_round=1, assumptions=("all is well",)),))
     file = io.StringIO()
     progress = Progress(Console(file=file, width=150))
     progress.begin(Config(rounds=1), 1, Sizes(1, 1.0, 1), 0)
     progress.round(line)
-    assert "one-shot if all is well: ε ≥ 1.23" in flat(file.getvalue())
+    assert "one-shot ε≥1.23 if assumed" in flat(file.getvalue())
 
 
 def test_a_bound_says_how_many_canaries_it_rests_on() -> None:
@@ -219,7 +227,7 @@ def test_a_bound_above_its_estimate_is_explained() -> None:
 def test_a_certain_separation_is_printed_beside_numbers() -> None:
     certain = {"kind": "diagnostic", "quantity": "certain separation", "null_band": None}
     text = summary(bound(value=0.0), finding(rule="the others sent the same", **certain))
-    assert text.startswith("\nVerdict: leak seen (1 attacker).\n")
+    assert text.startswith("\nVERDICT  Anyone who sees the final model could tell something")
     assert "one-shot: the others sent the same" in text
 
 
@@ -258,7 +266,7 @@ def test_a_damaged_run_says_so_first_and_limitations_are_limitations() -> None:
     text = summary(
         bound(), limitations=[Limitation("one-shot", "only 3 clients")], warnings=[warning]
     )
-    assert text.startswith("\nVerdict: distorted.")
+    assert text.startswith("\nVERDICT  The run is distorted")
     words = " ".join(text.split())
     assert words.index("Warning: 72 % of all coordinates (72 of 100)") < words.index("Outsider")
     assert "\nLimits of this audit\n  one-shot: only 3 clients\n" in text
@@ -281,3 +289,71 @@ def test_stopping_twice_does_no_harm() -> None:
     progress.begin(Config(), 1, Sizes(1, 1.0, 1), 0)
     progress.stop()
     progress.stop()
+
+
+def a_round(*found: Finding, accuracy: float = 0.88215) -> str:
+    file = io.StringIO()
+    progress = Progress(Console(file=file, width=150, highlight=False))
+    progress.begin(Config(rounds=30), 1, Sizes(1, 1.0, 1), 0)
+    progress.round(RoundLine(19, 40, {"accuracy": accuracy}, found))
+    return flat(file.getvalue()).splitlines()[-1]
+
+
+def test_a_round_fits_in_80_columns() -> None:
+    bits = partial(finding, quantity="mutual information", delta=None, server_round=19)
+    found = (
+        finding(value=102.0, server_round=19),
+        bound(value=2.158, auditor="likelihood-ratio", server_round=19),
+        bits(value=0.2012, auditor="mutual-information", kind="approximation"),
+        bits(value=0.184, auditor="mine"),
+    )
+    assert a_round(*found) == (
+        "round 19/30  accuracy 0.882  one-shot ε≈100  LRT ε≥2.15  MI≈0.20  MINE≈0.18 bit"
+    )
+    more = [bound(value=3.0, auditor=f"an auditor called {i}", server_round=19) for i in range(4)]
+    line = a_round(*found, *more)
+    assert len(line) <= 80
+    assert line.endswith(" …")
+
+
+def test_the_end_of_a_run_has_at_most_25_lines_of_80_columns() -> None:
+    seen = ("all models", "final model", "round sum", "noised sum", "updates", "round model")
+    attackers = [
+        bound(
+            value=0.00545 + i,
+            rule="a rule of many words " * 9,
+            adjacency="zero-out",
+            threat_model=ThreatModel(observer=who, sees=sees, knows_cohort=True, participations=9),
+        )
+        for i, who in enumerate(("outsider", "server", "wire"))
+        for sees in seen
+    ]
+    kinds = ("clipped-coordinates", "dropouts", "few-canaries", "abandoned-rounds")
+    warnings = [RunWarning.of(kind, 50, 100) for kind in kinds]
+    file = io.StringIO()
+    progress = Progress(Console(file=file, width=80, highlight=False, soft_wrap=True))
+    steps = [Step("Do something:", "leakmeter --out " + "x" * 90)] * 4
+    ending = Ending(steps, adds_noise=False, places=["page: p", "details: d"])
+    progress.summary(attackers, ["x: " + "failed " * 30] * 3, warnings, ending)
+    lines = file.getvalue().splitlines()[1:]
+    assert len(lines) <= 25
+    assert lines[0].startswith("VERDICT  ")
+    assert [line for line in lines if line.startswith("NEXT  1. ")]
+    assert all(len(line) <= 80 for line in lines if "leakmeter --out" not in line)
+    rows = lines[lines.index("") + 2 :][:5]
+    assert rows[0].startswith("wiretap")  # the worst first
+    assert "No upper bound: this run adds no noise." in lines
+
+
+def test_flowers_lines_have_colours_only_in_a_terminal() -> None:
+    class Handler(logging.StreamHandler[io.StringIO]):
+        colored = True
+
+    log, handler = logging.getLogger("flwr"), Handler(io.StringIO())
+    handler.colored = True
+    log.addHandler(handler)
+    try:
+        set_flower_log(verbose=True)
+    finally:
+        log.removeHandler(handler)
+    assert handler.colored is False
