@@ -37,7 +37,8 @@ SCRIPT = """
       if (one) one.open = state;
     }
     const again = place && document.getElementById(place.id);
-    if (again) scrollBy(0, again.getBoundingClientRect().top - before);
+    const moved = again ? again.getBoundingClientRect().top - before : 0;
+    scrollBy({ top: moved, behavior: "instant" });
     const one = focus && document.getElementById(focus);
     if (one) one.focus({ preventScroll: true });
   };
