@@ -11,7 +11,7 @@ import pytest
 from tests.docs_blocks import blocks
 from tests.helpers.project import ROOT, code_cells
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "results" not in p.parts)]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 # Public although their module has no table of names, since it would have only this one.
 SINGLE = {"leakmeter.fl_app.engines.inline.run_inline"}
