@@ -122,6 +122,11 @@ class Audited(Wrapper):
         return self._panel.auditors
 
     @property
+    def folder(self) -> Path | None:
+        """Where the run log is; None if nothing is written."""
+        return None if self._run_log is None else self._run_log.folder
+
+    @property
     def failures(self) -> Sequence[str]:
         """Which auditors were left out, when and why."""
         return self._panel.failures
@@ -233,9 +238,8 @@ class Audited(Wrapper):
         except Exception as error:  # a model that cannot be audited can still be trained
             self._stop(BEFORE, str(error))
             return
-        folder = None if self._run_log is None else self._run_log.folder
         first_round = self._sending.first_round
-        self._panel.begin(self._layout.dim, num_rounds, folder, first_round=first_round)
+        self._panel.begin(self._layout.dim, num_rounds, self.folder, first_round=first_round)
         with self._panel.guarded("the project could not be surveyed"):
             self._project = survey(self.strategy, self._layout.dim, num_rounds)
             self._panel.consider(self._project)
@@ -377,9 +381,8 @@ class Audited(Wrapper):
 
     def _start_of(self, num_rounds: int) -> RunStart:
         """Return what callbacks are told before round 1."""
-        folder = None if self._run_log is None else self._run_log.folder
-        name = self._name or (folder.name if folder else "run")
-        return RunStart(num_rounds, self._offset, name, self._config, folder)
+        name = self._name or (self.folder.name if self.folder else "run")
+        return RunStart(num_rounds, self._offset, name, self._config, self.folder)
 
     def _configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -427,7 +430,7 @@ class Audited(Wrapper):
             _log.info("page: leakmeter report %s", path.parent)
             _log.info("details: leakmeter report --text %s", path.parent)
         self._panel.close()
-        end = RunEnd(final, *said, None if self._run_log is None else self._run_log.folder)
+        end = RunEnd(final, *said, self.folder)
         self._listeners.tell(lambda callback: callback.on_end(end))
 
     def _refuse(self, *args: Any, **more: Any) -> NoReturn:

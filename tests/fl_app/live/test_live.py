@@ -213,7 +213,9 @@ def test_a_running_job_updates_the_page_and_keeps_the_readers_place(
             page.wait_for(f"{bar} > 0")
             # The reader opens a fold and goes down to it.
             fold = "document.querySelector('main details.fold')"
-            page.ask(f"{fold}.open = true; {fold}.scrollIntoView({{behavior: 'instant'}}); mark = 1")
+            page.ask(
+                f"{fold}.open = true; {fold}.scrollIntoView({{behavior: 'instant'}}); mark = 1"
+            )
             top = page.ask(f"{fold}.getBoundingClientRect().top")
             before = page.ask(bar)
             page.wait_for(f"{bar} > {before}")
