@@ -1,4 +1,4 @@
-"""The Dockerfile's own steps, run in a clean environment: there need not be a Docker engine here."""
+"""The Dockerfile's own steps in a clean environment, since a Docker engine need not be here."""
 
 from __future__ import annotations
 
@@ -67,7 +67,11 @@ def test_the_steps_build_an_environment_that_runs_the_default_job(tmp_path: Path
         subprocess.run(["sh", "-c", step], cwd=app, env=env, check=True, timeout=1800)
     done = subprocess.run(
         [*made["run"].command, "--rounds", "2", "--auditors", "one-shot"],
-        **{"cwd": app, "env": env, "capture_output": True, "text": True, "timeout": 600},
+        cwd=app,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
