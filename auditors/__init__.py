@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RoundView,
         UnableError,
     )
+    from leakmeter.auditors.callback import Callback, RunEnd, RunStart
     from leakmeter.auditors.canaries.auditor import OneShotCanaries
     from leakmeter.auditors.checks import check_auditor
     from leakmeter.auditors.finding import Bound, Finding, Limitation, RunWarning, ThreatModel
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
     from leakmeter.auditors.records.membership import Membership
     from leakmeter.auditors.replay_log import AggregateRecorder, replay
+    from leakmeter.auditors.run_log import RoundLine
     from leakmeter.auditors.sampler import PerRound, UpdateSampler
     from leakmeter.auditors.sampling.replay import ReplaySampler
 
@@ -51,6 +53,7 @@ __all__ = [
     "Audited",
     "Auditor",
     "Bound",
+    "Callback",
     "Canary",
     "Critics",
     "Effort",
@@ -69,7 +72,10 @@ __all__ = [
     "ReplaySampler",
     "RoundFacts",
     "RoundImages",
+    "RoundLine",
     "RoundView",
+    "RunEnd",
+    "RunStart",
     "RunWarning",
     "SpanCondition",
     "ThreatModel",
@@ -90,6 +96,7 @@ _HOME = {
     "Audited": "hook.audited",
     "Auditor": "auditor",
     "Bound": "finding",
+    "Callback": "callback",
     "Canary": "auditor",
     "Critics": "information.mine.recombined",
     "Effort": "likelihood_ratio.game",
@@ -108,7 +115,10 @@ _HOME = {
     "ReplaySampler": "sampling.replay",
     "RoundFacts": "auditor",
     "RoundImages": "inversion",
+    "RoundLine": "run_log",
     "RoundView": "auditor",
+    "RunEnd": "callback",
+    "RunStart": "callback",
     "RunWarning": "finding",
     "SpanCondition": "likelihood_ratio.span_condition",
     "ThreatModel": "finding",

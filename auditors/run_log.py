@@ -20,7 +20,7 @@ from leakmeter.auditors.finding import Finding, Limitation, RunWarning, plain
 SCHEMA = "leakmeter-report/2"
 FIRST = "leakmeter-report/1"  # whose claims were prose
 # Packages whose release a number may depend on.
-_ROUNDS, _REPORT = "rounds.jsonl", "report.json"
+ROUNDS, REPORT = "rounds.jsonl", "report.json"
 _log = logging.getLogger("flwr")
 _PACKAGES = ("leakmeter", "flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
 
@@ -97,7 +97,7 @@ class RunLog:
         self._set_folder(folder)
 
     def _set_folder(self, folder: Path) -> None:
-        self._rounds, self._report = folder / _ROUNDS, folder / _REPORT
+        self._rounds, self._report = folder / ROUNDS, folder / REPORT
 
     def add(self, line: RoundLine) -> None:
         """Append a round and make sure that it is on disk."""
@@ -144,10 +144,10 @@ class RunLog:
 def _claimed(folder: Path) -> bool:
     """Make an empty log in the folder; False if there is one, perhaps of another process."""
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / _REPORT).exists():
+    if (folder / REPORT).exists():
         return False
     try:
-        (folder / _ROUNDS).open("x").close()
+        (folder / ROUNDS).open("x").close()
     except FileExistsError:
         return False
     return True
@@ -180,7 +180,7 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: A line is not that of a round. The text says which, and what it lacks.
     """
-    path = folder / _ROUNDS
+    path = folder / ROUNDS
     # Only "\n" ends a line: JSON may contain other characters that Python takes for an end.
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     found = []

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from leakmeter.fl_app.config.config import Config
     from leakmeter.fl_app.config.errors import ConfigError
     from leakmeter.fl_app.engines.inline import run_inline
+    from leakmeter.fl_app.report.notebook import Page
     from leakmeter.fl_app.run.folder import RunFolder
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.progress import Progress
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Config": "config.config",
     "ConfigError": "config.errors",
+    "Page": "report.notebook",
     "Progress": "run.progress",
     "RunFolder": "run.folder",
     "client_app_of": "client_app",
@@ -33,6 +35,7 @@ _HOME = {
 __all__ = [
     "Config",
     "ConfigError",
+    "Page",
     "Progress",
     "RunFolder",
     "client_app_of",

@@ -18,7 +18,7 @@ from tests.helpers.installed import build_wheel, checkout
 from tests.helpers.processes import bare_python, run, run_python, site_packages
 from tests.helpers.project import BIN, PROJECT, ROOMS, ROOT, modules, sources
 
-OWN = {"leakmeter/__init__.py", "leakmeter/_rooms.py"}
+OWN = {f"leakmeter/{name}.py" for name in ("__init__", "_rooms", "loggers")}
 SHIPPED = {f"leakmeter/{name}" for name in sources()} | OWN | {"leakmeter/py.typed"}
 
 

@@ -11,7 +11,10 @@ import pytest
 from tests.docs_blocks import blocks
 from tests.helpers.project import ROOT, code_cells
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(p for p in (ROOT / "docs").rglob("*.md") if "results" not in p.parts),
+]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 # Public although their module has no table of names, since it would have only this one.
 SINGLE = {"leakmeter.fl_app.engines.inline.run_inline"}
@@ -48,7 +51,11 @@ def sources() -> dict[str, list[str]]:
     for page in PAGES:
         code = [block.text for block in blocks(page) if block.language == "python"]
         found[str(page.relative_to(ROOT))] = code
-    return {**found, "docs/notebook.ipynb": code_cells()}
+    return {
+        **found,
+        "docs/notebook.ipynb": code_cells(),
+        "docs/notebook-foreign.ipynb": code_cells("notebook-foreign"),
+    }
 
 
 @pytest.mark.parametrize("file", sources())

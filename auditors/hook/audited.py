@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, UnableError
+from leakmeter.auditors.callback import Callback, Listeners, ProgressFile, RunEnd, RunStart
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.hook import remarks, wire
 from leakmeter.auditors.hook.chain import survey, understood, weight_key, with_round, wrappers
@@ -63,7 +64,10 @@ class Audited(Wrapper):
             it from the replies of round 1, in which no canary plays.
         config: What to note in the report about how the run was made.
         rounds_done: Rounds of an interrupted run that are done; numbering continues after them.
-        on_round: Called with the line of each finished round and the model after it.
+        on_round: Called with the line of each finished round and the model after it; what it
+            raises ends the run.
+        callbacks: Told of the start, of each round and of the end, such as a logger of
+            `leakmeter.loggers`; what one raises is logged.
 
     Attributes:
         logs_verdict: Whether the log ends with the verdict; an app that prints it says False.
@@ -87,6 +91,7 @@ class Audited(Wrapper):
         config: Mapping[str, Any] | None = None,
         rounds_done: int = 0,
         on_round: OnRound | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
@@ -99,6 +104,8 @@ class Audited(Wrapper):
             folder = Path(out).expanduser()
             self._run_log = RunLog(folder, config or {}, rounds_done, name=name)
         self._lines = RoundLog(self._run_log, on_round)
+        self._listeners = Listeners([ProgressFile(), *callbacks])
+        self._name, self._config = name, dict(config or {})
         self._offset = rounds_done
         self._has_metrics = metrics
         self._layout: Layout | None = None
@@ -113,6 +120,11 @@ class Audited(Wrapper):
     def auditors(self) -> Sequence[Auditor]:
         """The auditors that are still active."""
         return self._panel.auditors
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run log is; None if nothing is written."""
+        return None if self._run_log is None else self._run_log.folder
 
     @property
     def failures(self) -> Sequence[str]:
@@ -161,6 +173,8 @@ class Audited(Wrapper):
             raise RuntimeError(remarks.NOT_OUTERMOST)
         self._observer.timeout = timeout
         self._begin(initial_arrays, num_rounds)
+        start = self._start_of(num_rounds)
+        self._listeners.tell(lambda callback: callback.on_start(start))
         if evaluate_fn is not None:
             more["evaluate_fn"] = self._watch_evaluation(evaluate_fn)
         left = max(num_rounds - self._offset, 0)
@@ -226,9 +240,8 @@ class Audited(Wrapper):
         except Exception as error:  # a model that cannot be audited can still be trained
             self._stop(BEFORE, str(error))
             return
-        folder = None if self._run_log is None else self._run_log.folder
         first_round = self._sending.first_round
-        self._panel.begin(self._layout.dim, num_rounds, folder, first_round=first_round)
+        self._panel.begin(self._layout.dim, num_rounds, self.folder, first_round=first_round)
         with self._panel.guarded("the project could not be surveyed"):
             self._project = survey(self.strategy, self._layout.dim, num_rounds)
             self._panel.consider(self._project)
@@ -360,9 +373,18 @@ class Audited(Wrapper):
 
     def _flush(self) -> None:
         """Write the line of the last round; a full disk must not end the training."""
+        line = self._lines.line
         if (error := self._lines.flush()) is not None:
             self._run_log = None
             self._panel.fail("the run log could not be written any further", error)
+        if line is not None:
+            warnings = self.warnings
+            self._listeners.tell(lambda callback: callback.on_round(line, warnings))
+
+    def _start_of(self, num_rounds: int) -> RunStart:
+        """Return what callbacks are told before round 1."""
+        name = self._name or (self.folder.name if self.folder else "run")
+        return RunStart(num_rounds, self._offset, name, self._config, self.folder)
 
     def _configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -410,6 +432,8 @@ class Audited(Wrapper):
             _log.info("page: leakmeter report %s", path.parent)
             _log.info("details: leakmeter report --text %s", path.parent)
         self._panel.close()
+        end = RunEnd(final, *said, self.folder)
+        self._listeners.tell(lambda callback: callback.on_end(end))
 
     def _refuse(self, *args: Any, **more: Any) -> NoReturn:
         """Refuse: only a wrapper around `Audited` would call one of these."""

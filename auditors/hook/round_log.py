@@ -29,6 +29,11 @@ class RoundLog:
         self.findings: list[Finding] = []
         self.failure: OSError | None = None
 
+    @property
+    def line(self) -> RoundLine | None:
+        """The line that is open."""
+        return None if self._open is None else self._open[0]
+
     def forget(self) -> None:
         """Delete a line that an interrupted start has left."""
         self._open = None

@@ -76,9 +76,10 @@ def ldp_curve(case: str, n: int, d: int, epsilons: ArrayLike) -> LdpCurve:
     Returns:
         Bounds and best values at these epsilons, in their order.
 
-    >>> curve = ldp_curve("exponential", n=50, d=5, epsilons=[1.0, 2.0])
-    >>> [round(float(x), 6) for x in curve.delta]
-    [0.253045, 0.102289]
+    Examples:
+        >>> curve = ldp_curve("exponential", n=50, d=5, epsilons=[1.0, 2.0])
+        >>> [round(float(x), 6) for x in curve.delta]
+        [0.253045, 0.102289]
     """
     if case not in _CASES:
         raise ValueError(f"case must be one of {', '.join(_CASES)}, got {case!r}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from leakmeter.fl_app.cli import completion, keys, replay, report, reproduce, run
+from leakmeter.fl_app.cli import completion, keys, replay, report, reproduce, run, watch
 from leakmeter.fl_app.config.errors import ConfigError, nearest
 from leakmeter.fl_app.engines.cluster import RayError
 
@@ -19,6 +19,7 @@ _COMMANDS = {
     "report": report,
     "reproduce": reproduce,
     "replay": replay,
+    "watch": watch,
     "keys": keys,
     "completion": completion,
 }

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import Field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakmeter import __version__
 from leakmeter.auditors.wording import counted
+from leakmeter.fl_app.cli.watch import add_address, check_port
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
 from leakmeter.fl_app.config.field import expanded, kebab, read_toml
@@ -31,6 +34,7 @@ _USAGE = """\
        %(prog)s report RUN [RUN ...]
        %(prog)s reproduce NAME
        %(prog)s replay RUN --auditors NAMES [settings]
+       %(prog)s watch DIR
        %(prog)s completion bash|zsh|fish"""
 _DESCRIPTION = """\
 Trains a model with simulated clients and measures what the training leaks. The last lines are the
@@ -42,6 +46,7 @@ commands:
   report      write a page about one run, or compare several
   reproduce   repeat a published table or figure
   replay      audit a recorded run again, without training
+  watch       show a run in the browser while it goes on
   completion  print a script that completes commands and options with the tab key
   `%(prog)s report --help` and so on list the options of each.
 
@@ -79,6 +84,10 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", metavar="DIR", help="resume the run in this folder")
     parser.add_argument("--verbose", action="store_true", help="show Flower's log too")
+    parser.add_argument(
+        "--live", action="store_true", help="show the page in the browser while the run goes on"
+    )
+    add_address(parser)
     groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
     for spec in fields(Config):
         text = spec.metadata["help"]
@@ -105,6 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run or resume, with progress, and print where the results are."""
     known = {kebab(spec.name) for spec in fields(Config)}
     given = {name: value for name, value in vars(arguments).items() if name in known}
+    check_port(arguments.port)
     config = _config(arguments, given)
     folder = _resumed(arguments) if config is None else None
     settings = config if folder is None else folder.config
@@ -113,7 +123,22 @@ def run(arguments: argparse.Namespace) -> int:
     # found wrong without them is.
     print(_announcement(settings, folder), flush=True)
     _check(settings, arguments.out if folder is None else None)
-    return _launch(_prepared(arguments, settings, folder), arguments.program)
+    prepared = _prepared(arguments, settings, folder)
+    with _live(arguments, prepared):
+        return _launch(prepared, arguments.program)
+
+
+@contextmanager
+def _live(arguments: argparse.Namespace, folder: RunFolder) -> Iterator[None]:
+    """Serve the page of the run while it goes on, if that was asked for."""
+    if not arguments.live:
+        yield
+        return
+    from leakmeter.fl_app.live.server import open_server, serving
+
+    with serving(open_server(folder.path, arguments.host, arguments.port)) as server:
+        print(f"live page: {server.url}", flush=True)
+        yield
 
 
 def _resumed(arguments: argparse.Namespace) -> RunFolder:

@@ -57,13 +57,16 @@ class Browser:
         with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)["value"]
 
-    def open(self, page: Path, width: int = 1280, height: int = 700, *, dark: bool = False) -> None:
+    def open(
+        self, page: Path | str, width: int = 1280, height: int = 700, *, dark: bool = False
+    ) -> None:
         """Show a page in a window of this size."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._tool("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._tool("Emulation.setEmulatedMedia", {"features": [scheme]})
-        self._ask("POST", "/url", {"url": page.as_uri()})
+        address = page.as_uri() if isinstance(page, Path) else page
+        self._ask("POST", "/url", {"url": address})
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Return what a script in the page returns."""

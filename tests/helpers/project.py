@@ -26,7 +26,7 @@ def modules(*rooms: str) -> list[str]:
     return sorted(f"leakmeter.{name.removesuffix('.__init__')}" for name in dotted)
 
 
-def code_cells() -> list[str]:
-    """Return the code of the notebook in docs/, cell by cell."""
-    notebook = json.loads((ROOT / "docs/notebook.ipynb").read_text(encoding="utf-8"))
+def code_cells(name: str = "notebook") -> list[str]:
+    """Return the code of a notebook in docs/, cell by cell."""
+    notebook = json.loads((ROOT / f"docs/{name}.ipynb").read_text(encoding="utf-8"))
     return ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]

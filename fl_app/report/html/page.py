@@ -28,6 +28,21 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 @dataclass(frozen=True)
+class Live:
+    """What a page that is served has on top: it may ask its own server.
+
+    Attributes:
+        bar: Markup before the content.
+        style: Of the bar.
+        script: Keeps the page up to date.
+    """
+
+    bar: str
+    style: str
+    script: str
+
+
+@dataclass(frozen=True)
 class _Fold:
     """A part of the page that is folded until somebody asks for it.
 
@@ -48,12 +63,13 @@ class _Fold:
         return tag("details", summary, self.content, id=self.name, class_="fold", data_print=True)
 
 
-def page(runs: Sequence[Run], galleries: Sequence[Path] = ()) -> str:
+def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None = None) -> str:
     """Return the page about one run or several.
 
     Args:
         runs: At least one.
         galleries: Folders with further pictures.
+        live: What a page that is served has on top.
     """
     many = len(runs) > 1
     title = f"{len(runs)} runs compared" if many else f"What {runs[0].name} leaks"
@@ -63,23 +79,25 @@ def page(runs: Sequence[Run], galleries: Sequence[Path] = ()) -> str:
         "body",
         tag("a", "Skip to the verdict", href="#main", class_="skip"),
         tag("header", tag("p", tag("strong", "Leakmeter"), " report ", name, class_="brand")),
+        Markup(live.bar) if live else joined(),
         tag("main", *main, id="main"),
         tag("footer", _footer()),
         tag("div", id="tip", role="tooltip", hidden=True),
-        tag("script", Markup(SCRIPT)),
+        tag("script", Markup(SCRIPT + (live.script if live else ""))),
     )
-    return f"<!doctype html>\n{tag('html', _head(title), body, lang='en')}\n"
+    return f"<!doctype html>\n{tag('html', _head(title, live), body, lang='en')}\n"
 
 
-def _head(title: str) -> Markup:
+def _head(title: str, live: Live | None) -> Markup:
+    policy = f"{_POLICY}; connect-src 'self'" if live else _POLICY
     return tag(
         "head",
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="generator", content=GENERATOR),
         tag("title", title),
-        tag("style", Markup(STYLE)),
+        tag("style", Markup(STYLE + (live.style if live else ""))),
     )
 
 

@@ -29,7 +29,8 @@ SCRIPT = """
     next.focus();
   };
   const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -1e9, End: 1e9 };
-  // On the document: a browser makes a drawing that listens to keys itself a stop without a name.
+  // On the document: a browser makes a drawing that listens to keys itself a stop without a name,
+  // and a live page exchanges its content.
   const at = (e) => e.target instanceof Element ? e.target.closest(".pt, [data-tip]") : null;
   const told = (e) => { const one = at(e); return one && words(one) ? one : null; };
   document.addEventListener("pointerover", (e) => { if (told(e)) show(told(e)); });

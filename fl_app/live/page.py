@@ -1,0 +1,102 @@
+"""The page of a run folder as it is now, with a bar on top that keeps it up to date.
+
+The page itself is that of `leakmeter report`. A short script asks once a second whether the folder
+has changed, and then exchanges the content of `main`. Place, open folds and focus stay.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leakmeter.auditors.callback import PROGRESS, RunProgress
+from leakmeter.auditors.form import FormError, form
+from leakmeter.auditors.run_log import REPORT, ROUNDS
+from leakmeter.auditors.wording import counted
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.live.script import BAR, SCRIPT, STYLE
+from leakmeter.fl_app.report.html.page import Live, page
+from leakmeter.fl_app.report.read.run import read_run, read_runs
+
+_FILES = (REPORT, ROUNDS, PROGRESS)
+
+
+@dataclass(frozen=True)
+class LiveFolder:
+    """A run folder that somebody watches."""
+
+    path: Path
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has its report."""
+        return (self.path / REPORT).is_file()
+
+    def stamp(self) -> str:
+        """Return a text that changes whenever the page would."""
+        return "-".join(_changed(self.path / name) for name in _FILES)
+
+    def state(self, now: float | None = None) -> dict[str, Any]:
+        """Return what the bar shows: progress, time left and warnings, in words."""
+        if self.is_finished:
+            return {"stamp": self.stamp(), "finished": True, "share": 1.0, "text": "finished"}
+        progress = self._progress()
+        if progress is None:
+            text, share, warnings = "no progress.json: the rounds so far", 0.0, []
+        else:
+            share = progress.rounds_done / max(progress.num_rounds, 1)
+            text = _words(progress, time.time() if now is None else now)
+            warnings = [warning.text for warning in progress.warnings]
+        known = {"stamp": self.stamp(), "finished": False, "share": share, "text": text}
+        return {**known, "warnings": warnings}
+
+    def html(self) -> str:
+        """Return the page with its bar."""
+        return page(read_runs([self.path]), live=Live(BAR, STYLE, SCRIPT))
+
+    def check(self) -> None:
+        """Refuse what is not the folder of a run.
+
+        Raises:
+            ConfigError: It is not.
+        """
+        read_run(self.path)
+
+    def _progress(self) -> RunProgress | None:
+        """Return how far the run is; None if nothing says so, or nothing that can be read."""
+        try:
+            values = json.loads((self.path / PROGRESS).read_bytes())
+            found: RunProgress = form(RunProgress).read(values)
+            return found
+        except (OSError, ValueError, RecursionError, FormError, ConfigError):
+            return None
+
+
+def _changed(path: Path) -> str:
+    try:
+        found = path.stat()
+    except OSError:
+        return "0"
+    return f"{found.st_mtime_ns:x}.{found.st_size:x}"
+
+
+def _words(progress: RunProgress, now: float) -> str:
+    """Return round, time left and how old this is."""
+    done = f"round {progress.rounds_done} of {progress.num_rounds}"
+    left = progress.seconds_left(now)
+    if left is None:
+        return f"{done}; started {_duration(max(now - progress.started, 0))} ago"
+    if left <= 0:
+        return f"{done}; last round ended {_duration(max(now - progress.updated, 0))} ago"
+    return f"{done}; about {_duration(left)} left"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return counted(round(seconds), "second")
+    if seconds < 5400:
+        return counted(round(seconds / 60), "minute")
+    return f"{seconds / 3600:.1f} hours"

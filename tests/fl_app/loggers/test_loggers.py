@@ -1,0 +1,189 @@
+"""Each logger's own files contain the bounds, bands, accuracy, warnings and the page."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.serverapp.strategy import FedAvg
+
+from leakmeter import loggers
+from leakmeter.auditors import Audited, Finding, OneShotCanaries, RoundLine, RunEnd, ThreatModel
+from leakmeter.auditors.finding import RunWarning
+from leakmeter.fl_app.loggers import series
+from leakmeter.strategies import Chosen, FixedSize
+
+EPSILON = "one-shot.epsilon.lower_bound.outsider.all models"
+
+
+@pytest.fixture
+def audit(federation: Any, tmp_path: Path) -> Any:
+    """Return a function that audits three rounds and returns its findings of the run."""
+
+    def run(callback: Any) -> dict[str, float]:
+        of = federation()
+        inner = Chosen(FedAvg(fraction_evaluate=0.0), FixedSize(6), num_clients=6, seed=1)
+        audited = Audited(
+            inner,
+            [OneShotCanaries(seats=2, seed=3)],
+            sends="models",
+            out=tmp_path / "mine",
+            config={"lr": 0.5, "comment": "x" * 900},
+            callbacks=[callback],
+        )
+        audited.start(
+            of.grid, of.arrays(), num_rounds=3, evaluate_fn=lambda n, _: {"accuracy": n / 10}
+        )
+        found = [f for f in audited.findings() if f.server_round is None]
+        return series.of_run(RunEnd(found, warnings=audited.warnings))
+
+    return run
+
+
+def finding(value: float, **more: Any) -> Finding:
+    model = ThreatModel(observer="server", sees="round sum")
+    known = {"kind": "estimate", "rule": "r", "auditor": "a/b", "quantity": "epsilon"}
+    return Finding(value=value, **{**known, "threat_model": model, **more})
+
+
+def test_names_say_kind_and_attacker_and_none_is_lost() -> None:
+    bound = finding(1.0, kind="lower_bound", confidence=0.95)
+    conditional = finding(
+        2.0, kind="lower_bound", confidence=0.95, assumptions=("independent_scores",)
+    )
+    values = [finding(3.0, null_band=(0.1, 0.4)), finding(4.0), bound, conditional]
+    line = RoundLine(1, 5, {"accuracy": 0.5, "loss": float("inf")}, tuple(values))
+    said = series.of_round(line, [RunWarning.of("dropouts", 1, 4)])
+    assert said == {
+        "leakmeter/accuracy": 0.5,
+        "leakmeter/clients": 5.0,
+        "leakmeter round/a-b.epsilon.estimate.server.round sum": 3.0,
+        "leakmeter round/a-b.epsilon.estimate.server.round sum.null-low": 0.1,
+        "leakmeter round/a-b.epsilon.estimate.server.round sum.null-high": 0.4,
+        "leakmeter round/a-b.epsilon.estimate.server.round sum.2": 4.0,
+        "leakmeter round/a-b.epsilon.lower_bound.server.round sum": 1.0,
+        "leakmeter round/a-b.epsilon.conditional-lower_bound.server.round sum": 2.0,
+        "leakmeter warnings/dropouts": 0.25,
+    }
+
+
+@pytest.mark.slow
+def test_tensorboard_has_the_series_the_verdict_and_the_page(audit: Any, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    said = audit(loggers.TensorBoard(tmp_path / "tb"))
+    events = EventAccumulator(str(tmp_path / "tb" / "mine")).Reload()
+    accuracy = [(e.step, round(e.value, 6)) for e in events.Scalars("leakmeter/accuracy")]
+    assert accuracy == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    assert f"leakmeter run/{EPSILON}" in said
+    for name, value in said.items():
+        [event] = events.Scalars(name)[-1:]
+        assert (event.step, event.value) == (3, pytest.approx(value, rel=1e-6))
+    assert "text_summary" in str(events.Tags()["tensors"])
+    assert "<!doctype html" in (tmp_path / "tb" / "mine" / "report.html").read_text().lower()
+
+
+@pytest.mark.slow
+def test_mlflow_has_the_series_the_settings_and_the_page(audit: Any, tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    before = mlflow.get_tracking_uri()
+    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    said = audit(loggers.MLflow("privacy", store))
+    assert mlflow.active_run() is None
+    assert mlflow.get_tracking_uri() == before
+    client = mlflow.MlflowClient(store)
+    home = client.get_experiment_by_name("privacy").experiment_id
+    [run] = client.search_runs([home])
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "mine"
+    assert run.data.params["leakmeter.lr"] == "0.5"
+    assert run.data.metrics["leakmeter/accuracy"] == 0.3
+    assert {k: run.data.metrics[k] for k in said} == pytest.approx(said)
+    history = client.get_metric_history(run.info.run_id, "leakmeter/accuracy")
+    assert sorted((m.step, m.value) for m in history) == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    kept = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert kept == {"report.html", "report.json", "verdict.txt"}
+
+
+@pytest.mark.slow
+def test_mlflow_leaves_a_run_of_the_users_open(
+    audit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    with mlflow.start_run() as own:
+        audit(loggers.MLflow())
+        active = mlflow.active_run()
+        assert active is not None
+        assert active.info.run_id == own.info.run_id
+    assert mlflow.get_run(own.info.run_id).data.metrics["leakmeter/accuracy"] == 0.3
+
+
+@pytest.mark.slow  # starts wandb's own service
+def test_wandb_offline_has_the_series_and_the_page(
+    audit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    said = audit(loggers.WandB("privacy", mode="offline", dir=str(tmp_path)))
+    assert wandb.run is None
+    [folder] = (tmp_path / "wandb").glob("offline-run-*")
+    history, summary = ([], {})  # type: ignore[var-annotated]
+    for record in records(folder):
+        history += [(_key(i), json.loads(i.value_json)) for i in record.history.item]
+        summary |= {_key(i): json.loads(i.value_json) for i in record.summary.update}
+    assert [value for name, value in history if name == "leakmeter/accuracy"] == [0.1, 0.2, 0.3]
+    assert {k: summary[k] for k in said} == pytest.approx(said)
+    assert summary["leakmeter verdict"]
+    [page] = (folder / "files" / "media" / "html" / "leakmeter").glob("*.html")
+    assert "<!doctype html" in page.read_text().lower()
+
+
+def _key(item: Any) -> str:
+    return str(item.nested_key[0] if item.nested_key else item.key)
+
+
+def records(folder: Path) -> list[Any]:
+    """Return the records of an offline run: protocol buffers in LevelDB's log format."""
+    from wandb.proto import wandb_internal_pb2
+
+    [path] = folder.glob("run-*.wandb")
+    data, at, open_record, found = path.read_bytes(), 7, b"", []
+    while at + 7 <= len(data):
+        if (left := 32768 - at % 32768) < 7:  # too short for a header: padding
+            at += left
+            continue
+        size, part = struct.unpack("<HB", data[at + 4 : at + 7])
+        open_record += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if part in (1, 4):  # the whole record, or its last part
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(open_record)
+            found.append(record)
+            open_record = b""
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "module"),
+    [(loggers.TensorBoard, "tensorboard"), (loggers.WandB, "wandb"), (loggers.MLflow, "mlflow")],
+)
+def test_a_missing_tool_is_named_with_its_installation(
+    make: Any, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [module, "torch.utils.tensorboard"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=rf'pip install "leakmeter\[{module}\]"'):
+        make()
+
+
+def test_without_a_run_folder_there_is_no_page() -> None:
+    def keep(page: Path) -> None:
+        raise AssertionError(page)
+
+    series.with_page(RunEnd([]), keep)
