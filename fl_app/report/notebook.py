@@ -12,7 +12,7 @@ _HEIGHT = 760  # pixels: the first screen
 
 
 class Page:
-    """The page of a run folder: written to `report.html` there, and shown where a cell ends with it.
+    """Writes the page of a run to `report.html` in its folder, and shows it at the end of a cell.
 
     Args:
         folder: Folder of a run.
