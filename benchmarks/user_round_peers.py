@@ -108,7 +108,8 @@ def flower(file: str, name: str, rounds: int) -> float:
 def pfl(file: str, name: str, rounds: int) -> float:
     """Run pfl's federated averaging in this process."""
     from pfl.aggregate.simulate import SimulatedBackend
-    from pfl.algorithm.federated_averaging import FederatedAveraging, NNAlgorithmParams
+    from pfl.algorithm.base import NNAlgorithmParams
+    from pfl.algorithm.federated_averaging import FederatedAveraging
     from pfl.data.dataset import Dataset
     from pfl.data.federated_dataset import FederatedDataset
     from pfl.data.sampling import get_user_sampler
