@@ -1,0 +1,203 @@
+"""Mistakes are found before torch is imported, in one sentence, with the right code."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.engines import cluster
+from tests.helpers.project import ROOT
+
+_PROBE = """
+import sys
+from leakmeter.fl_app.cli.main import main
+code = main(sys.argv[1:])
+heavy = {"torch", "flwr", "ray"} & set(sys.modules)
+print(f"code {code}, heavy {sorted(heavy)}")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def impostor() -> Iterator[int]:
+    """A port at which something listens that is no Ray."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--rouns", "3"],
+        ["--model", "cnn"],
+        ["--out", "."],
+        ["--resume", "nowhere"],
+        ["--clients", "100000", "--sample", "3"],
+        ["--engine", "ray", "--ray-address", "127.0.0.1:9"],
+    ],
+)
+def test_a_mistake_that_needs_no_torch_is_found_without_it(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine").write_text("precious")
+    done = subprocess.run(
+        [sys.executable, "-c", _PROBE, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.splitlines()[-1] == "code 2, heavy []", done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_at_which_something_else_listens_is_no_cluster(
+    impostor: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray itself waits for minutes."""
+    assert main(["--engine", "ray", "--ray-address", f"127.0.0.1:{impostor}"]) == 2
+    said = capsys.readouterr().err
+    assert f"got 127.0.0.1:{impostor}: something else answers there" in said
+    assert "leave out --ray-address" in said
+
+
+def test_the_cluster_of_the_environment_is_looked_for_as_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    assert main(["--engine", "ray"]) == 2
+    assert "RAY_ADDRESS must be where a Ray cluster listens" in capsys.readouterr().err
+
+
+def test_ray_that_does_not_start_is_one_sentence_with_a_way_out(
+    tiny: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def broken(*_: Any) -> bool:
+        raise TimeoutError("the node\nis slow")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster, "_join", broken)
+    assert main([*tiny, "--engine", "ray", "--out", "run"]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == (
+        "error: Ray does not start (TimeoutError: the node). To run in this process: "
+        "--engine inline\n"
+    )
+    assert "resume" not in printed.out
+    assert not (tmp_path / "run").exists()  # so that the same command can be tried again
+
+
+def test_an_old_python_gets_one_sentence() -> None:
+    script = (
+        "import sys, runpy; sys.version_info = (3, 10, 1); "
+        f"runpy.run_path({str(ROOT / 'run_sim.py')!r}, run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Leakmeter needs Python 3.11 or newer, got 3.10; ")
+
+
+def test_a_checkout_that_is_not_installed_gets_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(_: Any) -> None:
+        raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+
+    monkeypatch.setattr("leakmeter.fl_app.run.early.check_early", missing)
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: the package numpy is missing, so Leakmeter is not installed")
+    assert said.endswith("pip install -e .\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--round", "3"], "unknown option --round; did you mean --rounds?"),
+        (["--dataset", "mnst"], "did you mean mnist?"),
+        (["--noise", "centrl"], "did you mean central?"),
+        (["--auditors", "oneshot"], "did you mean one-shot?"),
+        (["reprot"], "did you mean report?"),
+        (["completion", "fsh"], "did you mean fish?"),
+    ],
+)
+def test_a_wrong_name_suggests_the_nearest(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_option_is_completed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for option in ("rounds", "target-epsilon", "text", "scale", "no-download"):
+        assert f"--{option}" in script or f"-l {option} " in script
+    assert "fashion-mnist" in script  # values too
+
+
+def test_bash_completes_options_and_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    tried = (
+        'try() { COMP_WORDS=(leakmeter "$@"); COMP_CWORD=$#; COMPREPLY=(); _leakmeter; '
+        'echo "${COMPREPLY[*]}"; }\n'
+        'try --ro; try --noise d; try report --te; try completion ""; try rep\n'
+    )
+    done = subprocess.run(
+        ["bash", "-c", capsys.readouterr().out + tried], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "--rounds",
+        "distributed",
+        "--text",
+        "bash zsh fish",
+        "report reproduce replay",
+    ]
+
+
+def test_details_are_printed_on_request(
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "run")
+    assert main([*tiny, "--auditors", "one-shot", "--out", out]) == 0
+    ending = capsys.readouterr().out
+    assert main(["report", "--text", out]) == 0
+    full = capsys.readouterr().out
+    verdict = next(line for line in ending.splitlines() if line.startswith("VERDICT"))
+    assert verdict in full
+    assert "What the run leaks, by attacker" in full
+    assert "What the run leaks, by attacker" not in ending
+    assert main(["report", "--text", out, "--csv", "tables"]) == 2

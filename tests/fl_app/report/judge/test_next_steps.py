@@ -1,0 +1,73 @@
+"""Next steps name commands that work: their settings go together, and numbers are numbers."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from leakmeter.auditors import Finding
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.report.judge.next_steps import next_steps
+from leakmeter.fl_app.report.read.run import Run
+from tests.fl_app.report.judge.makers import bound, guarantee
+
+
+def run(*found: Finding, **changes: object) -> Run:
+    config = Config.from_mapping({"rounds": 6, "clients": 40, "sample": 10, **changes})
+    return Run("demo", Path("/somewhere/demo"), config.to_mapping(), findings=found)
+
+
+def settings(command: str) -> dict[str, str]:
+    """Return the options of a command, which must be settings that go together."""
+    words = shlex.split(command)[2:]
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert given.pop("--out")
+    kinds = {name: type(value) for name, value in Config().to_mapping().items()}
+    Config.from_mapping({k[2:]: kinds[k[2:]](v) for k, v in given.items()})
+    return given
+
+
+@pytest.mark.parametrize(
+    ("found", "changes", "noise"),
+    [
+        (bound(9.0, observer="outsider"), {}, "central"),
+        (bound(9.0, observer="server", sees="round sum"), {}, "distributed"),
+        (bound(9.0, observer="server", sees="round sum"), {"secagg": "off"}, "local"),
+        (bound(9.0, observer="server"), {"noise": "central", "clip-norm": 2.0}, "distributed"),
+    ],
+)
+def test_a_leak_gets_the_noise_that_its_attacker_does_not_see_through(
+    found: Finding, changes: dict[str, object], noise: str
+) -> None:
+    first = next_steps(run(found, **changes))[0]
+    given = settings(first.command)
+    assert given["--noise"] == noise
+    assert given["--target-epsilon"] == "8"
+    assert given["--clip-norm"] == ("2" if changes.get("clip-norm") else "1")
+
+
+def test_a_run_with_a_guarantee_is_asked_for_half_of_it() -> None:
+    found = (bound(2.0), guarantee(8.0))
+    steps = next_steps(run(*found, noise="central", **{"clip-norm": 1.0}))
+    assert settings(steps[0].command)["--target-epsilon"] == "4"
+
+
+def test_there_are_at_most_three_steps_and_the_first_command_is_compared() -> None:
+    steps = next_steps(run(bound(9.0)))
+    assert len(steps) <= 3
+    assert steps[-1].command == "python run_sim.py report /somewhere/demo /somewhere/demo-noise"
+
+
+def test_a_page_names_only_the_last_part_of_the_path() -> None:
+    steps = next_steps(run(bound(9.0)), is_public=True)
+    assert not any("/somewhere" in step.command for step in steps)
+    assert steps[0].command.endswith(" --out demo-noise")
+
+
+def test_another_project_gets_words_and_no_command() -> None:
+    steps = next_steps(replace(run(bound(9.0)), config={}))
+    assert steps
+    assert not any(step.command for step in steps)
