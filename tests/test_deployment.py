@@ -49,7 +49,7 @@ def deployment(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
     with ExitStack() as stack:
         log = folder / "link.log"
         process = stack.enter_context(started(*link, env=env, log=log))
-        wait_until(lambda: listens(port), process, seconds=60, said=log.read_text)
+        wait_until(lambda: listens(port), process, said=log.read_text)
         for i in range(CLIENTS):
             node = (
                 *(BIN / "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"),
@@ -92,7 +92,7 @@ def test_masked_noised_rounds_with_canaries_run_on_separate_processes(tmp_path: 
         assert not out.exists()
         said = flwr_run(env, tmp_path, settings)
         # Flower's exit code says nothing of the run: the report does.
-        wait_until((out / "report.json").exists, seconds=20, said=lambda: said[-4000:])
+        wait_until((out / "report.json").exists, seconds=120, said=lambda: said[-4000:])
     # What a simulation can do and a deployment cannot is said before anything is trained.
     assert "auditors must be one-shot or recorder or none in a deployment" in refused
     made = report(out)
