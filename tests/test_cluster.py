@@ -133,7 +133,7 @@ def test_both_nodes_work_and_one_may_die(cluster: Cluster, tmp_path: Path) -> No
         python = bare_python(tmp_path / "bare")
         assert run(python, "-c", "import leakmeter", cwd=tmp_path).returncode
         head, other = cluster.head(python), cluster.join(python)
-        said = alone.communicate(timeout=300)
+        said = alone.communicate(timeout=600)
     assert alone.returncode == 0, said
     watch = Watch()
     watch.start()

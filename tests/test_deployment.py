@@ -67,7 +67,7 @@ def deployment(
     with ExitStack() as stack:
         log = folder / "link.log"
         process = stack.enter_context(started(*link, env=env, log=log))
-        wait_until(lambda: listens(port), process, seconds=60, said=log.read_text)
+        wait_until(lambda: listens(port), process, said=log.read_text)
         for i in range(CLIENTS):
             own = f"partition-id={i} num-partitions={CLIENTS}"
             if keys is not None:
@@ -118,7 +118,7 @@ def test_masked_noised_rounds_with_canaries_run_on_separate_processes(tmp_path: 
         assert not out.exists()
         said = flwr_run(env, tmp_path, settings)
         # Flower's exit code says nothing of the run: the report does.
-        wait_until((out / "report.json").exists, seconds=20, said=lambda: said[-4000:])
+        wait_until((out / "report.json").exists, seconds=120, said=lambda: said[-4000:])
     # What a simulation can do and a deployment cannot is said before anything is trained.
     assert "auditors must be one-shot or recorder or none in a deployment" in refused
     made = report(out)

@@ -264,7 +264,7 @@ def test_flowers_simulation_runs_them_too(which: str, tmp_path: Path) -> None:
         *(sys.executable, ROOT / "tests" / "foreign_app.py", example / which),
         cwd=tmp_path,
         env=environment(PYTHONPATH=str(example / which), **own),
-        timeout=400,
+        timeout=900,
     )
     printed = done.stdout + done.stderr
     assert done.returncode == 0, printed

@@ -202,7 +202,7 @@ def test_an_interrupted_simulation_can_be_resumed(inline: dict[str, Any], tmp_pa
     with started(*command, cwd=ROOT, interruptible=True) as process:
         wait_until((out / "checkpoint.npz").exists, process)
         process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=120)
+        printed, _ = process.communicate(timeout=600)
     assert process.returncode == 130
     assert f"interrupted; resume with: python run_sim.py --resume {out}" in printed
     assert not (out / "report.json").exists()

@@ -85,7 +85,7 @@ def run(
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
     given: str = "",
-    timeout: float = 300.0,
+    timeout: float = 900.0,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; if that takes too long, end it and its children."""
     with started(*command, cwd=cwd, env=env) as process:
@@ -98,7 +98,7 @@ def run_python(
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
     given: str = "",
-    timeout: float = 300.0,
+    timeout: float = 900.0,
 ) -> str:
     """Run this Python with these words, which must end well, and return what it prints."""
     done = run(sys.executable, *words, cwd=cwd, env=env, given=given, timeout=timeout)
@@ -167,7 +167,7 @@ def wait_until(
     happens: Callable[[], bool],
     process: subprocess.Popen[str] | None = None,
     *,
-    seconds: float = 120.0,
+    seconds: float = 600.0,
     said: Callable[[], str] = str,
 ) -> None:
     """Wait until something happens; fail with what was said if the process ends or time is up."""

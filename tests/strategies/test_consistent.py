@@ -82,6 +82,12 @@ def saying_the_shape_of(array: Array, numbers: Any) -> Array:
     return Array(array.dtype, array.shape, array.stype, Array(numbers).data)
 
 
+def filled(array: Array, value: float) -> Array:
+    """Return an array of the same type with this value; one of integers stays as it is."""
+    numbers = array.numpy()
+    return Array(np.full_like(numbers, value)) if numbers.dtype.kind == "f" else array
+
+
 WEIGHTS = [-450.0, -1, math.nan, math.inf]
 LIES = {
     "another array": with_records(arrays=ArrayRecord({"x": Array(np.zeros(3))})),
@@ -91,8 +97,8 @@ LIES = {
     "a turned array": with_arrays(lambda a: saying_the_shape_of(a, a.numpy().T.copy())),
     "numbers of 128 bits": with_arrays(lambda a: Array(a.numpy().astype(np.longdouble))),
     "numbers of 16 bits": with_arrays(lambda a: Array(a.numpy().astype(np.float16))),
-    "no number": with_arrays(lambda a: Array(np.full(a.shape, np.nan))),
-    "infinity": with_arrays(lambda a: Array(np.full(a.shape, np.inf, np.float32))),
+    "no number": with_arrays(lambda a: filled(a, np.nan)),
+    "infinity": with_arrays(lambda a: filled(a, np.inf)),
     "no weight": with_records(metrics=MetricRecord({"train-loss": 1.0})),
     "a list": with_records(metrics=MetricRecord({"num-examples": 3, "train-loss": [1.0]})),
     **{
@@ -128,6 +134,14 @@ def test_a_client_that_is_alone_cannot_change_what_the_model_looks_like(
     result, clients = run(with_records(arrays=ArrayRecord(arrays)), num=1, who=(0,), wrap=wrap)
     assert not result.arrays  # no round has made a model
     assert len(clients.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "lie", ["a flat array", "a turned array", "numbers of 128 bits", "no number", "infinity"]
+)
+def test_a_reply_of_one_client_alone_must_be_one_that_can_be_averaged(lie: str) -> None:
+    result, _ = run(LIES[lie], num=1, who=(0,))  # no other reply is there to compare it with
+    assert not result.arrays
 
 
 def test_a_reply_of_an_evaluation_unlike_the_others_is_a_dropout(caplog: Any) -> None:
