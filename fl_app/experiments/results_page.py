@@ -26,7 +26,7 @@ Seeds stand in the code, and nothing was tuned to a published number; where a ca
 what is compared was chosen after a first look, the table's notes say so. Times are those of one
 processor core. Where a paper gives a plot without numbers, its claim is put into words. ε ≥ is a
 lower bound with its confidence, ε ≈ an estimate, bits are those of a model
-([what a number means](../README.md#what-a-number-means)).
+([what a number means](reading-the-numbers.md)).
 """
 
 
