@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from benchmarks.measure import Row, Scale, alone, interleave
+from benchmarks.measure import Row, Scale, Timer, alone, interleave
 
 ROOT = Path(__file__).parents[1]
 CASES = {  # options, and the most seconds that they may take
@@ -46,8 +47,8 @@ def cpu_seconds(command: Sequence[str]) -> float:
 def measure(scale: Scale) -> Iterator[Row]:
     """Yield a row for each set of options."""
     few = ["--rounds", "2"] if scale == "quick" else []
-    timers = {
-        case: (lambda given=(*options, *few): job(given)) for case, (options, _) in CASES.items()
+    timers: dict[str, Timer] = {
+        case: partial(job, (*options, *few)) for case, (options, _) in CASES.items()
     }
     times = interleave(timers, 1 if scale == "quick" else 2, warm_up=False)
     for case, (_, most) in CASES.items():

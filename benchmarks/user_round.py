@@ -14,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.default_job import job
-from benchmarks.measure import OURS, Row, Scale, interleave, paired, skipped
+from benchmarks.measure import OURS, Row, Scale, Timer, interleave, paired, skipped
 from benchmarks.mnist import digits
 
 CLIENTS, PYTHON = 100, "LEAKMETER_PFL_PYTHON"
@@ -56,9 +57,9 @@ def measure(scale: Scale) -> Iterator[Row]:
         x, y = digits(records)
         np.savez(file, x=x.flatten(1).numpy(), y=y.numpy())
         for model in MODELS:
-            timers = {OURS: lambda model=model: ours(model, rounds)}
+            timers: dict[str, Timer] = {OURS: partial(ours, model, rounds)}
             for peer in peers:
-                timers[peer] = lambda peer=peer, model=model: theirs(peer, file, model, rounds)
+                timers[peer] = partial(theirs, peer, file, model, rounds)
             found = interleave(timers, times, warm_up=False)
             for peer, (name, target) in PEERS.items():
                 case = f"MNIST {model}, {CLIENTS} clients, {rounds} rounds"
