@@ -38,7 +38,6 @@ def masked(strategy: Strategy, config: Config, **shape: Any) -> Masked:
         neighbours=plan.neighbours,
         risks=plan.risks,
         bits=config.secagg_bits,
-        trusted=server_keys(config, is_deployed()),
         **shape,
     )
 
@@ -57,8 +56,8 @@ def topology(config: Config) -> Topology:
             collusion_rate=max(standard.collusion_rate, config.colluders / config.cohort),
             # Simulated dropouts are meant to abandon rounds now and then.
             max_abort=1.0 if config.dropout else standard.max_abort,
+            trusted=server_keys(config, is_deployed()),
         ),
-        server="active" if config.secagg == "active" else "curious",
     )
 
 

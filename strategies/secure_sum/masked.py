@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -19,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import RoundFacts
-from leakmeter.auditors.finding import Conduct, Finding
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
@@ -27,7 +26,6 @@ from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.drawn import union
 from leakmeter.clients.secure_sum.quantise import Quantiser, SecureMean
-from leakmeter.clients.secure_sum.signing import TrustedKeys
 from leakmeter.clients.secure_sum.wire import put_sum
 from leakmeter.strategies.secure_sum.exchange import Exchange
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only
@@ -50,7 +48,7 @@ class Masked(Wrapper):
     """Gives `strategy` the secure weighted mean in place of the single replies.
 
     A server that colludes with at most T clients learns no more than the sum over the honest
-    clients that survived: without `trusted` if it follows the protocol, with it whatever it does.
+    clients that survived: if it follows the protocol, or with `Risks(trusted=…)` whatever it does.
     All clients must be told the same, since their masks are bound to it. Never claimed: the
     validity of what clients send; the privacy of the sum. Clients list `mask_mod` as their first
     mod, or with `trusted` a `MaskMod` with keys of their own.
@@ -67,8 +65,6 @@ class Masked(Wrapper):
         max_weight: Largest weight (number of examples) that a client may state.
         metrics: Name to (low, high) of the metrics to average inside the secure sum.
         stage_timeout: Seconds to wait for the replies of a stage.
-        trusted: Public lines of all clients, in a file or as lines: clients sign. The server uses
-            its list to leave strangers out; what protects the clients are their own lists.
 
     Example:
         strategy = Masked(FedAvg(), max_weight=500, metrics={"train-loss": (0.0, 10.0)})
@@ -89,17 +85,12 @@ class Masked(Wrapper):
         max_weight: float = 1000.0,
         metrics: Mapping[str, tuple[float, float]] | None = None,
         stage_timeout: float = 600.0,
-        trusted: TrustedKeys | str | Path | Mapping[str, str] | Sequence[str | bytes] | None = None,
     ) -> None:
         super().__init__(strategy)
         for inside in wrappers(strategy):
             inside.gets_sums = True
         check_mean_only(strategy)
-        self._trusted = None if trusted is None else TrustedKeys.of(trusted)
-        server: Conduct = "curious" if trusted is None else "active"
-        self._topology = Topology(
-            threshold=threshold, neighbours=neighbours, risks=risks, server=server
-        )
+        self._topology = Topology(threshold=threshold, neighbours=neighbours, risks=risks)
         self._shape: dict[str, Any] = {
             "clip_range": clip_range,
             "bits": bits,
@@ -166,7 +157,7 @@ class Masked(Wrapper):
 
     def findings(self) -> Sequence[Finding]:
         """Say what secure aggregation has hidden, and from whom."""
-        return self._tally.findings(self._topology.risks, self._topology.server)
+        return self._tally.findings(self._topology.risks)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run the inner strategy's own loop; it ends early after three rejected sums in a row.
@@ -202,7 +193,7 @@ class Masked(Wrapper):
         # By a number of our own: clients refuse a round twice, and a second `start` in one run
         # counts from 1 again.
         numbered = dict(enumerate(messages, start=1))
-        exchange = Exchange(grid, numbered, self._last, self._timeout, self._trusted)
+        exchange = Exchange(grid, numbered, self._last, self._timeout, self._topology.risks.keys)
         try:
             return self._prepare(exchange, arrays, self._layout)
         except AbandonedError as reason:

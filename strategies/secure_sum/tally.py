@@ -80,13 +80,9 @@ class Tally:
         """Return the tally with one more round that gave no sum."""
         return replace(self, abandoned=self.abandoned + 1)
 
-    def findings(self, risks: Risks, server: Conduct = "curious") -> Sequence[Finding]:
-        """Say what was hidden from whom; nothing if there was no sum.
-
-        Args:
-            risks: Who may collude or drop out.
-            server: What the server may do.
-        """
+    def findings(self, risks: Risks) -> Sequence[Finding]:
+        """Say what was hidden from whom; nothing if there was no sum."""
+        server = risks.server
         if not self.rounds:
             return ()
         chance: tuple[str, ...] = ()

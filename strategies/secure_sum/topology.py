@@ -8,8 +8,9 @@ themselves, because the server may do anything, from `clients.secure_sum.drawn`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from leakmeter.clients.secure_sum.graph import (
     plan_graph,
     regular_graph,
 )
+from leakmeter.clients.secure_sum.signing import TrustedKeys
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,9 @@ class Risks:
         collusion_rate: Share of clients that may collude, for a sparse graph.
         max_abort: Largest chance of an aborted round that a sparse graph may have.
         max_exposure: Largest chance that a sparse graph exposes a client.
+        trusted: Public lines of all clients, in a file or as lines: then clients sign, and the
+            server may do anything. The server uses its list to leave strangers out; what protects
+            the clients are their own lists. None for a server that follows the protocol.
 
     Example:
         Masked(FedAvg(), neighbours="auto", risks=Risks(dropout_rate=0.2))
@@ -133,10 +138,23 @@ class Risks:
     collusion_rate: float = 0.05
     max_abort: float = MAX_ABORT
     max_exposure: float = MAX_EXPOSURE
+    trusted: TrustedKeys | str | Path | Mapping[str, str] | Sequence[str | bytes] | None = None
 
     def __post_init__(self) -> None:
+        if self.trusted is not None:
+            object.__setattr__(self, "trusted", TrustedKeys.of(self.trusted))
         if self.colluders is not None and self.colluders < 0:
             raise ValueError(f"colluders must be at least 0, got {self.colluders}")
+
+    @property
+    def keys(self) -> TrustedKeys | None:
+        """The keys of all clients, where they sign."""
+        return self.trusted if isinstance(self.trusted, TrustedKeys) else None
+
+    @property
+    def server(self) -> Conduct:
+        """What the server may do."""
+        return "curious" if self.trusted is None else "active"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,13 +167,11 @@ class Topology:
         neighbours: Peers of each client: None for all, a number for a random regular graph,
             "auto" for the smallest graph that is safe at the stated rates.
         risks: Who may collude or drop out, and what a sparse graph may risk.
-        server: What the server may do: "curious" follows the protocol, "active" does anything.
     """
 
     threshold: int | float = 2 / 3
     neighbours: int | Literal["auto"] | None = None
     risks: Risks = Risks()
-    server: Conduct = "curious"
 
     def __post_init__(self) -> None:
         is_count = isinstance(self.threshold, int)
@@ -178,14 +194,14 @@ class Topology:
         """
         if num_clients < 3:
             raise ValueError(f"a secure sum needs at least 3 clients, got {num_clients}")
-        if self.server == "active" and self.neighbours is not None:
+        if self.risks.server == "active" and self.neighbours is not None:
             sparse = self._drawn(num_clients)
             if sparse is not None:
                 return sparse
         risks, colluders = self.risks, self.risks.colluders or 0
         rates = (risks.dropout_rate, risks.collusion_rate)
         risk = None
-        if self.neighbours == "auto" and self.server == "curious":
+        if self.neighbours == "auto" and self.risks.server == "curious":
             limits = {"max_abort": risks.max_abort, "max_exposure": risks.max_exposure}
             auto = plan_graph(num_clients, *rates, **limits)
             degree, threshold, risk = auto.degree, auto.threshold, auto.risk
@@ -201,7 +217,7 @@ class Topology:
             raise ValueError(
                 f"threshold must be at least colluders + 2 = {colluders + 2}, got {threshold}"
             )
-        return Plan(degree, threshold, risks.colluders, risk, self.server)
+        return Plan(degree, threshold, risks.colluders, risk, risks.server)
 
     def _drawn(self, num_clients: int) -> Plan | None:
         """Return the plan with neighbours that clients draw; None if all are to be peers."""

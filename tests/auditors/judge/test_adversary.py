@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from leakmeter.auditors import Finding, ThreatModel, wording
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.finding import Adjacency, Game, Holds, Kind, Observer, Sees, Unit
+from leakmeter.auditors.finding import (
+    Adjacency,
+    Conduct,
+    Game,
+    Holds,
+    Kind,
+    Observer,
+    Sees,
+    Unit,
+)
 from leakmeter.auditors.judge.adversary import by_adversary, covers, leading
 from leakmeter.auditors.judge.verdict import judged
 from leakmeter.fl_app.report.judge.of_run import contradictions
@@ -29,6 +38,7 @@ _MODELS = st.builds(
     participations=_MAYBE,
     game=st.sampled_from((*get_args(Game), None)),
     colluders=st.integers(0, 2),
+    conduct=st.sampled_from(get_args(Conduct)),
 )
 _CLAIMS = st.builds(
     Finding,
@@ -53,6 +63,7 @@ _STRONGER: tuple[dict[str, Any], ...] = (
     {"sees": None},
     {"participations": ANYONE.participations + 1 if ANYONE.participations else 0},
     {"colluders": 1},
+    {"conduct": "active"},
 )
 
 
@@ -77,6 +88,7 @@ def test_a_bound_is_set_against_a_guarantee_only_if_every_field_allows_it(
     assert above.knows_cohort >= below.knows_cohort
     assert above.game in (None, below.game)
     assert above.colluders >= below.colluders
+    assert above.conduct in ("active", below.conduct)
     rounds = [1 if m.participations is None else m.participations for m in (above, below)]
     assert rounds[0] >= rounds[1]
 
@@ -202,5 +214,5 @@ def test_every_field_of_a_threat_model_is_compared() -> None:
     """A new field must be thought about here and in `is_within`."""
     assert {f.name for f in fields(ThreatModel)} == {
         *("observer", "sees", "holds", "knows_cohort"),
-        *("participations", "game", "colluders"),
+        *("participations", "game", "colluders", "conduct"),
     }
