@@ -145,15 +145,9 @@ def our_round(
 
     # 14 neighbours are a shape to measure, no graph to trust: any risk is let pass.
     limit = None if case.neighbours == "auto" else 1.0
-    risks = Risks(max_abort=limit or MAX_ABORT, max_exposure=limit or MAX_EXPOSURE)
     mods, lines = signing(case) if is_signed else ([MaskMod()] * case.clients, None)
-    strategy = Masked(
-        FirstReply(),
-        threshold=THRESHOLD,
-        neighbours=case.neighbours,
-        risks=risks,
-        trusted=lines,
-    )
+    risks = Risks(max_abort=limit or MAX_ABORT, max_exposure=limit or MAX_EXPOSURE, trusted=lines)
+    strategy = Masked(FirstReply(), threshold=THRESHOLD, neighbours=case.neighbours, risks=risks)
 
     def mod(message: Message, context: Context, call_next: Call) -> Message:
         return mods[context.node_id - 1](message, context, call_next)

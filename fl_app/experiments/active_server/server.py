@@ -20,7 +20,7 @@ from leakmeter.fl_app.engines.inline import InlineGrid
 from leakmeter.fl_app.experiments.active_server.federation import Federation
 from leakmeter.fl_app.experiments.active_server.perceptron import Weights, to_record
 from leakmeter.fl_app.experiments.active_server.transcript import Transcript
-from leakmeter.strategies import Masked
+from leakmeter.strategies import Masked, Risks
 
 CLIP_RANGE = 4.0
 
@@ -166,7 +166,7 @@ class Server:
             threshold=threshold or shape.threshold,
             clip_range=CLIP_RANGE,
             max_weight=shape.batch,
-            trusted=federation.known,
+            risks=Risks(trusted=federation.known),
         )
         config = ConfigRecord({"server-round": self.rounds, "lr": shape.lr})
         asked = list(strategy.configure_train(self.rounds, to_record(model), config, self._wire))
