@@ -92,6 +92,7 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduce, "_run", stop)
     monkeypatch.setattr(reproduce, "_engine", lambda *_: nullcontext())
     monkeypatch.setattr("leakmeter.fl_app.report.read.run.read_runs", stop)
+    monkeypatch.setattr("leakmeter.fl_app.live.server.open_server", stop)
     try:
         assert main(arguments) == 0, f"not understood: {arguments}"
     except Parsed:

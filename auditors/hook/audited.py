@@ -64,13 +64,13 @@ class Audited(Wrapper):
             it from the replies of round 1, in which no canary plays.
         config: What to note in the report about how the run was made.
         rounds_done: Rounds of an interrupted run that are done; numbering continues after them.
-        on_round: Called with the line of each finished round and the model after it; what it
-            raises ends the run.
         callbacks: Told of the start, of each round and of the end, such as a logger of
             `leakmeter.loggers`; what one raises is logged.
 
     Attributes:
         logs_verdict: Whether the log ends with the verdict; an app that prints it says False.
+        on_round: Called with the line of each finished round and the model after it, to keep a
+            checkpoint. Unlike with a callback, what it raises ends the run.
 
     Example:
         strategy = Audited(FedAvg(), auditors=[OneShotCanaries(seats=2)], out="runs/mine")
@@ -78,6 +78,7 @@ class Audited(Wrapper):
     """
 
     logs_verdict: bool = True
+    on_round: OnRound | None = None
 
     def __init__(
         self,
@@ -90,20 +91,19 @@ class Audited(Wrapper):
         sends: Choice = "auto",
         config: Mapping[str, Any] | None = None,
         rounds_done: int = 0,
-        on_round: OnRound | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
         super().__init__(strategy)
-        self._panel = Panel(auditors, keeps_files=on_round is not None)
+        self._panel = Panel(auditors)
         self._known: tuple[Limitation, ...] = ()
         self._sending = Sending(sends)
         self._run_log: RunLog | None = None
         if out:
             folder = Path(out).expanduser()
             self._run_log = RunLog(folder, config or {}, rounds_done, name=name)
-        self._lines = RoundLog(self._run_log, on_round)
+        self._lines = RoundLog(self._run_log, self._keep)
         self._listeners = Listeners([ProgressFile(), *callbacks])
         self._name, self._config = name, dict(config or {})
         self._offset = rounds_done
@@ -227,6 +227,7 @@ class Audited(Wrapper):
     def _begin(self, arrays: ArrayRecord, num_rounds: int) -> None:
         """Fix the layout, wake the auditors and let them say what they cannot do."""
         self._open = None  # of a start that was broken off
+        self._panel.keeps_files = self.on_round is not None
         self._lines.forget()
         if self._seen:  # a second start is another run
             self._lines.findings, self._layout, self._project = [], None, None
@@ -370,6 +371,11 @@ class Audited(Wrapper):
             self._lines.put(line, after)
         metrics = with_findings(metrics, findings) if self._has_metrics else metrics
         return arrays, metrics, *rest
+
+    def _keep(self, line: RoundLine, arrays: ArrayRecord) -> None:
+        """Hand a finished round to whoever keeps checkpoints."""
+        if self.on_round is not None:
+            self.on_round(line, arrays)
 
     def _flush(self) -> None:
         """Write the line of the last round; a full disk must not end the training."""

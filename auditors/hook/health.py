@@ -41,6 +41,7 @@ class Health:
         asked: int,
         refused: int,
         diverged: int,
+        lost: int = 0,
         plain: Mapping[int, Vector],
     ) -> None:
         """Count one round.
@@ -50,6 +51,7 @@ class Health:
             asked: Clients that got a train message.
             refused: Clients that withheld an update because it was not finite.
             diverged: Replies with a value that is not finite.
+            lost: Those of them that the strategy left out; they are not among the view's replies.
             plain: Updates that neither masks nor noise hide; empty where there are none.
         """
         facts = view.facts
@@ -58,8 +60,8 @@ class Health:
         asked = asked if facts.asked is None else facts.asked
         self._add("abandoned-rounds", int(is_abandoned), 1)
         self._add("rejected-sums", int(facts.rejected is True), 1)
-        self._add("dropouts", max(asked - arrived - refused, 0), asked)
-        self._add("non-finite-updates", refused + diverged, arrived + refused)
+        self._add("dropouts", max(asked - arrived - refused - lost, 0), asked)
+        self._add("non-finite-updates", refused + diverged, arrived + refused + lost)
         if facts.saturated is not None and facts.coordinates is not None:
             self._add("clipped-coordinates", facts.saturated, facts.coordinates)
         if facts.clip_norm is not None:

@@ -64,6 +64,7 @@ class RoundObserver:
                 asked=len(opened.clients),
                 refused=refused,
                 diverged=updates.diverged(),
+                lost=updates.lost,
                 plain=opened.plain(view.truth, updates),
             )
         return self._panel.observe(view)

@@ -50,7 +50,7 @@ class Updates(Mapping[int, Vector]):
             c: dict(wire.arrays(contents[c])) for c in sorted(contents)
         }
         self.weights = {c: wire.weight(contents[c], weight_key) for c in self._records}
-        self._num_diverged = 0  # of those that were left out
+        self.lost = 0  # replies that diverged and were left out
         self.sends: Sends = "models"
 
     def __getitem__(self, client: int) -> Vector:
@@ -99,11 +99,11 @@ class Updates(Mapping[int, Vector]):
         for client in clients:
             if (record := self._records.pop(client, None)) is not None:
                 del self.weights[client]
-                self._num_diverged += _is_diverged(record)
+                self.lost += _is_diverged(record)
 
     def diverged(self) -> int:
         """Return how many replies hold a value that is not finite, those left out among them."""
-        return self._num_diverged + sum(map(_is_diverged, self._records.values()))
+        return self.lost + sum(map(_is_diverged, self._records.values()))
 
     @property
     def are_plain(self) -> bool:

@@ -51,11 +51,13 @@ class Panel:
 
     Args:
         auditors: The auditors of the run.
+
+    Attributes:
         keeps_files: Whether a state is saved after each round. The last saved state may need the
             files of an auditor that is left out, until the next one is saved.
     """
 
-    def __init__(self, auditors: Sequence[Auditor], *, keeps_files: bool = False) -> None:
+    def __init__(self, auditors: Sequence[Auditor]) -> None:
         names = [a.name for a in auditors]
         if len(set(names)) < len(names):
             raise ValueError(f"auditors must have different names, got {names}")
@@ -66,7 +68,7 @@ class Panel:
         self._spoke: set[str] = set()  # auditors that have found anything
         self._restored: Mapping[str, Any] = {}
         self._has_observed = False
-        self._keeps_files = keeps_files
+        self.keeps_files = False
         self._left_out: list[Auditor] = []  # whose files are still there
 
     @property
@@ -303,7 +305,7 @@ class Panel:
         self.failures.append(f"{auditor.name}, {when}: {type(error).__name__}: {error}")
         self.auditors.remove(auditor)
         self._left_out.append(auditor)
-        if not self._keeps_files:
+        if not self.keeps_files:
             self.tidy()
 
     def _close(self, auditor: Auditor) -> None:

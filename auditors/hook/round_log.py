@@ -23,7 +23,7 @@ class RoundLog:
         on_round: Called with the line of each finished round and the model after it.
     """
 
-    def __init__(self, run_log: RunLog | None, on_round: OnRound | None) -> None:
+    def __init__(self, run_log: RunLog | None, on_round: OnRound) -> None:
         self._run_log, self._on_round = run_log, on_round
         self._open: tuple[RoundLine, ArrayRecord] | None = None
         self.findings: list[Finding] = []
@@ -67,8 +67,7 @@ class RoundLog:
             except OSError as error:
                 self._run_log = None
                 self.failure = failed = error
-        if self._on_round is not None:
-            self._on_round(line, arrays)
+        self._on_round(line, arrays)
         return failed
 
 

@@ -35,6 +35,7 @@ _USAGE = """\
        %(prog)s reproduce NAME
        %(prog)s replay RUN --auditors NAMES [settings]
        %(prog)s watch DIR
+       %(prog)s keys new DIR
        %(prog)s completion bash|zsh|fish"""
 _DESCRIPTION = """\
 Trains a model with simulated clients and measures what the training leaks. The last lines are the
@@ -47,6 +48,7 @@ commands:
   reproduce   repeat a published table or figure
   replay      audit a recorded run again, without training
   watch       show a run in the browser while it goes on
+  keys        make or check the keys of clients that sign (--secagg active)
   completion  print a script that completes commands and options with the tab key
   `%(prog)s report --help` and so on list the options of each.
 

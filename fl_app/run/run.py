@@ -175,9 +175,9 @@ def _audited(
         out=folder.path,
         config={**STAMP, **config.to_mapping()},
         rounds_done=_rounds_done(kept),
-        on_round=keep,
         sends="models",
     )
+    audited.on_round = keep
     audited.logs_verdict = False  # the summary prints it
     limitations = (_open_updates(strategy), _clipped_mean(strategy), _no_theorem(config))
     audited.add_limitations(*(one for some in limitations for one in some))

@@ -219,9 +219,8 @@ def test_a_broken_start_leaves_no_line_for_the_next_one(federation: Any) -> None
         if server_round == 2:
             raise RuntimeError("no evaluation today")
 
-    audited = Audited(
-        chosen(), [], on_round=lambda line, _: lines.append(line.server_round), sends="models"
-    )
+    audited = Audited(chosen(), [], sends="models")
+    audited.on_round = lambda line, _: lines.append(line.server_round)
     with pytest.raises(RuntimeError, match="no evaluation today"):
         audited.start(fed.grid, fed.arrays(), 3, evaluate_fn=evaluate)
     assert lines == [1]
@@ -424,9 +423,9 @@ def test_a_round_in_which_all_fail_releases_nothing(federation: Any, tmp_path: P
         chosen(),
         [spy, OneShotCanaries(seats=2)],
         out=tmp_path,
-        on_round=lambda _, model: models.append(model),
         sends="models",
     )
+    audited.on_round = lambda _, model: models.append(model)
     result = audited.start(fed.grid, fed.arrays(), 3)
     empty = spy.views[1]
     assert np.array_equal(empty.released, empty.sent)
@@ -546,9 +545,9 @@ def test_rounds_of_an_interrupted_run_are_counted_on_everywhere(federation: Any)
         chosen(FedAvg(), size=3),
         [spy],
         rounds_done=4,
-        on_round=lambda line, _: lines.append(line),
         sends="models",
     )
+    audited.on_round = lambda line, _: lines.append(line)
     audited.start(
         fed.grid, fed.arrays(), num_rounds=6, evaluate_fn=lambda r, _: evaluated.append(r)
     )
@@ -582,12 +581,8 @@ def test_a_resumed_audit_finds_the_same_as_one_without_a_break(federation: Any, 
     whole.start(fed.grid, fed.arrays(), 5)
 
     saved: dict[int, Any] = {}
-    first = Audited(
-        chosen(),
-        auditors(),
-        on_round=lambda line, model: saved.update({line.server_round: (first.state(), model)}),
-        sends=sends,
-    )
+    first = Audited(chosen(), auditors(), sends=sends)
+    first.on_round = lambda line, model: saved.update({line.server_round: (first.state(), model)})
     first.start(fed.grid, fed.arrays(), 5)
     state, model = saved[3]
     second = Audited(chosen(), auditors(), rounds_done=3, sends=sends)
@@ -606,16 +601,15 @@ def test_the_log_ends_with_the_verdict_and_where_the_report_is(
     with caplog.at_level("INFO", "flwr"):
         audited.start(fed.grid, fed.arrays(), 4)
     lines = [record.getMessage() for record in caplog.records]
-    verdict = next(i for i, line in enumerate(lines) if line.startswith("Verdict: "))
-    assert lines[verdict:-1] == summary(
-        audited.findings(), audited.failures, audited.limitations, audited.warnings
-    )
-    assert lines[-1].startswith("Audit written to ")
+    verdict = next(i for i, line in enumerate(lines) if line.startswith("VERDICT "))
+    assert lines[verdict:-3] == summary(audited.findings(), audited.failures, audited.warnings)
+    assert lines[-3].startswith("Audit written to ")
+    assert lines[-2] == f"page: leakmeter report {tmp_path / 'run'}"
     assert json.loads((tmp_path / "run" / "report.json").read_text())["name"] == "night"
     caplog.clear()
     audited.logs_verdict = False
     audited.start(fed.grid, fed.arrays(), 4)  # a second run goes to a folder of its own
-    assert "Verdict: " not in caplog.text
+    assert "VERDICT " not in caplog.text
     second = json.loads((tmp_path / "run-2" / "report.json").read_text())
     assert len(second["findings"]) == len(audited.findings())  # none of the first run
     assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 4

@@ -404,5 +404,5 @@ def test_without_masks_the_truth_is_what_was_sent_and_nobody_is_asked_for_it(for
     audited = run(of, FedAvg(**ALL), [LikelihoodRatio(ReplaySampler(), effort=QUICK)])
     assert [f for f in audited.findings() if f.quantity == "guess"]
     asked = [kind for kind, *_ in of.seen]
-    # 8 rounds of 6; 6 candidates; of 5 others 6 for the fit, 10 twice for pilots, 20 for trials.
-    assert len(asked) == ROUNDS * 6 + 6 + (6 + 2 * 10 + 20) * 5
+    # 8 rounds of 6; 6 candidates; of 5 others 6 for the fit, 3 for the pilot, 20 for trials.
+    assert len(asked) == ROUNDS * 6 + 6 + (6 + 3 + 20) * 5

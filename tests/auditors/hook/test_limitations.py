@@ -192,7 +192,7 @@ def test_a_missing_tap_is_said_once_after_the_first_round(federation: Any, tmp_p
     assert audited.failures == []
     report = json.loads((tmp_path / "report.json").read_text())
     cost, limitation = report["limitations"]
-    assert cost["text"].startswith("the audit trains clients 396 times, the run itself 10 times")
+    assert cost["text"].startswith("the audit trains clients 268 times, the run itself 10 times")
     assert limitation["auditor"] == "likelihood-ratio"
     assert limitation["text"] == (
         "no client kept its plain update, so the sum that was really released gets no verdict: in "

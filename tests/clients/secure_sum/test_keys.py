@@ -46,16 +46,16 @@ def test_both_sides_get_the_same_key() -> None:
 def test_a_process_with_both_sides_computes_each_exchange_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    apart = agree(SESSION, "mask", 4, ALICE, {9: BOB.public})[9]
+    apart = agree(SESSION, "mask", 4, ALICE, {9: BOB.public}, DIGEST)[9]
     with both_sides_here():
-        first = agree(SESSION, "mask", 4, ALICE, {9: BOB.public})[9]
+        first = agree(SESSION, "mask", 4, ALICE, {9: BOB.public}, DIGEST)[9]
         with monkeypatch.context() as patch:  # whoever computes again fails
             patch.setattr("leakmeter.clients.secure_sum.keys.X25519PublicKey", None)
-            second = agree(SESSION, "mask", 9, BOB, {4: ALICE.public})[4]
+            second = agree(SESSION, "mask", 9, BOB, {4: ALICE.public}, DIGEST)[4]
     assert first == second == apart
     monkeypatch.setattr("leakmeter.clients.secure_sum.keys.X25519PublicKey", None)
     with pytest.raises(AttributeError):
-        agree(SESSION, "mask", 4, ALICE, {9: BOB.public})  # nothing is kept outside
+        agree(SESSION, "mask", 4, ALICE, {9: BOB.public}, DIGEST)  # nothing is kept outside
 
 
 def test_agreed_key_is_hkdf_of_the_exchange() -> None:

@@ -51,6 +51,13 @@ def findings(folder: Path, *without: str) -> list[dict[str, Any]]:
     return [f for f in report["findings"] if not {f["auditor"], f["quantity"]} & set(without)]
 
 
+def details(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return all that a terminal can say of a run, in one line."""
+    capsys.readouterr()
+    assert main(["report", "--text", str(folder)]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
 def test_the_same_settings_find_the_same_to_the_last_digit(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,8 +65,8 @@ def test_the_same_settings_find_the_same_to_the_last_digit(
     again = run.with_name("run-replay")
     assert findings(again) == findings(run, "recorder", "guess")
     printed = capsys.readouterr().out
-    assert f"replay of {run}: 4 rounds of 210 parameters; nothing is trained" in printed
-    assert "the recording has no truth: the guess about the sum" in printed
+    assert f"replay    {run}\nrounds    4 of 210 parameters; nothing is trained" in printed
+    assert "the recording has no truth: the guess about the sum" in details(again, capsys)
     was, now = (json.loads((folder / "report.json").read_text()) for folder in (run, again))
     assert was["rounds"] == now["rounds"]
     assert was["warnings"] == now["warnings"]
@@ -95,7 +102,7 @@ def test_information_over_all_rounds_is_found_in_a_run_and_in_its_replay(
     (found,) = (f for f in findings(out) if f["quantity"].startswith("information about the data"))
     assert (found["auditor"], found["server_round"]) == ("mutual-information", None)
     assert isinstance(found["facts"]["told_from_zero"], bool)
-    assert "information about the data over all rounds" in capsys.readouterr().out
+    assert "information about the data over all rounds" in details(out, capsys)
     assert main(["replay", str(out), "--out", str(again)]) == 0
     assert found in findings(again)
     more = ["replay", str(out), "--mi-over-rounds"]
@@ -129,7 +136,7 @@ def test_an_interrupted_run_is_audited_as_far_as_it_went(
     (run / "recording" / "round-000004.npz").unlink()
     out = tmp_path / "part"
     assert main(["replay", str(run), "--auditors", "one-shot", "--out", str(out)]) == 0
-    assert "3 of 4 planned rounds are audited" in " ".join(capsys.readouterr().out.split())
+    assert "3 of 4 planned rounds are audited" in details(out, capsys)
     assert [r["server_round"] for r in json.loads((out / "report.json").read_text())["rounds"]] == [
         1,
         2,
@@ -251,7 +258,7 @@ def test_a_run_without_canaries_cannot_be_searched_for_them(
     assert main([*tiny, "--rounds", "1", "--auditors", "recorder", "--out", str(out)]) == 0
     (found,) = (f for f in findings(out) if f["auditor"] == "recorder")
     assert (found["value"], found["kind"]) == (1.0, "diagnostic")
-    assert "recorder: 1 round kept" in capsys.readouterr().out
+    assert "recorder: 1 round kept" in details(out, capsys)
     said = refused(["replay", str(out), "--auditors", "one-shot"], capsys)
     assert "one-shot looks for canaries, and the recorded run has played none" in said
 

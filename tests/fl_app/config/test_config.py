@@ -206,13 +206,13 @@ def test_auditors_are_separated_by_commas_and_blanks_do_not_count() -> None:
 
 
 def test_an_unknown_setting_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="unknown setting 'xyz'; known settings:") as e:
+    with pytest.raises(ConfigError, match="unknown setting xyz; known settings:") as e:
         Config.from_mapping({"xyz": 8})
     assert all(name in str(e.value) for name in SETTINGS)
 
 
 def test_an_unknown_setting_or_name_suggests_the_nearest() -> None:
-    wanted = "unknown setting 'batch_size'; did you mean batch-size?"
+    wanted = "unknown setting batch_size; did you mean batch-size?"
     with pytest.raises(ConfigError) as caught:
         Config.from_mapping({"batch_size": 8})
     assert str(caught.value) == wanted
@@ -236,7 +236,7 @@ def test_a_missing_toml_file_is_named(tmp_path: Path) -> None:
 
 def test_a_table_in_toml_is_an_unknown_setting(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("[run]\nseed = 1\n")
-    with pytest.raises(ConfigError, match="unknown setting 'run'"):
+    with pytest.raises(ConfigError, match="unknown setting run"):
         Config.from_toml(tmp_path / "c.toml")
 
 

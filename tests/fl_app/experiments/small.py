@@ -48,7 +48,7 @@ Reproduced = Callable[[str], Small]
 # Fewer repetitions than at the small scale of the command line, which takes seconds.
 _FEWER: dict[str, Any] = {
     "best-threshold": best_threshold._Scale((200,), 50),
-    "one-shot-coverage": (10, 12),
+    "one-shot-coverage": (10, 30),
 }
 
 

@@ -459,9 +459,9 @@ def test_canaries_have_the_clip_norm_behind_masks_and_noise(noise: Any) -> None:
 @pytest.mark.parametrize("is_masked", [False, True])
 def test_a_canary_that_plays_every_round_is_priced_for_all_of_them(is_masked: bool) -> None:
     # Each client takes part once, as with --participation once; the canary moves along.
-    strategy = make(Central(0.1), who=EachOnce(3), num=12)
-    audited = Audited(masked(strategy, threshold=2) if is_masked else strategy, [Seats()])
-    audited.start(grid(num=12), model(), num_rounds=4)
+    strategy = make(Central(0.1), who=EachOnce(5), num=20)
+    audited = Audited(masked(strategy, threshold=4) if is_masked else strategy, [Seats()])
+    audited.start(grid(num=20), model(), num_rounds=4)
     assert audited.failures == []
     assert strategy.spending.participations == 1
     known = [

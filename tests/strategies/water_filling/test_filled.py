@@ -225,14 +225,14 @@ def test_canary_seats_add_no_noise_and_are_not_counted() -> None:
     assert strategy.findings()[0].facts["fewest honest"] == CLIENTS - 2
 
 
-def test_a_sum_without_honest_contributors_guarantees_nothing() -> None:
+def test_a_sum_of_canary_seats_alone_is_never_opened() -> None:
     strategy = make()
     audited = Audited(masked(strategy), [Seats(seats=CLIENTS)])
-    run(audited, rounds=2, clients=grid(mods=[*MODS, canary_mod]))
+    arrays = ArrayRecord(new_model().state_dict())
+    result = audited.start(grid(mods=[*MODS, canary_mod]), arrays, num_rounds=2)
+    assert not result.arrays  # clients count seats as colluders and take no part
     assert audited.failures == []
-    [found] = strategy.findings()
-    assert (found.value, found.threat_model.participations) == (np.inf, 2)
-    assert found.rule == "a sum without any honest contributor"
+    assert strategy.findings() == []
 
 
 def test_one_saturated_coordinate_voids_the_guarantee() -> None:

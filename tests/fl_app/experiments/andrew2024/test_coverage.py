@@ -35,7 +35,7 @@ def kept_confidence(cells: Mapping[str, Any]) -> set[str]:
 def test_bounds_without_a_condition_keep_their_confidence_in_a_small_version(
     reproduced: Reproduced,
 ) -> None:
-    # 12 runs of each mechanism: at most 2 may exceed; the seeds are fixed.
+    # 30 runs of each mechanism: at most 5 may exceed; the seeds are fixed.
     small = reproduced("one-shot-coverage")
     assert kept_confidence(small.cells) == UNCONDITIONAL
     assert len(small.cells) == len(CASES) + 4

@@ -316,7 +316,7 @@ def test_the_page_says_how_to_repeat_the_run(plain: Path, filled: Path) -> None:
     versions = report(plain)["versions"]
     assert {"python", "numpy", "flwr"} <= set(versions)
     assert all(release in words for release in versions.values())
-    repeated = next(line for line in read(filled).words.splitlines() if "run_sim" in line)
+    repeated = read(filled).words.split("The same seed gives the same findings")[1]
     start = repeated.index("python run_sim.py") + len("python run_sim.py")
     again = repeated[start:].split("Settings")[0].split()
     assert dict(zip(again[::2], again[1::2], strict=True))["--wfna-floor"] == "0.02"

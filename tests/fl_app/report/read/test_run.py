@@ -91,6 +91,7 @@ def test_names_that_others_read_are_as_promised(folder: Path) -> None:
         "participations": 2,
         "game": None,
         "colluders": 0,
+        "conduct": "curious",
     }
     assert (first["conditional"], plain["conditional"]) == (True, False)
     assert report["glossary"] == {
