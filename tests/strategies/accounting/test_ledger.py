@@ -102,7 +102,7 @@ def test_a_line_that_is_no_entry_is_an_error_not_a_gift(tmp_path: Path, line: st
     with ledger.path.open("a") as file:
         file.write(line + "\n")
     for ask in (lambda: ledger.entries("digits"), lambda: ledger.record(entry("b"))):
-        with pytest.raises(ValueError, match="one entry a line, got line 2 of"):
+        with pytest.raises(ValueError, match="one entry per line, got line 2 of"):
             ask()
 
 
@@ -243,7 +243,7 @@ def test_a_line_with_wrong_values_is_an_error_in_words(
 ) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.path.write_text(json.dumps({**entry().to_json(), **wrong}) + "\n")
-    with pytest.raises(ValueError, match="one entry a line, got line 1 of"):
+    with pytest.raises(ValueError, match="one entry per line, got line 1 of"):
         ledger.entries("digits")
 
 
