@@ -567,7 +567,7 @@ def test_a_model_that_diverges_still_leaves_a_readable_report(
 
     report = json.loads((tmp_path / "run/report.json").read_text(), parse_constant=refuse)
     # Updates that are not finite are left out, so the model stays as it was.
-    assert [w["kind"] for w in report["warnings"]][0] == "non-finite-updates"
+    assert "non-finite-updates" in {w["kind"] for w in report["warnings"]}
     assert math.isfinite(report["rounds"][-1]["metrics"]["loss"])
     assert code == (1 if report["failures"] else 0)
 
