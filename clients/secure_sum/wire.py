@@ -268,7 +268,8 @@ def get_participant(record: ConfigRecord) -> Participant:
         parts = _parts(range(5), values["secrets"])
         secrets = ClientSecrets(KeyPair(parts[0], parts[1]), KeyPair(parts[2], parts[3]), parts[4])
     _, number, threshold, least = values["numbers"]
-    texts: dict[str, Any] = {name: values[name] for name in _TEXTS if name in values}
+    more: dict[str, Any] = {name: values[name] for name in _TEXTS if name in values}
+    more |= {n: _parts(values["peers"], values[n]) for n in _BY_PEER if n in values}
     return Participant(
         session=get_session(record),
         number=number,
@@ -280,8 +281,7 @@ def get_participant(record: ConfigRecord) -> Participant:
         drawn=_parts(values["drawn"], values["keys"]) if "drawn" in values else {},
         seats=tuple(values.get("seats", ())),
         alive=tuple(values.get("alive", ())),
-        **texts,
-        **{name: _parts(values["peers"], values[name]) for name in _BY_PEER if name in values},
+        **more,
     )
 
 
