@@ -95,7 +95,7 @@ def test_a_whole_run_guarantees_what_was_asked_for(
     assert "noise-multiplier =" not in (out / "config.toml").read_text()
     again = command.again(read_run(out))
     assert again is not None
-    assert "--target-epsilon 3.0" in again
+    assert "--target-epsilon 3 " in f"{again} "
     assert "--noise-multiplier" not in again
 
 

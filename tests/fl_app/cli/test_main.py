@@ -382,7 +382,7 @@ def test_help_without_a_command_is_that_of_run_and_names_the_others(
 ) -> None:
     text = help_text(capsys)
     assert text == help_text(capsys, "run")
-    assert re.findall(r"^  (\w+)   +[a-z]", text[text.index("\ncommands:") :], re.MULTILINE) == [
+    assert re.findall(r"^  (\w+)  +[a-z]", text[text.index("\ncommands:") :], re.MULTILINE) == [
         "run",
         "report",
         "reproduce",
