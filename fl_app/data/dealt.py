@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from leakmeter.auditors._types import Indices
 from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.data import load as data
 from leakmeter.fl_app.data.dataset import Dataset
-from leakmeter.fl_app.data.partition import Indices, partition
+from leakmeter.fl_app.data.partition import partition
 
 
 @lru_cache(maxsize=4)
