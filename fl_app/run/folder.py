@@ -175,7 +175,10 @@ class RunFolder:
             return f"{self.path} was removed while the run wrote to it, and its results with it"
         if error.errno not in _CANNOT_WRITE:
             return None
-        return f"{self.path} or the ledger cannot be written ({error.strerror}): make room there"
+        return (
+            f"{self.path} or the ledger cannot be written ({error.strerror}): make room there, or "
+            "make it writable"
+        )
 
     def discard(self) -> None:
         """Remove the folder of a run that has not begun: only the settings are in it."""

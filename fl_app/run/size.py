@@ -94,10 +94,15 @@ def _of_auditors(config: Config, features: int, dim: int) -> Iterator[Need]:
     rank = config.mi_rank or 8
     slots = config.canary_seats * config.rounds
     rows = config.lrt_fit + config.lrt_candidates + config.lrt_trials + config.lrt_models
+    # The products of all candidates, and of all draws or all coordinates, while they are computed.
+    products = 24 * (config.lrt_candidates**2 + min(config.lrt_fit, dim) ** 2)
     pairs = 16 * config.mi_over_rounds * config.rounds * rank
     needs = {
         "one-shot": (200 * (config.canaries or slots), "--canaries"),
-        "likelihood-ratio": (8 * dim * rows, "--lrt-fit, --lrt-candidates or --lrt-trials"),
+        "likelihood-ratio": (
+            8 * dim * rows + products,
+            "--lrt-fit, --lrt-candidates or --lrt-trials",
+        ),
         "mutual-information": (12 * dim * config.mi_draws + pairs, "--mi-draws, --mi-over-rounds"),
         "mine": (16 * config.mine_draws * config.sample * rank, "--mine-draws"),
         "membership": (8 * dim * config.membership_shadows, "--membership-shadows"),

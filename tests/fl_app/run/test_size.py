@@ -51,6 +51,10 @@ def test_an_upper_limit_is_named_only_where_it_is_exceeded() -> None:
         ),
         ({"rounds": 10**5, "canaries": 0}, "canaries x rounds must be at most"),
         ({"lrt_fit": 10**6, "model": "mlp"}, "for likelihood-ratio, but this machine has"),
+        (
+            {"lrt_candidates": 10**5, "synthetic_features": 1, "synthetic_classes": 2},
+            "for likelihood-ratio, but this machine has",
+        ),
         ({"mi_draws": 10**6, "model": "mlp"}, "for mutual-information, but this machine has"),
     ],
 )
