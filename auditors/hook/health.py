@@ -15,13 +15,13 @@ from leakmeter.auditors.finding import RunWarning, WarningKind
 # Least share that causes a warning; 0 for any. Under differential privacy most updates may be
 # clipped, and a few dropouts are usual.
 _LEAST: Final[Mapping[WarningKind, float]] = {
+    "ended-early": 0.0,
+    "rejected-sums": 0.0,
     "non-finite-updates": 0.0,
     "clipped-coordinates": 0.0,
     "abandoned-rounds": 0.0,
     "dropouts": 0.05,
     "clipped-updates": 0.9,
-    "rejected-sums": 0.0,
-    "ended-early": 0.0,
 }
 _ENOUGH_CANARIES: Final = 10
 # A clipped update has the clip norm up to the rounding of a float32 model.

@@ -71,7 +71,7 @@ def summary(
         *_paragraph(upper_bound(of_run, adds_noise=ending.adds_noise)),
         *_notes(failures, warnings),
         "",
-        *_next(ending.steps),
+        *_next(ending.steps, is_sound=not warnings and not failures),
         *ending.places,
     ]
     return [plain_spaces(line) for line in said]
@@ -129,7 +129,7 @@ def _notes(failures: Sequence[str], warnings: Sequence[RunWarning]) -> list[str]
     return lines
 
 
-def _next(todo: Sequence[Step]) -> list[str]:
+def _next(todo: Sequence[Step], *, is_sound: bool) -> list[str]:
     """Return the next steps, each in a line, with a command in a line of its own to copy."""
     lines = []
     for i, step in enumerate(todo[:MOST_STEPS], start=1):
@@ -137,7 +137,10 @@ def _next(todo: Sequence[Step]) -> list[str]:
         lines.append(f"{head}{i}. {step.text}")
         if step.command:
             lines.append(f"{' ' * len(_NEXT)}   {step.command}")
-    return lines or [f"{_NEXT}Nothing to do."]
+    if not lines:
+        words = "Nothing to do." if is_sound else "Mend what the warnings name, then run again."
+        return [f"{_NEXT}{words}"]
+    return lines
 
 
 def _details(

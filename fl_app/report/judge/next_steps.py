@@ -58,6 +58,8 @@ def _steps(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
 def _repairs(run: Run) -> Iterator[Step]:
     """Yield what cures a damaged run."""
     kinds = {warning.kind for warning in run.warnings}
+    if "rejected-sums" in kinds:
+        yield Step("Find the client that lies: the log says why each secure sum was rejected.")
     rate = run.settings.get("lr")
     if kinds & set(_STEPPED) and isinstance(rate, float):
         lower = float(f"{rate / 3:.2g}")

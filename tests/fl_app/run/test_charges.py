@@ -69,6 +69,7 @@ def test_a_run_of_rejected_sums_ends_in_order_and_is_charged(
     assert main(settings(tiny, tmp_path, "--rounds", "9")) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "The run ended 6 of 9 rounds early: three secure sums in a row" in said
+    assert "NEXT 1. Find the client that lies" in said
     assert spent_by(tmp_path)[0] == 3
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     warned = {w["kind"]: (w["count"], w["total"]) for w in report["warnings"]}

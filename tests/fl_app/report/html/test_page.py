@@ -75,7 +75,8 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] not in ("style", "script"):
-            self.words += data
+            # Labels of a drawing stand apart, although nothing is between them.
+            self.words += f"{data} " if "svg" in self.open else data
 
     def charts(self) -> list[str]:
         """Return the names of all charts."""
