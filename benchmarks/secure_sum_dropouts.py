@@ -39,6 +39,8 @@ def rows(scale: Scale) -> Iterator[Row]:
         yield decided(SPARSE, GRAPHS[scale])
     for case in WHOLE.get(scale, ()):
         yield played(case)
+        if case.neighbours is None:
+            yield played(case, is_signed=True)
 
 
 def decided(case: Case, rounds: int) -> Row:
@@ -56,15 +58,16 @@ def decided(case: Case, rounds: int) -> Row:
     return row(f"{case}, threshold {plan.threshold}, graphs alone", lost, rounds, plan)
 
 
-def played(case: Case) -> Row:
+def played(case: Case, *, is_signed: bool = False) -> Row:
     """Play whole rounds and count those without a sum."""
     lost = 0
     for _ in range(case.repetitions):
         try:
-            our_round(case)
+            our_round(case, is_signed=is_signed)
         except AbandonedError:
             lost += 1
-    return row(f"{case}, whole rounds", lost, case.repetitions, planned(case))
+    name = f"{case}, signed and checked" if is_signed else str(case)
+    return row(f"{name}, whole rounds", lost, case.repetitions, planned(case))
 
 
 def row(name: str, lost: int, rounds: int, plan: Plan) -> Row:

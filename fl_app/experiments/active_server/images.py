@@ -63,4 +63,5 @@ def quality(originals: Pictures, images: Pictures) -> list[float]:
 def best(originals: Pictures, images: Pictures) -> Pictures:
     """Return for each original the reconstruction that is nearest to it, for people to see."""
     errors = ((originals[:, None] - images[None]) ** 2).mean(axis=2)
-    return images[errors.argmin(axis=1)]
+    nearest: Pictures = images[errors.argmin(axis=1)]
+    return nearest

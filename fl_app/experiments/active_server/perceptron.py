@@ -90,7 +90,8 @@ def trapped(update: Vector, weights: Weights) -> NDArray[np.float64]:
     bins = rows - np.vstack([rows[1:], np.zeros_like(rows[:1])])  # each unit less the next
     signal = np.abs(bins[:, -1])
     lit = bins[signal > _FAINT * signal.max()]
-    return np.clip(lit[:, :-1] / lit[:, -1:], 0.0, 1.0)
+    found: NDArray[np.float64] = np.clip(lit[:, :-1] / lit[:, -1:], 0.0, 1.0)
+    return found
 
 
 def step(weights: Weights, batch: Batch, lr: float) -> Weights:

@@ -59,7 +59,8 @@ def run(scale: str, cells: Cells) -> Table:
         play = partial(attacked, kind, size.shape, mode, rounds)
         return cells.get(_key(scale, mode, kind), play)
 
-    counts = {kind: {mode: count(kind, mode) for mode in MODES} for kind in (Honest, *ATTACKS)}
+    kinds: tuple[type[Attack], ...] = (Honest, *ATTACKS)
+    counts = {kind: {mode: count(kind, mode) for mode in MODES} for kind in kinds}
     counts |= {kind: {MODES[-1]: count(kind, MODES[-1])} for kind in REMAINING}
     redrawn = cells.get(
         f"{scale}-redrawn", partial(attacked, ChosenCohorts, size.redrawn, MODES[-1], size.few)
