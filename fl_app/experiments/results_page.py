@@ -10,22 +10,24 @@ from pathlib import Path
 
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.config.errors import ConfigError, unknown_name
+from leakmeter.fl_app.experiments.base import CELLS
 from leakmeter.fl_app.experiments.published import PAPERS, Paper, items_of
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
 
 _PAGE = "RESULTS.md"
 _INTRO = """# Results
 
-Published tables and figures, run again at their own size, beside what was published. Every line
-follows from the data in `{folder}/NAME/`: `table.csv`, `table.json`, `table.md`, and in `cells/`
-what was computed. `reproduce NAME --scale paper --out {folder}/NAME` makes a table from its cells
-again without computing anything. This page is written by `python run_sim.py reproduce --results`,
-and a test keeps it so.
+Published tables and figures, computed again by this code and set next to the published numbers. The
+first table says for each experiment whether it has the published size or a reduced one. Every line
+follows from the data in `{folder}/NAME/`: `table.csv`, `table.json`, `table.md`, and in
+`cells.jsonl` what was computed. `reproduce NAME --scale paper --out {folder}/NAME` makes a table from
+its cells again without computing anything. `python run_sim.py reproduce --results` writes this page,
+and a test compares it with the data.
 
-Seeds stand in the code, and nothing was tuned to a published number; where a case, a target or
-what is compared was chosen after a first look, the table's notes say so. Times are those of one
-processor core. Where a paper gives a plot without numbers, its claim is put into words. ε ≥ is a
-lower bound with its confidence, ε ≈ an estimate, bits are those of a model
+Seeds are in the code, and nothing was tuned to a published number. Where a case, a target or a
+comparison was chosen after a first look, the table's notes say so. Times are those of one processor
+core. Where a paper has a plot without numbers, its claim is put into words. ε ≥ is a lower bound with
+its confidence, ε ≈ an estimate; bits are log₂ and those of a model
 ([what a number means](reading-the-numbers.md)).
 """
 
@@ -126,7 +128,7 @@ def _section(paper: Paper, results: Sequence[Kept], folder: str, shown: set[str]
 def _block(heading: str, kept: Kept, rows: Sequence[Mapping[str, str]], folder: str) -> list[str]:
     """Return an experiment: its command, its time, its comparisons and its figures."""
     own = f"{folder}/{kept.name}"
-    links = [f"[table]({own}/table.md)", f"[CSV]({own}/table.csv)", f"[data]({own}/cells)"]
+    links = [f"[table]({own}/table.md)", f"[CSV]({own}/table.csv)", f"[data]({own}/{CELLS})"]
     links += [f"[{name}]({own}/{name})" for name in kept.figures if name.endswith(".png")]
     lines = [f"### {heading}", "", f"{kept.title}.", ""]
     lines += [f"`python run_sim.py reproduce {kept.name} --scale paper`"]
