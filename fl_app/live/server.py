@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,15 +10,14 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any
 from urllib.parse import urlsplit
 
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.live.address import HOST, PORT, Address
 from leakmeter.fl_app.live.page import LiveFolder
 
-HOST, PORT = "127.0.0.1", 8765
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_TRIES = 100  # ports after a busy one
 _GRACE = 5.0  # seconds in which open pages can fetch the end of a run
 _RECENT = 3.0  # seconds since its last question within which a page counts as open
 
@@ -29,7 +27,7 @@ class LiveServer(ThreadingHTTPServer):
 
     Args:
         folder: The run folder.
-        host: Address to listen on.
+        address: What to listen on.
         port: Port to listen on; 0 lets the system choose.
 
     Raises:
@@ -39,29 +37,28 @@ class LiveServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, host: str = HOST, port: int = PORT) -> None:
-        self.folder = LiveFolder(folder)
+    def __init__(self, folder: Path, address: Address, port: int) -> None:
+        self.folder, self.address = LiveFolder(folder), address
         self.last_asked, self.has_shown_end = 0.0, False
+        self.address_family = address.family
         try:
-            super().__init__((host, port), _Handler)
+            super().__init__((address.number, port), _Handler)
         except OSError as error:
-            raise _explained(error, host, port) from None
+            raise address.explained(error, port) from None
+
+    def server_bind(self) -> None:
+        """Bind as any server; HTTPServer would ask a name server what this machine is called."""
+        TCPServer.server_bind(self)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
 
     @property
     def url(self) -> str:
         """Where the page is."""
-        host, port = map(str, self.server_address[:2])
-        return f"http://{host}:{port}/"
-
-    def allows(self, host: str) -> bool:
-        """Whether a request may name this host.
-
-        A page of somebody else's could point its own name at this machine and read the answers; the
-        browser then sends that name.
-        """
-        name = urlsplit(f"//{host}").hostname
-        own = str(self.server_address[0])
-        return own not in _LOOPBACK or name in _LOOPBACK
+        return self.address.url(self.port)
 
     def let_readers_finish(self) -> None:
         """Wait until pages that are open have seen the end of the run, but not for long."""
@@ -87,39 +84,15 @@ def serving(server: LiveServer) -> Iterator[LiveServer]:
         thread.join()
 
 
-def open_server(folder: Path, host: str, port: int | None) -> LiveServer:
+def open_server(folder: Path, host: str = HOST, port: int | None = None) -> LiveServer:
     """Return a server on the port that was asked for, or else on the first free one.
 
     Raises:
         ConfigError: The port that was asked for is busy.
     """
-    if port is not None:
-        return LiveServer(folder, host, port)
-    try:
-        return LiveServer(folder, host, PORT)
-    except ConfigError:
-        return LiveServer(folder, host, next_free(host, PORT) or 0)
-
-
-def next_free(host: str, port: int) -> int | None:
-    """Return the first free port after this one."""
-    for other in range(port + 1, min(port + 1 + _TRIES, 65536)):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind((host, other))
-            except OSError:
-                continue
-            return other
-    return None
-
-
-def _explained(error: OSError, host: str, port: int) -> ConfigError:
-    free = next_free(host, port)
-    if free is None:
-        return ConfigError(
-            f"--host must be an address of this machine, such as {HOST}, got {host!r}: {error}"
-        )
-    return ConfigError(f"--port {port} is in use; the next free one is {free}: --port {free}")
+    address = Address.of(host)
+    usual = address.free_port(PORT) or 0
+    return LiveServer(folder, address, usual if port is None else port)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -128,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page or with its state."""
-        if not self.server.allows(self.headers.get("Host", "")):
+        if not self.server.address.may_be_called(self.headers.get("Host", "")):
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this host name is not served")
             return
         self.server.last_asked = time.monotonic()

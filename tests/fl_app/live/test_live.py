@@ -22,8 +22,9 @@ import pytest
 from leakmeter.auditors.callback import RunProgress
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.live.address import Address
 from leakmeter.fl_app.live.page import LiveFolder
-from leakmeter.fl_app.live.server import LiveServer, next_free, open_server, serving
+from leakmeter.fl_app.live.server import LiveServer, open_server, serving
 from tests.helpers.browser import BROWSER, DRIVER, Browser, browser
 from tests.helpers.project import ROOT
 
@@ -54,7 +55,7 @@ def unfinished(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(unfinished: Path) -> Iterator[LiveServer]:
-    with serving(LiveServer(unfinished, port=0)) as server:
+    with serving(open_server(unfinished, port=0)) as server:
         yield server
 
 
@@ -133,19 +134,18 @@ def test_a_damaged_run_is_one_sentence_and_the_server_stays(
 
 
 def test_a_busy_port_is_named_with_the_next_free_one(unfinished: Path) -> None:
-    with LiveServer(unfinished, port=0) as busy:
-        port = int(busy.server_address[1])
-        free = next_free("127.0.0.1", port)
+    with open_server(unfinished, port=0) as busy:
+        port, free = busy.port, busy.address.free_port(busy.port)
+        assert free != port
         with pytest.raises(ConfigError, match=rf"--port {port} is in use; .* --port {free}"):
-            open_server(unfinished, "127.0.0.1", port)
+            open_server(unfinished, port=port)
 
 
 def test_a_busy_usual_port_gives_way(unfinished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with LiveServer(unfinished, port=0) as busy:
-        port = int(busy.server_address[1])
-        monkeypatch.setattr("leakmeter.fl_app.live.server.PORT", port)
-        with open_server(unfinished, "127.0.0.1", None) as other:
-            assert int(other.server_address[1]) > port
+    with open_server(unfinished, port=0) as busy:
+        monkeypatch.setattr("leakmeter.fl_app.live.server.PORT", busy.port)
+        with open_server(unfinished) as other:
+            assert other.port > busy.port
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_mistakes_are_one_line(words: list[str], said: str, capsys: Any) -> None
 
 def test_readers_see_the_end_before_the_server_goes(unfinished: Path, finished: Path) -> None:
     began = time.monotonic()
-    with serving(LiveServer(unfinished, port=0)) as server:
+    with serving(open_server(unfinished, port=0)) as server:
         get(server, "/state")
         shutil.copy(finished / "report.json", unfinished)
         get(server, "/")
