@@ -18,8 +18,9 @@ from leakmeter.auditors.run_log import REPORT, ROUNDS
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.live.script import BAR, SCRIPT, STYLE
-from leakmeter.fl_app.report.html.page import Live, page
-from leakmeter.fl_app.report.read.run import read_run, read_runs
+from leakmeter.fl_app.report.html.page import Live, document, page
+from leakmeter.fl_app.report.markup import tag
+from leakmeter.fl_app.report.read.run import Run, read_runs
 
 _FILES = (REPORT, ROUNDS, PROGRESS)
 
@@ -29,6 +30,12 @@ class LiveFolder:
     """A run folder that somebody watches."""
 
     path: Path
+
+    @classmethod
+    def at(cls, path: Path) -> LiveFolder:
+        """Return the folder that a user has named, perhaps by a file in it."""
+        path = path.expanduser().absolute()
+        return cls(path.parent if path.name in _FILES else path)
 
     @property
     def is_finished(self) -> bool:
@@ -45,7 +52,8 @@ class LiveFolder:
             return {"stamp": self.stamp(), "finished": True, "share": 1.0, "text": "finished"}
         progress = self._progress()
         if progress is None:
-            text, share, warnings = "no progress.json: the rounds so far", 0.0, []
+            text = "the rounds so far" if self.has_run else "waiting for the first file of a run"
+            share, warnings = 0.0, []
         else:
             share = progress.rounds_done / max(progress.num_rounds, 1)
             text = _words(progress, time.time() if now is None else now)
@@ -54,16 +62,43 @@ class LiveFolder:
         return {**known, "warnings": warnings}
 
     def html(self) -> str:
-        """Return the page with its bar."""
-        return page(read_runs([self.path]), live=Live(BAR, STYLE, SCRIPT))
-
-    def check(self) -> None:
-        """Refuse what is not the folder of a run.
+        """Return the page with its bar.
 
         Raises:
-            ConfigError: It is not.
+            ConfigError: A file is damaged, or only half of it has arrived.
         """
-        read_run(self.path)
+        live = self._live()  # before the files are read: what changes meanwhile is asked for again
+        if not self.has_run:
+            return page([Run(self.path.name, self.path, is_finished=False)], live=live)
+        return page(read_runs([self.path]), live=live)
+
+    def excuse(self, error: ConfigError) -> str:
+        """Return a page that says why there is none yet, and asks again."""
+        return document(self.path.name, self.path.name, [tag("p", str(error))], self._live(""))
+
+    def check(self) -> None:
+        """Refuse what cannot become the folder of a run.
+
+        Raises:
+            ConfigError: It cannot.
+        """
+        if not self.path.is_dir():
+            raise ConfigError(f"DIR must be the folder of a run, got {self.path}: no such folder")
+        runs = [one.parent for name in _FILES for one in self.path.glob(f"*/{name}")]
+        if runs and not self.has_run:
+            newest = max(runs, key=lambda one: one.stat().st_mtime)
+            raise ConfigError(
+                f"DIR must be the folder of one run, got {self.path} with {len(set(runs))}; "
+                f"the newest is {newest}"
+            )
+
+    @property
+    def has_run(self) -> bool:
+        """Whether anything of a run has arrived."""
+        return any((self.path / name).is_file() for name in (REPORT, ROUNDS))
+
+    def _live(self, stamp: str | None = None) -> Live:
+        return Live(BAR.format(stamp=self.stamp() if stamp is None else stamp), STYLE, SCRIPT)
 
     def _progress(self) -> RunProgress | None:
         """Return how far the run is; None if nothing says so, or nothing that can be read."""
@@ -86,6 +121,8 @@ def _changed(path: Path) -> str:
 def _words(progress: RunProgress, now: float) -> str:
     """Return round, time left and how old this is."""
     done = f"round {progress.rounds_done} of {progress.num_rounds}"
+    if progress.rounds_done >= progress.num_rounds:
+        return f"{done}; the report is being made"
     left = progress.seconds_left(now)
     if left is None:
         return f"{done}; started {_duration(max(now - progress.started, 0))} ago"

@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
 from typing import Any
-from urllib.parse import urlsplit
 
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.live.address import HOST, PORT, Address
@@ -25,8 +24,9 @@ _RECENT = 3.0  # seconds since its last question within which a page counts as o
 class LiveServer(ThreadingHTTPServer):
     """Answers questions about one run folder; nothing else can be read through it.
 
+    It has its port from the beginning, so that a busy one is known before there is a folder.
+
     Args:
-        folder: The run folder.
         address: What to listen on.
         port: Port to listen on; 0 lets the system choose.
 
@@ -36,10 +36,11 @@ class LiveServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    folder: LiveFolder
 
-    def __init__(self, folder: Path, address: Address, port: int) -> None:
-        self.folder, self.address = LiveFolder(folder), address
-        self.last_asked, self.has_shown_end = 0.0, False
+    def __init__(self, address: Address, port: int) -> None:
+        self.address = address
+        self.last_asked = 0.0
         self.address_family = address.family
         try:
             super().__init__((address.number, port), _Handler)
@@ -63,7 +64,7 @@ class LiveServer(ThreadingHTTPServer):
     def let_readers_finish(self) -> None:
         """Wait until pages that are open have seen the end of the run, but not for long."""
         until = time.monotonic() + _GRACE
-        while time.monotonic() < min(until, self.last_asked + _RECENT) and not self.has_shown_end:
+        while time.monotonic() < min(until, self.last_asked + _RECENT):
             time.sleep(0.05)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -71,8 +72,9 @@ class LiveServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(server: LiveServer) -> Iterator[LiveServer]:
-    """Serve in a thread for as long as the block runs."""
+def serving(server: LiveServer, folder: Path) -> Iterator[LiveServer]:
+    """Serve the page of a folder in a thread for as long as the block runs."""
+    server.folder = LiveFolder(folder)
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
     thread.start()
     try:
@@ -84,7 +86,7 @@ def serving(server: LiveServer) -> Iterator[LiveServer]:
         thread.join()
 
 
-def open_server(folder: Path, host: str = HOST, port: int | None = None) -> LiveServer:
+def open_server(host: str = HOST, port: int | None = None) -> LiveServer:
     """Return a server on the port that was asked for, or else on the first free one.
 
     Raises:
@@ -92,12 +94,18 @@ def open_server(folder: Path, host: str = HOST, port: int | None = None) -> Live
     """
     address = Address.of(host)
     usual = address.free_port(PORT) or 0
-    return LiveServer(folder, address, usual if port is None else port)
+    return LiveServer(address, usual if port is None else port)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: LiveServer
     server_version, sys_version = "leakmeter", ""
+
+    timeout = 30  # seconds; for a reader that connects and asks nothing
+
+    def do_HEAD(self) -> None:
+        """Answer as to GET, without the content."""
+        self.do_GET()
 
     def do_GET(self) -> None:
         """Answer with the page or with its state."""
@@ -105,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this host name is not served")
             return
         self.server.last_asked = time.monotonic()
-        match urlsplit(self.path).path:
+        match self.path.partition("?")[0]:
             case "/":
                 self._page()
             case "/state":
@@ -115,14 +123,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is only one page: /")
 
     def _page(self) -> None:
-        is_end = self.server.folder.is_finished
         try:
-            text = self.server.folder.html()
-        except ConfigError as error:  # a line that is just being written, or a damaged file
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error))
-            return
-        self._answer(HTTPStatus.OK, "text/html", text)
-        self.server.has_shown_end |= is_end
+            status, text = HTTPStatus.OK, self.server.folder.html()
+        except ConfigError as error:
+            status, text = HTTPStatus.SERVICE_UNAVAILABLE, self.server.folder.excuse(error)
+        self._answer(status, "text/html", text)
 
     def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
         data = text.encode()
@@ -131,7 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
         """Keep the terminal for the run."""
