@@ -249,7 +249,7 @@ def test_an_address_without_a_page_is_a_mistake(
     [
         (["nowhere"], "must be the folder of a run"),
         (["nowhere", "--port", "70000"], "--port must be from 0 .* to 65535, got 70000"),
-        ([".", "--host", "no.such.host.invalid"], "--host must be an address"),
+        ([".", "--host", "192.0.2.1"], "--host must be an address"),  # RFC 5737: nobody has it
         ([".", "--host", ""], "--host must be an address"),  # not every address there is
     ],
 )
