@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.live.script import BAR, SCRIPT, STYLE
 from leakmeter.fl_app.report.html.page import Live, document, page
 from leakmeter.fl_app.report.markup import tag
-from leakmeter.fl_app.report.read.run import Run, read_runs
+from leakmeter.fl_app.report.read.run import Run, read_run
 
 _FILES = (REPORT, ROUNDS, PROGRESS)
+FIRST = "The numbers of the first round will appear here as soon as it has ended."
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class LiveFolder:
 
     def stamp(self) -> str:
         """Return a text that changes whenever the page would."""
-        return "-".join(_changed(self.path / name) for name in _FILES)
+        changed = [_changed(self.path / name) for name in _FILES]
+        return "-".join([*changed, "on" if self.is_running else "off"])
 
     def state(self, now: float | None = None) -> dict[str, Any]:
         """Return what the bar shows: progress, time left and warnings, in words."""
@@ -68,13 +70,15 @@ class LiveFolder:
             ConfigError: A file is damaged, or only half of it has arrived.
         """
         live = self._live()  # before the files are read: what changes meanwhile is asked for again
-        if not self.has_run:
-            return page([Run(self.path.name, self.path, is_finished=False)], live=live)
-        return page(read_runs([self.path]), live=live)
+        empty = Run(self.path.name, self.path, is_finished=False)
+        run = read_run(self.path) if self.has_run else empty
+        if not (run.rounds or run.is_finished):
+            return self._saying(FIRST, live)
+        return page([replace(run, is_running=self.is_running)], live=live)
 
     def excuse(self, error: ConfigError) -> str:
         """Return a page that says why there is none yet, and asks again."""
-        return document(self.path.name, self.path.name, [tag("p", str(error))], self._live(""))
+        return self._saying(str(error), self._live(""))
 
     def check(self) -> None:
         """Refuse what cannot become the folder of a run.
@@ -96,6 +100,15 @@ class LiveFolder:
     def has_run(self) -> bool:
         """Whether anything of a run has arrived."""
         return any((self.path / name).is_file() for name in (REPORT, ROUNDS))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process seems to add to it: the next round is not long overdue."""
+        progress = None if self.is_finished else self._progress()
+        return progress is not None and not progress.is_overdue(time.time())
+
+    def _saying(self, words: str, live: Live) -> str:
+        return document(self.path.name, self.path.name, [tag("p", words)], live)
 
     def _live(self, stamp: str | None = None) -> Live:
         return Live(BAR.format(stamp=self.stamp() if stamp is None else stamp), STYLE, SCRIPT)

@@ -7,9 +7,10 @@ BAR = (  # with the stamp of the folder as the page has it
     '<ul id="live-warnings" aria-label="warnings of the run"></ul></div>'
 )
 STYLE = """
-#live { position: sticky; top: 0; z-index: 3; padding: .4rem 1rem; background: Canvas;
+#live { position: sticky; top: 0; z-index: 3;
+  padding: .4rem max(1.5rem, (100% - 1160px) / 2 + 1.5rem); background: Canvas;
   color: CanvasText; border-bottom: 1px solid GrayText; font-size: .9rem; }
-#live progress { width: 12rem; max-width: 40%; vertical-align: middle; }
+#live progress { width: 12rem; max-width: 40%; vertical-align: middle; margin-right: .4rem; }
 #live ul { margin: .2rem 0 0; padding-left: 1.2rem; }
 #live ul:empty { display: none; }
 @media print { #live { display: none; } }

@@ -86,7 +86,7 @@ def document(title: str, name: str, main: Sequence[Markup], live: Live | None = 
         tag("header", tag("p", tag("strong", "Leakmeter"), " report ", run, class_="brand")),
         Markup(live.bar) if live else joined(),
         tag("main", *main, id="main"),
-        tag("footer", _footer()),
+        tag("footer", _footer(live)),
         tag("div", id="tip", role="tooltip", hidden=True),
         tag("script", Markup(SCRIPT + (live.script if live else ""))),
     )
@@ -183,9 +183,7 @@ def _kinds() -> Markup:
     return joined(tag("p", words, class_="note"), table)
 
 
-def _footer() -> Markup:
-    return tag(
-        "p",
-        "Made by Leakmeter from report.json, which has the exact numbers. This page fetches "
-        "nothing.",
-    )
+def _footer(live: Live | None) -> Markup:
+    asks = "asks only the machine that serves it" if live else "fetches nothing"
+    words = "Made by Leakmeter from report.json, which has the exact numbers."
+    return tag("p", f"{words} This page {asks}.")

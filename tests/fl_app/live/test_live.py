@@ -24,7 +24,7 @@ import pytest
 from leakmeter.auditors.callback import RunProgress
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.live.page import LiveFolder, _words
+from leakmeter.fl_app.live.page import FIRST, LiveFolder, _words
 from leakmeter.fl_app.live.server import LiveServer, open_server, serving
 from tests.helpers.browser import BROWSER, DRIVER, Browser, browser
 from tests.helpers.project import ROOT
@@ -78,6 +78,28 @@ def test_the_state_has_progress_time_left_and_warnings(unfinished: Path) -> None
     late = LiveFolder(unfinished).state(now=160.0 + 3600)
     assert late["text"] == "round 1 of 3; last round ended 60 minutes ago"
     assert _words(RunProgress(3, 3, 0, 100.0, 160.0), 400.0).endswith("; the report is being made")
+
+
+def test_a_run_that_goes_on_is_not_to_be_resumed(unfinished: Path) -> None:
+    path = unfinished / "progress.json"
+    dead = LiveFolder(unfinished)  # its last round ended in 1970
+    stamp, page = dead.stamp(), dead.html()
+    assert "This run is not finished: 1 whole round of 4." in page
+    assert "--resume run" in page
+    values = {**json.loads(path.read_text()), "started": time.time() - 60, "updated": time.time()}
+    path.write_text(json.dumps(values))
+    page = LiveFolder(unfinished).html()
+    assert "This run is in progress: 1 whole round of 4." in page
+    assert "--resume" not in page
+    assert LiveFolder(unfinished).stamp().rpartition("-")[2] != stamp.rpartition("-")[2]
+
+
+def test_a_round_is_overdue_after_five_usual_ones() -> None:
+    progress = RunProgress(20, 12, 10, started=0.0, updated=10.0)  # five seconds each
+    assert not progress.is_overdue(10.0 + 84)
+    assert progress.is_overdue(10.0 + 86)
+    assert not RunProgress(20, 10, 10, started=0.0, updated=0.0).is_overdue(1e9)
+    assert not RunProgress(20, 20, 10, started=0.0, updated=10.0).is_overdue(1e9)
 
 
 def test_time_left_counts_only_rounds_of_this_process() -> None:
@@ -189,7 +211,7 @@ def test_a_folder_without_a_run_waits_for_one(finished: Path, tmp_path: Path) ->
     empty = LiveFolder(tmp_path)
     empty.check()
     assert empty.state()["text"] == "waiting for the first file of a run"
-    assert "<main" in empty.html()
+    assert FIRST in empty.html()
     before = empty.stamp()
     shutil.copy(finished / "report.json", tmp_path)
     assert empty.stamp() != before
