@@ -25,7 +25,7 @@ SCRIPT = """
   const bar = live.querySelector("progress");
   const text = document.getElementById("live-text");
   const list = document.getElementById("live-warnings");
-  let seen = live.dataset.stamp, ended = false;
+  let seen = live.dataset.stamp, ended = false, rested = 0;
   const said = (one) => {
     if (one.matches(".pt")) return one.getAttribute("aria-label");
     const fold = one.matches("summary") ? one.parentElement : one;
@@ -85,32 +85,31 @@ SCRIPT = """
   };
   const update = async () => {
     const state = await (await fetch("state", { cache: "no-store" })).json();
-    if (state.stamp !== seen) {
+    // Making a large page takes time from the run: at most a tenth of it.
+    if (state.stamp !== seen && (state.finished || performance.now() > rested)) {
+      const began = performance.now();
       const answer = await fetch("./", { cache: "no-store" });
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       // A file that is only half there: the page stays, and the sentence says what is wrong.
       if (!answer.ok) return show({ ...state, text: fresh.querySelector("main").textContent });
       exchange(fresh);
       seen = fresh.getElementById("live").dataset.stamp;
+      rested = performance.now() + 10 * (performance.now() - began);
     }
     show(state);
     ended = state.finished;
   };
   const ask = async () => {
-    const began = performance.now();
-    let least = 1000;
+    let wait = 1000;
     try {
       await update();
-      if (ended) least = 5000;
+      if (ended) wait = 5000;
     } catch (error) {
       if (ended) return;  // the run has ended, and its server with it
       text.textContent = "no answer: the run has ended (see report.html) or was stopped";
-      least = 5000;
+      wait = 5000;
     }
-    // A large page is asked for less often: making it takes time from the run. The server waits
-    // three seconds for those who have asked.
-    const rest = Math.min(10 * (performance.now() - began), 2500);
-    setTimeout(ask, Math.max(least, rest));
+    setTimeout(ask, wait);
   };
   ask();
 })();

@@ -17,7 +17,8 @@ from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.live.address import HOST, PORT, Address
 from leakmeter.fl_app.live.page import LiveFolder
 
-_GRACE = 5.0  # seconds in which open pages can fetch the end of a run
+_GRACE = 5.0  # seconds in which open pages can ask for the end of a run
+_LONGEST = 60.0  # seconds that making the last page may take
 _RECENT = 3.0  # seconds since its last question within which a page counts as open
 
 
@@ -40,7 +41,7 @@ class LiveServer(ThreadingHTTPServer):
 
     def __init__(self, address: Address, port: int) -> None:
         self.address = address
-        self.last_asked = 0.0
+        self.last_asked, self._num_answering, self._lock = 0.0, 0, threading.Lock()
         self.address_family = address.family
         try:
             super().__init__((address.number, port), _Handler)
@@ -63,9 +64,24 @@ class LiveServer(ThreadingHTTPServer):
 
     def let_readers_finish(self) -> None:
         """Wait until pages that are open have seen the end of the run, but not for long."""
-        until = time.monotonic() + _GRACE
-        while time.monotonic() < min(until, self.last_asked + _RECENT):
+        end = time.monotonic()
+        while self._may_ask(end) or (self._num_answering and time.monotonic() < end + _LONGEST):
             time.sleep(0.05)
+
+    def _may_ask(self, end: float) -> bool:
+        return time.monotonic() < min(end + _GRACE, self.last_asked + _RECENT)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Note that somebody reads, and for how long."""
+        with self._lock:
+            self._num_answering += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_answering -= 1
+            self.last_asked = time.monotonic()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a reader that goes away is no error of the run."""
@@ -112,8 +128,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.server.address.may_be_called(self.headers.get("Host", "")):
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this host name is not served")
             return
-        self.server.last_asked = time.monotonic()
-        match self.path.partition("?")[0]:
+        with self.server.answering():
+            self._read(self.path.partition("?")[0])
+
+    def _read(self, path: str) -> None:
+        match path:
             case "/":
                 self._page()
             case "/state":
