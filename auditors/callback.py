@@ -112,6 +112,14 @@ class RunProgress:
         planned = (self.updated - self.started) / played * left
         return max(planned - max(now - self.updated, 0.0), 0.0)
 
+    def is_overdue(self, now: float) -> bool:
+        """Whether the next round has taken so long that the process has probably ended."""
+        played = self.rounds_done - self.rounds_before
+        if played < 1 or self.rounds_done >= self.num_rounds:
+            return False  # nothing is known of the first round, nor of the report
+        usual = (self.updated - self.started) / played
+        return now - self.updated > 60 + 5 * usual
+
 
 class ProgressFile(Callback):
     """Keeps `progress.json` in the run folder while the run goes on, for whoever watches it.

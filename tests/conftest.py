@@ -27,6 +27,8 @@ os.environ.update(
 import numpy as np
 import pytest
 
+from tests.helpers.project import ROOT
+
 if TYPE_CHECKING:
     from tests.helpers.federation import Federation
 
@@ -40,6 +42,21 @@ def pytest_collection_finish() -> None:
 def _flower_logs_everything() -> None:
     """Undo what the command line, which many tests call in this process, does to the logger."""
     logging.getLogger("flwr").setLevel(logging.DEBUG)  # as Flower sets it
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_in_the_tree() -> Iterator[None]:
+    """Fail a test that writes where it was started: tools such as MLflow do so unasked."""
+    before = _shown_names()
+    yield
+    left = sorted(_shown_names() - before)
+    assert left == [], f"a test has left {left} in {ROOT}; give it tmp_path"
+
+
+def _shown_names() -> set[str]:
+    """Return what `ls` shows of the project, without what Git ignores."""
+    ignored = {"__pycache__", "build", "dist", "runs"}
+    return {name for name in os.listdir(ROOT) if name[0] != "." and name not in ignored}
 
 
 @pytest.fixture

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import Field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakmeter import __version__
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.cli.watch import add_address, check_port
+from leakmeter.fl_app.cli.watch import HOST, add_address, check_port
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
 from leakmeter.fl_app.config.field import expanded, kebab, read_toml
 from leakmeter.fl_app.config.meaning import check_meaning, is_written_by_a_run
 
 if TYPE_CHECKING:
+    from leakmeter.fl_app.live.server import LiveServer
     from leakmeter.fl_app.run.folder import RunFolder
 
 _GROUPS = {
@@ -125,22 +125,31 @@ def run(arguments: argparse.Namespace) -> int:
     # found wrong without them is.
     print(_announcement(settings, folder), flush=True)
     _check(settings, arguments.out if folder is None else None)
-    prepared = _prepared(arguments, settings, folder)
-    with _live(arguments, prepared):
-        return _launch(prepared, arguments.program)
+    with _port(arguments) as server:
+        prepared = _prepared(arguments, settings, folder)
+        with _live(server, prepared):
+            return _launch(prepared, arguments.program)
 
 
-@contextmanager
-def _live(arguments: argparse.Namespace, folder: RunFolder) -> Iterator[None]:
-    """Serve the page of the run while it goes on, if that was asked for."""
-    if not arguments.live:
-        yield
-        return
-    from leakmeter.fl_app.live.server import open_server, serving
+def _port(arguments: argparse.Namespace) -> AbstractContextManager[LiveServer | None]:
+    """Return the server of the live page, if that was asked for; a busy port leaves no folder."""
+    if arguments.live:
+        from leakmeter.fl_app.live.server import open_server
 
-    with serving(open_server(folder.path, arguments.host, arguments.port)) as server:
-        print(f"live page: {server.url}", flush=True)
-        yield
+        return open_server(arguments.host, arguments.port)
+    if arguments.port is not None or arguments.host != HOST:
+        raise ConfigError("--port and --host are for the live page only; add --live")
+    return nullcontext()
+
+
+def _live(server: LiveServer | None, folder: RunFolder) -> AbstractContextManager[object]:
+    """Serve the page of the run while it goes on."""
+    if server is None:
+        return nullcontext()
+    from leakmeter.fl_app.live.server import serving
+
+    print(f"live page: {server.url}", flush=True)
+    return serving(server, folder.path)
 
 
 def _resumed(arguments: argparse.Namespace) -> RunFolder:

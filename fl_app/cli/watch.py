@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.live.address import HOST, PORT
 
 _DESCRIPTION = """\
 Serves the page of a run folder on this machine and keeps it up to date while the run goes on. The
@@ -25,13 +26,13 @@ def set_up(parser: argparse.ArgumentParser) -> None:
 def add_address(parser: argparse._ActionsContainer) -> None:
     """Add the options that say where a page is served."""
     parser.add_argument(
-        "--port", type=int, metavar="N", help="port of the live page (default: 8765 or the next)"
+        "--port", type=int, metavar="N", help=f"port of the live page (default: {PORT} or the next)"
     )
     parser.add_argument(
         "--host",
         metavar="ADDRESS",
-        default="127.0.0.1",
-        help="address of the live page; anybody who reaches it can read it (default: 127.0.0.1, "
+        default=HOST,
+        help=f"address of the live page; anybody who reaches it can read it (default: {HOST}, "
         "this machine only)",
     )
 
@@ -44,12 +45,14 @@ def check_port(port: int | None) -> None:
 
 def watch(arguments: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C."""
+    from leakmeter.fl_app.live.page import LiveFolder
     from leakmeter.fl_app.live.server import open_server
 
     check_port(arguments.port)
-    folder = Path(arguments.run).expanduser()
-    with open_server(folder, arguments.host, arguments.port) as server:
-        server.folder.check()
+    folder = LiveFolder.at(Path(arguments.run))
+    folder.check()
+    with open_server(arguments.host, arguments.port) as server:
+        server.folder = folder
         print(f"live page: {server.url} (Ctrl-C ends it)", flush=True)
         try:
             server.serve_forever(0.1)

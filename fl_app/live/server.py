@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,25 +10,25 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any
-from urllib.parse import urlsplit
 
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.live.address import HOST, PORT, Address
 from leakmeter.fl_app.live.page import LiveFolder
 
-HOST, PORT = "127.0.0.1", 8765
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_TRIES = 100  # ports after a busy one
-_GRACE = 5.0  # seconds in which open pages can fetch the end of a run
+_GRACE = 5.0  # seconds in which open pages can ask for the end of a run
+_LONGEST = 60.0  # seconds that making the last page may take
 _RECENT = 3.0  # seconds since its last question within which a page counts as open
 
 
 class LiveServer(ThreadingHTTPServer):
     """Answers questions about one run folder; nothing else can be read through it.
 
+    It has its port from the beginning, so that a busy one is known before there is a folder.
+
     Args:
-        folder: The run folder.
-        host: Address to listen on.
+        address: What to listen on.
         port: Port to listen on; 0 lets the system choose.
 
     Raises:
@@ -38,44 +37,60 @@ class LiveServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    folder: LiveFolder
 
-    def __init__(self, folder: Path, host: str = HOST, port: int = PORT) -> None:
-        self.folder = LiveFolder(folder)
-        self.last_asked, self.has_shown_end = 0.0, False
+    def __init__(self, address: Address, port: int) -> None:
+        self.address = address
+        self.last_asked, self._num_answering, self._lock = 0.0, 0, threading.Lock()
+        self.address_family = address.family
         try:
-            super().__init__((host, port), _Handler)
+            super().__init__((address.number, port), _Handler)
         except OSError as error:
-            raise _explained(error, host, port) from None
+            raise address.explained(error, port) from None
+
+    def server_bind(self) -> None:
+        """Bind as any server; HTTPServer would ask a name server what this machine is called."""
+        TCPServer.server_bind(self)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
 
     @property
     def url(self) -> str:
         """Where the page is."""
-        host, port = map(str, self.server_address[:2])
-        return f"http://{host}:{port}/"
-
-    def allows(self, host: str) -> bool:
-        """Whether a request may name this host.
-
-        A page of somebody else's could point its own name at this machine and read the answers; the
-        browser then sends that name.
-        """
-        name = urlsplit(f"//{host}").hostname
-        own = str(self.server_address[0])
-        return own not in _LOOPBACK or name in _LOOPBACK
+        return self.address.url(self.port)
 
     def let_readers_finish(self) -> None:
         """Wait until pages that are open have seen the end of the run, but not for long."""
-        until = time.monotonic() + _GRACE
-        while time.monotonic() < min(until, self.last_asked + _RECENT) and not self.has_shown_end:
+        end = time.monotonic()
+        while self._may_ask(end) or (self._num_answering and time.monotonic() < end + _LONGEST):
             time.sleep(0.05)
+
+    def _may_ask(self, end: float) -> bool:
+        return time.monotonic() < min(end + _GRACE, self.last_asked + _RECENT)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Note that somebody reads, and for how long."""
+        with self._lock:
+            self._num_answering += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_answering -= 1
+            self.last_asked = time.monotonic()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a reader that goes away is no error of the run."""
 
 
 @contextmanager
-def serving(server: LiveServer) -> Iterator[LiveServer]:
-    """Serve in a thread for as long as the block runs."""
+def serving(server: LiveServer, folder: Path) -> Iterator[LiveServer]:
+    """Serve the page of a folder in a thread for as long as the block runs."""
+    server.folder = LiveFolder(folder)
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
     thread.start()
     try:
@@ -87,52 +102,37 @@ def serving(server: LiveServer) -> Iterator[LiveServer]:
         thread.join()
 
 
-def open_server(folder: Path, host: str, port: int | None) -> LiveServer:
+def open_server(host: str = HOST, port: int | None = None) -> LiveServer:
     """Return a server on the port that was asked for, or else on the first free one.
 
     Raises:
         ConfigError: The port that was asked for is busy.
     """
-    if port is not None:
-        return LiveServer(folder, host, port)
-    try:
-        return LiveServer(folder, host, PORT)
-    except ConfigError:
-        return LiveServer(folder, host, next_free(host, PORT) or 0)
-
-
-def next_free(host: str, port: int) -> int | None:
-    """Return the first free port after this one."""
-    for other in range(port + 1, min(port + 1 + _TRIES, 65536)):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind((host, other))
-            except OSError:
-                continue
-            return other
-    return None
-
-
-def _explained(error: OSError, host: str, port: int) -> ConfigError:
-    free = next_free(host, port)
-    if free is None:
-        return ConfigError(
-            f"--host must be an address of this machine, such as {HOST}, got {host!r}: {error}"
-        )
-    return ConfigError(f"--port {port} is in use; the next free one is {free}: --port {free}")
+    address = Address.of(host)
+    usual = address.free_port(PORT) or 0
+    return LiveServer(address, usual if port is None else port)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: LiveServer
     server_version, sys_version = "leakmeter", ""
 
+    timeout = 30  # seconds; for a reader that connects and asks nothing
+
+    def do_HEAD(self) -> None:
+        """Answer as to GET, without the content."""
+        self.do_GET()
+
     def do_GET(self) -> None:
         """Answer with the page or with its state."""
-        if not self.server.allows(self.headers.get("Host", "")):
+        if not self.server.address.may_be_called(self.headers.get("Host", "")):
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this host name is not served")
             return
-        self.server.last_asked = time.monotonic()
-        match urlsplit(self.path).path:
+        with self.server.answering():
+            self._read(self.path.partition("?")[0])
+
+    def _read(self, path: str) -> None:
+        match path:
             case "/":
                 self._page()
             case "/state":
@@ -142,14 +142,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is only one page: /")
 
     def _page(self) -> None:
-        is_end = self.server.folder.is_finished
         try:
-            text = self.server.folder.html()
-        except ConfigError as error:  # a line that is just being written, or a damaged file
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error))
-            return
-        self._answer(HTTPStatus.OK, "text/html", text)
-        self.server.has_shown_end |= is_end
+            status, text = HTTPStatus.OK, self.server.folder.html()
+        except ConfigError as error:
+            status, text = HTTPStatus.SERVICE_UNAVAILABLE, self.server.folder.excuse(error)
+        self._answer(status, "text/html", text)
 
     def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
         data = text.encode()
@@ -158,7 +155,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
         """Keep the terminal for the run."""

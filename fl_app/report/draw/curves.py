@@ -41,13 +41,15 @@ class _Tested:
 
 def _tested(run: Run) -> Iterator[_Tested]:
     """Yield one game an auditor: that of the run's bound, or else the last that was played."""
-    latest: dict[str, _Tested] = {}
+    latest: dict[str, tuple[Finding, ErrorCurve]] = {}
     for f in run.findings:
         for detail in f.details:
             if f.kind == "lower_bound" and isinstance(detail, ErrorCurve) and detail.deltas:
-                apart = _separation(run, f, f.server_round or detail.server_round)
-                latest[f.auditor] = _Tested(run, f, detail, apart)
-    yield from latest.values()
+                latest[f.auditor] = f, detail
+    # Only now: it looks through all findings.
+    for f, curve in latest.values():
+        apart = _separation(run, f, f.server_round or curve.server_round)
+        yield _Tested(run, f, curve, apart)
 
 
 def _separation(run: Run, bound: Finding, server_round: int | None) -> float | None:

@@ -70,7 +70,8 @@ def notes(run: Run) -> Iterator[str]:
         planned = run.config.get("rounds")
         of = f" of {planned}" if isinstance(planned, int) else ""
         done = counted(len(run.rounds), "whole round")
-        yield f"This run is not finished: {done}{of}. The numbers are those of its last round."
+        now = "is in progress" if run.is_running else "is not finished"
+        yield f"This run {now}: {done}{of}. The numbers are those of its last round."
     for failure in run.failures:
         yield f"Not audited as planned: {failure.rstrip('.')}. Its findings are missing."
     if (source := run.config.get(REPLAY_OF)) is not None:

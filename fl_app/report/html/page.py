@@ -73,15 +73,20 @@ def page(runs: Sequence[Run], galleries: Sequence[Path] = (), live: Live | None 
     """
     many = len(runs) > 1
     title = f"{len(runs)} runs compared" if many else f"What {runs[0].name} leaks"
-    name = "" if many else tag("span", runs[0].name, class_="run")
     main = _several(runs, galleries) if many else _single(runs[0], galleries)
+    return document(title, "" if many else runs[0].name, main, live)
+
+
+def document(title: str, name: str, main: Sequence[Markup], live: Live | None = None) -> str:
+    """Return a whole file around the content of a page."""
+    run = tag("span", name, class_="run") if name else ""
     body = tag(
         "body",
         tag("a", "Skip to the verdict", href="#main", class_="skip"),
-        tag("header", tag("p", tag("strong", "Leakmeter"), " report ", name, class_="brand")),
+        tag("header", tag("p", tag("strong", "Leakmeter"), " report ", run, class_="brand")),
         Markup(live.bar) if live else joined(),
         tag("main", *main, id="main"),
-        tag("footer", _footer()),
+        tag("footer", _footer(live)),
         tag("div", id="tip", role="tooltip", hidden=True),
         tag("script", Markup(SCRIPT + (live.script if live else ""))),
     )
@@ -178,9 +183,7 @@ def _kinds() -> Markup:
     return joined(tag("p", words, class_="note"), table)
 
 
-def _footer() -> Markup:
-    return tag(
-        "p",
-        "Made by Leakmeter from report.json, which has the exact numbers. This page fetches "
-        "nothing.",
-    )
+def _footer(live: Live | None) -> Markup:
+    asks = "asks only the machine that serves it" if live else "fetches nothing"
+    words = "Made by Leakmeter from report.json, which has the exact numbers."
+    return tag("p", f"{words} This page {asks}.")

@@ -21,7 +21,7 @@ def repeat(run: Run) -> Markup:
             tag("p", "The same seed gives the same findings on the same machine:"),
             tag("pre", tag("code", command)),
         )
-    if not run.is_finished and command is not None:
+    if not (run.is_finished or run.is_running) and command is not None:
         how = joined(
             tag("p", "The run is not finished. To resume it:"),
             tag("pre", tag("code", f"python run_sim.py --resume {shlex.quote(run.folder.name)}")),

@@ -41,7 +41,7 @@ def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
 
 
 def _steps(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
-    if not run.is_finished:
+    if not (run.is_finished or run.is_running):
         folder = shlex.quote(str(run.folder))
         yield Step("Finish the run:", f"{program()} --resume {folder}")
     yield from _repairs(run)

@@ -43,6 +43,7 @@ class Run:
         warnings: Reasons to doubt the run itself.
         schedules: Which rounds auditors looked at, of those that may skip some.
         is_finished: Whether it has its report.
+        is_running: Whether a process is still adding to it.
         is_typed: Whether its claims are fields. Those of schema 1 are prose: shown, never compared.
     """
 
@@ -57,6 +58,7 @@ class Run:
     warnings: tuple[RunWarning, ...] = ()
     schedules: tuple[Schedule, ...] = ()
     is_finished: bool = True
+    is_running: bool = False
     is_typed: bool = True
 
     @property

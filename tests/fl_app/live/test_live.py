@@ -11,9 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,8 @@ import pytest
 from leakmeter.auditors.callback import RunProgress
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.live.page import LiveFolder
-from leakmeter.fl_app.live.server import LiveServer, next_free, open_server, serving
+from leakmeter.fl_app.live.page import FIRST, LiveFolder, _words
+from leakmeter.fl_app.live.server import LiveServer, open_server, serving
 from tests.helpers.browser import BROWSER, DRIVER, Browser, browser
 from tests.helpers.project import ROOT
 
@@ -54,8 +56,9 @@ def unfinished(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(unfinished: Path) -> Iterator[LiveServer]:
-    with serving(LiveServer(unfinished, port=0)) as server:
+    with serving(open_server(port=0), unfinished) as server:
         yield server
+        server.last_asked = 0.0  # nobody to wait for
 
 
 def get(server: LiveServer, path: str, host: str | None = None) -> tuple[int, str]:
@@ -74,6 +77,29 @@ def test_the_state_has_progress_time_left_and_warnings(unfinished: Path) -> None
     assert state["finished"] is False
     late = LiveFolder(unfinished).state(now=160.0 + 3600)
     assert late["text"] == "round 1 of 3; last round ended 60 minutes ago"
+    assert _words(RunProgress(3, 3, 0, 100.0, 160.0), 400.0).endswith("; the report is being made")
+
+
+def test_a_run_that_goes_on_is_not_to_be_resumed(unfinished: Path) -> None:
+    path = unfinished / "progress.json"
+    dead = LiveFolder(unfinished)  # its last round ended in 1970
+    stamp, page = dead.stamp(), dead.html()
+    assert "This run is not finished: 1 whole round of 4." in page
+    assert "--resume run" in page
+    values = {**json.loads(path.read_text()), "started": time.time() - 60, "updated": time.time()}
+    path.write_text(json.dumps(values))
+    page = LiveFolder(unfinished).html()
+    assert "This run is in progress: 1 whole round of 4." in page
+    assert "--resume" not in page
+    assert LiveFolder(unfinished).stamp().rpartition("-")[2] != stamp.rpartition("-")[2]
+
+
+def test_a_round_is_overdue_after_five_usual_ones() -> None:
+    progress = RunProgress(20, 12, 10, started=0.0, updated=10.0)  # five seconds each
+    assert not progress.is_overdue(10.0 + 84)
+    assert progress.is_overdue(10.0 + 86)
+    assert not RunProgress(20, 10, 10, started=0.0, updated=0.0).is_overdue(1e9)
+    assert not RunProgress(20, 20, 10, started=0.0, updated=10.0).is_overdue(1e9)
 
 
 def test_time_left_counts_only_rounds_of_this_process() -> None:
@@ -122,30 +148,122 @@ def test_a_foreign_name_for_this_machine_is_refused(
     assert get(server, "/state", host)[0] == status
 
 
-def test_a_damaged_run_is_one_sentence_and_the_server_stays(
-    server: LiveServer, unfinished: Path
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("rounds.jsonl", "nonsense\n", "must be JSON"),
+        ("report.json", '{"schema": "leakmeter-rep', "must be JSON"),  # half of it has arrived
+        ("config.toml", "rounds = ", "must be a TOML file"),
+    ],
+)
+def test_a_damaged_file_is_a_sentence_on_a_page_that_asks_again(
+    server: LiveServer, unfinished: Path, name: str, text: str, said: str
 ) -> None:
-    (unfinished / "rounds.jsonl").write_text("nonsense\n")
-    status, text = get(server, "/")
+    (unfinished / name).write_text(text)
+    status, page = get(server, "/")
     assert status == 503
-    assert "must be JSON" in text
+    assert said in page
+    assert 'id="live" data-stamp=""' in page
+    (unfinished / name).unlink()
+    assert get(server, "/")[0] == 200
+
+
+def test_the_last_line_may_be_half_there(server: LiveServer, unfinished: Path) -> None:
+    path = unfinished / "rounds.jsonl"
+    line = path.read_text()
+    path.write_text(line + line[: len(line) // 2])
+    status, page = get(server, "/")
+    assert status == 200
+    assert "1 whole round" in page
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc",
+        b"PUT /report.json HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"DELETE /report.json HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n",
+        b"GET //[ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n",  # somebody tries https
+        b"\r\n",
+        b"",
+    ],
+)
+def test_no_request_ends_the_server_or_changes_a_file(
+    server: LiveServer, unfinished: Path, request_line: bytes
+) -> None:
+    before = {path.name: path.read_bytes() for path in unfinished.iterdir()}
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as reader:
+        reader.sendall(request_line)
+        reader.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):  # it need not read all of a wrong request
+            answer = reader.makefile("rb").read()
+            assert b" 200 " not in answer.partition(b"\r\n")[0] or request_line[:4] == b"HEAD"
+            assert b"<main" not in answer
     assert get(server, "/state")[0] == 200
+    assert {path.name: path.read_bytes() for path in unfinished.iterdir()} == before
 
 
-def test_a_busy_port_is_named_with_the_next_free_one(unfinished: Path) -> None:
-    with LiveServer(unfinished, port=0) as busy:
-        port = int(busy.server_address[1])
-        free = next_free("127.0.0.1", port)
+def test_a_folder_without_a_run_waits_for_one(finished: Path, tmp_path: Path) -> None:
+    empty = LiveFolder(tmp_path)
+    empty.check()
+    assert empty.state()["text"] == "waiting for the first file of a run"
+    assert FIRST in empty.html()
+    before = empty.stamp()
+    shutil.copy(finished / "report.json", tmp_path)
+    assert empty.stamp() != before
+    assert empty.state()["finished"] is True
+
+
+def test_the_folder_of_several_runs_names_the_newest(finished: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"with 1; the newest is {finished}$"):
+        LiveFolder(finished.parent).check()
+    assert LiveFolder.at(finished / "rounds.jsonl").path == finished
+
+
+def test_a_page_that_was_loaded_before_a_change_knows_that_it_is_old(
+    server: LiveServer, unfinished: Path, finished: Path
+) -> None:
+    page = get(server, "/")[1]
+    shutil.copy(finished / "report.json", unfinished)
+    state = json.loads(get(server, "/state")[1])
+    assert state["finished"] is True
+    assert f'data-stamp="{state["stamp"]}"' not in page
+    assert f'data-stamp="{state["stamp"]}"' in get(server, "/")[1]
+
+
+def test_a_busy_port_is_named_with_the_next_free_one() -> None:
+    with open_server(port=0) as busy:
+        port, free = busy.port, busy.address.free_port(busy.port)
+        assert free != port
         with pytest.raises(ConfigError, match=rf"--port {port} is in use; .* --port {free}"):
-            open_server(unfinished, "127.0.0.1", port)
+            open_server(port=port)
 
 
-def test_a_busy_usual_port_gives_way(unfinished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with LiveServer(unfinished, port=0) as busy:
-        port = int(busy.server_address[1])
-        monkeypatch.setattr("leakmeter.fl_app.live.server.PORT", port)
-        with open_server(unfinished, "127.0.0.1", None) as other:
-            assert int(other.server_address[1]) > port
+def test_a_busy_usual_port_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_server(port=0) as busy:
+        monkeypatch.setattr("leakmeter.fl_app.live.server.PORT", busy.port)
+        with open_server() as other:
+            assert other.port > busy.port
+
+
+def test_a_busy_port_leaves_no_folder(tiny: list[str], tmp_path: Path, capsys: Any) -> None:
+    with open_server(port=0) as busy:
+        out = ("--out", str(tmp_path / "run"))
+        assert main([*tiny, *out, "--live", "--port", str(busy.port)]) == 2
+    assert f"--port {busy.port} is in use" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [("--port", "9000"), ("--host", "0.0.0.0")])
+def test_an_address_without_a_page_is_a_mistake(
+    tiny: list[str], words: tuple[str, ...], capsys: Any
+) -> None:
+    assert main([*tiny, *words]) == 2
+    assert "add --live" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -153,23 +271,43 @@ def test_a_busy_usual_port_gives_way(unfinished: Path, monkeypatch: pytest.Monke
     [
         (["nowhere"], "must be the folder of a run"),
         (["nowhere", "--port", "70000"], "--port must be from 0 .* to 65535, got 70000"),
-        (["nowhere", "--host", "no.such.host.invalid"], "--host must be an address"),
+        ([".", "--host", "192.0.2.1"], "--host must be an address"),  # RFC 5737: nobody has it
+        ([".", "--host", ""], "--host must be an address"),  # not every address there is
     ],
 )
-def test_mistakes_are_one_line(words: list[str], said: str, capsys: Any) -> None:
+def test_mistakes_are_one_line(
+    words: list[str],
+    said: str,
+    capsys: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(["watch", *words]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert re.search(said, line)
 
 
-def test_readers_see_the_end_before_the_server_goes(unfinished: Path, finished: Path) -> None:
-    began = time.monotonic()
-    with serving(LiveServer(unfinished, port=0)) as server:
-        get(server, "/state")
+def test_every_reader_sees_the_end_before_the_server_goes(
+    unfinished: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakmeter.fl_app.live.server._RECENT", 0.6)
+    seen: list[bool] = []
+
+    def read() -> None:
+        while not (seen and seen[-1]):
+            seen.append(json.loads(get(server, "/state")[1])["finished"])
+            time.sleep(0.2)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    with serving(open_server(port=0), unfinished) as server:
+        for reader in readers:
+            reader.start()
+        while len(seen) < 2:
+            time.sleep(0.01)
         shutil.copy(finished / "report.json", unfinished)
-        get(server, "/")
-    assert server.has_shown_end
-    assert time.monotonic() - began < 60  # it waits for readers, but not for those who have read
+    for reader in readers:
+        reader.join()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(server.url)
 
@@ -192,6 +330,81 @@ def wait_for(page: Browser, expression: str) -> None:
     while not page.run(f"return {expression}"):
         assert time.monotonic() < until, f"never true: {expression}; {page.errors()}"
         time.sleep(0.1)
+
+
+def text_of(page: Browser) -> str:
+    return str(page.run("return document.getElementById('live-text').textContent"))
+
+
+@pytest.mark.slow  # starts a browser
+@pytest.mark.skipif(not (BROWSER and DRIVER), reason="no Chromium is installed")
+def test_an_update_leaves_folds_boxes_and_focus_as_the_reader_has_them(
+    unfinished: Path, finished: Path
+) -> None:
+    rounds = (finished / "rounds.jsonl").read_text().splitlines(keepends=True)
+    with serving(open_server(port=0), unfinished) as server, browser() as page:
+        page.open(server.url, 700, 500)
+        # Folds within folds have no id; nor have boxes that scroll, nor what has the focus.
+        page.run("document.querySelectorAll('main details').forEach((one) => { one.open = true; })")
+        inner = "document.querySelector('#findings details')"
+        box = f"{inner}.querySelector('.scroll')"
+        page.run(f"{box}.scrollLeft = 40; {inner}.querySelector('summary').focus()")
+        page.run(f"{inner}.scrollIntoView({{behavior: 'instant'}})")
+        closed = "document.querySelector('#repeat details')"
+        page.run(f"{closed}.open = false")
+        left, top = page.run(f"return [{box}.scrollLeft, {inner}.getBoundingClientRect().top]")
+        assert left > 0
+        with (unfinished / "rounds.jsonl").open("a") as log:
+            log.writelines([*rounds[1:3], rounds[3][:50]])  # the last one is half there
+        wait_for(page, f"{inner}.textContent.includes('3 rounds')")
+        assert page.run(f"return {inner}.open") is True
+        assert page.run(f"return {closed}.open") is False
+        assert page.run(f"return {box}.scrollLeft") == left
+        assert abs(page.run(f"return {inner}.getBoundingClientRect().top") - top) <= 2
+        assert page.run(f"return document.activeElement === {inner}.querySelector('summary')")
+        # Half of the report has arrived: the page stays as it is, and says why.
+        (unfinished / "report.json").write_text("{")
+        wait_for(page, "document.getElementById('live-text').textContent.includes('must be JSON')")
+        assert page.run(f"return {inner}.open") is True
+        shutil.copy(finished / "report.json", unfinished)
+        wait_for(page, "document.getElementById('live-text').textContent === 'finished'")
+        assert page.run("return document.querySelector('#live progress').value") == 1
+        # A page that is opened while files are damaged comes up by itself later.
+        (unfinished / "report.json").write_text("{")
+        page.open(server.url)
+        assert "must be JSON" in page.run("return document.querySelector('main').textContent")
+        shutil.copy(finished / "report.json", unfinished)
+        wait_for(page, "document.querySelector('main h1') !== null")
+        assert all("503" in error for error in page.errors())  # which the browser itself notes
+
+
+@pytest.mark.launch
+def test_an_interrupted_run_takes_its_page_with_it(tiny: list[str], tmp_path: Path) -> None:
+    words = [sys.executable, "run_sim.py", *tiny, "--rounds", "900", "--out", str(tmp_path / "r")]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    job = subprocess.Popen(
+        [*words, "--live", "--port", "0"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        assert job.stdout is not None
+        lines = iter(job.stdout.readline, "")
+        url = next(line.split()[2] for line in lines if line.startswith("live page:"))
+        assert any(line.startswith("round") for line in lines)
+        assert b'id="live"' in urllib.request.urlopen(url).read()
+        job.send_signal(signal.SIGINT)
+        _, said = job.communicate(timeout=120)
+        assert job.returncode == 130
+        assert "Traceback" not in said
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(url)
+    finally:
+        job.kill()
+        job.wait()
 
 
 @pytest.mark.launch

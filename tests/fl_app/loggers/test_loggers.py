@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from flwr.serverapp.strategy import FedAvg
 
 from leakmeter import loggers
 from leakmeter.auditors import Audited, Finding, OneShotCanaries, RoundLine, RunEnd, ThreatModel
+from leakmeter.auditors.callback import Callback, RunStart
 from leakmeter.auditors.finding import RunWarning
 from leakmeter.fl_app.loggers import series
 from leakmeter.strategies import Chosen, FixedSize
@@ -20,12 +25,50 @@ from leakmeter.strategies import Chosen, FixedSize
 EPSILON = "one-shot.epsilon.lower_bound.outsider.all models"
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder of the test: MLflow and W&B write files where they are started."""
+    monkeypatch.chdir(tmp_path)
+
+
+class Told(Callback):
+    """Tells a logger, and notes when that draws from a global generator.
+
+    Flower samples clients by `random`, and many projects shuffle by numpy or torch: with a fixed
+    seed, they train the same with and without a logger.
+    """
+
+    def __init__(self, inner: Callback) -> None:
+        self._inner = inner
+        self.drew: list[str] = []
+
+    def on_start(self, start: RunStart) -> None:
+        self._tell("start", lambda: self._inner.on_start(start))
+
+    def on_round(self, line: RoundLine, warnings: Sequence[RunWarning]) -> None:
+        self._tell("round", lambda: self._inner.on_round(line, warnings))
+
+    def on_end(self, end: RunEnd) -> None:
+        self._tell("end", lambda: self._inner.on_end(end))
+
+    def _tell(self, when: str, say: Callable[[], None]) -> None:
+        before = generators()
+        say()
+        self.drew += [when] if generators() != before else []
+
+
+def generators() -> tuple[str, ...]:
+    """Return the states of the global generators."""
+    numbers = np.random.get_state()  # noqa: NPY002
+    return str(random.getstate()), str(numbers), str(torch.get_rng_state().tolist())
+
+
 @pytest.fixture
 def audit(federation: Any, tmp_path: Path) -> Any:
     """Return a function that audits three rounds and returns its findings of the run."""
 
     def run(callback: Any) -> dict[str, float]:
-        of = federation()
+        of, told = federation(), Told(callback)
         inner = Chosen(FedAvg(fraction_evaluate=0.0), FixedSize(6), num_clients=6, seed=1)
         audited = Audited(
             inner,
@@ -33,11 +76,12 @@ def audit(federation: Any, tmp_path: Path) -> Any:
             sends="models",
             out=tmp_path / "mine",
             config={"lr": 0.5, "comment": "x" * 900},
-            callbacks=[callback],
+            callbacks=[told],
         )
         audited.start(
             of.grid, of.arrays(), num_rounds=3, evaluate_fn=lambda n, _: {"accuracy": n / 10}
         )
+        assert told.drew == []
         found = [f for f in audited.findings() if f.server_round is None]
         return series.of_run(RunEnd(found, warnings=audited.warnings))
 
