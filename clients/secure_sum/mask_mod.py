@@ -69,7 +69,8 @@ class MaskMod:
         required: Whether a train message without an order to mask gets an error. Only an app
             that switches masking off by its own configuration sets this to False.
         min_peers: Fewest peers that the client masks with.
-        min_threshold: Fewest shares that may open a secret, and fewest survivors of a sum.
+        min_threshold: Fewest shares that may open a secret, and fewest clients in a sum,
+            `colluders` among them.
         colluders: Peers that the client reckons may work for the server.
         allow_tap: Whether auditors may collect kept updates and replay the training without
             masks; for simulations only.

@@ -145,7 +145,7 @@ def test_the_finding_names_the_mode_and_what_clients_insist_on() -> None:
     assert finding.threat_model.colluders == 2  # 2·4 > 5 + 2
     assert finding.value == 2  # of 5 survivors a lying server may drop one, and two collude
     assert Assumption.HONEST_RELAY not in finding.assumptions
-    assert Assumption.TRUSTED_KEYS in finding.assumptions
+    assert {Assumption.TRUSTED_KEYS, Assumption.OWN_THRESHOLD} <= set(finding.assumptions)
     curious = Federation()
     other = masked(curious, threshold=4)
     curious.run(other)
