@@ -201,6 +201,9 @@ class MaskMod:
         if quantiser.max_clients <= len(boxes):
             raise RefusedError(f"max-clients must be at least {len(boxes) + 1}")
         self.policy.check_sum(quantiser)
+        if quantiser.noise_std > wire.share_std(message.content):
+            # Room for noise widens the grid as a clip range does, past the owner's limit.
+            raise RefusedError("noise-std must be at most the noise that clients are told to add")
         seats = self._seats(message.content, before.number)
         sent = wire.arrays(message.content)
         layout, weight_key = get_layout(shared, sent), wire.get_text(shared, "weight-key")

@@ -466,6 +466,22 @@ def test_a_clip_range_and_a_weight_beyond_the_clients_policy_are_refused() -> No
     assert strategy.facts().abandoned is None
 
 
+def test_room_for_noise_that_nobody_adds_is_refused() -> None:
+    """It would round updates as coarsely as a clip range beyond the policy."""
+
+    def change(_: int, stage: str, content: RecordDict) -> list[RecordDict]:
+        if stage != "train":
+            return [content]
+        order = wire.config(content, wire.SUM_ORDER) or ConfigRecord()
+        wide = ConfigRecord({**order, "noise-std": 1e30})
+        return [RecordDict({**content, wire.SUM_ORDER: wide})]
+
+    clients = Signing(policy={"max_clip_range": 4.0})
+    strategy = attacked(change, clients)
+    assert "noise-std must be at most" in str(strategy.facts().abandoned)
+    assert clients.seen == []
+
+
 def test_clients_count_canary_seats_as_those_who_hide_nobody() -> None:
     orders = {c: Canary(id=c, seed=9, norm=0.5) for c in (0, 1, 2)}
     clients = Federation(4)
