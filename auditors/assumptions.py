@@ -87,6 +87,7 @@ class Assumption(StrEnum):
     HONEST_RELAY = "honest-relay"
     TRUSTED_KEYS = "trusted-keys"
     OWN_APP = "own-app"
+    OWN_THRESHOLD = "own-threshold"
     COMPUTATIONAL = "computational"
     SUM_NOT_JUDGED = "sum-not-judged"
     RATES_FIXED_BEFOREHAND = "rates-fixed-beforehand"
@@ -208,6 +209,9 @@ _SENTENCES: Final[dict[Assumption, str]] = {
         "and Ed25519 signatures cannot be forged"
     ),
     _A.OWN_APP: "clients run the code that their owners have checked, whoever delivers it",
+    _A.OWN_THRESHOLD: (
+        "clients refuse smaller sums: their owners have set colluders and min_threshold of MaskMod"
+    ),
     _A.COMPUTATIONAL: "X25519, HKDF-SHA256 and AES are secure",
     _A.SUM_NOT_JUDGED: "only single updates are to be hidden, not what their sum reveals",
     _A.RATES_FIXED_BEFOREHAND: (

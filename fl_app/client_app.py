@@ -33,7 +33,7 @@ from leakmeter.fl_app.config.from_flower import from_context
 from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
 from leakmeter.fl_app.rule import update_rule
-from leakmeter.fl_app.signing import client_keys
+from leakmeter.fl_app.signing import client_keys, own_threshold
 from leakmeter.fl_app.task import Task, load_task
 from leakmeter.strategies.grid import UNUSABLE
 
@@ -49,6 +49,8 @@ def client_app_of(config: Config | None = None) -> ClientApp:
     def mask(message: Message, context: Context, call_next: Call) -> Message:
         own, deployed = config_of(context), is_deployed()
         mod, keys = _policies(own, deployed).mask, client_keys(own, deployed, context)
+        if (least := own_threshold(context, deployed)) is not None:
+            mod = replace(mod, min_threshold=least)
         if keys is not None:
             mod = _signing(mod, *keys)
         return mod(message, context, call_next)

@@ -21,6 +21,7 @@ from leakmeter.fl_app.config.errors import ConfigError
 
 # Variables of the machine; a SuperNode's --node-config has them as identity and trusted.
 IDENTITY, TRUSTED = "LEAKMETER_IDENTITY", "LEAKMETER_TRUSTED"
+_LEAST = "min-threshold"  # in --node-config
 
 
 def client_keys(
@@ -48,6 +49,20 @@ def client_keys(
             "--node-config: make a key with leakmeter keys new DIR"
         )
     return _loaded(own, listed)
+
+
+def own_threshold(context: Context, deployed: bool) -> int | None:
+    """Return the least threshold that the owner of a deployed client accepts; None for any.
+
+    Raises:
+        ConfigError: It is not a whole number of at least 2.
+    """
+    value = context.node_config.get(_LEAST)
+    if not deployed or value is None:
+        return None
+    if type(value) is not int or value < 2:
+        raise ConfigError(f"{_LEAST} in --node-config must be a whole number from 2, got {value!r}")
+    return value
 
 
 def server_keys(config: Config, deployed: bool) -> TrustedKeys | None:

@@ -11,12 +11,14 @@ from typing import TypeAlias
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.values import is_finite, shaped
+from leakmeter.auditors.hook.values import all_finite, shaped
 
 _log = logging.getLogger("flwr")
 
 # What must be the same in all replies of a round.
 _Form: TypeAlias = tuple[tuple[object, ...], ...]
+
+_Metric: TypeAlias = int | float | list[int] | list[float]
 
 _NUMBERS = "fiub"  # numpy's kinds of types that can be averaged
 _WIDEST = 8  # bytes of a number; PyTorch cannot read longer ones
@@ -96,7 +98,7 @@ def _of_arrays(record: ArrayRecord) -> tuple[object, ...]:
             raise ValueError(f"array {name!r} must hold numbers of at most 64 bits, got {kind}")
         if numbers.shape != tuple(array.shape):  # what it says need not be what it is
             raise ValueError(f"array {name!r} must have shape {array.shape}, got {numbers.shape}")
-        if not is_finite(array):
+        if not all_finite(numbers):  # not by the type that the array says
             raise ValueError(f"array {name!r} is not finite")
         found.append((name, numbers.shape, kind.kind, kind.itemsize))
     return tuple(found)
@@ -111,8 +113,15 @@ def _of_metrics(reply: Message, weight_key: str) -> tuple[tuple[object, ...], ..
     weight = wire.get_float(record, weight_key)
     if not 0 <= weight < math.inf:
         raise ValueError(f"{weight_key} must be at least 0 and finite, got {weight}")
-    lengths = ((n, len(v) if isinstance(v, list) else -1) for n, v in sorted(record.items()))
-    return (key,), tuple(lengths)
+    return (key,), tuple((name, _length(value)) for name, value in sorted(record.items()))
+
+
+def _length(value: _Metric) -> int:
+    """Return the length of a list, -1 for a number; raise for what is no number of 64 bits."""
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, int) and not -(2**63) <= number < 2**64:
+            raise ValueError("metrics must be numbers of at most 64 bits, got a longer one")
+    return len(value) if isinstance(value, list) else -1
 
 
 def _complain(reply: Message, reason: str) -> None:

@@ -25,6 +25,9 @@ Sends: TypeAlias = Literal["models", "differences"]
 # other arrays than the message.
 Outcome: TypeAlias = Literal["greeted", "played", "not-finite", "other-arrays"]
 
+# All that an order may have.
+FIELDS: Final = frozenset({"id", "included", "seed", "norm", "left-out", "difference"})
+
 _WORD: Final = 32  # bits of a seed that travel together
 _SHIFTS: Final = range(0, SEED_BITS, _WORD)
 _LONGEST_NAME: Final = 60

@@ -46,9 +46,13 @@ def shaped(array: Array) -> NDArray[Any]:
 
 def is_finite(array: Array) -> bool:
     """Whether all numbers of an array are finite; True if they are not numpy floats."""
-    if not is_float(array):
+    return not is_float(array) or all_finite(values(array))
+
+
+def all_finite(numbers: NDArray[Any]) -> bool:
+    """Whether all numbers are finite; True for types that have no infinity."""
+    if numbers.dtype.kind != "f":
         return True
-    numbers = values(array)
     with np.errstate(over="ignore", invalid="ignore"):
         # One that is not finite makes the sum so. A sum of finite ones may be too large.
         return bool(np.isfinite(numbers.sum()) or np.isfinite(numbers).all())

@@ -9,7 +9,9 @@ arXiv 2111.07380.)
 The encoding is unambiguous: every value has a tag for its type and its length in front. Names are
 sorted, since Flower may change their order on the way; the order of a model's arrays means
 something and is kept. Left out is what each client is told by itself: its boxes, its canary, its
-tap. Who has a canary seat is a record of its own, the same for all.
+tap. Such a record has known fields and no others. Anything else under its name is bound in: a model
+there would reach the app, and each client could get another one. Who has a canary seat is a record
+of its own, the same for all.
 """
 
 from __future__ import annotations
@@ -19,13 +21,18 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.seat import FIELDS
 from leakmeter.clients.secure_sum.keys import PROTOCOL, Session
 
-# What each client is told by itself. `MaskMod` limits what these may say.
-_OWN = frozenset({wire.MASK, wire.CANARY, wire.TAP})
+# What each client is told by itself: type and fields. `MaskMod` limits what these may say.
+_OWN: Mapping[str, tuple[type, frozenset[str]]] = {
+    wire.MASK: (ConfigRecord, frozenset({"stage", "round", "number", "peers", "boxes"})),
+    wire.CANARY: (MetricRecord, FIELDS),
+    wire.TAP: (MetricRecord, frozenset({"round"})),
+}
 
 
 @dataclass(frozen=True)
@@ -64,8 +71,8 @@ class Instructions:
         """Return the fingerprint of all that a message tells every client of its round."""
         told = message.metadata
         parts = [PROTOCOL, told.message_type.encode(), told.group_id.encode()]
-        for name in sorted(set(message.content) - _OWN):
-            parts += [name.encode(), self._record(message.content[name])]
+        for name, record in sorted(_common(message).items()):
+            parts += [name.encode(), self._record(record)]
         return _hash(parts)
 
     def same(self, messages: Iterable[Message]) -> bytes | None:
@@ -75,8 +82,8 @@ class Instructions:
 
     def differing(self, one: Message, other: Message) -> list[str]:
         """Return the names of what two messages have differently."""
-        names = sorted({*one.content, *other.content} - _OWN)
-        pairs = ((n, one.content.get(n), other.content.get(n)) for n in names)
+        ours, theirs = _common(one), _common(other)
+        pairs = ((n, ours.get(n), theirs.get(n)) for n in sorted({*ours, *theirs}))
         different = [n for n, a, b in pairs if self._fingerprint(a) != self._fingerprint(b)]
         return different or ["message type"]
 
@@ -94,6 +101,17 @@ class Instructions:
 def fingerprint(config: Mapping[str, object]) -> bytes:
     """Return the fingerprint of a run's configuration, which the server hands to every client."""
     return _hash([b"settings", *_entries(config)])
+
+
+def _common(message: Message) -> dict[str, object]:
+    """Return the records that must be the same for all clients."""
+    return {n: record for n, record in message.content.items() if not _is_own(n, record)}
+
+
+def _is_own(name: str, record: object) -> bool:
+    """Whether a record is what one client is told by itself, and nothing beside."""
+    kind, fields = _OWN.get(name, (ConfigRecord, frozenset()))
+    return name in _OWN and isinstance(record, kind) and fields.issuperset(record)
 
 
 def _record(record: object) -> bytes:

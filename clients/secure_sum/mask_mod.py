@@ -69,7 +69,8 @@ class MaskMod:
         required: Whether a train message without an order to mask gets an error. Only an app
             that switches masking off by its own configuration sets this to False.
         min_peers: Fewest peers that the client masks with.
-        min_threshold: Fewest shares that may open a secret, and fewest survivors of a sum.
+        min_threshold: Fewest shares that may open a secret, and fewest clients in a sum,
+            `colluders` among them.
         colluders: Peers that the client reckons may work for the server.
         allow_tap: Whether auditors may collect kept updates and replay the training without
             masks; for simulations only.
@@ -200,6 +201,9 @@ class MaskMod:
         if quantiser.max_clients <= len(boxes):
             raise RefusedError(f"max-clients must be at least {len(boxes) + 1}")
         self.policy.check_sum(quantiser)
+        if quantiser.noise_std > wire.share_std(message.content):
+            # Room for noise widens the grid as a clip range does, past the owner's limit.
+            raise RefusedError("noise-std must be at most the noise that clients are told to add")
         seats = self._seats(message.content, before.number)
         sent = wire.arrays(message.content)
         layout, weight_key = get_layout(shared, sent), wire.get_text(shared, "weight-key")

@@ -20,8 +20,9 @@ class Policy:
 
     Attributes:
         min_peers: Fewest peers it masks with.
-        min_threshold: Fewest shares that may open a secret. As many clients of its neighbourhood
-            must survive before it reveals anything.
+        min_threshold: Fewest shares that may open a secret, and fewest clients in a sum, the
+            colluders among them. As many clients of its neighbourhood must survive before it
+            reveals anything.
         colluders: Peers that it reckons may work for the server.
         max_clip_range: Largest clip range of a sum that it takes part in.
         max_weight: Largest weight that such a sum may allow for.
@@ -55,16 +56,19 @@ class Policy:
             raise RefusedError(str(error)) from None
 
     def check_draws(self, num_clients: int, draws: int, threshold: int) -> None:
-        """Refuse draws from a roster so small that a server may open single updates."""
+        """Refuse draws by which a server may open sums of too few clients."""
         self.check(draws, threshold)
         try:
             least, _ = smallest_sum(num_clients, draws, threshold, self.colluders)
         except ValueError as error:
             raise RefusedError(str(error)) from None
-        if least < LEAST_SUM:
+        # The server chooses draws and threshold, so the threshold alone does not limit the sum.
+        wanted = max(LEAST_SUM, self.min_threshold - self.colluders)
+        if least < wanted:
             raise RefusedError(
-                f"{draws} neighbours drawn among {num_clients} clients with threshold {threshold} "
-                f"must bear {self.colluders} colluders; they do not"
+                f"sums must have at least {wanted} honest clients; {draws} neighbours drawn among "
+                f"{num_clients} clients with threshold {threshold} and {self.colluders} colluders "
+                f"give {least}"
             )
 
     def check_sum(self, quantiser: Quantiser) -> None:

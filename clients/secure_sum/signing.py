@@ -75,8 +75,7 @@ class Identity:
         Raises:
             KeyFileError: There is a key already, or the folder cannot be written to.
         """
-        key, path = Ed25519PrivateKey.generate(), folder / KEY_FILE
-        text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        made, path = cls(Ed25519PrivateKey.generate(), folder), folder / KEY_FILE
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -84,15 +83,25 @@ class Identity:
         try:
             # Exclusively, so that no key is lost, not even to a process that does the same.
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(file, "wb") as stream:
-                stream.write(text)
         except FileExistsError:
             raise KeyFileError(
-                f"{path} exists and is not overwritten: others know this client by it"
+                f"{path} exists and is not overwritten: others know this client by it; its public "
+                f"line is {cls.load(path).line}"
             ) from None
         except OSError as error:
             raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
-        return cls(key, folder)
+        made._write(file, path)
+        return made
+
+    def _write(self, file: int, path: Path) -> None:
+        """Write the key into a file that was made for it; without room for it there is no file."""
+        text = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        try:
+            with os.fdopen(file, "wb") as stream:
+                stream.write(text)
+        except OSError as error:
+            path.unlink(missing_ok=True)  # half a key would be kept as if it were one
+            raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -51,6 +51,8 @@ def make(arguments: argparse.Namespace) -> int:
     name = arguments.name
     if name != " ".join(name.split()) or not name.isprintable() or len(name) > 100:
         raise ConfigError(f"--name must be one line of at most 100 characters, got {name!r}")
+    if not arguments.folder.strip():  # such as a variable of the shell that is not set
+        raise ConfigError("keys new must be given a folder, got an empty name; try ~/.leakmeter")
     try:
         identity = Identity.create(Path(arguments.folder).expanduser())
     except KeyFileError as error:

@@ -229,9 +229,9 @@ class Ledger:
         *lines, rest = content.split(b"\n")
         if _is_whole(rest):  # only the line end is missing, so its cost counts
             lines.append(rest)
+        entries = self._chained(lines)  # before the head, which cannot say which line it is
         self._check_head(head, lines)
-        whole = b"".join(line + b"\n" for line in lines)
-        return _Content(whole, bool(rest), self._chained(lines))
+        return _Content(b"".join(line + b"\n" for line in lines), bool(rest), entries)
 
     def _chained(self, lines: Sequence[bytes]) -> list[Entry]:
         """Return the entries of the lines, after checking the hash chain."""
@@ -249,14 +249,20 @@ class Ledger:
                 ) from None
             # Earlier releases wrote no hashes; the first line with one covers all before it.
             if (is_chained or previous is not None) and previous != so_far.hexdigest():
-                where = f"line {number - 1}" if is_chained else f"one of lines 1 to {number - 1}"
-                raise ValueError(
-                    f"{where} of {self.path} was changed, or a line before line {number} was "
-                    f"removed or added; {_NEXT}"
-                )
+                raise ValueError(f"{self._broken(number, is_chained)}; {_NEXT}")
             is_chained = is_chained or previous is not None
             so_far.update(line + b"\n")
         return found
+
+    def _broken(self, number: int, is_chained: bool) -> str:
+        """Return in words what a line whose hash does not fit the lines before it says of them."""
+        if number == 1:
+            return f"the first line(s) of {self.path} were removed"
+        where = f"line {number - 1}" if is_chained else f"one of lines 1 to {number - 1}"
+        return (
+            f"{where} of {self.path} was changed, or a line before line {number} was removed or "
+            "added"
+        )
 
     def _known(self) -> tuple[int, str]:
         """Return the number of lines that the head knows, and their hash."""
@@ -271,7 +277,10 @@ class Ledger:
             ) from None
 
     def _check_head(self, head: tuple[int, str], lines: Sequence[bytes]) -> None:
-        """Raise if the ledger does not begin with the lines that its head knows."""
+        """Raise if the ledger does not begin with the lines that its head knows.
+
+        The lines are a chain here: those before the last one have not been changed.
+        """
         count, known = head
         if len(lines) < count:
             raise ValueError(
@@ -279,7 +288,7 @@ class Ledger:
                 f"removed; {_NEXT}"
             )
         if _digest(b"".join(line + b"\n" for line in lines[:count])) != known:
-            raise ValueError(f"one of lines 1 to {count} of {self.path} was changed; {_NEXT}")
+            raise ValueError(f"line {count} of {self.path} was changed; {_NEXT}")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from leakmeter.strategies.secure_sum.topology import Plan, Risks
 # What a sum depends on, by what the server may do.
 _RELAY: Mapping[Conduct, tuple[str, ...]] = {
     "curious": (Assumption.HONEST_RELAY,),
-    "active": (Assumption.TRUSTED_KEYS, Assumption.OWN_APP),
+    "active": (Assumption.TRUSTED_KEYS, Assumption.OWN_APP, Assumption.OWN_THRESHOLD),
 }
 _ALWAYS = (Assumption.COMPUTATIONAL, Assumption.SUM_NOT_JUDGED)
 _RULES: Mapping[Conduct, str] = {

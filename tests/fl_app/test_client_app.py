@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from leakmeter.auditors.hook import wire
+from leakmeter.clients.secure_sum.wire import put_by_number
 from leakmeter.fl_app import client_app
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
@@ -119,6 +121,25 @@ def test_a_deployed_client_has_no_seed_and_no_tap(tiny_config: Config) -> None:
     assert (deployed.mask.seed, deployed.noise.seed) == (None, None)
     for mod in (deployed.mask, deployed.fill, deployed.noise):
         assert not mod.allow_tap
+
+
+def test_a_client_insists_on_the_threshold_of_its_owner(
+    tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stage(node: int, name: str, **order: Any) -> Message:
+        record = ConfigRecord({"stage": name, "round": 1, "number": node, **order})
+        return Message(RecordDict({wire.MASK: record}), dst_node_id=node, message_type="train")
+
+    monkeypatch.setattr(client_app, "own_threshold", lambda *_: 3)
+    with inline._identified(inline._task_identity()):
+        grid = InlineGrid(client_app_of(tiny_config), 3)
+        replies = list(grid.send_and_receive([stage(node, "keys") for node in (1, 2, 3)]))
+        keys = [bytes(r.content.config_records[wire.MASK]["keys"]) for r in replies]  # type: ignore[arg-type]
+        shown = put_by_number("keys", {2: keys[1], 3: keys[2]})
+        [low] = grid.send_and_receive([stage(1, "shares", threshold=2, **shown)])
+        [high] = grid.send_and_receive([stage(1, "shares", threshold=3, **shown)])
+    assert "threshold must be at least 3, got 2" in low.error.reason
+    assert high.has_content()
 
 
 def test_a_process_that_turns_out_to_be_deployed_leaves_the_simulated_policies(

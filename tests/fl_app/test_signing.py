@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 from leakmeter.clients.secure_sum.signing import Identity
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.signing import client_keys, server_keys
+from leakmeter.fl_app.signing import client_keys, own_threshold, server_keys
 
 ON, ACTIVE = Config(), Config(secagg="active")
 
@@ -83,3 +83,12 @@ def test_missing_keys_are_named_with_what_to_do(
         server_keys(ACTIVE, True)
     with pytest.raises(ConfigError, match="cannot be read"):
         client_keys(ACTIVE, True, context(identity=str(tmp_path / "k"), trusted=str(tmp_path)))
+
+
+def test_the_owner_of_a_deployed_client_may_insist_on_a_threshold() -> None:
+    assert own_threshold(context(**{"min-threshold": 7}), True) == 7
+    assert own_threshold(context(**{"min-threshold": 7}), False) is None
+    assert own_threshold(context(), True) is None
+    for wrong in (1, 2.5, "many", True):
+        with pytest.raises(ConfigError, match="min-threshold in --node-config must be a whole"):
+            own_threshold(context(**{"min-threshold": wrong}), True)

@@ -88,6 +88,12 @@ def filled(array: Array, value: float) -> Array:
     return Array(np.full_like(numbers, value)) if numbers.dtype.kind == "f" else array
 
 
+def saying_the_type(dtype: str, value: float, array: Array) -> Array:
+    """Return an array with this value that says it has another type than it has."""
+    made = filled(array, value)
+    return Array(dtype, made.shape, made.stype, made.data)
+
+
 WEIGHTS = [-450.0, -1, math.nan, math.inf]
 LIES = {
     "another array": with_records(arrays=ArrayRecord({"x": Array(np.zeros(3))})),
@@ -99,6 +105,11 @@ LIES = {
     "numbers of 16 bits": with_arrays(lambda a: Array(a.numpy().astype(np.float16))),
     "no number": with_arrays(lambda a: filled(a, np.nan)),
     "infinity": with_arrays(lambda a: filled(a, np.inf)),
+    "no number of a type without": with_arrays(lambda a: saying_the_type("int64", np.nan, a)),
+    "infinity of an unknown type": with_arrays(lambda a: saying_the_type("x", np.inf, a)),
+    "a loss of 401 digits": with_records(
+        metrics=MetricRecord({"num-examples": 3, "train-loss": 10**400})
+    ),
     "no weight": with_records(metrics=MetricRecord({"train-loss": 1.0})),
     "a list": with_records(metrics=MetricRecord({"num-examples": 3, "train-loss": [1.0]})),
     **{

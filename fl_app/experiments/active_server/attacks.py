@@ -186,6 +186,25 @@ class InconsistentModel(UnevenOrders):
         return np.arange(seen.dim) < seen.dim - self.weights["b2"].size
 
 
+class HiddenModel(InconsistentModel):
+    """The same models under the name of a record that each client gets by itself.
+
+    A digest that leaves such records out by their name would not cover the model.
+    """
+
+    name = "hidden model"
+    what = "sends the same models in the place of canary orders, which differ between clients"
+
+    def told(self, message: Message) -> Message:
+        """Put the model where a canary order would be."""
+        told = super().told(message)
+        records = dict(told.content)
+        records[wire.CANARY] = records.pop(wire.arrays_key(told.content))
+        hidden = copy.copy(told)
+        hidden.content = RecordDict(records)
+        return hidden
+
+
 class CanaryOrders(UnevenOrders):
     """Canaries for the others, which are known to whoever ordered them; here they are zero.
 
@@ -353,6 +372,7 @@ ATTACKS: tuple[type[Attack], ...] = (
     UnevenEncoding,
     UnevenConfig,
     InconsistentModel,
+    HiddenModel,
     CanaryOrders,
     LiedDropouts,
     TwoRequests,

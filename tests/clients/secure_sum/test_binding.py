@@ -11,7 +11,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leakmeter.auditors import Canary
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.seat import Order
 from leakmeter.clients.secure_sum.binding import Instructions, Terms, fingerprint
 from leakmeter.clients.secure_sum.keys import Session
 
@@ -97,9 +99,33 @@ def test_run_round_threshold_settings_and_roster_are_bound_in() -> None:
     assert len({t.digest(told) for t in terms}) == len(terms)
 
 
-@pytest.mark.parametrize("name", [wire.MASK, wire.CANARY, wire.TAP])
+OWN = {
+    wire.MASK: ConfigRecord(
+        {"stage": "train", "round": 3, "number": 9, "peers": [1, 2], "boxes": b"yz"}
+    ),
+    wire.CANARY: Order(Canary(9, seed=2**100, norm=0.5), (1,), "differences").to_record(),
+    wire.TAP: wire.keep_record(3),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_what_each_client_is_told_by_itself_is_left_out(name: str) -> None:
-    assert digest(content(**{name: MetricRecord({"number": 9})})) == digest()
+    assert digest(content(**{name: OWN[name]})) == digest()
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_whatever_else_has_the_name_of_a_clients_own_record_is_bound_in(name: str) -> None:
+    """Otherwise a server could send each client another model or learning rate there."""
+    strange = [
+        arrays(),
+        arrays(b=np.ones(3)),
+        ConfigRecord({"lr": 0.0}),
+        MetricRecord({"lr": 0.0}),
+        type(OWN[name])({**OWN[name], "lr": 0.0}),  # type: ignore[arg-type]
+        type(OWN[name])({**OWN[name], "lr": 1.0}),  # type: ignore[arg-type]
+    ]
+    made = {digest(), *(digest(content(**{name: record})) for record in strange)}
+    assert len(made) == len(strange) + 1
 
 
 def test_the_order_of_records_and_names_does_not_count() -> None:

@@ -15,6 +15,7 @@ from leakmeter.clients.secure_sum.drawn import (
     smallest_sum,
     union,
 )
+from leakmeter.clients.secure_sum.policy import Policy, RefusedError
 
 
 def test_draws_are_distinct_others_and_every_other_equally_often() -> None:
@@ -115,3 +116,16 @@ def test_what_cannot_hide_anybody_is_refused() -> None:
         smallest_sum(100, 99, 60, 0)
     with pytest.raises(ValueError, match=r"threshold must be in \[2, 11\]"):
         smallest_sum(100, 10, 12, 0)
+
+
+def test_owners_may_insist_on_larger_sums() -> None:
+    """The server chooses draws and threshold: it may lower the smallest sum from 17 to 5."""
+    assert [smallest_sum(30, *shape, 0)[0] for shape in ((14, 13), (26, 16))] == [17, 5]
+    for least in (2, 5):
+        Policy(min_threshold=least).check_draws(30, 26, 16)
+    with pytest.raises(RefusedError, match=r"at least 6 honest clients.* give 5"):
+        Policy(min_threshold=6).check_draws(30, 26, 16)
+    Policy(min_threshold=13).check_draws(30, 14, 13)
+    # Of the clients in a sum, some may collude: they are not counted as honest.
+    fewer = smallest_sum(30, 14, 13, 2)[0]
+    Policy(min_threshold=min(fewer + 2, 13), colluders=2).check_draws(30, 14, 13)

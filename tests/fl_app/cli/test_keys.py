@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -21,8 +24,35 @@ def test_a_new_key_is_the_owners_alone_and_its_line_is_printed(
     assert TrustedKeys.of([line]).names == {Identity.load(folder).public: "ward 3"}
     assert stat.S_IMODE((folder / "identity.pem").stat().st_mode) == 0o600
     before = (folder / "identity.pem").read_bytes()
-    assert "exists and is not overwritten" in refused(["keys", "new", str(folder)], capsys)
+    words = refused(["keys", "new", str(folder)], capsys)
+    assert "exists and is not overwritten" in words
+    assert f"its public line is {Identity.load(folder).line}" in words
     assert (folder / "identity.pem").read_bytes() == before
+
+
+def test_an_empty_name_of_a_folder_makes_no_key_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "got an empty name" in refused(["keys", "new", ""], capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_no_half_of_a_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(BytesIO):
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def full(file: int, _: str) -> BytesIO:
+        os.close(file)
+        return Full()
+
+    (tmp_path / "k").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdopen", full)
+        assert "No space left" in refused(["keys", "new", str(tmp_path / "k")], capsys)
+    assert main(["keys", "new", str(tmp_path / "k")]) == 0
 
 
 def test_a_list_is_checked_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,7 +145,7 @@ def test_the_finding_names_the_mode_and_what_clients_insist_on() -> None:
     assert finding.threat_model.colluders == 2  # 2·4 > 5 + 2
     assert finding.value == 2  # of 5 survivors a lying server may drop one, and two collude
     assert Assumption.HONEST_RELAY not in finding.assumptions
-    assert Assumption.TRUSTED_KEYS in finding.assumptions
+    assert {Assumption.TRUSTED_KEYS, Assumption.OWN_THRESHOLD} <= set(finding.assumptions)
     curious = Federation()
     other = masked(curious, threshold=4)
     curious.run(other)
@@ -464,6 +464,22 @@ def test_a_clip_range_and_a_weight_beyond_the_clients_policy_are_refused() -> No
     strategy = signed(clients)
     clients.run(strategy)
     assert strategy.facts().abandoned is None
+
+
+def test_room_for_noise_that_nobody_adds_is_refused() -> None:
+    """It would round updates as coarsely as a clip range beyond the policy."""
+
+    def change(_: int, stage: str, content: RecordDict) -> list[RecordDict]:
+        if stage != "train":
+            return [content]
+        order = wire.config(content, wire.SUM_ORDER) or ConfigRecord()
+        wide = ConfigRecord({**order, "noise-std": 1e30})
+        return [RecordDict({**content, wire.SUM_ORDER: wide})]
+
+    clients = Signing(policy={"max_clip_range": 4.0})
+    strategy = attacked(change, clients)
+    assert "noise-std must be at most" in str(strategy.facts().abandoned)
+    assert clients.seen == []
 
 
 def test_clients_count_canary_seats_as_those_who_hide_nobody() -> None:
