@@ -43,11 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _measure(names: Sequence[str], scale: Scale, out: Path | None) -> int:
     """Measure one after the other; the page is written after each, so nothing is lost."""
-    known, failed = questions(), []
-    for name in names:
-        print(f"{name}: {known[name]}", flush=True)
+    known, failed, spent = questions(), [], 0.0
+    for number, name in enumerate(names, 1):
+        print(f"[{number}/{len(names)}] {name}: {known[name]}", flush=True)
         entry = run(name, known[name], scale)
-        print(f"  {entry.seconds:.0f} s {entry.failure}", flush=True)
+        spent += entry.seconds
+        print(f"  {entry.seconds:.0f} s, {spent / 60:.1f} min so far {entry.failure}", flush=True)
         failed += [name] if entry.failure else []
         if out is not None:
             write([*read(out), entry], out, list(known))

@@ -30,8 +30,9 @@ thread unless a row says two. CPU time counts a core's work whatever else runs o
 not. Memory is the peak of a process beside its libraries. The load is the machine's average when
 the benchmark started.
 
-`python -m benchmarks` measures everything again and writes this page, `python -m benchmarks NAME
---out docs` measures one benchmark, and `python -m benchmarks --page` writes the page from
+`python -m benchmarks` measures everything again and writes this page; what is on it took {minutes}
+minutes, without the long scale. `python -m benchmarks NAME --out docs` measures one benchmark, with
+`--long` at its long scale. `python -m benchmarks --page` writes the page from
 [`{data}`]({data}), which holds every repetition.
 """
 _STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
@@ -79,7 +80,9 @@ def page(entries: Sequence[Entry]) -> str:
     margins = [row.margin for entry in entries for row in entry.rows if row.margin is not None]
     met = f"Targets met: {sum(margin >= 1 for margin in margins)} of {len(margins)}."
     groups = [list(own) for _, own in groupby(entries, lambda entry: entry.name)]
-    parts = [_HEAD.format(met=met, answers="\n".join(map(_answer, groups)), data=DATA)]
+    answers = "\n".join(map(_answer, groups))
+    minutes = round(sum(entry.seconds for entry in entries if entry.scale != "long") / 60)
+    parts = [_HEAD.format(met=met, answers=answers, data=DATA, minutes=minutes)]
     parts += [f"Machine: {machine}.\n" for machine in dict.fromkeys(e.machine for e in entries)]
     for own in groups:
         parts += [f"## {own[0].question}\n", *map(_section, own)]

@@ -1,4 +1,4 @@
-"""Runs one benchmark in a process of its own: one that fails or dies stops none of the others."""
+"""Runs one benchmark in its own process: one that fails, dies or hangs stops none of the others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from benchmarks.page import Entry, line, row_of
 FOLDER = Path(__file__).parent
 _PACKAGES = ("numpy", "scipy", "torch", "flwr", "ray", "cryptography", "opacus")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+LIMITS: dict[Scale, float | None] = {"quick": 600, "full": 900, "long": None}  # seconds
 
 
 def questions() -> dict[str, str]:
@@ -43,9 +45,15 @@ def run(name: str, question: str, scale: Scale) -> Entry:
             target=_child, args=(f"{FOLDER.name}.{name}", scale, path)
         )
         child.start()
-        child.join()
+        try:
+            child.join(LIMITS[scale])
+        finally:  # after a Ctrl-C as well
+            late = f"stopped after {LIMITS[scale]} s" if child.is_alive() else ""
+            if late and child.pid:
+                os.killpg(child.pid, signal.SIGKILL)
+            child.join()
         found = [json.loads(text) for text in path.read_text("utf-8").splitlines()]
-    failure = "".join(each["failure"] for each in found if "failure" in each)
+    failure = late or "".join(each["failure"] for each in found if "failure" in each)
     failure = failure or (f"exit code {child.exitcode}" if child.exitcode else "")
     rows = tuple(row_of(each) for each in found if "failure" not in each)
     took = round(time.monotonic() - begin, 1)
@@ -54,6 +62,7 @@ def run(name: str, question: str, scale: Scale) -> Entry:
 
 def _child(module: str, scale: Scale, path: Path) -> None:
     """Write each row as soon as it is measured, so that a failure costs none of them."""
+    os.setpgrp()  # so that what it starts can be ended with it
     with path.open("w", encoding="utf-8") as file:
         try:
             for row in rows_at(module, scale):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -261,6 +262,22 @@ def test_a_benchmark_that_fails_or_dies_stops_none_of_the_others(
     assert "failed: bad, dead" in capsys.readouterr().err
 
 
+def test_a_benchmark_that_hangs_ends_with_what_it_started(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(run.LIMITS, "quick", 5)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    waits = f"subprocess.run(['sh', '-c', 'exec 3> {pipe}; echo here >&3; exec sleep 600'])"
+    (folder / "slow.py").write_text(f'"""Slow?"""\nimport subprocess\n{GOOD}    {waits}')
+    slow = run.run("slow", "Slow?", "quick")
+    assert slow.failure == "stopped after 5 s"
+    assert [row.case for row in slow.rows] == ["one"]
+    assert os.read(reader, 99) == b"here\n"
+    assert os.read(reader, 99) == b""  # an error while somebody could still write
+    os.close(reader)
+
+
 def test_a_part_of_a_run_writes_nothing_unless_told_where(folder: Path, tmp_path: Path) -> None:
     assert folder
     assert command.main(["good"]) == 0
@@ -303,6 +320,7 @@ def test_the_page_begins_with_one_line_per_question_the_row_nearest_to_its_targe
     text = page.page([entry("a"), entry("a", "long"), entry("b", machine="another")])
     first = text.partition("## How it is measured")[0]
     assert "Targets met: 3 of 6." in first
+    assert "took 0\nminutes, without the long scale" in text
     assert "| [Is a slow?](../benchmarks/a.py) | 25 (20 to 30): near | ≥ 100: **missed** |" in first
     assert first.count("slow?") == 2
     assert "Machine: a machine.\n" in text

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Self
 
 import numpy as np
@@ -97,12 +98,12 @@ class Layout:
             order=tuple(values["order"]),
         )
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of entries of each array."""
-        return tuple(int(np.prod(shape)) for shape in self.shapes)
+        return tuple(math.prod(shape) for shape in self.shapes)
 
-    @property
+    @cached_property
     def dim(self) -> int:
         """Length of the vector."""
         return sum(self.sizes)

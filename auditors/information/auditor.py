@@ -51,7 +51,7 @@ from leakmeter.auditors.information.over_rounds import (
     over_rounds,
 )
 from leakmeter.auditors.information.per_client import most_directions
-from leakmeter.auditors.information.theory import Theory, round_bound
+from leakmeter.auditors.information.theory import Theory, remembered, round_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.resampling import ResamplingAuditor
@@ -124,7 +124,7 @@ class MutualInformation(ResamplingAuditor):
             observer,
             seed,
             entropy_bits=theory.entropy_bits,
-            limit=theory.limit,
+            limit=remembered(theory.limit),
             colluders=self.colluders.count,
             directions=look.rank,
         )

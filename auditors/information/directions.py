@@ -1,13 +1,13 @@
 """The directions in which single updates vary most, from samples that may be in a file.
 
 The samples are fewer than the coordinates of all but the smallest models, so the directions come
-from their products, (samples, samples), which are added up block by block.
+from their products, (samples, samples), which are added up block by block. The products are taken
+once: those of some draws around their own means follow from those around the means of all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +30,9 @@ class ConstantUpdatesError(ValueError):
 def leading_directions(rows: RowStore, draws: int, rank: int) -> Subspace:
     """Return the directions of largest variance around each client's mean, at most `rank`.
 
+    The share of the variance is that of the second half of the draws along the directions of the
+    first, if both vary: directions look better on the draws they come from.
+
     Args:
         rows: All clients of the first draw, then of the second, and so on, (draws · clients, dim).
         draws: How many draws.
@@ -38,75 +41,105 @@ def leading_directions(rows: RowStore, draws: int, rank: int) -> Subspace:
     Raises:
         ConstantUpdatesError: No update varies.
     """
-    clients, half = len(rows) // draws, draws // 2
-    every, first, second = (
-        _Draws(rows, clients, start, stop) for start, stop in ((0, draws), (0, half), (half, draws))
+    if len(rows) < rows.shape[1]:
+        return _from_products(_Deviations(rows, draws), rank)
+    whole = np.concatenate([block for _, block in rows.blocks()], axis=1)
+    return _from_rows(whole.reshape(draws, -1, rows.shape[1]), rank)
+
+
+def _from_rows(drawn: AnyFloats, rank: int) -> Subspace:
+    """Return the directions from more samples than coordinates, (draws, clients, dim)."""
+    half = len(drawn) // 2
+    every, first, second = map(_centred, (drawn, drawn[:half], drawn[half:]))
+    if not every.any():
+        raise _nothing_varies()
+    directions, kept = _principal(every, rank)
+    if first.any() and second.any():
+        along = second @ _principal(first, rank)[0].astype(second.dtype)
+        kept = float(np.square(along).sum()) / float(np.square(second).sum())
+    return Subspace(directions, kept)
+
+
+def _principal(rows: AnyFloats, rank: int) -> tuple[Floats, float]:
+    """Return at most so many directions of rows, and the share of the variance along them all."""
+    found = principal_subspace(rows, share=1.0)
+    return found.directions[:, :rank], found.variance_kept
+
+
+def _from_products(samples: _Deviations, rank: int) -> Subspace:
+    """Return the directions from fewer samples than coordinates."""
+    products = sum(rows @ rows.T for _, rows in samples.blocks())  # (samples, samples)
+    if not np.trace(products) > 0:
+        raise _nothing_varies()
+    mix, kept = _mixed(products, rank)
+    share = _share_held_out(products, samples.clients, rank)
+    directions = np.empty((samples.dim, mix.shape[1]))
+    for at, rows in samples.blocks():
+        directions[at] = rows.T @ mix
+    return Subspace(directions, kept if share is None else share)
+
+
+def _mixed(products: Floats, rank: int) -> tuple[Floats, float]:
+    """Return the weights of samples in directions, (samples, rank), and the variance along all."""
+    spectrum, left = positive(*np.linalg.eigh(products))
+    kept = np.cumsum(spectrum) / spectrum.sum()
+    every = num_directions(kept)
+    return (left / np.sqrt(spectrum))[:, : min(rank, every)], min(1.0, float(kept[every - 1]))
+
+
+def _share_held_out(products: Floats, clients: int, rank: int) -> float | None:
+    """Return the second half's share along the first half's directions; None if one is constant."""
+    half = len(products) // clients // 2 * clients
+    first, crossed, second = (
+        _recentred(part, clients)
+        for part in (products[:half, :half], products[half:, :half], products[half:, half:])
     )
-    if not every.vary():
-        raise ConstantUpdatesError("every update is the same in every draw of this game")
-    found = every.leading(rank)
-    if not (first.vary() and second.vary()):
-        return found
-    # Directions look better on the draws they come from: the share is that of the other half.
-    fitted = first.leading(rank).directions
-    along, total = None, 0.0  # (draws · clients, rank), and all squares
-    for at, block in second.blocks():
-        part = block @ fitted[at].astype(block.dtype)
-        along = part if along is None else along + part
-        total += float(np.square(block).sum())
-    assert along is not None
-    return Subspace(found.directions, float(np.square(along).sum()) / total)
+    least = ROUNDING**2 * np.trace(products)  # below it deviations are rounding
+    if not min(np.trace(first), total := np.trace(second)) > least:
+        return None
+    return float(np.square(crossed @ _mixed(first, rank)[0]).sum() / total)
 
 
-@dataclass(frozen=True)
-class _Draws:
-    """The draws from `start` to `stop`, each client's around its own mean."""
+def _recentred(products: Floats, clients: int) -> Floats:
+    """Return the products of some draws with others, each client's around its mean of these.
 
-    rows: RowStore  # all draws, as `leading_directions` takes them
-    clients: int
-    start: int
-    stop: int
+    Inner products are linear: means of samples are means of their products, on either side.
+    """
+    draws, others = (size // clients for size in products.shape)
+    found = products.reshape(draws, clients, others, clients)
+    found = found - found.mean(axis=0)
+    found -= found.mean(axis=2, keepdims=True)
+    return found.reshape(products.shape)
 
-    def blocks(self) -> Iterator[tuple[slice, AnyFloats]]:
+
+class _Deviations:
+    """Draws, each client's around its own mean, in double precision.
+
+    Args:
+        rows: As `leading_directions` takes them.
+        draws: How many.
+    """
+
+    def __init__(self, rows: RowStore, draws: int) -> None:
+        self._rows, self._draws = rows, draws
+        self.clients, self.dim = len(rows) // draws, rows.shape[1]
+
+    def blocks(self) -> Iterator[tuple[slice, Floats]]:
         """Yield blocks of columns, (draws · clients, columns), and which columns they are."""
-        if self.rows.is_in_memory:
-            yield slice(0, self.rows.shape[1]), self._whole
+        if self._rows.is_in_memory:
+            yield slice(0, self.dim), self._whole
             return
-        for at, block in self.rows.blocks():
-            yield at, self._centred(block)
+        for at, block in self._rows.blocks():
+            yield at, self._of(block)
 
     @cached_property
-    def _whole(self) -> AnyFloats:
+    def _whole(self) -> Floats:
         """All columns, centred once for all who ask; only of rows in memory."""
-        return self._centred(self.rows.columns(slice(0, self.rows.shape[1])))
+        return self._of(self._rows.columns(slice(0, self.dim)))
 
-    def _centred(self, block: AnyFloats) -> AnyFloats:
-        drawn = block.reshape(-1, self.clients, block.shape[1])
-        return _centred(drawn[self.start : self.stop])
-
-    def vary(self) -> bool:
-        """Whether any update varies."""
-        return any(np.abs(block).max(initial=0.0) > 0 for _, block in self.blocks())
-
-    def leading(self, rank: int) -> Subspace:
-        """Return the leading directions; as many as there are, if they are fewer."""
-        count, dim = (self.stop - self.start) * self.clients, self.rows.shape[1]
-        if count >= dim:
-            whole = np.concatenate([block for _, block in self.blocks()], axis=1)
-            found = principal_subspace(whole, share=1.0)
-            return Subspace(found.directions[:, :rank], found.variance_kept)
-        gram = np.zeros((count, count))
-        for _, block in self.blocks():
-            centred = _around_mean(block)
-            gram += centred @ centred.T
-        spectrum, left = positive(*np.linalg.eigh(gram))
-        kept = np.cumsum(spectrum) / spectrum.sum()
-        every = num_directions(kept)
-        directions = np.empty((dim, min(rank, every)))
-        leading = (left / np.sqrt(spectrum))[:, : directions.shape[1]]
-        for at, block in self.blocks():
-            directions[at] = _around_mean(block).T @ leading
-        return Subspace(directions, min(1.0, float(kept[every - 1])))
+    def _of(self, block: AnyFloats) -> Floats:
+        drawn = block.reshape(self._draws, self.clients, block.shape[1])
+        return _centred(drawn).astype(np.float64)
 
 
 def _centred(drawn: AnyFloats) -> AnyFloats:
@@ -118,6 +151,5 @@ def _centred(drawn: AnyFloats) -> AnyFloats:
     return np.reshape(rest, (-1, drawn.shape[-1]))
 
 
-def _around_mean(rows: AnyFloats) -> Floats:
-    """Return rows less their mean."""
-    return np.asarray(rows - rows.mean(axis=0, dtype=np.float64))
+def _nothing_varies() -> ConstantUpdatesError:
+    return ConstantUpdatesError("every update is the same in every draw of this game")

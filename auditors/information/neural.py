@@ -42,7 +42,7 @@ from leakmeter.auditors.information.mine.recombined import (
     held_out,
     null_band,
 )
-from leakmeter.auditors.information.theory import LimitOf
+from leakmeter.auditors.information.theory import LimitOf, remembered
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.resampling import ResamplingAuditor
 from leakmeter.auditors.sampling.round_sum import fitting_sampler, noise_on_sum
@@ -110,7 +110,7 @@ class NeuralInformation(ResamplingAuditor):
             self.name,
             observer,
             seed,
-            limit=limit,
+            limit=remembered(limit),
             colluders=self.colluders.count,
             directions=look.rank,
         )

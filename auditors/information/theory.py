@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from scipy.special import gammaln
@@ -117,6 +118,11 @@ class UpdateEntropy:
 
 # Entropy of a client's updates, by its number; None where something else is random too.
 LimitOf = Callable[[int], UpdateEntropy | None]
+
+
+def remembered(limit: LimitOf | None) -> LimitOf | None:
+    """Return the same entropies, asked for once per client: they are needed in every round."""
+    return None if limit is None else cache(limit)
 
 
 @dataclass(frozen=True)

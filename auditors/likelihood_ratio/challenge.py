@@ -10,12 +10,13 @@ single number, and a trial costs no more than its scalar.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from leakmeter.auditors._types import AnyFloats, Floats, Vector
-from leakmeter.auditors.likelihood_ratio.sum_law import SumLaw
+from leakmeter.auditors.likelihood_ratio.sum_law import SumLaw, grams
 from leakmeter.auditors.sampling.row_store import RowStore
 
 
@@ -43,12 +44,51 @@ class Challenge:
 
 def challenge(candidates: AnyFloats | RowStore, law: SumLaw) -> Challenge:
     """Return the pair of candidates, (m, dim), that the model sets farthest apart."""
-    if len(candidates) < 2:
-        raise ValueError(f"candidates must be at least 2, got {len(candidates)}")
-    rows = RowStore.of(candidates)
-    # Around their own mean the products are small, and so is what cancels in the distances.
-    first, second = farthest(law.gram(rows, rows.mean()))
-    return between(rows.row(first), rows.row(second), law, (first, second))
+    return Candidates.of(candidates, [law]).worst_pair(0)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Candidates and their inner products in each model of one fit.
+
+    Attributes:
+        rows: The candidates, (m, dim).
+        centre: Their mean, (dim,).
+        laws: The models.
+        grams: Inner products of the candidates around their mean, (m, m), one for each model.
+    """
+
+    rows: RowStore
+    centre: AnyFloats
+    laws: Sequence[SumLaw]
+    grams: Sequence[Floats]
+
+    @classmethod
+    def of(cls, candidates: AnyFloats | RowStore, laws: Sequence[SumLaw]) -> Candidates:
+        """Return the candidates as the models see them."""
+        if len(candidates) < 2:
+            raise ValueError(f"candidates must be at least 2, got {len(candidates)}")
+        rows = RowStore.of(candidates)
+        # Around their own mean the products are small, and so is what cancels in the distances.
+        centre = rows.mean()
+        return cls(rows, centre, laws, grams(laws, rows, centre))
+
+    def worst_pair(self, index: int) -> Challenge:
+        """Return the test of the pair that a model sets farthest apart."""
+        first, second = farthest(self.grams[index])
+        return between(
+            self.rows.row(first), self.rows.row(second), self.laws[index], (first, second)
+        )
+
+    def against(self, update: Vector) -> Challenge:
+        """Return the test of an update against the candidate farthest from it in the first model.
+
+        |x - c|² is |c|² - 2 x·c and what all candidates share, and Σ⁻¹x is solved for once.
+        """
+        toward = self.laws[0].solve(update - self.centre)
+        products = self.rows.times(toward) - self.centre @ toward
+        index = int((np.diagonal(self.grams[0]) - 2 * products).argmax())
+        return between(update, self.rows.row(index), self.laws[0], (-1, index))
 
 
 def between(

@@ -15,7 +15,7 @@ import numpy as np
 
 from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.likelihood_ratio.challenge import Challenge, between, challenge
+from leakmeter.auditors.likelihood_ratio.challenge import Candidates, Challenge
 from leakmeter.auditors.likelihood_ratio.span import Span
 from leakmeter.auditors.likelihood_ratio.sum_law import NothingMovesError, SumLaw
 from leakmeter.auditors.likelihood_ratio.sums import (
@@ -194,9 +194,10 @@ def duel(
     rows = RowStore(effort.candidates, model.size)
     for row in finite(sampler.updates(model, [target], effort.candidates, drawn)):
         rows.add(row)
-    tests = [challenge(rows, law) for law in laws]
+    candidates = Candidates.of(rows, laws)
+    tests = [candidates.worst_pair(index) for index in range(len(laws))]
     sums.sampler = sampler.apart(target, drawn, sorted({i for t in tests for i in t.pair}))
-    truth = None if really is None else _against(really, rows, laws[0])
+    truth = None if really is None else candidates.against(really)
     holds_out = sampler.game in HOLDING_OUT
     # As many columns with the truth as without it: on their number depends the order in which a
     # product adds, and a replay, which has no truth, finds the same to the last digit.
@@ -244,18 +245,6 @@ def _gap(rows: RowStore, pair: tuple[int, int]) -> Vector:
     """Return the difference of two candidates, (dim,)."""
     first, second = (rows.row(index).astype(np.float64) for index in pair)
     return np.asarray(first - second)
-
-
-def _against(really: Vector, rows: RowStore, law: SumLaw) -> Challenge:
-    """Return the test of the true update against the candidate farthest from it."""
-    both = RowStore(1 + len(rows), really.size, rows.row(0).dtype)
-    both.add(really)
-    for index in range(len(rows)):
-        both.add(rows.row(index))
-    gram = law.gram(both, rows.mean())
-    distances = np.diagonal(gram)[1:] - 2 * gram[0, 1:]
-    index = int(distances.argmax())
-    return between(really, rows.row(index), law, (-1, index))
 
 
 def _ratio(shift: float, std: float) -> float:

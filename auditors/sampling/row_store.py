@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from leakmeter.auditors._types import AnyFloats, Indices
+from leakmeter.auditors._types import AnyFloats, Indices, Vector
 from leakmeter.auditors.auditor import UnableError
 
 _MOST_IN_MEMORY = 2**26  # bytes in single precision
@@ -149,6 +149,13 @@ class RowStore:
     def mean(self) -> AnyFloats:
         """Return the mean of the rows, (dim,)."""
         return np.concatenate([block.mean(axis=0) for _, block in self.blocks()])
+
+    def times(self, vector: Vector) -> Vector:
+        """Return the products of all rows with a vector, (count,), in the rows' own precision."""
+        found = np.zeros(len(self))
+        for at, block in self.blocks():
+            found += block @ vector[at].astype(block.dtype)
+        return found
 
     @property
     def _whole(self) -> AnyFloats:

@@ -143,16 +143,18 @@ class SeparableCritic:
 class GuidedCritic:
     """A network on x and z, added to a quadratic form that starts at the ratio of Gaussians.
 
+    Its gradient is written out: for networks this small, autograd costs more than the products.
+
     Attributes:
-        network: The network of the paper; its last layer starts at 0.
-        product: Weights of x_i z_j, (models, width, width).
-        squares: Weights of x_i² and z_i², (models, 1, width) each.
+        flat: All weights, (models, any): one step of Adam moves them together.
+        parts: The same by name, as views of `flat`: those of the network of the paper, whose last
+            layer starts at 0; then those of x_i z_j, (models, width, width), and of x_i² and z_i²,
+            (models, 1, width) each.
         most: Scores are clipped to ±most: nobody can show more than ln K from K pairs.
     """
 
-    network: JointCritic
-    product: Tensor
-    squares: tuple[Tensor, Tensor]
+    flat: Tensor
+    parts: tuple[Tensor, ...]
     most: float
 
     @classmethod
@@ -175,34 +177,78 @@ class GuidedCritic:
 
         width = correlations.shape[1]
         network = JointCritic.drawn((width, width), hidden, 2 * width, rngs)
-        with torch.no_grad():
-            network.last.zero_()
         rho = torch.from_numpy(correlations.astype(np.float32))
         # Of standard normals with correlation ρ the log density ratio is, up to a constant,
         # (ρ x z - ρ² (x² + z²) / 2) / (1 - ρ²).
         slope = rho / (1 - rho**2)
-        x_square, z_square = ((-rho * slope / 2)[:, None].clone().requires_grad_() for _ in "xz")
-        product = torch.diag_embed(slope).requires_grad_()
-        return cls(network, product, (x_square, z_square), most)
+        square = (-rho * slope / 2)[:, None]
+        drawn = [w.detach() for w in network.weights]
+        drawn = [*drawn[:-1], 0 * drawn[-1], torch.diag_embed(slope), square, square]
+        flat = torch.cat([weight.flatten(1) for weight in drawn], dim=1)
+        cut = flat.split([weight[0].numel() for weight in drawn], dim=1)
+        views = (own.unflatten(1, w.shape[1:]) for own, w in zip(cut, drawn, strict=True))
+        return cls(flat, tuple(views), most)
 
     @property
     def weights(self) -> list[Tensor]:
         """All that is trained."""
-        return [*self.network.weights, self.product, *self.squares]
+        return [self.flat]
 
     def matched(self, x: Tensor, z: Tensor, strangers: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores of x with z, and of the same x with the strangers in place of z."""
         import torch
 
-        w_x, w_z, bias = self.network.first
-        from_x = x @ w_x + bias
-        both = torch.cat([z, strangers], dim=1)
-        scores = self.network.head(from_x.repeat(1, 2, 1) + both @ w_z)
-        crossed = ((x @ self.product).repeat(1, 2, 1) * both).sum(-1)
-        squared = (x.square() * self.squares[0]).sum(-1).repeat(1, 2)
-        squared = squared + (both.square() * self.squares[1]).sum(-1)
-        scores = (scores + crossed + squared).clamp(-self.most, self.most)
+        scores = self._layers(x, torch.cat([z, strangers], dim=1))[2]
+        scores = scores.clamp_(-self.most, self.most)
         return scores[:, : x.shape[1]], scores[:, x.shape[1] :]
+
+    def gradient(self, x: Tensor, z: Tensor, strangers: Tensor) -> Tensor:
+        """Return the gradient of each model's Donsker-Varadhan value, (models, any) as `flat`."""
+        import torch
+
+        pairs, both = x.shape[1], torch.cat([z, strangers], dim=1)
+        first, second, scores = self._layers(x, both)
+        slope = torch.full_like(scores, 1 / pairs)  # of the value along each score
+        slope[:, pairs:] = -scores[:, pairs:].clamp(-self.most, self.most).softmax(1)
+        slope *= scores.abs() <= self.most
+        _, _, _, w_second, _, w_last, *_ = self.parts
+        row = slope[:, None]  # (models, 1, rows)
+        # A layer after its ReLU is 0 or more; its sign is the ReLU's slope, without a bool.
+        to_second = (slope[:, :, None] * w_last).mul_(second.sign())  # (models, rows, hidden)
+        to_first = (to_second @ w_second.mT).mul_(first.sign())
+        to_x = to_first[:, :pairs] + to_first[:, pairs:]  # both scores of a pair have the same x
+        met = slope[:, :, None] * both
+        found = (
+            x.mT @ to_x,
+            both.mT @ to_first,
+            to_x.sum(1, keepdim=True),
+            first.mT @ to_second,
+            to_second.sum(1, keepdim=True),
+            row @ second,
+            x.mT @ (met[:, :pairs] + met[:, pairs:]),
+            (row[:, :, :pairs] + row[:, :, pairs:]) @ x.square(),
+            row @ both.square(),
+        )
+        return torch.cat([part.flatten(1) for part in found], dim=1)
+
+    def _layers(self, x: Tensor, both: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return two hidden layers, (models, rows, hidden), and scores, (models, rows), unclipped.
+
+        Rows are those of `both`: the z, then the strangers of the same x.
+        """
+        import torch
+
+        w_x, w_z, b_first, w_second, b_second, w_last, product, x_square, z_square = self.parts
+        twice = (len(x), 2, x.shape[1], -1)
+        first = both @ w_z
+        first.view(twice).add_((x @ w_x).add_(b_first)[:, None])
+        second = torch.baddbmm(b_second, first.relu_(), w_second).relu_()
+        # x_square·x² + z·(product x + z_square z), and the network's last layer
+        inner = both * z_square
+        inner.view(twice).add_((x @ product)[:, None])
+        scores = (second * w_last).sum(-1).add_(inner.mul_(both).sum(-1))
+        scores.view(twice[:-1]).add_((x.square() * x_square).sum(-1)[:, None])
+        return first, second, scores
 
 
 Critic = JointCritic | SeparableCritic

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist, squareform
 
-from leakmeter.auditors.likelihood_ratio.challenge import between, challenge, farthest
-from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw
+from leakmeter.auditors.likelihood_ratio.challenge import Candidates, between, challenge, farthest
+from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw, grams
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 
@@ -54,3 +54,21 @@ def test_the_farthest_of_two_are_the_two() -> None:
     assert set(farthest(np.array([[1.0, 0.0], [0.0, 1.0]]))) == {0, 1}
     with pytest.raises(ValueError, match="candidates must be at least 2, got 1"):
         challenge(CANDIDATES[:1], laws()[0])
+
+
+def test_an_update_is_tested_against_the_candidate_farthest_from_it() -> None:
+    covariance = np.cov(ROWS.T)
+    shrunk = 0.9 * covariance + 0.1 * np.diag(np.diagonal(covariance))
+    inverse = np.linalg.inv(shrunk)
+    for law in laws():
+        for update in CANDIDATES[:5] + ROOT[0]:
+            gaps = update - CANDIDATES
+            found = Candidates.of(CANDIDATES, [law]).against(update)
+            assert found.pair == (-1, np.einsum("ij,jk,ik->i", gaps, inverse, gaps).argmax())
+
+
+def test_forms_of_one_fit_see_the_candidates_as_each_does_alone() -> None:
+    law = DualLaw.fit(ROWS[:30], shrinkage=0.1)
+    forms, centre = [law, law.leading(3)], CANDIDATES.mean(axis=0)
+    for form, gram in zip(forms, grams(forms, CANDIDATES, centre), strict=True):
+        assert np.array_equal(gram, form.gram(CANDIDATES, centre))
