@@ -66,6 +66,7 @@ class Assumption(StrEnum):
     # Noise and accounting
     EQUAL_WEIGHTS = "equal-weights"
     REAL_GAUSSIAN = "real-gaussian"
+    UNIFORM_BITS = "uniform-bits"
     HONEST_NOISE = "honest-noise"
     COARSE_ROUNDING = "coarse-rounding"
     MODELS_ONLY = "models-only"
@@ -163,6 +164,10 @@ _SENTENCES: Final[dict[Assumption, str]] = {
     _A.REAL_GAUSSIAN: (
         "noise is Gaussian over the real numbers: nobody attacks the lowest bits of its float64 "
         "samples"
+    ),
+    _A.UNIFORM_BITS: (
+        "the bits that integer noise is drawn from are uniform, independent and secret: those of "
+        "the operating system are, those of a simulation's seed stand for them"
     ),
     _A.HONEST_NOISE: "contributors other than the colluders add their noise and keep it secret",
     _A.COARSE_ROUNDING: (
