@@ -17,6 +17,7 @@ from leakmeter.auditors.hook.chain import chain
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.run.identity import check_place, known_name, place_of, run_name
+from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Chosen, Masked, Noised
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent, spent_amplified
 
@@ -158,12 +159,21 @@ def _epsilon(bound: Bound) -> str:
 
 
 def _planned(config: Config, strategy: Strategy, run: str) -> Entry:
-    """Return the entry of a complete run without dropouts; rounding is left out."""
+    """Return the entry of a complete run without dropouts.
+
+    Rounding is left out with Gaussian noise.
+    """
     noised = next(s for s in chain(strategy) if isinstance(s, Noised))
     chosen = next(s for s in chain(strategy) if isinstance(s, Chosen))
     masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
     cohorts = (chosen.cohort(number) for number in range(1, config.rounds + 1))
-    assurance = noised.planned(cohorts, masked.bearable if masked else lambda _: None)
+    bearable = masked.bearable if masked else lambda _: None
+    if config.noise_law == "gaussian":
+        assurance = noised.planned(cohorts, bearable)
+    else:  # integer noise has no price without its grid
+        step = masked.step if masked else lambda *_: 0.0
+        sums = (cohort for cohort in cohorts if masked is None or len(cohort) > 2)
+        assurance = noised.planned(sums, bearable, step=step, dim=load_task(config).dim)
     assert assurance is not None  # there is at least one round
     return Entry.of(assurance, run=run, data=config.dataset, seed=config.seed)
 
