@@ -131,6 +131,11 @@ class Quantiser:
                 f"max_weight must be 1 with noise of the law {self.law}, whose clients all have "
                 f"weight 1, got {self.max_weight:g}"
             )
+        if self.metrics:
+            raise ValueError(
+                f"metrics must be none with noise of the law {self.law}: they would carry no "
+                f"noise, got {sorted(self.metrics)}"
+            )
         if self.max_clients >= self._half:
             raise ValueError(
                 f"bits must be more for {self.max_clients} clients with noise of the law "
@@ -247,14 +252,13 @@ class Quantiser:
     def encode_integers(self, steps: NDArray[np.int64]) -> RingVector:
         """Return the contribution of a client of weight 1 whose update is in steps, with its noise.
 
-        Integers beyond the ring wrap around: that is post-processing of noised ones. Metrics are
-        refused: they would carry no noise.
+        Integers beyond the ring wrap around: that is post-processing of noised ones.
         """
         if steps.ndim != 1 or steps.dtype != np.int64:
             shown = f"shape {steps.shape} of {steps.dtype}"
             raise ValueError(f"steps must be a flat vector of int64, got {shown}")
-        if self.metrics or not self.has_integers:
-            raise ValueError(f"metrics must be none, and the law one of integers, got {self}")
+        if not self.has_integers:
+            raise ValueError(f"law must be one of integers, got {self.law}")
         aside = np.array(self._aside(self._max_units, 0), self.ring.dtype)
         return np.concatenate([self.ring.from_signed(steps), aside])
 

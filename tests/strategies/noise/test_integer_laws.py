@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from leakmeter.auditors.assumptions import Assumption
@@ -18,6 +20,9 @@ from leakmeter.auditors.discrete.grid import RoundedNorms
 from leakmeter.auditors.discrete.law import MOST_STD, Law
 from leakmeter.auditors.hook import wire
 from leakmeter.clients import MaskMod, NoiseMod
+from leakmeter.clients.noise.ring_noise import RingNoise
+from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.wire import put_quantiser
 from leakmeter.strategies import (
     AdaptiveClip,
     Central,
@@ -33,6 +38,7 @@ from tests.helpers.federation import Federation
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
+FIELDS = ("clip-range", "bits", "max-clients", "max-weight", "noise-std", "noise-law")
 LAWS: tuple[Any, ...] = ("skellam", "discrete-gaussian")
 DIM, NUM, SEED, CLIP = 132, 6, 3, 0.5
 
@@ -243,6 +249,8 @@ def test_the_ledger_composes_integer_and_gaussian_runs(tmp_path: Path) -> None:
     ("noise", "options", "reason"),
     [
         (shared("skellam"), {"max_weight": 50.0}, "max_weight must be 1"),
+        (shared("skellam"), {"metrics": {"loss": (0.0, 1.0)}}, "metrics must be none"),
+        (shared("skellam"), {"bits": 8, "clip_range": 1e5}, "rounding steps"),
         (shared("discrete-gaussian", 0.02), {"bits": 8}, "at least 0.5 rounding steps"),
         (shared("skellam", 1e-4), {"bits": 8}, "at least 0.015625 rounding steps"),
     ],
@@ -311,8 +319,6 @@ def asked(**changes: Any) -> Message:
 def test_a_client_refuses_orders_below_its_floor_before_it_trains(
     changes: Any, reason: str
 ) -> None:
-    from flwr.app import Context, RecordDict
-
     calls: list[Message] = []
     message = asked(**changes)
     context = Context(1, 1, {"partition-id": 0}, RecordDict(), {})
@@ -320,6 +326,35 @@ def test_a_client_refuses_orders_below_its_floor_before_it_trains(
     with pytest.raises(ValueError, match=reason):
         mod(message, context, lambda m, _: calls.append(m) or m)  # type: ignore[func-returns-value]
     assert not calls
+
+
+ODD = st.one_of(
+    st.floats(),
+    st.integers(),
+    st.integers(2**62, 2**70),
+    st.sampled_from(["", "skellam", b"", True, []]),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.dictionaries(st.sampled_from(FIELDS), ODD, min_size=1, max_size=3), st.floats(0, 1e300))
+def test_whatever_a_server_orders_is_refused_in_words_or_within_the_limits(
+    changes: dict[str, Any], std: float
+) -> None:
+    honest = put_quantiser(Quantiser(clip_range=0.5, bits=16, max_clients=6, noise_std=1.0))
+    content = RecordDict(
+        {
+            wire.NOISE: ConfigRecord({"law": "skellam"}),
+            wire.SUM_ORDER: ConfigRecord({**honest, "noise-law": "skellam", **changes}),
+        }
+    )
+    try:
+        noise = RingNoise.ordered(content, 0.5, std, DIM)
+    except ValueError:
+        return
+    assert noise is not None
+    assert noise.norm > 0
+    assert noise.noise.variance * noise.step**2 == pytest.approx(std**2)
 
 
 def test_the_same_client_takes_the_honest_order() -> None:
