@@ -37,7 +37,9 @@ class Assumption(StrEnum):
     # Likelihood ratio and span
     FROZEN_UPDATES = "frozen-updates"
     KNOWN_SEATS = "known-seats"
+    KNOWN_REST = "known-rest"
     GAUSSIAN_ROUNDING = "gaussian-rounding"
+    GAUSSIAN_TRIALS = "gaussian-trials"
     GAUSSIAN_SUM = "gaussian-sum"
     THIS_ROUND_ONLY = "this-round-only"
     ANY_WEIGHTS = "any-weights"
@@ -122,7 +124,13 @@ _SENTENCES: Final[dict[Assumption, str]] = {
         "distinguished, not data"
     ),
     _A.KNOWN_SEATS: "the attacker knows what canary seats send",
+    _A.KNOWN_REST: (
+        "the attacker knows what all other clients contribute, except the noise of honest ones"
+    ),
     _A.GAUSSIAN_ROUNDING: "the trials model the rounding of the sum as Gaussian",
+    _A.GAUSSIAN_TRIALS: (
+        "Gaussian noise, which the trials draw, acts like the integer noise of the run"
+    ),
     _A.GAUSSIAN_SUM: "the aggregate of the other clients is Gaussian along the test",
     _A.THIS_ROUND_ONLY: "only this round is attacked",
     _A.ANY_WEIGHTS: "the other clients' updates may enter the sum with any weights",
@@ -233,6 +241,7 @@ _CONDITIONS: Final = frozenset(
         _A.GAUSSIAN_COSINES,
         _A.GAUSSIAN_MAXIMA,
         _A.GAUSSIAN_SUM,
+        _A.GAUSSIAN_TRIALS,
         _A.RECORDS_ALIKE,
         _A.GAUSSIAN_UPDATES,
         _A.ALIKE_GAUSSIAN_UPDATES,

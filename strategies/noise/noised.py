@@ -288,6 +288,7 @@ class Noised(Wrapper):
             noised=noised,
             noise_std=math.hypot(self._server_std(), share) / self._expected,
             share_std=self._share_std(),
+            noise_law=None if law_of(self._noise) == "gaussian" else law_of(self._noise),
             divisor=self._expected,
         )
         self._adapt(sum(bit for _, _, bit in parts), server_round)

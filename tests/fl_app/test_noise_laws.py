@@ -118,3 +118,16 @@ def test_the_report_says_the_law(noised: Config, tmp_path: Path) -> None:
     found = [f for f in read_run(tmp_path / "run").findings if f.auditor == "accountant"]
     assert {f.facts["law"] for f in found} == {"skellam"}
     assert all("uniform-bits" in f.assumptions for f in found)
+
+
+@pytest.mark.parametrize("law", ["gaussian", "skellam"])
+def test_trials_with_gaussian_noise_are_conditional_under_integer_noise(
+    panel: list[str], tmp_path: Path, law: str
+) -> None:
+    words = ["--noise", "distributed", "--clip-norm", "0.5", "--noise-law", law, "--rounds", "1"]
+    more = ["--auditors", "likelihood-ratio", "--out", str(tmp_path / "run")]
+    assert main([*panel, *words, *more]) == 0
+    found = [f for f in read_run(tmp_path / "run").findings if f.kind == "lower_bound"]
+    assert found
+    assert {"gaussian-trials" in f.assumptions for f in found} == {law == "skellam"}
+    assert {f.is_conditional for f in found} == {law == "skellam"}
