@@ -11,6 +11,7 @@ from scipy.optimize import brentq
 
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook.chain import chain
+from leakmeter.clients.secure_sum.quantise import CoarseError
 from leakmeter.fl_app.build.secure_sum import CoarseNoiseError
 from leakmeter.fl_app.build.strategy import server_strategy
 from leakmeter.fl_app.config.config import Config
@@ -101,7 +102,7 @@ def _planned_epsilon(config: Config) -> float:
     """Return ε of the plan; infinite where its integer noise would be too small for its law."""
     try:
         return planned_guarantee(config).value
-    except CoarseNoiseError:
+    except (CoarseNoiseError, CoarseError):
         return math.inf
 
 

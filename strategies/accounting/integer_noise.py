@@ -23,10 +23,12 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.discrete.law import IntegerLaw, IntegerNoise
 from leakmeter.clients.noise.integers import total_variation
 
-# Orders of Rényi divergences: between 1 and 2, where the Skellam's has no proof, all integers that
-# small ε need, and then fewer and fewer.
-_INTEGERS = np.unique(np.geomspace(2, 2**20, 2000).round())
-ORDERS: Vector = np.concatenate([1 + np.geomspace(1e-3, 0.99, 60), _INTEGERS])
+# Orders of Rényi divergences: fractions, where the Skellam's has no proof, and integers, all of
+# them at first and then fewer and fewer, for small ε.
+_INTEGERS = np.geomspace(2, 2**20, 2000).round()
+ORDERS: Vector = np.unique(
+    [*(1 + np.geomspace(1e-3, 0.99, 60)), *np.arange(21, 200) / 10, *_INTEGERS]
+)
 ORDERS.setflags(write=False)
 _LEAST_SHARE = 0.5  # standard deviation of a discrete Gaussian share from which the proof holds
 

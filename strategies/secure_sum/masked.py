@@ -26,7 +26,7 @@ from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.drawn import union
-from leakmeter.clients.secure_sum.quantise import Quantiser, SecureMean
+from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser, SecureMean
 from leakmeter.clients.secure_sum.wire import put_sum
 from leakmeter.strategies.secure_sum.exchange import Exchange
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only
@@ -295,7 +295,10 @@ class Masked(Wrapper):
                 f"clip_range must be at least the clip norm {norm:g} where clients add noise, or "
                 f"large updates find no room, got {self._shape['clip_range']:g}"
             )
-        quantiser = Quantiser(max_clients=len(sharers), **noise, **self._shape)
+        try:
+            quantiser = Quantiser(max_clients=len(sharers), **noise, **self._shape)
+        except CoarseError as error:  # more clients than in the first round: a coarser grid
+            raise AbandonedError(str(error)) from None
         start = layout.flatten(arrays)
         self._asked_to_train = True
         self._round = SumRound(exchange, plan, cohort, sharers, quantiser, arrays, start)

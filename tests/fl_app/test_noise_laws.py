@@ -92,6 +92,26 @@ def test_the_plan_is_what_a_run_without_dropouts_releases(
         assert (real.grid is None, plan.grid is None) == (False, False)
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"sample": 3, "clients": 60, "seed": 6, "rounds": 1}, "--sample must be enough"),
+        (
+            {"noise_law": "discrete-gaussian", "secagg_bits": 8, "noise_multiplier": 0.048},
+            "--secagg-bits must be more for --noise-law discrete-gaussian",
+        ),
+    ],
+)
+def test_a_plan_without_a_price_is_refused(
+    noised: Config, tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    """A Poisson cohort may be too small for a sum, or so large that its grid is too coarse."""
+    poisson = {"participation": "poisson", "ledger": str(tmp_path / "l"), "rounds": 30}
+    config = replace(noised, **{**poisson, **changes})
+    with pytest.raises(ConfigError, match=reason):
+        budget._planned(config, build.server_strategy(config), "plan")
+
+
 class Dying(Progress):
     """Ends the run after its first round."""
 

@@ -65,7 +65,7 @@ def run(scale: str, cells: Cells) -> Table:
         notes=(
             f"{_SCALES[scale]} trials a row, noise from the operating system's source. An attacker "
             "who learns nothing is right in half of them; ties are decided by a coin.",
-            "The likelihood ratio is that of the stated law: it shows what the guarantee allows.",
+            "By likelihood ratio: the nearer sum. That is all that the law of the noise tells.",
         ),
     )
 
