@@ -12,7 +12,6 @@ import math
 import os
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +37,10 @@ class Sampler:
     guide: NDArray[np.int32]
     guide_bits: int
 
-    @classmethod
-    def of(cls, noise: IntegerNoise) -> Self:
-        """Return the sampler of a law; the last one's table is kept."""
-        return _made(cls, noise)
+    @staticmethod
+    def of(noise: IntegerNoise) -> Sampler:
+        """Return the sampler of a law; the tables of the last few are kept."""
+        return _made(noise)
 
     def draw(self, dim: int, rng: np.random.Generator | None) -> NDArray[np.int64]:
         """Return independent draws from `rng`, or from the operating system's source if None."""
@@ -80,7 +79,7 @@ def total_variation(noise: IntegerNoise) -> float:
 
 
 @lru_cache(maxsize=4)
-def _made(cls: type[Sampler], noise: IntegerNoise) -> Sampler:
+def _made(noise: IntegerNoise) -> Sampler:
     weights = noise.weights()
     total = weights[0] + 2 * sum(weights[1:])
     limits, below = [], weights[0]
@@ -92,7 +91,7 @@ def _made(cls: type[Sampler], noise: IntegerNoise) -> Sampler:
     guide_bits = min(max(10, math.ceil(math.log2(noise.variance) / 2) + 5), 20)
     edges = np.arange((1 << guide_bits) + 1, dtype=np.uint64) << np.uint64(_HIGH - guide_bits)
     guide = np.searchsorted(high, edges, side="left").astype(np.int32)
-    return cls(tuple(limits), high, guide, guide_bits)
+    return Sampler(tuple(limits), high, guide, guide_bits)
 
 
 def _random_bytes(count: int, rng: np.random.Generator | None) -> bytes:
