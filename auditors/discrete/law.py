@@ -84,7 +84,7 @@ def _log_pmf(noise: IntegerNoise, shares: int) -> Vector:
             total = _trimmed(np.convolve(total, both))
         both, left = (_trimmed(np.convolve(both, both)) if left > 1 else both), left >> 1
     side = total[len(total) // 2 :]
-    return np.log(side / (side[0] + 2 * side[1:].sum()))
+    return np.asarray(np.log(side / (side[0] + 2 * side[1:].sum())))
 
 
 def _trimmed(pmf: Vector) -> Vector:
