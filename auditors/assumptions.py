@@ -37,7 +37,9 @@ class Assumption(StrEnum):
     # Likelihood ratio and span
     FROZEN_UPDATES = "frozen-updates"
     KNOWN_SEATS = "known-seats"
+    KNOWN_REST = "known-rest"
     GAUSSIAN_ROUNDING = "gaussian-rounding"
+    GAUSSIAN_TRIALS = "gaussian-trials"
     GAUSSIAN_SUM = "gaussian-sum"
     THIS_ROUND_ONLY = "this-round-only"
     ANY_WEIGHTS = "any-weights"
@@ -66,6 +68,7 @@ class Assumption(StrEnum):
     # Noise and accounting
     EQUAL_WEIGHTS = "equal-weights"
     REAL_GAUSSIAN = "real-gaussian"
+    UNIFORM_BITS = "uniform-bits"
     HONEST_NOISE = "honest-noise"
     COARSE_ROUNDING = "coarse-rounding"
     MODELS_ONLY = "models-only"
@@ -122,7 +125,13 @@ _SENTENCES: Final[dict[Assumption, str]] = {
         "distinguished, not data"
     ),
     _A.KNOWN_SEATS: "the attacker knows what canary seats send",
+    _A.KNOWN_REST: (
+        "the attacker knows what all other clients contribute, except the noise of honest ones"
+    ),
     _A.GAUSSIAN_ROUNDING: "the trials model the rounding of the sum as Gaussian",
+    _A.GAUSSIAN_TRIALS: (
+        "Gaussian noise, which the trials draw, acts like the integer noise of the run"
+    ),
     _A.GAUSSIAN_SUM: "the aggregate of the other clients is Gaussian along the test",
     _A.THIS_ROUND_ONLY: "only this round is attacked",
     _A.ANY_WEIGHTS: "the other clients' updates may enter the sum with any weights",
@@ -164,6 +173,10 @@ _SENTENCES: Final[dict[Assumption, str]] = {
     _A.REAL_GAUSSIAN: (
         "noise is Gaussian over the real numbers: nobody attacks the lowest bits of its float64 "
         "samples"
+    ),
+    _A.UNIFORM_BITS: (
+        "the bits that integer noise is drawn from are uniform, independent and secret: those of "
+        "the operating system are, those of a simulation's seed stand for them"
     ),
     _A.HONEST_NOISE: "contributors other than the colluders add their noise and keep it secret",
     _A.COARSE_ROUNDING: (
@@ -232,6 +245,7 @@ _CONDITIONS: Final = frozenset(
         _A.GAUSSIAN_COSINES,
         _A.GAUSSIAN_MAXIMA,
         _A.GAUSSIAN_SUM,
+        _A.GAUSSIAN_TRIALS,
         _A.RECORDS_ALIKE,
         _A.GAUSSIAN_UPDATES,
         _A.ALIKE_GAUSSIAN_UPDATES,

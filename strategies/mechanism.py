@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, get_args
+
+from leakmeter.auditors.discrete.law import Law
 
 
 @dataclass(frozen=True)
@@ -13,12 +15,16 @@ class Central:
 
     Attributes:
         noise_multiplier: Noise on the sum in units of the clip norm.
+        law: Law of the noise. With an integer law the server rounds the sum to a grid of its own
+            and adds integers, so that no bits of a floating-point sample are released.
     """
 
     noise_multiplier: float
+    law: Law = "gaussian"
 
     def __post_init__(self) -> None:
         _check_multiplier(self.noise_multiplier, 0.0)
+        _check_law(self.law)
 
 
 @dataclass(frozen=True)
@@ -34,11 +40,14 @@ class Distributed:
             colluders.
         colluders: Contributors that reveal their noise to the server, so that it does not count;
             None takes as many as the secure sum tolerates, and never more are counted.
+        law: Law of the shares. Integer laws are added inside the ring of the secure sum, after
+            rounding; sums of Skellam shares are Skellam again.
     """
 
     noise_multiplier: float
     min_honest: int
     colluders: int | None = None
+    law: Law = "gaussian"
 
     def __post_init__(self) -> None:
         _check_multiplier(self.noise_multiplier)
@@ -46,6 +55,7 @@ class Distributed:
             raise ValueError(f"min_honest must be at least 1, got {self.min_honest}")
         if self.colluders is not None and self.colluders < 0:
             raise ValueError(f"colluders must be at least 0, got {self.colluders}")
+        _check_law(self.law)
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,16 @@ class AdaptiveClip:
 
 Noise: TypeAlias = Central | Distributed | Local
 Clipping: TypeAlias = FixedClip | AdaptiveClip
+
+
+def law_of(noise: Noise) -> Law:
+    """Return the law of the noise; local noise is Gaussian."""
+    return "gaussian" if isinstance(noise, Local) else noise.law
+
+
+def _check_law(law: str) -> None:
+    if law not in get_args(Law):
+        raise ValueError(f"law must be one of {', '.join(get_args(Law))}, got {law!r}")
 
 
 def _check_multiplier(value: float, least: float = math.ulp(0.0)) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast, get_args
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from leakmeter.auditors.discrete.law import Law
 
 # Records, by who writes them.
 CANARY = "leakmeter.canary"  # server: the canary that a seat plays; client: what became of it
@@ -34,6 +36,9 @@ IDENTITY_QUERY = "query.identity"
 # Error codes of replies; Flower's own are below 100.
 NOT_FINITE = 1701  # the update, its weight or a metric is not finite
 DROPPED = 1702  # a simulated dropout
+
+# Arrays.
+STEPS = "leakmeter.steps"  # client, inside itself: update and integer noise in steps of the ring
 
 # Metrics.
 WEIGHT = "num-examples"  # Flower's default name of a client's weight
@@ -263,6 +268,28 @@ def share_std(content: RecordDict) -> float:
     """Return the noise that the message asks each client to add; 0 if it asks for none."""
     order = config(content, NOISE)
     return get_float(order, "share-std") if order is not None and "share-std" in order else 0.0
+
+
+def noise_law(content: RecordDict) -> Law:
+    """Return the law of the noise that the message asks each client to add.
+
+    Raises:
+        WireError: It is unknown.
+    """
+    order = config(content, NOISE)
+    return as_law(order.get("law", "gaussian") if order is not None else "gaussian")
+
+
+def as_law(value: object) -> Law:
+    """Return the law that a record names.
+
+    Raises:
+        WireError: There is no such law.
+    """
+    if not isinstance(value, str) or value not in get_args(Law):
+        shown = one_line(value, 40) if isinstance(value, str) else described(value)
+        raise WireError(f"law of noise must be one of {', '.join(get_args(Law))}, got {shown!r}")
+    return cast(Law, value)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """The likelihood-ratio audit of a secure sum, and the span condition.
 
 The audit of a run is in `auditor`, one game in `game`, the model of the others' sum in `sum_law`.
-What users call without a run is the span condition: does a difference of two updates leave the span
-of what the others add?
+What users call without a run is the span condition (does a difference of two updates leave the span
+of what the others add?) and the game of a sum with integer noise, `IntegerSum`.
 """
 
 from __future__ import annotations
 
+from leakmeter.auditors.likelihood_ratio.integer_sum import IntegerSum
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker, outside_span
 
-__all__ = ["Span", "SpanTracker", "outside_span"]
+__all__ = ["IntegerSum", "Span", "SpanTracker", "outside_span"]

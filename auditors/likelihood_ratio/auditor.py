@@ -143,12 +143,16 @@ class LikelihoodRatio(ResamplingAuditor):
             return ()
         sampler = fitting_sampler(self.sampler, view)
         others = [c for c in honest if c != target]
-        judge = self._judge.of_round(view.server_round, sampler.game, target, len(others))
+        integers = {"has_integers": True} if view.facts.noise_law else {}
+        judge = self._judge.of_round(
+            view.server_round, sampler.game, target, len(others), **integers
+        )
         where: dict[str, Any] = {
             "round": view.server_round,
             "game": sampler.game,
             "target": target,
             "others": len(others),
+            **integers,
         }
         try:
             played = duel(

@@ -40,11 +40,25 @@ class Judge:
     game: Game = "rerun"
     target: int = 0
     num_others: int = 0
+    has_integers: bool = False
 
-    def of_round(self, server_round: int, game: Game, target: int, num_others: int) -> Judge:
-        """Return the judge of one round."""
-        judge = replace(self, server_round=server_round, game=game)
+    def of_round(
+        self,
+        server_round: int,
+        game: Game,
+        target: int,
+        num_others: int,
+        *,
+        has_integers: bool = False,
+    ) -> Judge:
+        """Return the judge of one round; with integer noise in it, the trials only resemble it."""
+        judge = replace(self, server_round=server_round, game=game, has_integers=has_integers)
         return replace(judge, target=target, num_others=num_others)
+
+    @property
+    def _assumed(self) -> tuple[Assumption, ...]:
+        more = (Assumption.GAUSSIAN_TRIALS,) if self.has_integers else ()
+        return (*_ASSUMED, *more)
 
     def claims(self, played: Duel) -> list[Finding]:
         """Return the lower bound, what a Gaussian model says, and whether the model fits."""
@@ -67,7 +81,7 @@ class Judge:
         curve = drawn(
             inside, outside, confidence=confidence, server_round=self.server_round, rule=rule
         )
-        assumptions = (*bound.assumptions, *_ASSUMED)
+        assumptions = (*bound.assumptions, *self._assumed)
         return Finding.of(
             replace(bound, assumptions=assumptions),
             facts=self._clients(),
@@ -212,7 +226,7 @@ class Judge:
             bounds[best],
             rule=rule,
             confidence=self.confidence,
-            assumptions=(*bounds[best].assumptions, *_ASSUMED),
+            assumptions=(*bounds[best].assumptions, *judge._assumed),
         )
         curve = drawn(
             where["scores"] + where["shift"],
@@ -267,7 +281,7 @@ class Judge:
             best,
             rule=rule,
             confidence=self.confidence,
-            assumptions=(*best.assumptions, *_ASSUMED),
+            assumptions=(*best.assumptions, *judge._assumed),
         )
         words = judge._words() | {"quantity": "epsilon over initial models"}
         return Finding.of(bound, facts=facts, **words)
@@ -285,7 +299,9 @@ class Judge:
     def _of(self, where: Mapping[str, Any]) -> Judge:
         """Return the judge of a run whose largest leak was found here."""
         target, others = int(where["target"]), int(where["others"])
-        return replace(self, game=where["game"], target=target, num_others=others)
+        has_integers = bool(where.get("has_integers"))
+        judge = replace(self, game=where["game"], has_integers=has_integers)
+        return replace(judge, target=target, num_others=others)
 
     def _words(self) -> dict[str, Any]:
         """Return the fields that all findings share."""

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
@@ -20,6 +20,7 @@ from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.hook.seat import passed_on
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import clip, gaussian
+from leakmeter.clients.noise.ring_noise import RingNoise
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class NoiseMod:
     Attributes:
         required: Whether a train message without an order gets an error.
         max_clip_norm: Largest clip norm that is accepted: a larger one protects less.
-        min_noise_std: Least noise that the client itself adds, in units of the clip norm.
+        min_noise_std: Least noise that the client itself adds, in units of the clip norm; with
+            integer noise in units of the norm after rounding, which is larger.
         allow_tap: Whether the auditor's tap may collect kept updates; for simulations only.
         seed: Seed of the noise in a simulation; None takes the operating system's source.
     """
@@ -62,6 +64,9 @@ class NoiseMod:
         norm, std = self._allowed(order)
         sent = wire.arrays(message.content)
         layout = Layout.of(sent, wire.left_out(message.content))
+        ring = RingNoise.ordered(message.content, norm, std, layout.dim)
+        if ring is not None:
+            self._check_least(std, ring.norm)
         source = self._source(order, context)
         reply = call_next(message, context)
         if reply.has_error():
@@ -80,7 +85,10 @@ class NoiseMod:
         # client that adds noise sends only its noise.
         bounded = clip(update, norm) if is_finite else np.zeros(layout.dim)
         is_below = bounded is update
-        if std > 0:
+        if ring is not None:
+            steps = Array(ring.applied(bounded, source))
+            arrays, metrics = ArrayRecord({wire.STEPS: steps}), MetricRecord()
+        elif std > 0:
             noise = gaussian(layout.dim, std, source)
             # In float64 up to the secure sum: rounded to a float16 model's grid, noise may vanish.
             exact = ["float64"] * len(layout.names)
@@ -104,10 +112,14 @@ class NoiseMod:
             raise ValueError(
                 f"clip-norm must be in (0, {self.max_clip_norm:g}] and finite, got {norm:g}"
             )
+        self._check_least(std, norm)
+        return norm, std
+
+    def _check_least(self, std: float, norm: float) -> None:
+        """Refuse noise below the owner's floor for updates of this norm."""
         least = self.min_noise_std * norm
         if not least <= std < math.inf:
             raise ValueError(f"share-std must be at least {least:g} and finite, got {std:g}")
-        return norm, std
 
     def _source(self, order: ConfigRecord, context: Context) -> np.random.Generator | None:
         if self.seed is None:

@@ -213,10 +213,13 @@ class MaskMod:
         reply = call_next(_without_seats(message), context)
         if reply.has_error():
             return reply
-        update = _difference(layout, wire.arrays(reply.content), sent)
-        rng = self._rounding(before.session.server_round, context)
         try:
-            vector = _encode(quantiser, update, reply.content, weight_key, rng)
+            if quantiser.has_integers:
+                vector = _noised_integers(quantiser, layout, reply.content)
+            else:
+                update = _difference(layout, wire.arrays(reply.content), sent)
+                rng = self._rounding(before.session.server_round, context)
+                vector = _encode(quantiser, update, reply.content, weight_key, rng)
         except NotFiniteError:
             return wire.not_finite(message, "the update or a metric")
         after, masked = opened.upload(vector, quantiser.ring, digest)
@@ -302,6 +305,20 @@ def _difference(layout: Layout, trained: ArrayRecord, sent: ArrayRecord) -> Vect
     for after, before, part in pairs:
         np.subtract(after.numpy().ravel(), before.numpy().ravel(), out=part, dtype=np.float64)
     return update
+
+
+def _noised_integers(quantiser: Quantiser, layout: Layout, content: RecordDict) -> RingVector:
+    """Return what `noise_mod` has rounded and noised, as ring integers."""
+    arrays = wire.arrays(content)
+    if list(arrays) != [wire.STEPS] or wire.config(content, wire.NOISE) is None:
+        raise RefusedError(
+            f"noise of the law {quantiser.law} must be on the update before it is masked: list "
+            "noise_mod behind mask_mod in the client app"
+        )
+    steps = arrays[wire.STEPS].numpy()
+    if steps.shape != (layout.dim,):
+        raise RefusedError(f"update must have {layout.dim} coordinates, got shape {steps.shape}")
+    return quantiser.encode_integers(steps)
 
 
 def _encode(

@@ -9,6 +9,11 @@ al. 2017, QSGD (NeurIPS). How the bits are spent:
 2. Weight, metrics and counts are cut into digits small enough that `max_clients` of them fit a
    slot. They are exact at any `bits` and share the vector, so nothing travels in clear.
 No sum of `max_clients` encodings can wrap around, whatever the updates, weights and metrics.
+
+With an integer `law` the vector that arrives is in steps already, with integer noise on it, and all
+weights are 1. Then the ring has room for the sum of the updates and of the noise together, which
+grows with √n only. A sum beyond it, which noise reaches with a chance below 1e-22, wraps around;
+that spoils a coordinate of the mean and costs no privacy, since it happens after the noise.
 """
 
 from __future__ import annotations
@@ -21,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.discrete.grid import MOST_NORM
+from leakmeter.auditors.discrete.law import LEAST_STD, MOST_STD, Law
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, mask_stream
 
 # Room that noise gets in the ring, in standard deviations: beyond it with chance 1.5e-23.
@@ -35,6 +42,10 @@ _LEAST, _MOST = 1e-90, 1e90
 
 class HeavyError(ValueError):
     """A weight is above the largest that the sum has room for."""
+
+
+class CoarseError(ValueError):
+    """Integer noise is too small against the rounding step for its law."""
 
 
 class NotFiniteError(ValueError):
@@ -74,6 +85,7 @@ class Quantiser:
         metrics: Name to (low, high) of the metrics inside the vector; values beyond are clipped.
         noise_std: Noise that a client's update carries, per coordinate. The ring then has room
             for clip_range plus ten of these.
+        law: Law of that noise. Integer laws are added after rounding, by `noise_mod`.
     """
 
     clip_range: float
@@ -82,6 +94,7 @@ class Quantiser:
     max_weight: float = 1.0
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     noise_std: float = 0.0
+    law: Law = "gaussian"
 
     def __post_init__(self) -> None:
         most = (1 << self.ring.bits - 1) - 1
@@ -108,6 +121,44 @@ class Quantiser:
                     f"metrics[{name!r}] must be finite low < high within ±{_MOST:g}, at least "
                     f"{least:g} apart, got {low}, {high}"
                 )
+        if self.has_integers:
+            self._check_integers()
+
+    def _check_integers(self) -> None:
+        """Refuse what integer noise cannot be made for."""
+        if self.max_weight != 1:
+            raise ValueError(
+                f"max_weight must be 1 with noise of the law {self.law}, whose clients all have "
+                f"weight 1, got {self.max_weight:g}"
+            )
+        if self.metrics:
+            raise ValueError(
+                f"metrics must be none with noise of the law {self.law}: they would carry no "
+                f"noise, got {sorted(self.metrics)}"
+            )
+        if self.max_clients >= self._half:
+            raise ValueError(
+                f"bits must be more for {self.max_clients} clients with noise of the law "
+                f"{self.law}: each of them rounds, and the ring has {self._half} steps, got "
+                f"{self.bits} bits"
+            )
+        # The bound for sums of discrete Gaussians is proved from half a step on.
+        least = 0.5 if self.law == "discrete-gaussian" else LEAST_STD
+        if not least <= (std := self.noise_std / self.step):
+            raise CoarseError(
+                f"noise of a client must be at least {least:g} rounding steps with the law "
+                f"{self.law}, got {std:.3g}: take more bits, more noise or a smaller clip range"
+            )
+
+    @property
+    def has_integers(self) -> bool:
+        """Whether clients add integer noise after rounding."""
+        return self.law != "gaussian"
+
+    @property
+    def _half(self) -> int:
+        """Largest number of steps in the ring, on either side of zero."""
+        return (1 << self.bits - 1) - 1
 
     @property
     def ring(self) -> Ring:
@@ -131,7 +182,12 @@ class Quantiser:
         At weight w it is max_weight/w as wide. Noise that a guarantee rests on should have a
         standard deviation of at least two steps.
         """
-        return self.room / self.levels
+        if not self.has_integers:
+            return self.room / self.levels
+        # n roundings of less than a step each, n clip ranges, and the noise of the whole sum.
+        n, noise = self.max_clients, NOISE_ROOM * self.noise_std * math.sqrt(self.max_clients)
+        fits = (n * self.clip_range + noise) / max(self._half - n, 1)
+        return max(fits, self.noise_std / MOST_STD, self.clip_range / MOST_NORM)
 
     @property
     def weight_unit(self) -> float:
@@ -144,6 +200,8 @@ class Quantiser:
         Each client errs by less than one step in its weighted update, and without bias (up to
         2^-32 of a step), so the error's standard deviation is at most quantum/(2·√num_clients).
         """
+        if self.has_integers:
+            return self.step
         return self.step * num_clients * self._max_units * self.weight_unit / total_weight
 
     def num_slots(self, dim: int) -> int:
@@ -170,6 +228,8 @@ class Quantiser:
             ValueError: If anything is not finite, missing, out of range, or beyond `room` after
                 noise (clipping there would bend the noise's law).
         """
+        if self.has_integers:
+            raise ValueError(f"update must be integers with noise of the law {self.law}")
         if update.ndim != 1:
             raise ValueError(f"update must be a flat vector, got shape {update.shape}")
         units = self._weight_units(weight)
@@ -184,11 +244,27 @@ class Quantiser:
             # Floating-point error must not push a value over the last grid point.
             np.clip(values, -self.levels, self.levels, out=values)
             bits = mask_stream(key, len(values), Ring(32), start)
-            vector[part] = self.ring.from_signed(_round(values, bits))
+            vector[part] = self.ring.from_signed(round_up_at_random(values, bits))
             clipped += num_clipped
-        values_aside = (units, clipped, *parts)
-        vector[len(update) :] = [1, *(digit for v in values_aside for digit in self._digits(v))]
+        vector[len(update) :] = self._aside(units, clipped, *parts)
         return vector
+
+    def encode_integers(self, steps: NDArray[np.int64]) -> RingVector:
+        """Return the contribution of a client of weight 1 whose update is in steps, with its noise.
+
+        Integers beyond the ring wrap around: that is post-processing of noised ones.
+        """
+        if steps.ndim != 1 or steps.dtype != np.int64:
+            shown = f"shape {steps.shape} of {steps.dtype}"
+            raise ValueError(f"steps must be a flat vector of int64, got {shown}")
+        if not self.has_integers:
+            raise ValueError(f"law must be one of integers, got {self.law}")
+        aside = np.array(self._aside(self._max_units, 0), self.ring.dtype)
+        return np.concatenate([self.ring.from_signed(steps), aside])
+
+    def _aside(self, *values: int) -> list[int]:
+        """Return the slots behind the coordinates: one contributor, and these counts."""
+        return [1, *(digit for value in values for digit in self._digits(value))]
 
     def decode(self, total: RingVector) -> SecureMean:
         """Return the mean behind the ring sum of at least one encoding.
@@ -204,6 +280,8 @@ class Quantiser:
         for name, part in zip(sorted(self.metrics), parts, strict=True):
             low, high = self.metrics[name]
             metrics[name] = low + (high - low) * part / units
+        if self.has_integers and units != num_clients * self._max_units:
+            raise ValueError("all weights must be 1 with integer noise, got others")
         return SecureMean(
             mean=sums.astype(np.float64) * (self.step * self._max_units / units),
             total_weight=total_weight,
@@ -224,6 +302,8 @@ class Quantiser:
             return f"num_clients must be in [1, {self.max_clients}], got {num_clients}"
         # |q| ≤ ⌈levels·w/max_weight⌉ for each client, so the weight total limits the sum as well.
         largest = self.levels * units // self._max_units + num_clients
+        if self.has_integers:  # noise may wrap around, so every element of the ring is possible
+            largest = self._half + 1
         claims = [
             ("contributors", num_clients, counted, num_clients),
             ("total weight in units", num_clients, units, num_clients * self._max_units),
@@ -309,7 +389,7 @@ class Quantiser:
         return np.clip(values, -self.room, self.room, out=values), clipped
 
 
-def _round(values: Vector, bits: RingVector) -> NDArray[np.int64]:
+def round_up_at_random(values: Vector, bits: RingVector) -> NDArray[np.int64]:
     """Return values rounded up with probability their fraction, else down; overwrites them."""
     low = np.floor(values)
     # floor(value + uniform) would round before it floors and could pass the last grid point.

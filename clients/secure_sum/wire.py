@@ -126,7 +126,9 @@ def put_sum(quantiser: Quantiser, layout: Layout, weight_key: str) -> ConfigReco
 def put_quantiser(quantiser: Quantiser) -> dict[str, Any]:
     """Return what a client needs to encode its update."""
     names = sorted(quantiser.metrics)
+    law = {"noise-law": quantiser.law} if quantiser.has_integers else {}
     return {
+        **law,
         "clip-range": float(quantiser.clip_range),
         "bits": quantiser.bits,
         "max-clients": quantiser.max_clients,
@@ -149,6 +151,7 @@ def get_quantiser(record: ConfigRecord) -> Quantiser:
             max_clients=values["max-clients"],
             max_weight=values["max-weight"],
             noise_std=values["noise-std"],
+            law=wire.as_law(values.get("noise-law", "gaussian")),
             metrics=dict(zip(values["metric-names"], limits, strict=True)),
         )
     except (KeyError, TypeError, ValueError) as error:

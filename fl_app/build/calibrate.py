@@ -11,6 +11,8 @@ from scipy.optimize import brentq
 
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook.chain import chain
+from leakmeter.clients.secure_sum.quantise import CoarseError
+from leakmeter.fl_app.build.secure_sum import CoarseNoiseError
 from leakmeter.fl_app.build.strategy import server_strategy
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -46,13 +48,12 @@ def planned_guarantee(config: Config) -> Finding:
     noised = next(s for s in chain(strategy) if isinstance(s, Noised))
     chosen = next(s for s in chain(strategy) if isinstance(s, Chosen))
     masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
-    cohorts = _cohorts(config, chosen)
+    cohorts, dim = _cohorts(config, chosen), load_task(config).dim
     if masked is None:
-        assurance = noised.planned(cohorts, lambda _: None)
+        assurance = noised.planned(cohorts, lambda _: None, dim=dim)
     else:
         # Fewer than three clients give no sum, so they release nothing.
         sums = [cohort for cohort in cohorts if len(cohort) > 2]
-        dim = load_task(config).dim
         assurance = noised.planned(sums, masked.bearable, step=masked.step, dim=dim)
     if assurance is None:
         raise ConfigError(
@@ -81,7 +82,7 @@ def _multiplier(config: Config, _: bool) -> float:
     def excess(log_multiplier: float) -> float:
         one = replace(config, noise_multiplier=math.exp(log_multiplier))
         # In logs the curve is nearly straight. No guarantee at all is a large number, and so is 0.
-        epsilon = planned_guarantee(one).value
+        epsilon = _planned_epsilon(one)
         return math.log(min(max(epsilon, 1e-300), 1e300) / target)
 
     low, high = math.log(_LEAST), math.log(most)
@@ -95,6 +96,14 @@ def _multiplier(config: Config, _: bool) -> float:
         return _LEAST
     root = brentq(excess, low, high, xtol=1e-9)
     return _rounded_up(math.exp(root + 2e-9))
+
+
+def _planned_epsilon(config: Config) -> float:
+    """Return ε of the plan; infinite where its integer noise would be too small for its law."""
+    try:
+        return planned_guarantee(config).value
+    except (CoarseNoiseError, CoarseError):
+        return math.inf
 
 
 def _rounded_up(value: float) -> float:

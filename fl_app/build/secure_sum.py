@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
-from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.auditors.hook.chain import chain
+from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import is_deployed
 from leakmeter.fl_app.signing import server_keys
-from leakmeter.strategies import Masked, Risks
+from leakmeter.strategies import Masked, Noised, Risks
 from leakmeter.strategies.secure_sum.topology import Topology
 
 # keys, shares, train and unmask; where clients sign, draw and survivors too.
 _STAGES = {"on": 4, "active": 6}
+
+
+class CoarseNoiseError(ConfigError):
+    """More integer noise, or more bits, would be needed for a proof."""
 
 
 def masked(strategy: Strategy, config: Config, **shape: Any) -> Masked:
@@ -27,9 +33,14 @@ def masked(strategy: Strategy, config: Config, **shape: Any) -> Masked:
         shape: `clip_range`, `max_weight` and `metrics` of `Masked`.
     """
     plan = topology(config)
+    noised = next((s for s in chain(strategy) if isinstance(s, Noised)), None)
+    share = noised.integer_share if noised else None
     try:
         plan.plan(config.cohort)
-        Quantiser(max_clients=config.cohort, bits=config.secagg_bits, **shape)
+        noise = asdict(share) if share else {}
+        Quantiser(max_clients=config.cohort, bits=config.secagg_bits, **noise, **shape)
+    except CoarseError as error:
+        raise CoarseNoiseError(_coarse(config, str(error))) from None
     except ValueError as error:
         raise ConfigError(_advice(config, str(error))) from None
     return Masked(
@@ -58,6 +69,15 @@ def topology(config: Config) -> Topology:
             max_abort=1.0 if config.dropout else standard.max_abort,
             trusted=server_keys(config, is_deployed()),
         ),
+    )
+
+
+def _coarse(config: Config, reason: str) -> str:
+    """Return why integer noise cannot be added as set, and what to change."""
+    return (
+        f"--noise-law {config.noise_law} must have enough noise for its grid, got --secagg-bits "
+        f"{config.secagg_bits} and --noise-multiplier {config.noise_multiplier:g}: {reason}. Try "
+        f"--secagg-bits {min(2 * config.secagg_bits, 64)}."
     )
 
 

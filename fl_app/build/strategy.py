@@ -6,6 +6,7 @@ from typing import cast
 
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
+from leakmeter.auditors.discrete.law import Law
 from leakmeter.auditors.hook import wire
 from leakmeter.fl_app.build.secure_sum import masked, topology
 from leakmeter.fl_app.config.config import Config
@@ -101,14 +102,15 @@ def participation(config: Config) -> Participation:
 
 def _noised(strategy: Strategy, config: Config) -> Noised:
     """Return the strategy with clipping, noise and accounting."""
-    noise: Noise = Central(config.noise_multiplier)
+    law = cast(Law, config.noise_law)
+    noise: Noise = Central(config.noise_multiplier, law)
     if config.noise == "local":
         noise = Local(config.noise_multiplier)
     elif config.noise == "distributed":
         # The target is reached by those who are certain to be there, less those who may collude.
         plan = topology(config).plan(config.cohort)
         certain = plan.least or plan.threshold - plan.bearable(config.cohort)
-        noise = Distributed(config.noise_multiplier, min_honest=certain)
+        noise = Distributed(config.noise_multiplier, min_honest=certain, law=law)
     clipping: Clipping = FixedClip(config.clip_norm)
     if config.clipping == "adaptive":
         clipping = AdaptiveClip(config.clip_norm, quantile=config.clip_quantile)

@@ -31,6 +31,7 @@ def check_together(config: Settings) -> None:
         raise out_of_range("--sample", allowed, config.cohort, fix="Try --sample 3")
     _check_sum(config)
     _check_noise(config)
+    _check_law(config)
     _check_target(config)
     _check_filling(config)
     _check_participation(config)
@@ -119,6 +120,23 @@ def _check_target(config: Settings) -> None:
             "noise away, so the run would exceed the target"
         )
         raise out_of_range("--dropout", allowed, config.dropout)
+
+
+def _check_law(config: Settings) -> None:
+    """Refuse integer noise where no proof covers it."""
+    if config.noise_law == "gaussian":
+        return
+    if config.noise not in ("central", "distributed"):
+        allowed = f"gaussian with --noise {config.noise}: integer laws are for sums"
+        fix = "Add --noise distributed or --noise central"
+        raise out_of_range("--noise-law", allowed, config.noise_law, fix=fix)
+    if config.clipping == "adaptive":
+        allowed = (
+            "gaussian with --clipping adaptive: no proof covers integer noise together with the "
+            "noise on clip bits"
+        )
+        fix = "Try --clipping fixed"
+        raise out_of_range("--noise-law", allowed, config.noise_law, fix=fix)
 
 
 def _check_noise(config: Settings) -> None:

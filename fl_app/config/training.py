@@ -10,6 +10,7 @@ from leakmeter.fl_app.config.names import (
     CLIPPINGS,
     DATASETS,
     MODELS,
+    NOISE_LAWS,
     NOISES,
     OVER_BUDGET,
     PARTITIONS,
@@ -182,6 +183,14 @@ class TrainingSettings:
         "sampling (record-isotropic)",
         group="privacy",
         choices=NOISES,
+    )
+    noise_law: str = setting(
+        "gaussian",
+        "law of central or distributed noise: Gaussian in floating point, or integers that are "
+        "exact: differences of Poissons (skellam; with distributed noise inside the ring of the "
+        "secure sum) or discrete Gaussians",
+        group="privacy",
+        choices=NOISE_LAWS,
     )
     noise_multiplier: float = setting(
         1.0, "noise standard deviation on the sum, divided by the clip norm", group="privacy", low=0

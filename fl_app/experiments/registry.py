@@ -287,6 +287,19 @@ EXPERIMENTS: Final = {
         small=8,
         paper=1200,
     ),
+    "ring-noise": Entry(
+        "ring_noise.table",
+        "Distributed noise as integers: accuracy at equal ε over bits per coordinate",
+        small=12,
+        paper=600,
+        data=("mnist", "writers"),
+    ),
+    "low-bits": Entry(
+        "ring_noise.low_bits",
+        "Low bits of a noised release: attack on float64, float32, ring and grid",
+        small=2,
+        paper=8,
+    ),
     "textbook-examples": Entry(
         "textbook",
         "Textbook chapter on privacy, worked examples 1 and 2: noise scale and masks",

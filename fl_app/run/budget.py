@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +14,13 @@ from leakmeter.auditors import wording
 from leakmeter.auditors.file_lock import HeldError
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.hook.chain import chain
+from leakmeter.clients.secure_sum.quantise import CoarseError
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range
 from leakmeter.fl_app.run.identity import check_place, known_name, place_of, run_name
+from leakmeter.fl_app.task import load_task
 from leakmeter.strategies import Chosen, Masked, Noised
+from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent, spent_amplified
 
 _log = logging.getLogger("flwr")
@@ -158,14 +161,42 @@ def _epsilon(bound: Bound) -> str:
 
 
 def _planned(config: Config, strategy: Strategy, run: str) -> Entry:
-    """Return the entry of a complete run without dropouts; rounding is left out."""
+    """Return the entry of a complete run without dropouts.
+
+    Rounding is left out with Gaussian noise.
+    """
     noised = next(s for s in chain(strategy) if isinstance(s, Noised))
     chosen = next(s for s in chain(strategy) if isinstance(s, Chosen))
     masked = next((s for s in chain(strategy) if isinstance(s, Masked)), None)
     cohorts = (chosen.cohort(number) for number in range(1, config.rounds + 1))
-    assurance = noised.planned(cohorts, masked.bearable if masked else lambda _: None)
+    bearable = masked.bearable if masked else lambda _: None
+    if config.noise_law == "gaussian":
+        assurance = noised.planned(cohorts, bearable)
+    else:  # integer noise has no price without its grid
+        assurance = _planned_on_grid(config, noised, masked, cohorts)
     assert assurance is not None  # there is at least one round
     return Entry.of(assurance, run=run, data=config.dataset, seed=config.seed)
+
+
+def _planned_on_grid(
+    config: Config, noised: Noised, masked: Masked | None, cohorts: Iterable[Sequence[int]]
+) -> Assurance:
+    """Return the plan of integer noise; fewer than three clients give no secure sum."""
+    dim = load_task(config).dim
+    if masked is None:
+        assurance = noised.planned(cohorts, lambda _: None, dim=dim)
+    else:
+        sums = [cohort for cohort in cohorts if len(cohort) > 2]
+        try:
+            assurance = noised.planned(sums, masked.bearable, step=masked.step, dim=dim)
+        except CoarseError as error:
+            fix = f"Try --secagg-bits {min(2 * config.secagg_bits, 64)}"
+            allowed = f"more for --noise-law {config.noise_law}: {error}"
+            raise out_of_range("--secagg-bits", allowed, config.secagg_bits, fix=fix) from None
+    if assurance is None:
+        allowed = "enough for a secure sum of three clients in one of the planned rounds"
+        raise out_of_range("--sample", allowed, config.sample)
+    return assurance
 
 
 def _cost(entry: Entry) -> float:

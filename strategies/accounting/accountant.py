@@ -6,6 +6,9 @@ noise multiplier is never stored. Adding, removing or zeroing a client moves the
 sensitivity; replacing it moves the sum by twice that. dp-accounting's PLD includes the factor two
 under its REPLACE_ONE; its RDP accountant does not.
 
+Gaussian noise composes exactly. Integer noise is priced by Rényi DP (`integer_noise`), as soon as
+one of the releases has it.
+
 All this is about whole clients. `strategies.water_filling.guarantee` prices what sampled gradients
 guarantee to a single record.
 """
@@ -15,13 +18,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Any, Literal, Self, get_args
 
+import numpy as np
+
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.wording import counted
+from leakmeter.strategies.accounting.integer_noise import ORDERS, GridNoise, epsilon_of
 
 Sampling = Literal["none", "poisson", "fixed"]
 
@@ -38,6 +46,7 @@ class Release:
         cohort: Clients drawn, with sampling of a fixed size.
         population: Clients they were drawn from.
         bit_std: Noise on the sum of clip bits, each counted as ±1/2, that was released with it.
+        grid: What integer noise needs beside these; None for Gaussian noise.
     """
 
     noise_std: float
@@ -47,6 +56,7 @@ class Release:
     cohort: int = 0
     population: int = 0
     bit_std: float | None = None
+    grid: GridNoise | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.noise_std < math.inf:
@@ -61,11 +71,30 @@ class Release:
             raise ValueError(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
         if self.bit_std is not None and not 0 < self.bit_std < math.inf:
             raise ValueError(f"bit_std must be in (0, inf), got {self.bit_std}")
+        if self.grid is not None and self.bit_std is not None:
+            raise ValueError("bit_std must be None with integer noise: no proof covers both")
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """Return the release that `to_json` wrote."""
+        grid = values.get("grid")
+        return cls(**{**values, "grid": None if grid is None else GridNoise(**grid)})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values; Gaussian noise has no grid."""
+        values = asdict(self)
+        return values if self.grid is not None else {k: v for k, v in values.items() if k != "grid"}
 
     def separation(self, adjacency: Adjacency) -> float:
-        """Return how many standard deviations apart the two worlds are."""
+        """Return how many standard deviations apart the two worlds are.
+
+        With integer noise it is that of a Gaussian with the same Rényi divergence of order 2, which
+        compares costs but prices nothing.
+        """
         if self.noise_std == 0:
             return math.inf
+        if self.grid is not None:
+            return math.sqrt(float(self.divergence(adjacency, np.array([2.0]))[0]))
         moved = self.sensitivity * (2 if adjacency == "replace" else 1)
         if self.bit_std is None:
             return moved / self.noise_std
@@ -73,6 +102,18 @@ class Release:
             raise ValueError(f"adjacency must be add-remove with a clip bit, got {adjacency}")
         # Vector and bit are released together: two independent Gaussians compose as √(μ₁² + μ₂²).
         return math.hypot(moved / self.noise_std, 0.5 / self.bit_std)
+
+    def divergence(self, adjacency: Adjacency, orders: Vector = ORDERS) -> Vector:
+        """Return the Rényi divergences between the two worlds."""
+        if self.grid is None:
+            return orders * (self.separation(adjacency) ** 2 / 2)
+        factor = 2.0 if adjacency == "replace" else 1.0
+        return self.grid.divergence(self.noise_std, self.sensitivity, factor, orders)
+
+    @property
+    def distance(self) -> float:
+        """Total variation between the noise as it is sampled and its law; Gaussian: not counted."""
+        return 0.0 if self.grid is None else self.grid.total_variation(self.noise_std)
 
 
 def unamplified(
@@ -87,6 +128,8 @@ def unamplified(
     _check(releases, delta, adjacency)
     if not 0 <= participations <= len(releases):
         raise ValueError(f"participations must be in [0, {len(releases)}], got {participations}")
+    if any(r.grid is not None for r in releases):
+        return _by_divergences(releases, delta, participations, adjacency)
     worst = sorted((r.separation(adjacency) for r in releases), reverse=True)[:participations]
     total = math.hypot(*worst)
     return Bound(
@@ -99,6 +142,42 @@ def unamplified(
     )
 
 
+def _by_divergences(
+    releases: Sequence[Release], delta: float, participations: int, adjacency: Adjacency
+) -> Bound:
+    total, distance = composed(releases, participations, adjacency)
+    laws = sorted({r.grid.law if r.grid else "gaussian" for r in releases})
+    return Bound(
+        value=epsilon_of(total, delta, distance),
+        kind="guarantee",
+        delta=delta,
+        rule=f"Rényi DP of noise of the law {' and '.join(laws)}, composed over "
+        f"{counted(participations, 'participation')}, no amplification",
+        sample_sizes={"releases": len(releases), "participations": participations},
+        assumptions=(Assumption.UNIFORM_BITS,),
+    )
+
+
+def composed(
+    releases: Sequence[Release], participations: int, adjacency: Adjacency
+) -> tuple[Vector, float]:
+    """Return the most that so many of the releases cost together.
+
+    That is their Rényi divergences at `ORDERS`, each with its own costliest releases, and the total
+    variation between their noise and its law.
+    """
+    counts = Counter(releases)
+    if not counts or participations == 0:
+        return np.zeros(len(ORDERS)), 0.0
+    rows = np.array([r.divergence(adjacency) for r in counts])  # (kinds, orders)
+    number = np.array(list(counts.values()))[np.argsort(-rows, axis=0)]
+    before = np.cumsum(number, axis=0) - number
+    taken = np.clip(participations - before, 0, number)
+    dear = -np.sort(-rows, axis=0)
+    total = np.where(taken > 0, taken * np.where(taken > 0, dear, 0.0), 0.0).sum(axis=0)
+    return total, participations * max(r.distance for r in counts)
+
+
 def amplified(releases: Sequence[Release], delta: float, *, adjacency: Adjacency) -> Bound:
     """Return ε with amplification by sampling, for observers who do not learn the cohorts.
 
@@ -108,6 +187,8 @@ def amplified(releases: Sequence[Release], delta: float, *, adjacency: Adjacency
     """
     _check(releases, delta, adjacency)
     kinds = {r.sampling for r in releases}
+    if any(r.grid is not None for r in releases):
+        raise ValueError("amplification must be of Gaussian noise, got an integer law")
     if any(r.noise_std == 0 for r in releases):
         return Bound(math.inf, "guarantee", "no noise", delta)
     if kinds == {"poisson"}:

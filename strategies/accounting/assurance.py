@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, Sees, ThreatModel
 from leakmeter.strategies.accounting.accountant import Release, amplified, unamplified
-from leakmeter.strategies.mechanism import Central, Distributed, Local, Noise
+from leakmeter.strategies.mechanism import Central, Distributed, Local, Noise, law_of
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,12 @@ class Assurance:
     def adjacencies(self) -> tuple[Adjacency, ...]:
         """All adjacencies that have a guarantee."""
         return ("zero-out", "replace") if self.adjacency == "zero-out" else (self.adjacency,)
+
+    @property
+    def amplifies(self) -> bool:
+        """Whether Poisson sampling amplifies: central Gaussian noise alone has a theorem."""
+        # Elsewhere a client that is not drawn adds no noise either.
+        return isinstance(self.noise, Central) and law_of(self.noise) == "gaussian"
 
     def headline(self, delta: float) -> Finding:
         """Return the guarantee that a target is about.
@@ -115,8 +121,8 @@ class Assurance:
             return  # a colluder that is drawn gets its peers' keys and so learns the cohort
         left = delta
         if all(r.sampling == "poisson" for r in self.releases):
-            if not isinstance(self.noise, Central):
-                return  # a client that is not drawn adds no noise either: no theorem covers that
+            if not self.amplifies:
+                return
             left -= self.thin_rounds()
         if left <= 0 or any(r.noise_std == 0 for r in self.releases):
             return
@@ -178,12 +184,14 @@ class Assurance:
             assumptions=(
                 *bound.assumptions,
                 *assumptions,
-                *(Assumption.EQUAL_WEIGHTS, Assumption.REAL_GAUSSIAN),
+                Assumption.EQUAL_WEIGHTS,
+                *((Assumption.REAL_GAUSSIAN,) if law_of(self.noise) == "gaussian" else ()),
                 *((Assumption.HONEST_NOISE,) if is_shared else ()),
                 *((Assumption.COARSE_ROUNDING,) if rough else ()),
             ),
             facts={
                 "noise": type(self.noise).__name__.lower(),
+                **_grid_facts(priced),
                 "least noise std": min((r.noise_std for r in priced), default=0.0),
                 "largest sensitivity": max((r.sensitivity for r in priced), default=0.0),
                 "sampling": ", ".join(sorted({r.sampling for r in priced})),
@@ -191,3 +199,14 @@ class Assurance:
                 "most rounds of a canary": self.canary_rounds,
             },
         )
+
+
+def _grid_facts(releases: Sequence[Release]) -> dict[str, float | str]:
+    """Return law and grid of integer noise; nothing for Gaussian noise."""
+    grids = [r.grid for r in releases if r.grid is not None]
+    if not grids:
+        return {}
+    return {
+        "law": ", ".join(sorted({grid.law for grid in grids})),
+        "largest grid step": max(grid.step for grid in grids),
+    }

@@ -26,14 +26,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+import numpy as np
+
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.file_lock import locked
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.run_log import append_line, write_atomically
-from leakmeter.strategies.accounting.accountant import Release, amplified
+from leakmeter.strategies.accounting.accountant import Release, amplified, composed
 from leakmeter.strategies.accounting.assurance import Assurance
-from leakmeter.strategies.mechanism import Central
+from leakmeter.strategies.accounting.integer_noise import epsilon_of
 
 _PREVIOUS: Final = "previous"
 _MOST_RELEASES: Final = 10_000_000  # a number in a file must not fill the memory
@@ -84,7 +86,7 @@ class Entry:
     def of(cls, assurance: Assurance, *, run: str, data: str, seed: int | None) -> Self:
         """Return the entry of a run whose releases are known."""
         is_poisson = all(r.sampling == "poisson" for r in assurance.releases)
-        amplifies = is_poisson and isinstance(assurance.noise, Central)
+        amplifies = is_poisson and assurance.amplifies
         return cls(
             run=run,
             data=data,
@@ -109,17 +111,22 @@ class Entry:
         if not all(type(n) is int and n > 0 for n in counts) or sum(counts) > _MOST_RELEASES:
             raise ValueError(f"a run has from 1 to {_MOST_RELEASES} releases of a kind")
         releases = [
-            r for group, n in zip(groups, counts, strict=True) for r in [Release(**group)] * n
+            r
+            for group, n in zip(groups, counts, strict=True)
+            for r in [Release.from_json(group)] * n
         ]
         return cls(**{**values, "releases": tuple(releases)})
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; equal releases are listed once, with their count."""
-        groups = [{**asdict(r), "count": n} for r, n in Counter(self.releases).items()]
+        groups = [{**r.to_json(), "count": n} for r, n in Counter(self.releases).items()]
         return {**asdict(self), "releases": groups}
 
     def separation(self, adjacency: Adjacency) -> float:
-        """Return μ of the one Gaussian mechanism that all releases of the run compose to."""
+        """Return μ of the one Gaussian mechanism that all releases of the run compose to.
+
+        With integer noise it compares costs only; see `Release.separation`.
+        """
         each = sorted((r.separation(adjacency) for r in self.releases), reverse=True)
         return math.hypot(*each[: self.participations])
 
@@ -330,18 +337,32 @@ def spent(entries: Sequence[Entry], delta: float) -> Bound:
     """Return ε of all entries together against all who see models, without amplification."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must be in (0, 1), got {delta}")
-    adjacency = _adjacency(entries)
-    total = math.hypot(*(entry.separation(adjacency) for entry in entries))
+    has_integers = any(r.grid is not None for e in entries for r in e.releases)
+    value = _by_divergences(entries, delta) if has_integers else _by_separation(entries, delta)
+    law = "Rényi DP of all noise" if has_integers else "Gaussian mechanisms"
     return Bound(
-        value=math.inf if math.isinf(total) else float(epsilon_gaussian(delta, total)),
+        value=value,
         kind="approximation" if any(e.is_rough for e in entries) else "guarantee",
         delta=delta,
-        rule=f"Gaussian mechanisms composed over {len(entries)} run(s), {adjacency}",
+        rule=f"{law} composed over {len(entries)} run(s), {_adjacency(entries)}",
         sample_sizes={
             "runs": len(entries),
             "participations": sum(entry.participations for entry in entries),
         },
         assumptions=(Assumption.FRESH_RUNS, Assumption.SAME_CLIENT_EVERYWHERE),
+    )
+
+
+def _by_separation(entries: Sequence[Entry], delta: float) -> float:
+    total = math.hypot(*(entry.separation(_adjacency(entries)) for entry in entries))
+    return math.inf if math.isinf(total) else float(epsilon_gaussian(delta, total))
+
+
+def _by_divergences(entries: Sequence[Entry], delta: float) -> float:
+    adjacency = _adjacency(entries)
+    costs = [composed(e.releases, e.participations, adjacency) for e in entries]
+    return epsilon_of(
+        np.sum([total for total, _ in costs], axis=0), delta, math.fsum(far for _, far in costs)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leakmeter.strategies.accounting.accountant import Release
@@ -105,7 +105,8 @@ class Spending:
                 pass
             case Distributed():
                 release = replace(release, noise_std=share_std)
-                self.is_rough |= is_coarse
+                # Integer noise is added after rounding, on any grid.
+                self.is_rough |= is_coarse and release.grid is None
             case Local():
                 release = replace(release, noise_std=share_std)
                 count = 1 if is_coarse else count  # the client's own, which is rounded after it
@@ -131,8 +132,8 @@ class Spending:
             return tuple(self.releases)
         least = 1 if isinstance(self.noise, Local) else 0  # a client counts on its own local noise
         return tuple(
-            replace(r, noise_std=r.noise_std * math.sqrt(max(count - self.colluders, least)))
-            for r, count in zip(self.releases, self.contributors, strict=True)
+            _of_shares(release, max(count - self.colluders, least))
+            for release, count in zip(self.releases, self.contributors, strict=True)
         )
 
     def assurance(self) -> Assurance | None:
@@ -153,7 +154,7 @@ class Spending:
     def state(self) -> dict[str, Any]:
         """Return everything but the noise, which is a setting."""
         return {
-            "releases": [asdict(r) for r in self.releases],
+            "releases": [r.to_json() for r in self.releases],
             "contributors": list(self.contributors),
             "times": {str(k): v for k, v in self.times.items()},
             "canary_times": dict(self.canary_times),
@@ -164,9 +165,15 @@ class Spending:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state` returned."""
-        self.releases = [Release(**r) for r in state["releases"]]
+        self.releases = [Release.from_json(r) for r in state["releases"]]
         self.contributors = list(state["contributors"])
         self.times = Counter({int(k): v for k, v in state["times"].items()})
         self.canary_times, self.bearable = Counter(state["canary_times"]), state["bearable"]
         self.is_masked, self.is_rough = state["is_masked"], state["is_rough"]
         self.close()
+
+
+def _of_shares(release: Release, shares: int) -> Release:
+    """Return a release with the noise of so many contributors, from that of one."""
+    grid = None if release.grid is None else replace(release.grid, shares=shares)
+    return replace(release, noise_std=release.noise_std * math.sqrt(shares), grid=grid)

@@ -22,6 +22,7 @@ from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundFacts
+from leakmeter.auditors.discrete.law import Law
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import seat, wire
 from leakmeter.auditors.hook.chain import client_of, pattern, weight_key
@@ -41,7 +42,10 @@ from leakmeter.strategies.mechanism import (
     FixedClip,
     Local,
     Noise,
+    law_of,
 )
+from leakmeter.strategies.noise import on_grid
+from leakmeter.strategies.noise.on_grid import IntegerShare
 from leakmeter.strategies.noise.reply import (
     NotNoisedError,
     check,
@@ -103,6 +107,11 @@ class Noised(Wrapper):
             raise ValueError(f"delta must be in (0, 1), got {delta}")
         if isinstance(clipping, AdaptiveClip) and not isinstance(noise, Central):
             raise ValueError(f"noise must be Central with an adaptive clip norm, got {noise}")
+        if isinstance(clipping, AdaptiveClip) and law_of(noise) != "gaussian":
+            raise ValueError(
+                "law must be gaussian with an adaptive clip norm: no proof covers integer noise "
+                f"together with the noise on clip bits, got {law_of(noise)}; take FixedClip"
+            )
         check_is_inside(self)
         self._noise, self._clipping = noise, clipping
         self._expected = expected_clients
@@ -172,7 +181,7 @@ class Noised(Wrapper):
         cohorts: Iterable[Sequence[int]],
         bearable: Callable[[int], int | None],
         *,
-        step: Callable[[int, float], float] = lambda *_: 0.0,
+        step: Callable[[int, float, Law], float] = lambda *_: 0.0,
         dim: int = 0,
     ) -> Assurance | None:
         """Return the guarantee of rounds with these clients, if nobody drops out.
@@ -181,13 +190,15 @@ class Noised(Wrapper):
             cohorts: The clients of each round.
             bearable: Maps a number of clients to how many of them may collude; None without a
                 secure sum.
-            step: Maps a number of clients and the standard deviation of each one's noise to the
-                rounding step of their secure sum; by default there is no rounding.
+            step: Maps a number of clients, the standard deviation of each one's noise and its law
+                to the rounding step of their secure sum; by default there is no rounding, which
+                only Gaussian or central noise allows.
             dim: Number of parameters, on which the cost of rounding depends.
         """
         trial, share = Spending(self._noise), self._share_std()
+        law: Law = self.integer_share.law if self.integer_share else "gaussian"
         for cohort in cohorts:
-            grid = step(len(cohort), share)
+            grid = step(len(cohort), share, law)
             trial.add(
                 self._release(grid, dim),
                 cohort,
@@ -214,6 +225,7 @@ class Noised(Wrapper):
             if self._pattern.get("sampling") == "poisson":
                 raise ValueError("expected_clients must be given with Poisson sampling, got None")
             self._expected = float(len(messages)) or None
+        law = {"law": self.integer_share.law} if self.integer_share else {}
         for message in messages:
             order = ConfigRecord(
                 {
@@ -221,6 +233,7 @@ class Noised(Wrapper):
                     "clip-norm": self._clip_norm,
                     "share-std": self._share_std(),
                     "weight-key": self._weight_key,
+                    **law,
                 }
             )
             wire.add_record(message, wire.NOISE, order)
@@ -268,18 +281,26 @@ class Noised(Wrapper):
             # Times the public number: a radius that grew with the number of answers would add to
             # the sensitivity.
             total = clip(total, self._clip_mean * self._expected)
-        noise = gaussian(total.size, self._server_std(), self._rng("server-noise", server_round))
-        noised: Vector = (total + noise) / self._expected
+        noised = self._with_server_noise(total, server_round) / self._expected
         share = self._share_std() * math.sqrt(len(parts))
         self._facts = RoundFacts(
             clip_norm=self._clip_norm,
             noised=noised,
             noise_std=math.hypot(self._server_std(), share) / self._expected,
             share_std=self._share_std(),
+            noise_law=None if law_of(self._noise) == "gaussian" else law_of(self._noise),
             divisor=self._expected,
         )
         self._adapt(sum(bit for _, _, bit in parts), server_round)
         return noised
+
+    def _with_server_noise(self, total: Vector, server_round: int) -> Vector:
+        """Return the sum with the server's noise."""
+        std, rng = self._server_std(), self._rng("server-noise", server_round)
+        law = law_of(self._noise)
+        if law == "gaussian" or std == 0:
+            return np.asarray(total + gaussian(total.size, std, rng))
+        return on_grid.noised_sum(total, std, law, rng)
 
     @property
     def _is_empty(self) -> bool:
@@ -341,10 +362,17 @@ class Noised(Wrapper):
         match self._noise:
             case Central():
                 return 0.0
-            case Distributed(multiplier, min_honest):
+            case Distributed(noise_multiplier=multiplier, min_honest=min_honest):
                 return multiplier * self._clip_norm / math.sqrt(min_honest)
             case Local(multiplier):
                 return multiplier * self._clip_norm
+
+    @property
+    def integer_share(self) -> IntegerShare | None:
+        """The integer noise that each client adds inside a secure sum; None with other noise."""
+        if not isinstance(self._noise, Distributed) or self._noise.law == "gaussian":
+            return None
+        return IntegerShare(self._noise.law, self._share_std())
 
     def _server_std(self) -> float:
         """Return the noise that the server adds to the sum."""
@@ -394,17 +422,21 @@ class Noised(Wrapper):
 
         `slack` bounds the float64 rounding error of a coordinate of the sum.
         """
-        # Each client rounds separately, which may lengthen its update by step·√d. Under noise of
-        # its own the rounding must be fine instead.
-        dim = dim if isinstance(self._noise, Central) else 0
-        if slack * math.sqrt(dim) > _NEGLIGIBLE * self._clip_norm:
+        law, std = law_of(self._noise), self._server_std()
+        if law != "gaussian" and isinstance(self._noise, Distributed):
+            about = on_grid.of_clients(law, self._clip_norm, step, dim)
+            return Release(noise_std=0.0, **about, **self._pattern)
+        # Each client rounds separately, which may lengthen its update by step·√d. Under Gaussian
+        # noise of its own the rounding must be fine instead.
+        rounded = dim if isinstance(self._noise, Central) else 0
+        if slack * math.sqrt(rounded) > _NEGLIGIBLE * self._clip_norm:
             step += slack
-        return Release(
-            noise_std=self._server_std(),
-            sensitivity=self._clip_norm + step * math.sqrt(dim),
-            bit_std=self._bit_std(),
-            **self._pattern,
-        )
+        moved = self._clip_norm + step * math.sqrt(rounded)
+        if law != "gaussian" and std > 0:
+            return Release(
+                noise_std=std, **on_grid.of_server(law, std, moved, dim), **self._pattern
+            )
+        return Release(noise_std=std, sensitivity=moved, bit_std=self._bit_std(), **self._pattern)
 
     def _adapt(self, bits: float, server_round: int) -> None:
         """Move the clip norm towards the quantile, by the noised share of updates below it.

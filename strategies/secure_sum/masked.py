@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import RoundFacts
+from leakmeter.auditors.discrete.law import Law
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import weight_key, wrappers
@@ -25,7 +26,7 @@ from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.drawn import union
-from leakmeter.clients.secure_sum.quantise import Quantiser, SecureMean
+from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser, SecureMean
 from leakmeter.clients.secure_sum.wire import put_sum
 from leakmeter.strategies.secure_sum.exchange import Exchange
 from leakmeter.strategies.secure_sum.mean_only import check_mean_only
@@ -128,9 +129,9 @@ class Masked(Wrapper):
         except ValueError:
             return None
 
-    def step(self, num_clients: int, noise_std: float = 0.0) -> float:
+    def step(self, num_clients: int, noise_std: float = 0.0, law: Law = "gaussian") -> float:
         """Return the grid that updates of so many clients, with this noise, are rounded to."""
-        return Quantiser(max_clients=num_clients, noise_std=noise_std, **self._shape).step
+        return Quantiser(max_clients=num_clients, noise_std=noise_std, law=law, **self._shape).step
 
     @property
     def num_announced(self) -> int:
@@ -188,7 +189,7 @@ class Masked(Wrapper):
         check_even(messages)
         is_first, self._last = self._last == 0, max(server_round, self._last + 1)
         if is_first and len(messages) > 2:
-            self._check(len(messages))
+            self._check(messages)
         self._layout = self._layout or Layout.of(arrays)
         # By a number of our own: clients refuse a round twice, and a second `start` in one run
         # counts from 1 again.
@@ -254,10 +255,11 @@ class Masked(Wrapper):
             _log.warning("clients evaluate: their metrics reach the server one by one, in clear")
         return messages
 
-    def _check(self, num_clients: int) -> None:
+    def _check(self, messages: Sequence[Message]) -> None:
         """Refuse settings that do not fit the first cohort: that is a mistake, no dropout."""
+        num_clients = len(messages)
         plan = self._topology.plan(num_clients)
-        Quantiser(max_clients=num_clients, **self._shape)
+        Quantiser(max_clients=num_clients, **_noise(messages), **self._shape)
         if plan.risk is not None:
             _log.info(
                 "secure sum of %d clients, %d neighbours, threshold %d: P(abort) ≤ %.2g, "
@@ -284,14 +286,19 @@ class Masked(Wrapper):
         boxes = exchange.boxes(cohort)
         sharers = cohort.enough(boxes)
         # Noise that clients add themselves gets room, so that nothing is clipped after it.
-        noise_std = max(wire.share_std(m.content) for m in exchange.messages.values())
+        noise = _noise(exchange.messages.values())
         norm = max(wire.clip_norm(m.content) or 0.0 for m in exchange.messages.values())
-        if noise_std > 0 and norm > self._shape["clip_range"]:
+        # Integer noise is added after the range clip, so nothing needs room.
+        is_added_before = noise["law"] == "gaussian" and noise["noise_std"] > 0
+        if is_added_before and norm > self._shape["clip_range"]:
             raise ValueError(
                 f"clip_range must be at least the clip norm {norm:g} where clients add noise, or "
                 f"large updates find no room, got {self._shape['clip_range']:g}"
             )
-        quantiser = Quantiser(max_clients=len(sharers), noise_std=noise_std, **self._shape)
+        try:
+            quantiser = Quantiser(max_clients=len(sharers), **noise, **self._shape)
+        except CoarseError as error:  # more clients than in the first round: a coarser grid
+            raise AbandonedError(str(error)) from None
         start = layout.flatten(arrays)
         self._asked_to_train = True
         self._round = SumRound(exchange, plan, cohort, sharers, quantiser, arrays, start)
@@ -346,6 +353,13 @@ class Masked(Wrapper):
         _log.warning("secure sum %s, the model stays as it is: %s", done, reason)
         self._tally = self._tally.with_dropouts(exchange.dropped).with_abandoned()
         self._facts = RoundFacts(abandoned=reason, rejected=rejected or None)
+
+
+def _noise(messages: Iterable[Message]) -> dict[str, Any]:
+    """Return the noise that the messages ask each client to add, as arguments of a quantiser."""
+    asked = [(wire.share_std(m.content), wire.noise_law(m.content)) for m in messages]
+    std, law = max(asked, default=(0.0, "gaussian"))
+    return {"noise_std": std, "law": law}
 
 
 def _complaint(exchange: Exchange) -> str:

@@ -132,7 +132,7 @@ def bias_in_standard_errors(rounded: np.ndarray, exact: float) -> float:
 def test_rounding_is_unbiased_and_the_test_rejects_other_rounding(value: float) -> None:
     # Fixed keys; a fair draw would exceed 4.5 standard errors with chance 7e-6.
     words = mask_stream(bytes(32), 100_000, Ring(32))
-    fair = quantise._round(np.full(100_000, value), words)
+    fair = quantise.round_up_at_random(np.full(100_000, value), words)
     assert set(fair.tolist()) == {math.floor(value), math.ceil(value)}
     assert abs(bias_in_standard_errors(fair, value)) < 4.5
     for wrong in (np.floor, np.rint):

@@ -18,7 +18,10 @@ from tests.fl_app.experiments.small import Reproduced, Small, table_of
 QUICK = [name for name, entry in EXPERIMENTS.items() if entry.small <= 8 and not entry.small_data]
 
 
-@pytest.mark.parametrize("paper", ["andrew2024", "elkordy2023", "ngo2024", "zhang2024"])
+PACKAGES = ["andrew2024", "elkordy2023", "ngo2024", "ring_noise", "zhang2024"]
+
+
+@pytest.mark.parametrize("paper", PACKAGES)
 def test_every_module_is_listed_where_its_paper_is_named(paper: str) -> None:
     package = import_module(f"leakmeter.fl_app.experiments.{paper}")
     modules = {path.stem for path in Path(package.__path__[0]).glob("[!_]*.py")}

@@ -1,0 +1,129 @@
+"""Which of two updates is in a released sum of integers? The exact likelihood ratio decides.
+
+The attacker is the worst that a guarantee of integer noise is about: a server that sees the sum of
+a round and knows everything in it but the noise of honest clients. That is the rounded updates of
+all others, the noise of colluders, and the two rounded updates that the client under attack may
+have sent. After subtraction one of these two is left, plus noise of a known law, coordinate by
+coordinate. So the score is a sum of exact log-ratios, and no test is better (Neyman and Pearson).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.rules import BandAndFixed
+from leakmeter.auditors.discrete.law import IntegerNoise
+from leakmeter.auditors.finding import Adjacency, Finding, ThreatModel
+
+Integers = NDArray[np.int64]
+# Given a number of coordinates, draws so many integers of one share, as a client does.
+DrawShare = Callable[[int], Integers]
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerSum:
+    """One client's two possible updates in a sum with integer noise.
+
+    Attributes:
+        noise: One share, per coordinate and in steps.
+        shares: Shares of honest clients in the sum.
+        first: One rounded update, in steps.
+        second: The other; zeros if the client stays out.
+        colluders: Clients whose noise the attacker knows; they are not among `shares`.
+    """
+
+    noise: IntegerNoise
+    shares: int
+    first: Integers
+    second: Integers
+    colluders: int = 0
+
+    def __post_init__(self) -> None:
+        if self.shares < 1:
+            raise ValueError(f"shares must be at least 1, got {self.shares}")
+        for name in ("first", "second"):
+            given = getattr(self, name)
+            if given.dtype != np.int64 or given.shape != self.first.shape or given.ndim != 1:
+                raise ValueError(
+                    f"{name} must be a flat vector of int64 like first, got shape {given.shape} "
+                    f"of {given.dtype}"
+                )
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Zero-out if one of the two updates is zero, else replace."""
+        return "replace" if self.first.any() and self.second.any() else "zero-out"
+
+    def scores(self, sums: Integers) -> Vector:
+        """Return ln P(sum | first) − ln P(sum | second) of sums without what others contribute.
+
+        Args:
+            sums: (trials, dim), or (dim,) for one sum.
+        """
+        table = self.noise.log_pmf(self.shares)
+        ratios = _log_pmf(table, sums - self.first) - _log_pmf(table, sums - self.second)
+        return np.atleast_1d(ratios.sum(axis=-1))
+
+    def play(self, draw: DrawShare, trials: int) -> tuple[Vector, Vector]:
+        """Return the scores of trials in the world of the first and of the second update."""
+        if trials < 1:
+            raise ValueError(f"trials must be at least 1, got {trials}")
+        return (
+            self.scores(self.first + self._noises(draw, trials)),
+            self.scores(self.second + self._noises(draw, trials)),
+        )
+
+    def _noises(self, draw: DrawShare, trials: int) -> Integers:
+        """Return the noise of so many sums, share by share."""
+        total = np.zeros((trials, len(self.first)), np.int64)
+        for _ in range(self.shares):
+            total += draw(total.size).reshape(total.shape)
+        return total
+
+    def finding(
+        self, played: tuple[Vector, Vector], *, delta: float, confidence: float = 0.95
+    ) -> Finding:
+        """Return the lower bound on ε that the scores prove.
+
+        Part of the confidence goes to the threshold 0, at which a likelihood ratio decides.
+        """
+        bound = epsilon_lower_bound(
+            *played, delta=delta, confidence=confidence, rule=BandAndFixed(0.0)
+        )
+        assumed = (Assumption.FROZEN_UPDATES, Assumption.KNOWN_REST, Assumption.TRIALS_BY_CODE)
+        return Finding.of(
+            replace(bound, assumptions=(*bound.assumptions, *assumed)),
+            auditor="likelihood-ratio",
+            quantity="epsilon",
+            threat_model=ThreatModel(
+                observer="server",
+                sees="round sum",
+                holds="two updates",
+                knows_cohort=True,
+                participations=1,
+                game="worst-data",
+                colluders=self.colluders,
+            ),
+            adjacency=self.adjacency,
+            unit="client",
+            facts={
+                "law": self.noise.law,
+                "noise std of the sum in steps": math.sqrt(self.shares * self.noise.variance),
+                "distance of the two updates in steps": float(
+                    np.linalg.norm(self.first - self.second)
+                ),
+            },
+        )
+
+
+def _log_pmf(table: Vector, at: Integers) -> Vector:
+    """Return log-probabilities; beyond the table, which no trial reaches, those of its end."""
+    return np.asarray(table[np.minimum(np.abs(at), len(table) - 1)])

@@ -1,0 +1,53 @@
+"""What does a client's integer noise cost, against Gaussian noise and its rounding?
+
+Both from the clipped update to the vector in the ring: ours rounds conditionally, draws integers by
+inversion and adds them; the float path draws Gaussians by inversion, adds them and rounds. All
+randomness comes from the operating system's source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from benchmarks.measure import OURS, Row, Scale, interleave, paired, timer
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.discrete.grid import RoundedNorms
+from leakmeter.auditors.discrete.law import IntegerLaw, IntegerNoise
+from leakmeter.clients.noise.clipping import gaussian
+from leakmeter.clients.noise.ring_noise import RingNoise
+from leakmeter.clients.secure_sum.quantise import Quantiser
+
+CLIENTS, STD, CLIP = 50, 0.2, 1.0
+FLOAT = "Gaussian noise in float64"
+
+
+def ours(update: Vector, law: IntegerLaw, bits: int) -> Callable[[], object]:
+    """Return the integer path; its table is made beforehand, as it is kept between rounds."""
+    quantiser = Quantiser(clip_range=CLIP, bits=bits, max_clients=CLIENTS, noise_std=STD, law=law)
+    limits = RoundedNorms.of(CLIP / quantiser.step, len(update))
+    noise = RingNoise(quantiser.step, CLIP, limits, IntegerNoise(law, (STD / quantiser.step) ** 2))
+    return lambda: quantiser.encode_integers(noise.applied(update, None))
+
+
+def floats(update: Vector, bits: int) -> Callable[[], object]:
+    """Return the float path."""
+    quantiser = Quantiser(clip_range=CLIP, bits=bits, max_clients=CLIENTS, noise_std=STD)
+    rng = np.random.default_rng()
+    return lambda: quantiser.encode(update + gaussian(len(update), STD, None), 1.0, {}, rng)
+
+
+def measure(scale: Scale) -> Iterator[Row]:
+    """Yield a row for each law and size of the ring."""
+    dim, repetitions = (1_000_000, 7) if scale != "quick" else (2_000, 2)
+    update = np.random.default_rng(0).standard_normal(dim)
+    update *= CLIP / np.linalg.norm(update)
+    laws: tuple[IntegerLaw, ...] = ("skellam", "discrete-gaussian")
+    for law in laws:
+        for bits in (16, 32):
+            works = {OURS: ours(update, law, bits), FLOAT: floats(update, bits)}
+            times = interleave({n: timer(w) for n, w in works.items()}, repetitions)
+            row = partial(paired, f"{law}, d = {dim:,}, {bits} bits", times[OURS])
+            yield row(times[FLOAT], peer=FLOAT, target=1 / 3)

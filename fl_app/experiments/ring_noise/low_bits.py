@@ -1,0 +1,156 @@
+"""Which of two sums was noised? The low bits of a floating-point release tell.
+
+Mironov 2012, On Significance of the Least Significant Bits for Differential Privacy (CCS), here for
+Gaussian noise by inversion: 52 random bits give at most 2^52 noises, so a released float64 can come
+from one sum only if some noise leads from that sum to it. Two sums that differ by a millionth of
+the noise are the same to every test that trusts the Gaussian law.
+
+The attacker knows both sums, the noise's scale and the code. Sums are of the size of the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from leakmeter.auditors._types import Floats, Vector
+from leakmeter.auditors.discrete.grid import RoundedNorms
+from leakmeter.auditors.discrete.law import MOST_STD, IntegerNoise
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.noise.clipping import gaussian
+from leakmeter.clients.noise.ring_noise import RingNoise
+from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.strategies.noise.on_grid import noised_sum
+
+_SCALES: Final = {"paper": 1000, "small": 40}
+_DIMS: Final = (10, 100, 400)
+_APART: Final = 1e-6  # of the two sums, in units of the noise
+_STEP: Final = 2.0**-10  # of the ring, in units of the noise
+_BITS: Final = 52  # random bits of a float64 noise
+
+Release = Callable[[Vector], Floats]
+
+
+def run(scale: str, cells: Cells) -> Table:
+    """Attack each kind of release at each number of coordinates."""
+    rows = []
+    for name in _RELEASES:
+        for dim in _DIMS:
+            key = f"{scale}-{name.replace(' ', '-').replace(',', '')}-{dim}"
+            found = cells.get(key, partial(attacked, name, dim, _SCALES[scale]))
+            rows.append(
+                (
+                    name,
+                    dim,
+                    f"{found['right']:.3f}",
+                    f"{found['impossible']:.2f}",
+                    f"{found['ratio']:.3f}",
+                )
+            )
+    return Table(
+        title=f"Which of two sums, {_APART:g} noise standard deviations apart, was released?",
+        columns=(
+            "release",
+            "coordinates",
+            "right by low bits",
+            "coordinates that exclude the wrong sum",
+            "right by likelihood ratio",
+        ),
+        rows=tuple(rows),
+        notes=(
+            f"{_SCALES[scale]} trials a row, noise from the operating system's source. An attacker "
+            "who learns nothing is right in half of them; ties are decided by a coin.",
+            "By likelihood ratio: the nearer sum. That is all that the law of the noise tells.",
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A way to release a noised sum, and whether a value can come from a sum."""
+
+    release: Release
+    reaches: Callable[[Vector, Floats], Floats]
+
+
+def attacked(name: str, dim: int, trials: int) -> dict[str, float]:
+    """Return how often the attacker is right, by low bits and by the likelihood ratio."""
+    kind, rng = _RELEASES[name], stream(0, "low bits", name, dim)
+    right, ratio, impossible = 0, 0, 0
+    for _ in range(trials):
+        sums = rng.standard_normal(dim) + np.array([[0.0], [_APART]])
+        truth = int(rng.integers(2))
+        seen = kind.release(sums[truth])
+        possible = [int(kind.reaches(s, seen).sum()) for s in sums]
+        impossible += dim - possible[1 - truth]
+        right += _decided(possible[0], possible[1], rng) == truth
+        near = [-float(np.square(seen.astype(np.float64) - s).sum()) for s in sums]
+        ratio += _decided(near[0], near[1], rng) == truth
+    return {"right": right / trials, "ratio": ratio / trials, "impossible": impossible / trials}
+
+
+def _decided(first: float, second: float, rng: np.random.Generator) -> int:
+    """Return the index of the larger one; a coin decides between equals."""
+    return int(rng.integers(2)) if first == second else int(second > first)
+
+
+def reaches_float64(total: Vector, seen: Floats) -> Floats:
+    """Return for each coordinate whether some noise leads from the sum to what was seen."""
+    # The noise that is needed belongs to a word near this one; ndtr and ndtri err by a few units.
+    words = np.rint(ndtr(seen - total) * 2.0**_BITS - 0.5)
+    found = np.zeros(len(total), dtype=bool)
+    for off in range(-8, 9):
+        noise = ndtri((np.clip(words + off, 0, 2.0**_BITS - 1) + 0.5) * 2.0**-_BITS)
+        found |= total + noise == seen
+    return found
+
+
+def reaches_float32(total: Vector, seen: Floats) -> Floats:
+    """Return the same for a sum that was rounded to float32 after the noise."""
+    words = np.rint(ndtr(seen.astype(np.float64) - total) * 2.0**_BITS - 0.5)
+    noise = ndtri((words + 0.5) * 2.0**-_BITS)
+    return np.asarray((total + noise).astype(np.float32) == seen)
+
+
+def reaches_grid(total: Vector, seen: Floats, step: float) -> Floats:
+    """Return the same for a grid: every integer within 13 standard deviations has a chance."""
+    steps = seen / step
+    near = np.abs(seen - total) <= 13 + step
+    return np.asarray((np.abs(steps - np.rint(steps)) < 1e-6) & near)
+
+
+def _float64(total: Vector) -> Floats:
+    return np.asarray(total + gaussian(len(total), 1.0, None))
+
+
+def _float32(total: Vector) -> Floats:
+    return _float64(total).astype(np.float32)
+
+
+def _in_ring(total: Vector) -> Floats:
+    """Return a client's update in a sum with the noise of three, as a secure sum shows it."""
+    noise = IntegerNoise("skellam", 1 / _STEP**2 / 3)
+    limits = RoundedNorms.of(float(np.linalg.norm(total)) / _STEP, len(total))
+    shares = RingNoise(_STEP, clip_range=100.0, limits=limits, noise=noise)
+    parts = [shares.applied(update, None) for update in (total, 0 * total, 0 * total)]
+    return np.asarray(np.sum(parts, axis=0) * _STEP)
+
+
+_RELEASES: Final[Mapping[str, _Kind]] = {
+    "float64, Gaussian": _Kind(_float64, reaches_float64),
+    "float32, Gaussian": _Kind(_float32, reaches_float32),
+    "ring, Skellam shares": _Kind(_in_ring, partial(reaches_grid, step=_STEP)),
+    "grid, central Skellam": _Kind(
+        partial(noised_sum, std=1.0, law="skellam", rng=None),
+        partial(reaches_grid, step=1 / MOST_STD),
+    ),
+    "grid, central discrete Gaussian": _Kind(
+        partial(noised_sum, std=1.0, law="discrete-gaussian", rng=None),
+        partial(reaches_grid, step=1 / MOST_STD),
+    ),
+}

@@ -1,0 +1,58 @@
+"""Integer noise beside Gaussian noise in small, and the attack on low bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from leakmeter.fl_app.experiments.ring_noise import low_bits, table
+from tests.fl_app.experiments.small import Small, reproduce
+from tests.fl_app.experiments.test_every import check_kept_cells_give_the_same_and_no_work
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
+    return reproduce("ring-noise", tmp_path_factory.mktemp("ring-noise"))
+
+
+@pytest.mark.slow
+def test_every_law_is_trained_at_every_ring_and_few_bits_cost_noise(small: Small) -> None:
+    rows = {(int(r["bits per coordinate"]), r["law"]): r for r in small.rows}
+    bits = table._SCALES["small"].bits
+    assert set(rows) == {(b, law) for b in bits for law in table._LAWS}
+    for law in ("skellam", "discrete-gaussian"):
+        cost = [float(rows[b, law]["noise multiplier"]) for b in bits]
+        assert cost == sorted(cost, reverse=True)
+        assert cost[0] > 2 * cost[-1]
+        assert all(rows[b, law]["ε against the server"] == "≤ 8" for b in bits)
+    # Gaussian noise below two steps is priced as if there were no rounding, and says so.
+    assert rows[8, "gaussian"]["ε against the server"] == "≈ 8"
+    assert rows[32, "gaussian"]["ε against the server"] == "≤ 8"
+    check_kept_cells_give_the_same_and_no_work("ring-noise", small)
+
+
+def test_a_target_beyond_the_ring_is_said_not_trained() -> None:
+    size = replace(table._SCALES["small"], epsilon=0.01)
+    found = table._trained(table._config(size, "skellam", 8, 0))
+    assert "target-epsilon must be" in found["refused"]
+    assert table._row([found])[0] == "none"
+
+
+def test_low_bits_tell_two_float64_sums_apart_and_nothing_else() -> None:
+    # Being right in 40 coin flips by luck: 1e-12. A fair coin is between 0.1 and 0.9 but for 1e-7.
+    found = {name: low_bits.attacked(name, 30, 40) for name in low_bits._RELEASES}
+    broken = found.pop("float64, Gaussian")
+    assert broken["right"] == 1
+    assert broken["impossible"] > 15
+    for release in found.values():
+        assert release["impossible"] == 0
+        assert 0.1 < release["right"] < 0.9
+    assert 0.1 < broken["ratio"] < 0.9  # the law itself tells nothing at this distance
+
+
+def test_the_true_sum_always_reaches_what_was_released() -> None:
+    total = np.random.default_rng(0).standard_normal(200)
+    for kind in low_bits._RELEASES.values():
+        assert kind.reaches(total, kind.release(total)).all()

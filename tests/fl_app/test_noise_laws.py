@@ -1,0 +1,153 @@
+"""`--noise-law`: what may be combined with it, and whole runs under integer noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakmeter.fl_app import build
+from leakmeter.fl_app.build.calibrate import calibrated, planned_guarantee
+from leakmeter.fl_app.build.strategy import server_strategy
+from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.report.read.run import read_run
+from leakmeter.fl_app.run import budget
+from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.launch import launch
+from leakmeter.fl_app.run.progress import Progress
+from leakmeter.strategies.accounting.ledger import Ledger
+
+LAWS = ("skellam", "discrete-gaussian")
+
+
+@pytest.fixture
+def noised(tiny_config: Config) -> Config:
+    """Eight clients, six in each of two rounds."""
+    sizes: dict[str, Any] = {"clients": 8, "sample": 6, "rounds": 2, "auditors": "none"}
+    return replace(tiny_config, noise="distributed", clip_norm=0.5, noise_law="skellam", **sizes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"noise": "local"}, "--noise-law must be gaussian with --noise local"),
+        ({"noise": "none", "clip_norm": 0.0}, "--noise-law must be gaussian with --noise none"),
+        (
+            {"noise": "central", "clipping": "adaptive", "noise_multiplier": 0.1},
+            "--noise-law must be gaussian with --clipping adaptive",
+        ),
+        ({"noise_law": "laplace"}, "--noise-law must be one of"),
+    ],
+)
+def test_a_combination_without_a_proof_is_refused_with_what_to_do(
+    noised: Config, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason) as error:
+        replace(noised, **changes)
+    assert "got " in str(error.value)
+
+
+def test_too_few_bits_for_a_proof_are_refused_before_anybody_trains(noised: Config) -> None:
+    coarse = replace(noised, noise_law="discrete-gaussian", secagg_bits=8, noise_multiplier=0.01)
+    with pytest.raises(ConfigError, match=r"--secagg-bits 8 .* Try --secagg-bits 16"):
+        server_strategy(coarse)
+
+
+@pytest.mark.parametrize("noise", ["central", "distributed"])
+@pytest.mark.parametrize("law", LAWS)
+def test_a_target_is_calibrated_under_the_law(noised: Config, law: str, noise: str) -> None:
+    bits = 12 if noise == "distributed" else 32
+    plan = replace(noised, noise=noise, noise_law=law, target_epsilon=3.0, secagg_bits=bits)
+    config = calibrated(plan)
+    assert 0.99 * 3 < planned_guarantee(config).value <= 3
+    assert planned_guarantee(config).facts["law"] == law
+    gaussian = calibrated(replace(plan, noise_law="gaussian"))
+    assert gaussian.noise_multiplier < config.noise_multiplier
+
+
+def test_a_target_that_few_bits_cannot_reach_is_refused(noised: Config) -> None:
+    with pytest.raises(ConfigError, match="target-epsilon must be one that noise"):
+        calibrated(replace(noised, target_epsilon=0.01, secagg_bits=8))
+
+
+@pytest.mark.parametrize("noise", ["central", "distributed"])
+@pytest.mark.parametrize("secagg", ["on", "off"])
+def test_the_plan_is_what_a_run_without_dropouts_releases(
+    noised: Config, tmp_path: Path, noise: str, secagg: str
+) -> None:
+    if (noise, secagg) == ("distributed", "off"):
+        secagg = "on"
+    ledger = str(tmp_path / "l")
+    config = replace(noised, noise=noise, secagg=secagg, ledger=ledger, participation="epochs")
+    planned = budget._planned(config, build.server_strategy(config), "plan")
+    launch(RunFolder.create(tmp_path / "run", config), Progress())
+    [charged] = Ledger(Path(ledger)).entries(config.dataset)
+    for real, plan in zip(charged.releases, planned.releases, strict=True):
+        assert real.noise_std == pytest.approx(plan.noise_std)
+        assert real.sensitivity == pytest.approx(plan.sensitivity, rel=1e-6)
+        assert (real.grid is None, plan.grid is None) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"sample": 3, "clients": 60, "seed": 6, "rounds": 1}, "--sample must be enough"),
+        (
+            {"noise_law": "discrete-gaussian", "secagg_bits": 8, "noise_multiplier": 0.048},
+            "--secagg-bits must be more for --noise-law discrete-gaussian",
+        ),
+    ],
+)
+def test_a_plan_without_a_price_is_refused(
+    noised: Config, tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    """A Poisson cohort may be too small for a sum, or so large that its grid is too coarse."""
+    poisson = {"participation": "poisson", "ledger": str(tmp_path / "l"), "rounds": 30}
+    config = replace(noised, **{**poisson, **changes})
+    with pytest.raises(ConfigError, match=reason):
+        budget._planned(config, build.server_strategy(config), "plan")
+
+
+class Dying(Progress):
+    """Ends the run after its first round."""
+
+    def round(self, line: Any) -> None:
+        super().round(line)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("noise", ["central", "distributed"])
+def test_a_resumed_run_has_the_same_report_byte_for_byte(
+    noised: Config, tmp_path: Path, noise: str
+) -> None:
+    config = replace(noised, noise=noise)
+    launch(RunFolder.create(tmp_path / "whole", config), Progress())
+    with pytest.raises(KeyboardInterrupt):
+        launch(RunFolder.create(tmp_path / "cut", config), Dying())
+    assert main(["--resume", str(tmp_path / "cut")]) == 0
+    whole, resumed = ((tmp_path / name / "report.json").read_bytes() for name in ("whole", "cut"))
+    assert whole == resumed
+
+
+def test_the_report_says_the_law(noised: Config, tmp_path: Path) -> None:
+    launch(RunFolder.create(tmp_path / "run", noised), Progress())
+    found = [f for f in read_run(tmp_path / "run").findings if f.auditor == "accountant"]
+    assert {f.facts["law"] for f in found} == {"skellam"}
+    assert all("uniform-bits" in f.assumptions for f in found)
+
+
+@pytest.mark.parametrize("law", ["gaussian", "skellam"])
+def test_trials_with_gaussian_noise_are_conditional_under_integer_noise(
+    panel: list[str], tmp_path: Path, law: str
+) -> None:
+    words = ["--noise", "distributed", "--clip-norm", "0.5", "--noise-law", law, "--rounds", "1"]
+    more = ["--auditors", "likelihood-ratio", "--out", str(tmp_path / "run")]
+    assert main([*panel, *words, *more]) == 0
+    found = [f for f in read_run(tmp_path / "run").findings if f.kind == "lower_bound"]
+    assert found
+    assert {"gaussian-trials" in f.assumptions for f in found} == {law == "skellam"}
+    assert {f.is_conditional for f in found} == {law == "skellam"}
