@@ -48,6 +48,7 @@ NAMES: dict[str, dict[str, Any]] = {
     "membership": {"membership_every": 2, "membership_shadows": 2},
     "inversion": {"inversion_every": 1, "inversion_images": 3, "inversion_steps": 5},
     "span": {"span_every": -1},
+    "transcript": {"lrt_fit": 40, "transcript_trials": 20},
     "record-likelihood-ratio": {**_FEW, **_FILLED},
 }
 
