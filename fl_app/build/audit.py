@@ -31,7 +31,7 @@ from leakmeter.auditors.information import (
 )
 from leakmeter.auditors.information.theory import Case
 from leakmeter.auditors.inversion import Inversion
-from leakmeter.auditors.likelihood_ratio.transcript.findings import Mode
+from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
 from leakmeter.auditors.reconstruction import Attack
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.sampler import PerRound
@@ -103,12 +103,12 @@ def _transcript(config: Config, samplers: Samplers) -> Auditor:
     return TranscriptLikelihoodRatio(
         samplers(cast(Game, config.game)),
         target=None if config.lrt_target < 0 else config.lrt_target,
-        mode=cast(Mode, config.transcript_mode),
         hidden=HiddenCohorts(config.sample / config.clients, config.clients) if is_hidden else None,
         effort=TranscriptEffort(
             fit=config.lrt_fit,
             pilot=max(config.transcript_trials // 2, 20),
             trials=config.transcript_trials,
+            mode=cast(Mode, config.transcript_mode),
         ),
         observer="outsider" if config.noise == "central" else "server",
         delta=config.delta,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from leakmeter.auditors.likelihood_ratio.transcript.case import (
     directions,
 )
 from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
-from leakmeter.auditors.likelihood_ratio.transcript.findings import Mode, Verdicts
+from leakmeter.auditors.likelihood_ratio.transcript.findings import Verdicts
 from leakmeter.auditors.likelihood_ratio.transcript.frozen import round_scores
 from leakmeter.auditors.likelihood_ratio.transcript.whole import RoundPlan, WholeRuns
 from leakmeter.auditors.rng import stream
@@ -60,12 +60,9 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         sampler: Draws fresh updates, and names the game: partition, independent or
             independent-held-out; `PerRound` where the clients' mechanism changes between rounds.
         target: Client under attack; None draws one of the first round's clients.
-        mode: "frozen-models" plays every round at the model that it really started from.
-            "whole-runs" trains every trial from the first model to the last, exact for a server
-            that adds the mean update to the model, and much slower.
         hidden: How cohorts are drawn, for an attacker who does not know them; None for one who
             knows in which rounds the target takes part.
-        effort: How many draws go into each stage.
+        effort: How transcripts are played, and how many draws go into each stage.
         observer: "server" sees the sums before server noise, "outsider" after it.
         delta: The delta of the bound.
         confidence: Of the bound; rounds do not share it.
@@ -80,7 +77,6 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         sampler: UpdateSampler,
         *,
         target: int | None = None,
-        mode: Mode = "frozen-models",
         hidden: HiddenCohorts | None = None,
         effort: TranscriptEffort = TranscriptEffort(),  # noqa: B008 - a frozen value
         observer: Literal["server", "outsider"] = "server",
@@ -91,11 +87,9 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         super().__init__(sampler, every=1, observer=observer)
         within("delta", delta, above=0.0, below=1.0)
         within("confidence", confidence, above=0.0, below=1.0)
-        if mode not in get_args(Mode):
-            raise ValueError(f"mode must be one of {get_args(Mode)}, got {mode!r}")
         if target is not None and target < 0:
             raise ValueError(f"target must be a client, 0 or more, or None, got {target}")
-        self.target, self.mode, self.hidden = target, mode, hidden
+        self.target, self.hidden = target, hidden
         self.effort, self.delta, self.confidence, self.seed = effort, delta, confidence, seed
         self._reset()
 
@@ -145,7 +139,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         except NothingMovesError:
             _log.warning("round %d: no update of the others varies; left out", view.server_round)
             return ()
-        if self.mode == "whole-runs":
+        if self.effort.mode == "whole-runs":
             self._runner = sampler
             if is_last:
                 self._run_all()
@@ -157,7 +151,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
 
     def report(self) -> Sequence[Finding]:
         """Return what all rounds together prove."""
-        if self.mode == "whole-runs":
+        if self.effort.mode == "whole-runs":
             self._run_all()
         return [self._verdicts().bound(self._rounds, self._models)] if self._rounds else []
 
@@ -217,7 +211,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         facts, scale = view.facts, sampler.scale
         noise = noise_on_sum(facts, self.observer, scale)
         seen = float(np.hypot(noise, rounding_on_sum(facts, scale)))
-        if self.mode == "whole-runs":
+        if self.effort.mode == "whole-runs":
             total = noise_on_sum(facts, "outsider", scale)
             added = float(np.sqrt(max(total**2 - noise**2, 0.0)))
             divisor = None if facts.divisor is None else facts.divisor / scale
@@ -265,7 +259,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         assert self._case is not None
         return Verdicts(
             name=self.name,
-            mode=self.mode,
+            mode=self.effort.mode,
             observer=self.observer,
             knows_cohort=self.hidden is None,
             game=self._game,

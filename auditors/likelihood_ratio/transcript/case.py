@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.random import Generator
@@ -22,10 +23,12 @@ from leakmeter.auditors.likelihood_ratio.sums import Sums
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
 
+Mode = Literal["frozen-models", "whole-runs"]
+
 
 @dataclass(frozen=True)
 class TranscriptEffort:
-    """How many draws go into each stage of a transcript audit.
+    """How transcripts are played, and how many draws go into each stage.
 
     Attributes:
         fit: Single updates behind each round's model of the other clients' sum.
@@ -33,6 +36,9 @@ class TranscriptEffort:
         own: Trainings on each data set behind its mean update.
         pilot: Transcripts that fix how rounds are combined, and the threshold.
         trials: Transcripts on which the test is judged, in each world.
+        mode: "frozen-models" plays every round at the model that it really started from.
+            "whole-runs" trains every transcript from the first model to the last, exact for a
+            server that adds the mean update to the model, and much slower.
     """
 
     fit: int = 200
@@ -40,11 +46,14 @@ class TranscriptEffort:
     own: int = 8
     pilot: int = 100
     trials: int = 200
+    mode: Mode = "frozen-models"
 
     def __post_init__(self) -> None:
         limits = (("fit", 10), ("candidates", 2), ("own", 1), ("pilot", 10), ("trials", 20))
         for name, lowest in limits:
             within(name, getattr(self, name), lowest=lowest)
+        if self.mode not in get_args(Mode):
+            raise ValueError(f"mode must be one of {get_args(Mode)}, got {self.mode!r}")
 
     @property
     def draws(self) -> int:

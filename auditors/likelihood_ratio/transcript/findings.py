@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.curve import drawn
@@ -12,14 +12,13 @@ from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed
 from leakmeter.auditors.details import Detail
 from leakmeter.auditors.finding import Finding, Game, Observer, Sees, ThreatModel
+from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
 from leakmeter.auditors.likelihood_ratio.transcript.combination import (
     Combination,
     Transcripts,
     separation,
 )
 from leakmeter.auditors.wording import counted
-
-Mode = Literal["frozen-models", "whole-runs"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ take part in each, the client under attack in all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,12 +21,12 @@ from leakmeter.auditors import (
     TranscriptLikelihoodRatio,
 )
 from leakmeter.auditors.finding import Game
+from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
 from leakmeter.auditors.likelihood_ratio.transcript.combination import (
     Combination,
     Transcripts,
     separation,
 )
-from leakmeter.auditors.likelihood_ratio.transcript.findings import Mode
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.base import Cells, Table
 from leakmeter.fl_app.experiments.ngo2024.game import Setting, sampler_of
@@ -125,9 +125,8 @@ def _audit(size: Scale, game: Game, mode: Mode) -> dict[str, Any]:
     """Return what the audit of one simulated run shows."""
     setting = Setting(dataset=size.dataset, models=1, synthetic_examples=1200)
     sampler, starts = sampler_of(setting, game)
-    auditor = TranscriptLikelihoodRatio(
-        sampler, target=0, mode=mode, effort=size.effort, seed=_SEED
-    )
+    effort = replace(size.effort, mode=mode)
+    auditor = TranscriptLikelihoodRatio(sampler, target=0, effort=effort, seed=_SEED)
     model = starts[0]
     auditor.begin(model.size, size.rounds)
     truth = sampler.keeping((_SEED, "truth"))

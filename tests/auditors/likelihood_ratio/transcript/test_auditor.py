@@ -31,7 +31,10 @@ from leakmeter.auditors.sampling.scatter import Scatter
 DIM, CLIENTS, ROUNDS = 3, 5, 4
 QUICK = TranscriptEffort(fit=400, candidates=6, own=40, pilot=300, trials=700)
 # Whole runs are played one by one: fewer of them, and wider tolerances.
-EFFORTS = {"frozen-models": QUICK, "whole-runs": replace(QUICK, pilot=80, trials=200)}
+EFFORTS = {
+    "frozen-models": QUICK,
+    "whole-runs": replace(QUICK, pilot=80, trials=200, mode="whole-runs"),
+}
 ERRORS = {"frozen-models": 0.2, "whole-runs": 0.4}
 
 
@@ -112,10 +115,15 @@ def view_of(server_round: int, clients: Sequence[int] = range(CLIENTS), **facts)
 
 
 def audited(
-    sampler: UpdateSampler, rounds: int = ROUNDS, clients=None, facts=None, **settings
+    sampler: UpdateSampler,
+    rounds: int = ROUNDS,
+    clients=None,
+    facts=None,
+    mode="frozen-models",
+    **settings,
 ) -> Finding:
     """Return the finding about a run."""
-    effort = EFFORTS[settings.get("mode", "frozen-models")]
+    effort = EFFORTS[mode]
     auditor = TranscriptLikelihoodRatio(sampler, **({"target": 0, "effort": effort} | settings))
     auditor.begin(DIM, rounds)
     for r in range(1, rounds + 1):
@@ -246,10 +254,10 @@ def test_each_round_reports_what_the_rounds_so_far_show() -> None:
 
 @pytest.mark.parametrize("mode", ["frozen-models", "whole-runs"])
 def test_it_resumes_bit_for_bit(mode) -> None:
-    effort = replace(QUICK, pilot=20, trials=40)
+    effort = replace(QUICK, pilot=20, trials=40, mode=mode)
 
     def fresh() -> TranscriptLikelihoodRatio:
-        made = TranscriptLikelihoodRatio(DataSampler(), target=0, effort=effort, mode=mode)
+        made = TranscriptLikelihoodRatio(DataSampler(), target=0, effort=effort)
         made.begin(DIM, ROUNDS)
         return made
 
@@ -300,7 +308,6 @@ def test_clients_that_train_on_their_own_data_cannot_be_given_others() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mode": "half"}, "mode must be one of"),
         ({"target": -1}, "target must be a client"),
         ({"delta": 0.0}, "delta must be in"),
     ],
@@ -315,3 +322,5 @@ def test_bad_cohorts_and_efforts_are_refused() -> None:
         HiddenCohorts(0.0, 5)
     with pytest.raises(ValueError, match="trials must be"):
         TranscriptEffort(trials=3)
+    with pytest.raises(ValueError, match="mode must be one of"):
+        TranscriptEffort(mode="half")
