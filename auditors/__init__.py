@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
     from leakmeter.auditors.likelihood_ratio.game import Effort
     from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition
+    from leakmeter.auditors.likelihood_ratio.transcript.auditor import TranscriptLikelihoodRatio
+    from leakmeter.auditors.likelihood_ratio.transcript.case import HiddenCohorts, TranscriptEffort
     from leakmeter.auditors.presets import passive
     from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
     from leakmeter.auditors.records.membership import Membership
@@ -58,6 +60,7 @@ __all__ = [
     "Critics",
     "Effort",
     "Finding",
+    "HiddenCohorts",
     "Inversion",
     "LikelihoodRatio",
     "Limitation",
@@ -79,6 +82,8 @@ __all__ = [
     "RunWarning",
     "SpanCondition",
     "ThreatModel",
+    "TranscriptEffort",
+    "TranscriptLikelihoodRatio",
     "UnableError",
     "UpdateSampler",
     "Wrapper",
@@ -101,6 +106,7 @@ _HOME = {
     "Critics": "information.mine.recombined",
     "Effort": "likelihood_ratio.game",
     "Finding": "finding",
+    "HiddenCohorts": "likelihood_ratio.transcript.case",
     "Inversion": "inversion",
     "LikelihoodRatio": "likelihood_ratio.auditor",
     "Limitation": "finding",
@@ -122,6 +128,8 @@ _HOME = {
     "RunWarning": "finding",
     "SpanCondition": "likelihood_ratio.span_condition",
     "ThreatModel": "finding",
+    "TranscriptEffort": "likelihood_ratio.transcript.case",
+    "TranscriptLikelihoodRatio": "likelihood_ratio.transcript.auditor",
     "UnableError": "auditor",
     "UpdateSampler": "sampler",
     "Wrapper": "hook.wrapper",

@@ -28,8 +28,17 @@ Observer = Literal["server", "outsider", "wire"]
 # What the observer does: follow the protocol and look at everything, or whatever it likes.
 Conduct = Literal["curious", "active"]
 # What the observer sees. "round sum": before server noise; "noised sum": after all noise;
-# "round model": the model before and after one round.
-Sees = Literal["updates", "round sum", "noised sum", "all models", "round model", "final model"]
+# "frozen sums": sums with all noise, of rounds that start from given models whatever was sent
+# before; "round model": the model before and after one round.
+Sees = Literal[
+    "updates",
+    "round sum",
+    "noised sum",
+    "frozen sums",
+    "all models",
+    "round model",
+    "final model",
+]
 # What the attacker brings along.
 Holds = Literal["canary", "two updates", "two data sets", "record"]
 # Which randomness each trial resamples. "independent-held-out" keeps the candidates' records
@@ -67,11 +76,13 @@ WarningKind = Literal[
 ]
 
 # Seeing the first of each pair, one can compute the second: models follow from noised sums, noised
-# sums from sums, sums from updates.
+# sums from sums, sums from updates. A guarantee about sums holds whatever models were sent, so it
+# holds for frozen ones.
 _FOLLOWS: Final[Mapping[Sees, frozenset[Sees]]] = {
     "updates": frozenset(get_args(Sees)),
     "round sum": frozenset(get_args(Sees)) - {"updates"},
-    "noised sum": frozenset({"noised sum", "all models", "round model", "final model"}),
+    "noised sum": frozenset(get_args(Sees)) - {"updates", "round sum"},
+    "frozen sums": frozenset({"frozen sums"}),
     "all models": frozenset({"all models", "round model", "final model"}),
     "round model": frozenset({"round model"}),
     "final model": frozenset({"final model"}),

@@ -186,6 +186,24 @@ class UpdateSampler(ABC):
         """
         return None
 
+    def holding(self, client: int, stream: Stream, draw: int) -> UpdateSampler | None:
+        """Return the sampler in which `client` always has the data of one draw of a stream.
+
+        Only this client may be asked for. None if data and the rest cannot be drawn separately.
+        """
+        return None
+
+    def one(
+        self, model: Vector, clients: Sequence[int], draw: int, stream: Stream
+    ) -> NDArray[np.floating]:
+        """Return one draw of `sample`, (clients, dim). Slow here; samplers may do it directly."""
+        chunks = self.sample(model, clients, draw + 1, stream)
+        return np.asarray(np.concatenate(list(chunks))[draw])
+
+    def shares(self, clients: Sequence[int], draw: int, stream: Stream) -> Vector:
+        """Return the clients' weights over `scale` in one draw, (clients,); equal by default."""
+        return np.ones(len(clients))
+
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> UpdateSampler:
         """Return the sampler of the other clients when `client` held what it held in these draws.
 

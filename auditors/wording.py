@@ -60,6 +60,10 @@ _SEES: Final[Mapping[Sees, tuple[str, str]]] = {  # in one round, in all rounds
     "updates": ("every update of a round", "every update"),
     "round sum": ("the sum of a round", "the sum of every round"),
     "noised sum": ("the noised sum of a round", "the noised sum of every round"),
+    "frozen sums": (
+        "the sum of a round at the model of this run",
+        "the sum of every round, each at the model of this run",
+    ),
     "all models": ("the model after every round", "the model after every round"),
     "round model": ("the model before and after a round", "the model before and after a round"),
     "final model": ("the initial and the final model", "the initial and the final model"),

@@ -35,6 +35,7 @@ _SEEN: Final[Mapping[Sees, tuple[str, str]]] = {  # in one round, in all rounds
     "updates": ("all updates", "all updates"),
     "round sum": ("a round's sum", "all sums"),
     "noised sum": ("a noised sum", "noised sums"),
+    "frozen sums": ("sum, given model", "sums, given models"),
     "all models": ("every model", "every model"),
     "round model": ("one model", "one model"),
     "final model": ("final model", "final model"),
@@ -43,6 +44,10 @@ _SEES: Final[Mapping[Sees, tuple[str, str]]] = {
     "updates": ("the updates of a round", "every update"),
     "round sum": ("the sum of a round", "the sums of all rounds"),
     "noised sum": ("the noised sum of a round", "the noised sums of all rounds"),
+    "frozen sums": (
+        "the sum of a round at this run's model",
+        "the sums of all rounds at this run's models",
+    ),
     "all models": ("every model", "every model"),
     "round model": ("the models before and after a round",) * 2,
     "final model": ("the final model", "the final model"),
@@ -58,6 +63,7 @@ _STAKES: Final = {
     ("record", "add-remove"): ("if a record was used", "whether a given record was used"),
     ("record", "replace"): ("which of two records", "which of two given records a client held"),
 }
+_DATA_SETS: Final = ("which of two data sets", "which of two given data sets a client holds")
 _ABOUT: Final = {
     "information about the data over all rounds": "part of the data",
     "mutual information of all coordinates": "all of an update",
@@ -92,7 +98,7 @@ def subject(model: ThreatModel) -> str:
 
 def tells(finding: Finding) -> str:
     """Return what the attacker can tell, as a cell."""
-    if known := _STAKES.get((finding.unit, finding.adjacency or "")):
+    if known := _stakes(finding):
         return known[0]
     if finding.quantity in INFORMATION:
         return _ABOUT.get(finding.quantity, "part of an update")
@@ -101,8 +107,15 @@ def tells(finding: Finding) -> str:
 
 def question(finding: Finding) -> str:
     """Return what the attacker can tell, as the end of a sentence."""
-    known = _STAKES.get((finding.unit, finding.adjacency or ""))
+    known = _stakes(finding)
     return known[1] if known else f"something about a {finding.unit}"
+
+
+def _stakes(finding: Finding) -> tuple[str, str] | None:
+    """Return what the two worlds differ in, as a cell and as the end of a sentence."""
+    if finding.threat_model.holds == "two data sets":
+        return _DATA_SETS
+    return _STAKES.get((finding.unit, finding.adjacency or ""))
 
 
 def amount(finding: Finding) -> str:

@@ -186,7 +186,7 @@ class Sums:
         """
         project = np.stack([test.direction for test in tests], axis=1)
         if self.sampler.game in HOLDING_OUT:
-            sums = _noised(self._projected(project, draws, stream), project, stream, noise_std)
+            sums = noised(self._projected(project, draws, stream), project, stream, noise_std)
             means, variances = sums.mean(axis=0), sums.var(axis=0, ddof=1)
         else:
             assert self._fitted is not None
@@ -210,7 +210,7 @@ class Sums:
         project = test.direction[:, None]
         asked = project if part is None else np.stack([test.direction, _unit(part)], axis=1)
         found = self._projected(asked, draws, stream)
-        return _noised(found[:, :1], project, stream, noise_std)[:, 0], found[:, 1:].ravel()
+        return noised(found[:, :1], project, stream, noise_std)[:, 0], found[:, 1:].ravel()
 
     def _projected(
         self, project: NDArray[np.float64], draws: int, stream: Stream
@@ -278,7 +278,7 @@ def _dependence(rows: RowStore, draws: int) -> float:
     return total / count if count else 1.0
 
 
-def _noised(
+def noised(
     scores: NDArray[np.float64], project: NDArray[np.float64], stream: Stream, noise_std: float
 ) -> NDArray[np.float64]:
     """Return scores (draws, k) with the noise on the sum, along the columns of `project`."""

@@ -95,6 +95,11 @@ class Sampling(UpdateSampler):
         job = Job(model, tuple(stream), project)
         return self._run(job, self._pieces(tuple(clients), draws, first))
 
+    def one(self, model: Array, clients: Sequence[int], draw: int, stream: Stream) -> Array:
+        """Return one draw of `sample`, (clients, dim)."""
+        (rows,) = self.sample(model, clients, 1, stream, first=draw)
+        return np.asarray(rows[0])
+
     def sums(
         self,
         model: Array,

@@ -22,7 +22,7 @@ from leakmeter.auditors.sampler import HOLDING_OUT, Stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.chunks import Array, Job, Piece, Sampling
 from leakmeter.clients.sampling.postprocess import Postprocess
-from leakmeter.clients.sampling.source import Generators, Source
+from leakmeter.clients.sampling.source import Generators, Kept, Source
 
 # A piece holds at most this many updates, and at most so many bytes of them.
 _MOST_UPDATES, _MOST_BYTES = 2048, 2**26
@@ -97,6 +97,21 @@ class CohortSampler(Sampling):
         other = copy.copy(self)
         other._kept = tuple(stream)
         return other
+
+    def holding(self, client: int, stream: Stream, draw: int) -> CohortSampler:
+        """Return the sampler in which `client` always has the records of one draw of a stream."""
+        other = copy.copy(self)
+        records = self.held(client, stream, [draw])
+        other._source = Kept((records,) * (client + 1))  # nobody else is asked for
+        other._kept = None
+        return other
+
+    def shares(self, clients: Sequence[int], draw: int, stream: Stream) -> NDArray[np.float64]:
+        """Return the clients' weights over `scale` in one draw, (clients,)."""
+        if not self._weighted:
+            return np.ones(len(clients))
+        records, _ = self._hand(tuple(clients), draw, tuple(stream))
+        return self._cohort.weights(records) / self._scale
 
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> CohortSampler:
         """Return the sampler of the other clients when `client` held what it held in these draws.

@@ -11,12 +11,15 @@ from leakmeter.auditors import (
     Auditor,
     Critics,
     Effort,
+    HiddenCohorts,
     LikelihoodRatio,
     Membership,
     MutualInformation,
     NeuralInformation,
     OneShotCanaries,
     SpanCondition,
+    TranscriptEffort,
+    TranscriptLikelihoodRatio,
 )
 from leakmeter.auditors._types import Watch
 from leakmeter.auditors.finding import Game
@@ -28,6 +31,7 @@ from leakmeter.auditors.information import (
 )
 from leakmeter.auditors.information.theory import Case
 from leakmeter.auditors.inversion import Inversion
+from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
 from leakmeter.auditors.reconstruction import Attack
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.sampler import PerRound
@@ -86,6 +90,25 @@ def _likelihood_ratio(config: Config, samplers: Samplers) -> Auditor:
             pilot=max(config.lrt_trials // 4, 20),
             trials=config.lrt_trials,
             models=tuple(other_initial(config, index) for index in range(1, config.lrt_models)),
+        ),
+        observer="outsider" if config.noise == "central" else "server",
+        delta=config.delta,
+        confidence=config.confidence,
+        seed=config.seed,
+    )
+
+
+def _transcript(config: Config, samplers: Samplers) -> Auditor:
+    is_hidden = config.transcript_cohorts == "hidden"
+    return TranscriptLikelihoodRatio(
+        samplers(cast(Game, config.game)),
+        target=None if config.lrt_target < 0 else config.lrt_target,
+        hidden=HiddenCohorts(config.sample / config.clients, config.clients) if is_hidden else None,
+        effort=TranscriptEffort(
+            fit=config.lrt_fit,
+            pilot=max(config.transcript_trials // 2, 20),
+            trials=config.transcript_trials,
+            mode=cast(Mode, config.transcript_mode),
         ),
         observer="outsider" if config.noise == "central" else "server",
         delta=config.delta,
@@ -214,6 +237,7 @@ _MAKERS: dict[str, Callable[[Config, Samplers], Auditor]] = {
     "likelihood-ratio": _likelihood_ratio,
     "mutual-information": _mutual_information,
     "mine": _mine,
+    "transcript": _transcript,
     "record-likelihood-ratio": _record_likelihood_ratio,
     "membership": _membership,
     "inversion": _inversion,

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leakmeter.fl_app.config.field import setting
-from leakmeter.fl_app.config.names import AUDITORS, CASES, GAMES, GAUSSIAN_ENTROPY
+from leakmeter.fl_app.config.names import (
+    AUDITORS,
+    CASES,
+    COHORTS,
+    GAMES,
+    GAUSSIAN_ENTROPY,
+    TRANSCRIPTS,
+)
 
 _EVERY = "1 = every round, N = every N-th, 0 = first only, -1 = rounds 1, 2, 4, 8, ... and the last"
 
@@ -36,10 +43,10 @@ class AuditSettings:
     canary_repetitions: int = setting(1, "rounds in which each canary plays", group="audit", low=1)
     lrt_game: str = setting(
         "auto",
-        "what likelihood-ratio, mutual-information and mine resample: batches (rerun), the "
-        "partition of the records (partition), or each client's records, drawn from all records "
-        "(independent) or from all but those of the client under attack (independent-held-out); "
-        "auto = independent (rerun with --partition natural)",
+        "what likelihood-ratio, transcript, mutual-information and mine resample: batches (rerun), "
+        "the partition of the records (partition), or each client's records, drawn from all "
+        "records (independent) or from all but those of the client under attack "
+        "(independent-held-out); auto = independent (rerun with --partition natural)",
         group="audit",
         choices=GAMES,
     )
@@ -51,7 +58,10 @@ class AuditSettings:
         low=-1,
     )
     lrt_target: int = setting(
-        -1, "client that likelihood-ratio attacks; -1 = a random one", group="audit", low=-1
+        -1,
+        "client that likelihood-ratio and transcript attack; -1 = a random one",
+        group="audit",
+        low=-1,
     )
     lrt_fit: int = setting(
         200,
@@ -69,6 +79,22 @@ class AuditSettings:
     )
     lrt_trials: int = setting(
         60, "test trials of likelihood-ratio (fresh sums)", group="audit", low=20, most=10**6
+    )
+    transcript_mode: str = setting(
+        "frozen-models",
+        "how transcript plays its trials: every round at the model of this run (frozen-models), or "
+        "as whole runs, which is exact and takes minutes (whole-runs)",
+        group="audit",
+        choices=TRANSCRIPTS,
+    )
+    transcript_cohorts: str = setting(
+        "known",
+        "whether the attacker of transcript knows in which rounds the client takes part",
+        group="audit",
+        choices=COHORTS,
+    )
+    transcript_trials: int = setting(
+        200, "test transcripts of transcript in each world", group="audit", low=20, most=10**5
     )
     mi_every: int = setting(
         1,

@@ -12,7 +12,7 @@ from leakmeter.fl_app.config.settings import Settings
 # Noise for records that keeps the sum of a round Gaussian.
 _AUDITED = ("wfna", "record-gd", "record-isotropic")
 _SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
-_OF_SUMS = ("likelihood-ratio", "mutual-information", "mine")  # auditors
+_OF_SUMS = ("likelihood-ratio", "transcript", "mutual-information", "mine")  # auditors
 
 
 def check_together(config: Settings) -> None:
@@ -62,6 +62,43 @@ def check_together(config: Settings) -> None:
     if config.membership_shadows == 1:
         raise out_of_range("--membership-shadows", "0, or at least 2 to estimate their spread", 1)
     _check_over_rounds(config)
+    if "transcript" in config.auditor_names:
+        _check_transcript(config)
+
+
+def _check_transcript(config: Settings) -> None:
+    """Require data that can be drawn, and a run that the trials can play again."""
+    if config.sample < 2:
+        raise out_of_range("--sample", "at least 2 for the auditor transcript", config.sample)
+    if config.lrt_target >= config.clients:
+        raise out_of_range("--lrt-target", f"below --clients {config.clients}", config.lrt_target)
+    if config.game == "rerun":
+        allowed = "partition, independent or independent-held-out for the auditor transcript"
+        fix = "It gives a client other data, so it needs --partition iid or dirichlet"
+        raise out_of_range("--lrt-game", allowed, config.lrt_game, fix=fix)
+    if config.transcript_cohorts == "hidden" and config.participation != "fixed":
+        allowed = "fixed with --transcript-cohorts hidden, whose trials draw cohorts of one size"
+        raise out_of_range("--participation", allowed, config.participation)
+    if config.transcript_mode == "whole-runs":
+        _check_whole_runs(config)
+
+
+def _check_whole_runs(config: Settings) -> None:
+    """Require a server that adds the mean update to the model, the same in every run."""
+    fix = "Try --transcript-mode frozen-models"
+    for name, value, allowed in (
+        ("--server", config.server, "fedavg"),
+        ("--clipping", config.clipping, "fixed"),
+    ):
+        if value != allowed:
+            wanted = f"{allowed} with --transcript-mode whole-runs"
+            raise out_of_range(name, wanted, value, fix=fix)
+    if config.server_step != 1:
+        wanted = "1 with --transcript-mode whole-runs"
+        raise out_of_range("--server-lr", wanted, config.server_lr, fix=fix)
+    if config.clip_aggregate:
+        wanted = "0 with --transcript-mode whole-runs"
+        raise out_of_range("--clip-aggregate", wanted, config.clip_aggregate, fix=fix)
 
 
 def _check_over_rounds(config: Settings) -> None:

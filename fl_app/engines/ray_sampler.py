@@ -77,6 +77,18 @@ class RaySampler(Sampling):
         """Return the sampler whose clients hold, in draw t of any call, what this stream says."""
         return self.around(self._sampler.keeping(stream))
 
+    def holding(self, client: int, stream: Stream, draw: int) -> RaySampler:
+        """Return the sampler in which `client` always has the records of one draw of a stream."""
+        return self.around(self._sampler.holding(client, stream, draw))
+
+    def shares(self, clients: Sequence[int], draw: int, stream: Stream) -> NDArray[np.float64]:
+        """Return the clients' weights over `scale` in one draw, (clients,)."""
+        return self._sampler.shares(clients, draw, stream)
+
+    def one(self, model: Array, clients: Sequence[int], draw: int, stream: Stream) -> Array:
+        """Return one draw, computed here: a worker would cost more than the draw."""
+        return self._sampler.one(model, clients, draw, stream)
+
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> RaySampler:
         """Return the sampler of the others when `client` held what it held in these draws."""
         return self.around(self._sampler.apart(client, stream, draws))

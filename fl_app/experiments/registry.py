@@ -170,6 +170,14 @@ EXPERIMENTS: Final = {
         small_data=("mnist",),
         distributes=True,
     ),
+    "transcript-adult": Entry(
+        "ngo2024.transcript",
+        "Beyond the papers: ten rounds of a client in one test against the best single round",
+        small=10,
+        paper=900,
+        data=("adult",),
+        distributes=True,
+    ),
     "ldp-curves": Entry(
         "ngo2024.ldp_curves",
         "Ngo et al. 2024, Fig. 1: optimal LDP curves of a secure sum without noise",

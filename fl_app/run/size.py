@@ -103,6 +103,10 @@ def _of_auditors(config: Config, features: int, dim: int) -> Iterator[Need]:
             8 * dim * rows + products,
             "--lrt-fit, --lrt-candidates or --lrt-trials",
         ),
+        "transcript": (
+            8 * dim * (config.lrt_fit + 20) + 64 * config.transcript_trials * config.rounds,
+            "--lrt-fit or --transcript-trials",
+        ),
         "mutual-information": (12 * dim * config.mi_draws + pairs, "--mi-draws, --mi-over-rounds"),
         "mine": (16 * config.mine_draws * config.sample * rank, "--mine-draws"),
         "membership": (8 * dim * config.membership_shadows, "--membership-shadows"),

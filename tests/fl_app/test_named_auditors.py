@@ -44,10 +44,12 @@ _FEW = {
     "synthetic_classes": 2,
     "sample": 3,
 }
+_WHOLE = {"auditors": "transcript", "transcript_mode": "whole-runs"}
 NAMES: dict[str, dict[str, Any]] = {
     "membership": {"membership_every": 2, "membership_shadows": 2},
     "inversion": {"inversion_every": 1, "inversion_images": 3, "inversion_steps": 5},
     "span": {"span_every": -1},
+    "transcript": {"lrt_fit": 40, "transcript_trials": 20},
     "record-likelihood-ratio": {**_FEW, **_FILLED},
 }
 
@@ -201,6 +203,17 @@ def test_records_take_part_in_as_many_rounds_as_they_did(tmp_path: Path) -> None
         ({"membership_shadows": 257}, "membership-shadows must be at least 0 and at most 256"),
         ({"membership_every": -2}, "membership-every must be at least -1"),
         ({"inversion_every": -2}, "inversion-every must be at least -1"),
+        ({"auditors": "transcript", "lrt_game": "rerun"}, "--lrt-game must be partition"),
+        ({"auditors": "transcript", "lrt_target": 60}, "--lrt-target must be below --clients 60"),
+        ({"auditors": "transcript", "sample": 1, "secagg": "off"}, "at least 2 .* transcript"),
+        ({**_WHOLE, "server": "fedadam"}, "--server must be fedavg with --transcript-mode whole"),
+        ({**_WHOLE, "server_lr": 0.5}, "--server-lr must be 1 with --transcript-mode whole-runs"),
+        ({**_WHOLE, "clip_aggregate": 1.0}, "--clip-aggregate must be 0 with .*frozen-models"),
+        (
+            {"auditors": "transcript", "transcript_cohorts": "hidden", "participation": "epochs"},
+            "--participation must be fixed with --transcript-cohorts hidden",
+        ),
+        ({"transcript_trials": 5}, "transcript-trials must be at least 20"),
     ],
 )
 def test_what_cannot_be_is_refused_before_training(changes: dict[str, Any], message: str) -> None:

@@ -109,7 +109,7 @@ def _play(setting: Setting, game: Game, cells: Cells, name: str) -> dict[str, An
     }
 
 
-def _sampler(setting: Setting, game: Game) -> tuple[Any, Floats]:
+def sampler_of(setting: Setting, game: Game) -> tuple[Any, Floats]:
     """Return the sampler of a game and the initial models, (models, dim)."""
     import torch
 
@@ -144,7 +144,7 @@ def _sampler(setting: Setting, game: Game) -> tuple[Any, Floats]:
 
 def _attack(setting: Setting, game: Game) -> dict[str, Any]:
     """Fit the distribution of the others' sum at each model and choose the pair, before trials."""
-    sampler, models = _sampler(setting, game)
+    sampler, models = sampler_of(setting, game)
     stream = _stream(setting, game)
     rows = np.concatenate(
         list(sampler.sample(models, [0], setting.candidates, (*stream, "candidates"))), axis=1
@@ -193,7 +193,7 @@ def _sums(
     setting: Setting, game: Game, attack: dict[str, Any], stage: str, draws: range
 ) -> dict[str, Any]:
     """Return the scores of some draws of the sum, (models, sizes, draws)."""
-    sampler, models = _sampler(setting, game)
+    sampler, models = sampler_of(setting, game)
     stream = _stream(setting, game)
     # Whether the others may hold the records behind the two candidates is what the game says.
     others = sampler.apart(0, (*stream, "candidates"), sorted(attack["pair"]))

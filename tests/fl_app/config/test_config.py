@@ -84,7 +84,7 @@ def test_toml_holds_every_setting() -> None:
         ("engine", "inline, ray"),
         (
             "auditors",
-            "one-shot, likelihood-ratio, mutual-information, mine, record-likelihood-ratio",
+            "one-shot, likelihood-ratio, mutual-information, mine, transcript, record-likelihood-",
         ),
     ],
 )

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -43,6 +43,9 @@ from leakmeter.auditors.judge.summary import details
 from leakmeter.auditors.judge.verdict import Verdict, is_distorted
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition
+from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
+from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
+from leakmeter.auditors.likelihood_ratio.transcript.findings import Verdicts
 from leakmeter.auditors.reconstruction import Attack
 from leakmeter.auditors.records.game import RecordCase, RecordEffort
 from leakmeter.auditors.replay_log import AggregateRecorder
@@ -86,7 +89,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
         Inversion(_net, _images, rate=1.0, steps=2.0, seek=2, every=1, attack=Attack(steps=2)),
         AggregateRecorder(tmp_path_factory.mktemp("kept")),
     ]
-    found = tuple(f for one in auditors for f in _played(one))
+    found = (*(f for one in auditors for f in _played(one)), *_transcripts())
     small = replace(_run("small", found, 1), config={"rounds": 1})
     return [_run("large", found, ROUNDS), small]
 
@@ -121,6 +124,22 @@ def _played(auditor: Auditor) -> Iterator[Finding]:
         )
         model = released
     yield from auditor.report()
+
+
+def _transcripts() -> Iterator[Finding]:
+    """Yield what the transcript audit says of both kinds of trials."""
+    rng = stream(0, "transcripts")
+    rounds = [
+        Transcripts(rng.standard_normal((80, 1)) + 1.0, rng.standard_normal((80, 1)))
+        for _ in range(ROUNDS)
+    ]
+    for mode in get_args(Mode):
+        for knows in (True, False):
+            verdicts = Verdicts(
+                *("transcript", mode, "server", knows, "independent", 0, DELTA, 0.95, 0, 20)
+            )
+            yield verdicts.bound(rounds, server_round=ROUNDS)
+            yield verdicts.bound(rounds)
 
 
 def _case(_: RoundView) -> RecordCase:
@@ -185,7 +204,7 @@ def test_every_kind_of_finding_is_there(runs: list[Run]) -> None:
     }
     assert {f.auditor for f in found} >= {
         *("one-shot", "likelihood-ratio", "mutual-information", "record-likelihood-ratio"),
-        *("mine", "membership", "span", "inversion"),
+        *("mine", "membership", "span", "inversion", "transcript"),
         *("accountant", "water-filling", "secure-sum"),
     }
     assert {v.level for v in verdicts(runs[0])} >= {

@@ -1,0 +1,1 @@
+"""One likelihood ratio over all rounds in which a client takes part."""

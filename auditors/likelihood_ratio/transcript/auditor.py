@@ -1,0 +1,298 @@
+"""The transcript audit: can the server distinguish two data sets of a client from all rounds?
+
+Ngo, Östman, Durisi, Graell i Amat (2024), Secure Aggregation is Not Private Against Membership
+Inference Attacks, arXiv:2403.17775, audit one round and leave the combination of rounds open
+(section 6). Ours plays one likelihood ratio over all rounds in which a client takes part:
+1. Two worlds: the target holds one of two data sets, the same in all its rounds. `LikelihoodRatio`
+   distinguishes two updates in one round, with the client's own randomness frozen; here batches
+   are part of every trial.
+2. A trial is a transcript. The data of the other clients are drawn once per transcript and kept
+   over its rounds, so rounds are dependent, and the test has the covariance of their scores.
+3. Fit, choice and test use disjoint draws: updates fit each round's directions, pilot transcripts
+   fix how rounds are combined and the threshold, further transcripts are judged.
+4. All rounds have one bound at the full confidence; nothing is shared out among rounds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from leakmeter.auditors._types import Vector, Watch
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.auditor import (
+    Project,
+    RoundView,
+    UnableError,
+    check_noise_is_known,
+    few_clients,
+)
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.likelihood_ratio.sum_law import NothingMovesError
+from leakmeter.auditors.likelihood_ratio.transcript.case import (
+    Case,
+    Cohort,
+    HiddenCohorts,
+    TranscriptEffort,
+    choose,
+    directions,
+)
+from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
+from leakmeter.auditors.likelihood_ratio.transcript.findings import Verdicts
+from leakmeter.auditors.likelihood_ratio.transcript.frozen import round_scores
+from leakmeter.auditors.likelihood_ratio.transcript.whole import RoundPlan, WholeRuns
+from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.auditors.sampling.resampling import ResamplingAuditor
+from leakmeter.auditors.sampling.round_sum import fitting_sampler, noise_on_sum, rounding_on_sum
+
+_log = logging.getLogger("flwr")
+_NAME: Final = "transcript"
+
+
+class TranscriptLikelihoodRatio(ResamplingAuditor):
+    """Let the server guess which of two data sets a client holds, from all its rounds together.
+
+    Args:
+        sampler: Draws fresh updates, and names the game: partition, independent or
+            independent-held-out; `PerRound` where the clients' mechanism changes between rounds.
+        target: Client under attack; None draws one of the first round's clients.
+        hidden: How cohorts are drawn, for an attacker who does not know them; None for one who
+            knows in which rounds the target takes part.
+        effort: How transcripts are played, and how many draws go into each stage.
+        observer: "server" sees the sums before server noise, "outsider" after it.
+        delta: The delta of the bound.
+        confidence: Of the bound; rounds do not share it.
+        seed: Names all draws.
+    """
+
+    name = _NAME
+    reads = frozenset({"sent", "replies", "facts"})
+
+    def __init__(
+        self,
+        sampler: UpdateSampler,
+        *,
+        target: int | None = None,
+        hidden: HiddenCohorts | None = None,
+        effort: TranscriptEffort = TranscriptEffort(),  # noqa: B008 - a frozen value
+        observer: Literal["server", "outsider"] = "server",
+        delta: float = 1e-5,
+        confidence: float = 0.95,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(sampler, every=1, observer=observer)
+        within("delta", delta, above=0.0, below=1.0)
+        within("confidence", confidence, above=0.0, below=1.0)
+        if target is not None and target < 0:
+            raise ValueError(f"target must be a client, 0 or more, or None, got {target}")
+        self.target, self.hidden = target, hidden
+        self.effort, self.delta, self.confidence, self.seed = effort, delta, confidence, seed
+        self._reset()
+
+    def _reset(self) -> None:
+        self._case: Case | None = None
+        self._game: Any = None
+        self._start: Vector | None = None
+        self._rounds: list[Transcripts] = []  # scores of the sums
+        self._models: list[Transcripts] = []  # scores of the models, of whole runs only
+        self._plans: list[RoundPlan] = []
+        self._runner: UpdateSampler | None = None
+
+    def begin(self, dim: int, num_rounds: int) -> None:
+        """Forget an earlier run."""
+        super().begin(dim, num_rounds)
+        self._reset()
+
+    def limits(self, project: Project) -> Sequence[str]:
+        """Say where data sets cannot be drawn, or too few clients hide one another."""
+        check_noise_is_known(self.observer, project)
+        if self.sampler.asks_clients:
+            raise UnableError(
+                "the transcript audit gives a client other data, and clients of a foreign app "
+                "train on their own: it needs a simulation whose data the server knows"
+            )
+        said = list(self.sampler.limits(project))
+        return said + few_clients(project, 2, "a sum hides a client only among others")
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        """Play this round of every transcript, if the target takes part or might."""
+        is_last = view.server_round == self._due.num_rounds
+        if view.facts.abandoned:
+            return ()
+        honest = sorted(set(view.replies) - set(view.instructed))
+        target = self._chosen(honest)
+        if target is None or len(honest) < 2:
+            _log.warning("round %d: no client to audit among %s", view.server_round, honest)
+            return ()
+        rng = stream(self.seed, _NAME, "stand-in", view.server_round)
+        cohort = Cohort.of(honest, target, self.hidden, rng)
+        sampler = fitting_sampler(self.sampler, view)
+        self._game = sampler.game
+        try:
+            if self._case is None:
+                self._case = self._choose(sampler, view, target, cohort)
+            is_played = self._play(sampler, view, cohort)
+        except NothingMovesError:
+            _log.warning("round %d: no update of the others varies; left out", view.server_round)
+            return ()
+        if self.effort.mode == "whole-runs":
+            self._runner = sampler
+            if is_last:
+                self._run_all()
+        return (
+            [self._verdicts().bound(self._rounds, server_round=view.server_round)]
+            if is_played
+            else ()
+        )
+
+    def report(self) -> Sequence[Finding]:
+        """Return what all rounds together prove."""
+        if self.effort.mode == "whole-runs":
+            self._run_all()
+        return [self._verdicts().bound(self._rounds, self._models)] if self._rounds else []
+
+    def state(self) -> dict[str, Any]:
+        """Return target, pair, and the scores or plans of the rounds so far."""
+        return {
+            "target": None if self._case is None else self._case.target,
+            "pair": None if self._case is None else list(self._case.pair),
+            "game": self._game,
+            "start": self._start,
+            "rounds": [vars(one) for one in self._rounds],
+            "models": [vars(one) for one in self._models],
+            "plans": [_plain(plan) for plan in self._plans],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that `state` returned."""
+        self._reset()
+        if state["pair"] is not None:
+            first, second = state["pair"]
+            self._case = Case(int(state["target"]), self._stream, (int(first), int(second)))
+        self._game = state["game"]
+        if state["start"] is not None:
+            self._start = np.asarray(state["start"], dtype=np.float64)
+        self._rounds = [_transcripts(one) for one in state["rounds"]]
+        self._models = [_transcripts(one) for one in state["models"]]
+        self._plans = [_plan(one) for one in state["plans"]]
+
+    @property
+    def _stream(self) -> tuple[str | int, ...]:
+        return (_NAME, self.seed)
+
+    @property
+    def _watched(self) -> Watch:
+        return self.watch or _unwatched
+
+    def _chosen(self, honest: Sequence[int]) -> int | None:
+        """Return the client under attack, the same in all rounds."""
+        if self._case is not None:
+            return self._case.target
+        if self.target is not None:
+            return self.target
+        return int(stream(self.seed, _NAME, "target").choice(honest)) if honest else None
+
+    def _choose(self, sampler: UpdateSampler, view: RoundView, target: int, cohort: Cohort) -> Case:
+        return choose(
+            *(sampler, view.sent, target, cohort.others),
+            effort=self.effort,
+            stream=self._stream,
+            noise_std=noise_on_sum(view.facts, self.observer, sampler.scale),
+            watch=self._watched,
+        )
+
+    def _play(self, sampler: UpdateSampler, view: RoundView, cohort: Cohort) -> bool:
+        """Score this round of all transcripts, or note it for whole runs; whether it was scored."""
+        assert self._case is not None
+        facts, scale = view.facts, sampler.scale
+        noise = noise_on_sum(facts, self.observer, scale)
+        seen = float(np.hypot(noise, rounding_on_sum(facts, scale)))
+        if self.effort.mode == "whole-runs":
+            total = noise_on_sum(facts, "outsider", scale)
+            added = float(np.sqrt(max(total**2 - noise**2, 0.0)))
+            divisor = None if facts.divisor is None else facts.divisor / scale
+            self._start = view.sent.copy() if self._start is None else self._start
+            self._plans.append(RoundPlan(cohort, seen, added, divisor))
+        elif cohort.rate:
+            self._rounds.append(self._scores(sampler, view, cohort, noise, seen))
+            return True
+        return False
+
+    def _scores(
+        self, sampler: UpdateSampler, view: RoundView, cohort: Cohort, noise: float, seen: float
+    ) -> Transcripts:
+        """Return the scores of this round at its own model."""
+        assert self._case is not None
+        project = directions(
+            *(sampler, view.sent, cohort.others, self._case),
+            effort=self.effort,
+            place=view.server_round,
+            noise_std=noise,
+            watch=self._watched,
+        )
+        return round_scores(
+            *(sampler, view.sent, cohort, self._case, project),
+            draws=self.effort.draws,
+            place=view.server_round,
+            noise_std=seen,
+            watch=self._watched,
+        )
+
+    def _run_all(self) -> None:
+        """Play all whole runs, once."""
+        if self._rounds or self._runner is None or self._case is None or self._start is None:
+            return
+        self._rounds, self._models = WholeRuns(
+            self._runner,
+            self._start,
+            tuple(self._plans),
+            self._case,
+            self.effort,
+            self._watched,
+        ).play()
+
+    def _verdicts(self) -> Verdicts:
+        assert self._case is not None
+        return Verdicts(
+            name=self.name,
+            mode=self.effort.mode,
+            observer=self.observer,
+            knows_cohort=self.hidden is None,
+            game=self._game,
+            target=self._case.target,
+            delta=self.delta,
+            confidence=self.confidence,
+            seed=self.seed,
+            pilot=self.effort.pilot,
+        )
+
+
+def _plain(plan: RoundPlan) -> dict[str, Any]:
+    """Return a plan in JSON types."""
+    return {
+        "others": list(plan.cohort.others),
+        "stand_in": plan.cohort.stand_in,
+        "rate": plan.cohort.rate,
+        "seen_std": plan.seen_std,
+        "added_std": plan.added_std,
+        "divisor": plan.divisor,
+    }
+
+
+def _plan(plain: Mapping[str, Any]) -> RoundPlan:
+    """Return the plan that `_plain` wrote."""
+    others = tuple(int(c) for c in plain["others"])
+    cohort = Cohort(others, plain["stand_in"], plain["rate"])
+    return RoundPlan(cohort, plain["seen_std"], plain["added_std"], plain["divisor"])
+
+
+def _transcripts(plain: Mapping[str, Any]) -> Transcripts:
+    return Transcripts(np.asarray(plain["first"], float), np.asarray(plain["second"], float))
+
+
+def _unwatched(stage: str, share: float) -> None:
+    """Tell nobody."""

@@ -1,0 +1,165 @@
+"""All rounds of a client in one test, beside the best of them: ADULT, as whole runs and frozen.
+
+Ngo et al. (2024), arXiv:2403.17775, audit the first round and expect later ones to be easier. Here
+`TranscriptLikelihoodRatio` audits ten rounds of federated averaging together: 60 of 100 clients
+take part in each, the client under attack in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from leakmeter.auditors import (
+    RoundFacts,
+    RoundView,
+    TranscriptEffort,
+    TranscriptLikelihoodRatio,
+)
+from leakmeter.auditors.finding import Game
+from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
+from leakmeter.auditors.likelihood_ratio.transcript.combination import (
+    Combination,
+    Transcripts,
+    separation,
+)
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.fl_app.experiments.ngo2024.game import Setting, sampler_of
+from leakmeter.fl_app.experiments.plot import Line, Panel
+
+_SEED = 2403
+_GAMES: tuple[Game, ...] = ("independent", "partition")
+_MODES: tuple[Mode, ...] = ("frozen-models", "whole-runs")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the experiment is.
+
+    Attributes:
+        rounds: Rounds of the run.
+        sample: Clients in each round, the target among them.
+        effort: Draws of each stage.
+        dataset: Data set of the run.
+    """
+
+    rounds: int
+    sample: int
+    effort: TranscriptEffort
+    dataset: str = "adult"
+
+
+_SCALES = {
+    "paper": Scale(10, 60, TranscriptEffort(4000, 50, pilot=400, trials=1000)),
+    "small": Scale(3, 8, TranscriptEffort(60, 4, own=2, pilot=20, trials=20), "synthetic"),
+}
+
+
+def run(scale: str, cells: Cells) -> Table:
+    """Audit the run in both modes and games, round by round and as a whole."""
+    size = _SCALES[scale]
+    found = {
+        (game, mode): cells.get(f"{game}-{mode}", partial(_audit, size, game, mode))
+        for game in _GAMES
+        for mode in _MODES
+    }
+    rows = [
+        (
+            game,
+            mode,
+            size.rounds,
+            f"{got['separation']:.2f}",
+            f"{got['largest_separation']:.2f}",
+            f"{got['epsilon']:.2f}",
+            f"{got['largest_single']:.2f}",
+            f"{got['cap']:.2f}",
+        )
+        for (game, mode), got in found.items()
+    ]
+    return Table(
+        title="All rounds of a client in one test, ADULT",
+        columns=(
+            "game",
+            "trials",
+            "rounds",
+            "separation, all rounds",
+            "best single round",
+            "ε ≥, all rounds",
+            "ε ≥, best single round",
+            "largest ε that can be shown",
+        ),
+        rows=tuple(rows),
+        notes=(
+            "ε ≥ at δ = 1e-5 with 95 % confidence; the best single round has a 1/T share of the "
+            "failures, since it is the largest of T. Separations are in standard deviations, on "
+            "the trials. The two worlds are two data sets of one client, kept over all rounds; "
+            "batches are drawn again in every round.",
+            "The other clients keep their data over a transcript too, so their sums are "
+            "correlated between rounds: rounds add up to less than √ΣΔ² of independent rounds.",
+            "Frozen models bound the composition at the models that occurred. Whole runs train "
+            "every trial from the first model and are exact.",
+        ),
+        figures={"rounds.svg": tuple(_panel(game, found) for game in _GAMES)},
+    )
+
+
+def _panel(game: Game, found: Mapping[tuple[Game, Mode], Mapping[str, Any]]) -> Panel:
+    lines = []
+    for color, mode in enumerate(_MODES):
+        got = found[game, mode]
+        rounds = [float(t) for t in range(1, len(got["so_far"]) + 1)]
+        lines += [
+            Line(f"{mode}, all rounds so far", rounds, got["so_far"], color),
+            Line(f"{mode}, each round alone", rounds, got["alone"], color, "--"),
+        ]
+    title, y_label = f"game {game}", "separation in standard deviations"
+    return Panel(title, "rounds", y_label, tuple(lines))
+
+
+def _audit(size: Scale, game: Game, mode: Mode) -> dict[str, Any]:
+    """Return what the audit of one simulated run shows."""
+    setting = Setting(dataset=size.dataset, models=1, synthetic_examples=1200)
+    sampler, starts = sampler_of(setting, game)
+    effort = replace(size.effort, mode=mode)
+    auditor = TranscriptLikelihoodRatio(sampler, target=0, effort=effort, seed=_SEED)
+    model = starts[0]
+    auditor.begin(model.size, size.rounds)
+    truth = sampler.keeping((_SEED, "truth"))
+    assert truth is not None
+    for server_round in range(1, size.rounds + 1):
+        rng = stream(_SEED, "cohort", server_round)
+        others = rng.choice(np.arange(1, setting.clients), size.sample - 1, replace=False)
+        cohort = [0, *sorted(int(c) for c in others)]
+        updates = truth.one(model, cohort, 0, (_SEED, "run", server_round))
+        weights = truth.shares(cohort, 0, (_SEED, "run", server_round))
+        released = model + updates.sum(axis=0) / weights.sum()
+        facts = RoundFacts(num_clients=size.sample, total_weight=weights.sum() * sampler.scale)
+        replies = dict.fromkeys(cohort, model)
+        auditor.observe(RoundView(server_round, model, replies, released, facts))
+        model = released
+    (bound,) = auditor.report()
+    return {
+        "epsilon": bound.value,
+        "cap": bound.cap,
+        "separation": bound.facts["separation"],
+        "largest_single": bound.facts["largest single round"],
+        "largest_separation": bound.facts["largest separation of one round"],
+        **_growth(auditor.state(), size.effort.pilot),
+    }
+
+
+def _growth(state: Mapping[str, Any], pilot: int) -> dict[str, list[float]]:
+    """Return the separation after each round, and of each round alone."""
+    sums, models = ([Transcripts(**one) for one in state[name]] for name in ("rounds", "models"))
+    so_far = [_apart([*sums[:t], *models[: t - 1]], pilot) for t in range(1, len(sums) + 1)]
+    return {"so_far": so_far, "alone": [_apart([one], pilot) for one in sums]}
+
+
+def _apart(rounds: list[Transcripts], pilot: int) -> float:
+    fitted, trials = Transcripts.joined(rounds).split(pilot)
+    return separation(*Combination.fit(fitted).scores(trials))

@@ -1,0 +1,326 @@
+"""The transcript audit: closed forms for Gaussian data, the contract, cohorts, claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from leakmeter.auditors import (
+    HiddenCohorts,
+    RoundFacts,
+    RoundView,
+    TranscriptEffort,
+    TranscriptLikelihoodRatio,
+    check_auditor,
+)
+from leakmeter.auditors._types import Vector
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.auditor import Project, UnableError
+from leakmeter.auditors.finding import Finding, Game, ThreatModel
+from leakmeter.auditors.judge.adversary import covers
+from leakmeter.auditors.rng import stream as numbers
+from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
+from leakmeter.auditors.sampling.scatter import Scatter
+
+DIM, CLIENTS, ROUNDS = 3, 5, 4
+QUICK = TranscriptEffort(fit=400, candidates=6, own=40, pilot=300, trials=700)
+# Whole runs are played one by one: fewer of them, and wider tolerances.
+EFFORTS = {
+    "frozen-models": QUICK,
+    "whole-runs": replace(QUICK, pilot=80, trials=200, mode="whole-runs"),
+}
+ERRORS = {"frozen-models": 0.2, "whole-runs": 0.4}
+
+
+@dataclass(frozen=True)
+class DataSampler(UpdateSampler):
+    """An update is a client's data point plus batch noise, whatever the model.
+
+    The target's data vary by `own_std`, those of the others by `data_std`: with Gaussians for all
+    three the two worlds' separation is known.
+    """
+
+    data_std: float = 0.0
+    own_std: float = 3.0
+    batch_std: float = 1.0
+    target: int = 0
+    game: Game = "independent"
+    kept: tuple[str | int, ...] | None = None
+    held: tuple[tuple[str | int, ...], int] | None = None
+
+    def _points(self, client: int, draws: int, stream: Stream) -> NDArray[np.float64]:
+        path = tuple(stream if self.kept is None else self.kept)
+        std = self.own_std if client == self.target else self.data_std
+        if self.held is not None:
+            path, draw = self.held
+            points = numbers(1, *path, "data", client).standard_normal((draw + 1, DIM))
+            return std * np.repeat(points[draw:], draws, axis=0)
+        return std * numbers(1, *path, "data", client).standard_normal((draws, DIM))
+
+    def sample(
+        self,
+        model: Vector,
+        clients: Sequence[int],
+        draws: int,
+        stream: Stream,
+        *,
+        project: NDArray[np.float64] | None = None,
+    ) -> Iterator[NDArray[np.floating]]:
+        rows = np.stack(
+            [
+                self._points(client, draws, stream)
+                + self.batch_std
+                * numbers(2, *stream, "batch", client).standard_normal((draws, DIM))
+                for client in clients
+            ],
+            axis=1,
+        )
+        yield rows if project is None else rows @ project
+
+    def one(self, model: Vector, clients: Sequence[int], draw: int, stream: Stream) -> Vector:
+        return _all(self, tuple(clients), tuple(stream))[draw]
+
+    def moments(self, model: Vector, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
+        scatter = Scatter(DIM)
+        for chunk in self.sums(model, clients, draws, stream):
+            scatter.add(chunk)
+        return scatter.moments()
+
+    def keeping(self, stream: Stream) -> DataSampler:
+        return replace(self, kept=tuple(stream))
+
+    def holding(self, client: int, stream: Stream, draw: int) -> DataSampler:
+        return replace(self, held=(tuple(stream), draw))
+
+
+@cache
+def _all(sampler: DataSampler, clients: tuple[int, ...], stream: tuple[str | int, ...]) -> Vector:
+    """Return all draws that a test asks for one by one."""
+    (rows,) = sampler.sample(np.zeros(DIM), clients, QUICK.draws, stream)
+    return rows
+
+
+def view_of(server_round: int, clients: Sequence[int] = range(CLIENTS), **facts) -> RoundView:
+    """Return a round in which these clients took part."""
+    sent = np.zeros(DIM)
+    known = {"num_clients": len(clients), "total_weight": float(len(clients))} | facts
+    replies = {c: np.zeros(DIM) for c in clients}
+    return RoundView(server_round, sent, replies, sent, RoundFacts(**known))
+
+
+def audited(
+    sampler: UpdateSampler,
+    rounds: int = ROUNDS,
+    clients=None,
+    facts=None,
+    mode="frozen-models",
+    **settings,
+) -> Finding:
+    """Return the finding about a run."""
+    effort = EFFORTS[mode]
+    auditor = TranscriptLikelihoodRatio(sampler, **({"target": 0, "effort": effort} | settings))
+    auditor.begin(DIM, rounds)
+    for r in range(1, rounds + 1):
+        who = range(CLIENTS) if clients is None else clients(r)
+        auditor.observe(view_of(r, who, **(facts or {})))
+    (found,) = auditor.report()
+    return found
+
+
+def gap_of(sampler: DataSampler) -> float:
+    """Return the distance of the pair of data sets that the audit takes: the farthest."""
+    points = sampler.keeping(("transcript", 0, "candidates"))._points(0, QUICK.candidates, ())
+    return max(float(np.linalg.norm(a - b)) for a in points for b in points)
+
+
+def truth(gap: float, rounds: int, data_std: float, batch_std: float = 1.0) -> float:
+    """Return the separation: batches are new in each round, data are kept."""
+    variance = CLIENTS * batch_std**2 + rounds * (CLIENTS - 1) * data_std**2
+    return gap * math.sqrt(rounds / variance)
+
+
+@pytest.mark.parametrize("mode", ["frozen-models", "whole-runs"])
+@pytest.mark.parametrize("data_std", [0.0, 1.0])
+def test_rounds_add_up_as_the_closed_form_says(mode, data_std: float) -> None:
+    """Independent rounds give √ΣΔ², kept data of the others less; within 4 standard errors."""
+    sampler = DataSampler(data_std=data_std, own_std=1.0)
+    found = audited(sampler, mode=mode)
+    assert found.facts["separation"] == pytest.approx(
+        truth(gap_of(sampler), ROUNDS, data_std), abs=ERRORS[mode]
+    )
+    assert found.facts["largest separation of one round"] == pytest.approx(
+        truth(gap_of(sampler), 1, data_std), abs=1.5 * ERRORS[mode]
+    )
+
+
+def test_all_rounds_together_show_more_than_the_best_one_where_they_add_up() -> None:
+    found = audited(DataSampler(own_std=0.6), rounds=6)
+    assert found.value > found.facts["largest single round"] + 0.5
+    assert found.confidence == 0.95
+    assert found.threat_model.participations == found.facts["rounds"] == 6
+
+
+def test_nothing_is_found_where_both_data_sets_are_alike() -> None:
+    assert audited(DataSampler(own_std=0.0, data_std=1.0)).value == 0.0
+
+
+def test_noise_of_the_mechanism_is_part_of_every_trial() -> None:
+    sampler = DataSampler(own_std=1.0)
+    facts = {"noise_std": 1.0, "share_std": 1.0}
+    for mode in ("frozen-models", "whole-runs"):
+        found = audited(sampler, facts=facts, mode=mode)
+        # Each of five clients adds noise of 1 to its batch noise of 1.
+        expected = truth(gap_of(sampler), ROUNDS, 0.0, math.sqrt(2))
+        assert found.facts["separation"] == pytest.approx(expected, abs=ERRORS[mode])
+
+
+def test_only_rounds_with_the_target_count_for_an_attacker_who_knows_them() -> None:
+    sampler = DataSampler(own_std=1.0)
+    found = audited(sampler, clients=lambda r: range(CLIENTS) if r % 2 else range(1, CLIENTS + 1))
+    assert found.facts["rounds"] == found.threat_model.participations == 2
+    assert found.facts["separation"] == pytest.approx(truth(gap_of(sampler), 2, 0.0), abs=0.2)
+    assert found.threat_model.knows_cohort
+
+
+@pytest.mark.parametrize("mode", ["frozen-models", "whole-runs"])
+def test_an_attacker_who_does_not_know_the_cohorts_tells_less(mode) -> None:
+    """The mean gap shrinks to its rate, and whether the target is there adds variance."""
+    sampler, rate = DataSampler(own_std=1.0), 0.5
+    hidden = HiddenCohorts(rate, clients=8)
+    found = audited(sampler, hidden=hidden, mode=mode)
+    known = audited(sampler, mode=mode)
+    assert found.facts["separation"] < 0.75 * known.facts["separation"]
+    assert found.facts["separation"] > 0.3 * known.facts["separation"]
+    assert not found.threat_model.knows_cohort
+    assert found.threat_model.participations == ROUNDS
+
+
+def test_the_claims_are_fields() -> None:
+    frozen, whole = audited(DataSampler()), audited(DataSampler(), mode="whole-runs")
+    expected = ThreatModel(
+        observer="server",
+        sees="frozen sums",
+        holds="two data sets",
+        knows_cohort=True,
+        participations=ROUNDS,
+        game="independent",
+    )
+    assert frozen.threat_model == expected
+    assert whole.threat_model == replace(expected, sees="round sum")
+    assert Assumption.MODELS_AS_SENT in frozen.assumptions
+    assert Assumption.MODELS_AS_SENT not in whole.assumptions
+    for found in (frozen, whole):
+        assert (found.kind, found.adjacency, found.unit) == ("lower_bound", "replace", "client")
+        assert not found.is_conditional
+
+
+def test_frozen_sums_are_set_against_guarantees_about_sums_only() -> None:
+    bound = audited(DataSampler())
+
+    def guarantee(sees, participations: int = ROUNDS) -> Finding:
+        model = ThreatModel(
+            observer="server", sees=sees, knows_cohort=True, participations=participations
+        )
+        return replace(
+            bound,
+            kind="guarantee",
+            confidence=None,
+            threat_model=model,
+            assumptions=(),
+        )
+
+    assert covers(guarantee("round sum"), bound)
+    assert covers(guarantee("noised sum"), bound)
+    assert not covers(guarantee("all models"), bound)
+    assert not covers(guarantee("final model"), bound)
+    assert not covers(guarantee("round sum", ROUNDS - 1), bound)
+
+
+def test_each_round_reports_what_the_rounds_so_far_show() -> None:
+    auditor = TranscriptLikelihoodRatio(DataSampler(own_std=1.0), target=0, effort=QUICK)
+    auditor.begin(DIM, ROUNDS)
+    values = [auditor.observe(view_of(r))[0] for r in range(1, ROUNDS + 1)]
+    assert [f.server_round for f in values] == [1, 2, 3, 4]
+    assert values[-1].value > values[0].value
+    (total,) = auditor.report()
+    assert total.value == values[-1].value
+
+
+@pytest.mark.parametrize("mode", ["frozen-models", "whole-runs"])
+def test_it_resumes_bit_for_bit(mode) -> None:
+    effort = replace(QUICK, pilot=20, trials=40, mode=mode)
+
+    def fresh() -> TranscriptLikelihoodRatio:
+        made = TranscriptLikelihoodRatio(DataSampler(), target=0, effort=effort)
+        made.begin(DIM, ROUNDS)
+        return made
+
+    whole, cut, resumed = fresh(), fresh(), fresh()
+    for r in range(1, ROUNDS + 1):
+        whole.observe(view_of(r))
+    for r in (1, 2):
+        cut.observe(view_of(r))
+    resumed.restore(cut.state())
+    for r in (3, 4):
+        resumed.observe(view_of(r))
+    assert [f.to_json() for f in resumed.report()] == [f.to_json() for f in whole.report()]
+
+
+def test_it_keeps_the_contract_of_auditors() -> None:
+    effort = TranscriptEffort(fit=60, candidates=4, own=2, pilot=20, trials=40)
+
+    class Any(DataSampler):
+        def sample(self, model, clients, draws, stream, *, project=None):
+            size = 3 if project is None else project.shape[1]
+            for chunk in super().sample(model, clients, draws, stream):
+                wide = np.zeros((*chunk.shape[:2], model.size))
+                wide[..., :3] = chunk
+                yield wide if project is None else (wide @ project)[..., :size]
+
+        def moments(self, model, clients, draws, stream):
+            scatter = Scatter(model.size)
+            for chunk in self.sums(model, clients, draws, stream):
+                scatter.add(chunk)
+            return scatter.moments()
+
+    check_auditor(lambda: TranscriptLikelihoodRatio(Any(), effort=effort))
+
+
+def test_clients_that_train_on_their_own_data_cannot_be_given_others() -> None:
+    class Foreign(DataSampler):
+        asks_clients = True
+
+    auditor = TranscriptLikelihoodRatio(Foreign())
+    with pytest.raises(UnableError, match="needs a simulation"):
+        auditor.limits(Project(dim=DIM, num_rounds=2))
+    kept = TranscriptLikelihoodRatio(DataSampler(game="rerun"), effort=QUICK)
+    kept.begin(DIM, 1)
+    with pytest.raises(UnableError, match="cannot draw data sets"):
+        kept.observe(view_of(1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target": -1}, "target must be a client"),
+        ({"delta": 0.0}, "delta must be in"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TranscriptLikelihoodRatio(DataSampler(), **settings)
+
+
+def test_bad_cohorts_and_efforts_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"rate must be in \(0, 1\]"):
+        HiddenCohorts(0.0, 5)
+    with pytest.raises(ValueError, match="trials must be"):
+        TranscriptEffort(trials=3)
+    with pytest.raises(ValueError, match="mode must be one of"):
+        TranscriptEffort(mode="half")

@@ -1,0 +1,87 @@
+"""The test over all rounds: Gaussian scores know the answer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.rules import BandAndFixed
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.likelihood_ratio.transcript.combination import (
+    Combination,
+    Transcripts,
+    separation,
+)
+from leakmeter.auditors.rng import stream
+from tests.helpers.numbers import few_or_many, most_allowed
+
+GAPS = np.array([0.5, 1.0, 1.5, 0.0])
+
+
+def transcripts(
+    draws: int, name: int, gaps: np.ndarray = GAPS, root: np.ndarray | None = None
+) -> Transcripts:
+    """Return Gaussian scores whose means differ by `gaps`, with the covariance root rootᵀ."""
+    rng = stream(11, "transcripts", name)
+    own = np.eye(len(gaps)) if root is None else root
+    first, second = rng.standard_normal((2, draws, len(gaps))) @ own.T
+    return Transcripts(first + gaps, second)
+
+
+def test_independent_rounds_are_as_far_apart_as_the_root_of_the_sum_of_squares() -> None:
+    pilot, trials = transcripts(4000, 0).split(2000)
+    found = separation(*Combination.fit(pilot).scores(trials))
+    # The standard error of a separation of 1.87 from 2,000 transcripts is 0.04.
+    assert found == pytest.approx(math.sqrt(np.square(GAPS).sum()), abs=0.16)
+
+
+def test_dependent_rounds_are_combined_with_their_covariance() -> None:
+    root = np.tril(np.full((4, 4), 0.8)) + 0.2 * np.eye(4)
+    pilot, trials = transcripts(8000, 1, root=root).split(4000)
+    truth = math.sqrt(GAPS @ np.linalg.solve(root @ root.T, GAPS))
+    assert separation(*Combination.fit(pilot).scores(trials)) == pytest.approx(truth, rel=0.08)
+    equal = separation(trials.first.sum(axis=1), trials.second.sum(axis=1))
+    assert equal < 0.6 * truth  # adding up scores would lose this
+
+
+def test_scores_that_never_vary_separate_the_worlds() -> None:
+    pilot = Transcripts(np.ones((10, 2)), np.zeros((10, 2)))
+    first, second = Combination.fit(pilot).scores(pilot)
+    assert separation(first, second) > 1e9
+    nothing = Transcripts(np.zeros((10, 2)), np.zeros((10, 2)))
+    assert separation(*Combination.fit(nothing).scores(nothing)) == 0.0
+
+
+def test_few_pilot_transcripts_for_many_rounds_still_give_a_sensible_test() -> None:
+    gaps = np.full(40, 0.3)
+    pilot = transcripts(30, 2, gaps)
+    found = separation(*Combination.fit(pilot).scores(transcripts(2000, 3, gaps)))
+    assert 0.6 * math.sqrt(40) * 0.3 < found < math.sqrt(40) * 0.3 + 0.16
+
+
+@pytest.mark.parametrize("audits", few_or_many(60, 10_000))
+@pytest.mark.parametrize("gaps", [np.zeros(3), np.array([0.4, 0.8, 0.6])])
+def test_the_bound_keeps_its_confidence(gaps: np.ndarray, audits: int) -> None:
+    """A bound of 80 % exceeds the truth in at most 20 % of audits, by 3 standard errors."""
+    truth = epsilon_gaussian(0.01, float(np.linalg.norm(gaps)))
+    values = []
+    for audit in range(audits):
+        pilot, trials = transcripts(80, 10 + audit, gaps).split(40)
+        test = Combination.fit(pilot)
+        rule = BandAndFixed(test.middle)
+        first, second = test.scores(trials)
+        bound = epsilon_lower_bound(first, second, delta=0.01, confidence=0.8, rule=rule)
+        values.append(bound.value)
+    assert sum(np.array(values) > truth + 1e-12) <= most_allowed(audits, 0.2)
+    if truth:
+        assert np.median(values) > 0.1 * truth
+
+
+def test_worlds_of_different_size_are_refused() -> None:
+    with pytest.raises(ValueError, match="both worlds must have scores"):
+        Transcripts(np.zeros((3, 1)), np.zeros((4, 1)))
+    with pytest.raises(ValueError, match="pilot must be at least 4"):
+        Combination.fit(Transcripts(np.zeros((3, 1)), np.zeros((3, 1))))
