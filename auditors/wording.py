@@ -195,6 +195,15 @@ def number(value: float, digits: int = _DIGITS, kind: Kind | None = None) -> str
     return text.replace("-", "−", 1) if value < 0 else text
 
 
+def share(value: float) -> str:
+    """Return a share such as an accuracy with three decimals, so that lines below each other align.
+
+    >>> share(0.92), share(1.0)
+    ('0.920', '1.000')
+    """
+    return f"{value:.3f}" if math.isfinite(value) else number(value)
+
+
 def is_epsilon(finding: Finding) -> bool:
     """Whether the value is an ε."""
     return finding.quantity == "epsilon"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import Field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.cli.watch import add_address, check_port
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
-from leakmeter.fl_app.config.field import expanded, kebab, read_toml
+from leakmeter.fl_app.config.field import expanded, kebab, number_or_text, read_toml
 from leakmeter.fl_app.config.meaning import check_meaning, is_written_by_a_run
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ _USAGE = """\
        %(prog)s keys new DIR
        %(prog)s completion bash|zsh|fish"""
 _DESCRIPTION = """\
-Trains a model with simulated clients and measures what the training leaks. The last lines are the
-verdict, the attackers (worst first) and what to do next; a page in the run's folder has the rest.
+Trains a model with simulated clients and measures what the training leaks.
+The last lines are the verdict, the attackers (worst first) and what to do next;
+a page in the run's folder has the rest.
 """
 _EPILOG = """\
 commands:
@@ -49,12 +51,12 @@ commands:
   replay      audit a recorded run again, without training
   watch       show a run in the browser while it goes on
   keys        make or check the keys of clients that sign (--secagg active)
-  completion  print a script that completes commands and options with the tab key
+  completion  print a script for your shell that completes what you type
   `%(prog)s report --help` and so on list the options of each.
 
 examples:
   %(prog)s
-      the default job: 60 clients learn handwritten digits, four audits; results in runs/
+      the default job: 60 clients learn digits, four audits; results in runs/
   %(prog)s --out runs/demo --rounds 50
       longer, in a folder of your choice
   %(prog)s --config runs/demo/config.toml --seed 1
@@ -68,7 +70,7 @@ examples:
   %(prog)s reproduce --list
       all published tables and figures that can be repeated
   %(prog)s --out runs/kept --auditors one-shot,recorder
-  %(prog)s replay runs/kept --auditors one-shot,likelihood-ratio --delta 1e-6
+  %(prog)s replay runs/kept --auditors one-shot --delta 1e-6
       record a run, then audit it again with other auditors and settings
 """
 
@@ -108,7 +110,8 @@ def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) 
     else:
         # Choices and ranges are checked by Config, so that TOML gets the same messages.
         names = "|".join(meta["choices"]) or meta["metavar"]
-        options |= {"type": kind, "metavar": names or {int: "N", float: "X"}[kind]}
+        read = kind if kind is str else partial(number_or_text, kind)
+        options |= {"type": read, "metavar": names or {int: "N", float: "X"}[kind]}
     group.add_argument(f"--{kebab(spec.name)}", help=text, **options)
 
 

@@ -69,6 +69,13 @@ class TrainingSettings:
     clients: int = setting(60, "total number of clients", group="federation", low=1, most=10**6)
     sample: int = setting(30, "honest clients per round", group="federation", low=1, most=10**6)
     rounds: int = setting(30, "training rounds", group="federation", low=1, most=10**5)
+    participation: str = setting(
+        "fixed",
+        "which clients take part in a round: a fixed number (fixed), each with the same "
+        "probability (poisson), each at most once (once), or in shuffled epochs (epochs)",
+        group="federation",
+        choices=PATTERNS,
+    )
     server: str = setting(
         "fedavg",
         "server optimiser: add the mean update (fedavg), with momentum (fedavgm), or scaled per "
@@ -166,13 +173,6 @@ class TrainingSettings:
     lr: float = setting(0.3, "client learning rate", group="client", above=0)
     prox_mu: float = setting(
         0.1, "μ of fedprox: strength of the proximal term", group="client", low=0
-    )
-    participation: str = setting(
-        "fixed",
-        "which clients take part in a round: a fixed number (fixed), each with the same "
-        "probability (poisson), each at most once (once), or in shuffled epochs (epochs)",
-        group="federation",
-        choices=PATTERNS,
     )
     noise: str = setting(
         "none",

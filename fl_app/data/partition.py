@@ -334,7 +334,7 @@ class Sizes:
     largest: int
 
     def __str__(self) -> str:
-        return f"{self.smallest} to {self.largest} records per client, median {self.median:g}"
+        return f"{self.smallest} to {self.largest} records each, median {self.median:g}"
 
 
 def sizes(parts: tuple[Indices, ...]) -> Sizes:

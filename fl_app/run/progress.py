@@ -14,7 +14,7 @@ from leakmeter.auditors.finding import Finding, RunWarning
 from leakmeter.auditors.judge.summary import Ending, summary
 from leakmeter.auditors.judge.terse import glimpse, short_name
 from leakmeter.auditors.run_log import RoundLine
-from leakmeter.auditors.wording import counted, number, plain_spaces
+from leakmeter.auditors.wording import counted, plain_spaces, share
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 
@@ -50,7 +50,8 @@ class Progress:
         self.say(f"clients   {config.clients} ({sizes}); {config.sample}{seats} per round")
         self.say(f"training  {config.algorithm} clients, {config.server} server, {_noise(config)}")
         if config.target_epsilon:
-            self.say(_calibration(config))
+            for line in _calibration(config):
+                self.say(line)
         self.say(f"audit     {', '.join(map(short_name, config.auditor_names)) or 'none'}")
         if rounds_done:
             self.say(f"resuming after round {rounds_done} of {config.rounds}")
@@ -123,7 +124,7 @@ def _round(line: RoundLine, total: int) -> str:
     width = len(str(total))
     pieces = [f"round {line.server_round:>{width}}/{total}"]
     if line.accuracy is not None:
-        pieces.append(f"accuracy {number(line.accuracy)}")
+        pieces.append(f"accuracy {share(line.accuracy)}")
     first = {f.auditor: f for f in reversed(line.findings)}
     pieces += _without_units([words for f in reversed(first.values()) if (words := glimpse(f))])
     text = pieces[0]
@@ -147,12 +148,12 @@ def _noise(config: Config) -> str:
     return f"{sums}, {'no' if config.noise == 'none' else config.noise} noise"
 
 
-def _calibration(config: Config) -> str:
-    """Return the calibrated noise multiplier, and what it is calibrated for."""
-    observer = "outsiders who see every model" if config.noise == "central" else "the server"
+def _calibration(config: Config) -> tuple[str, str]:
+    """Return the calibrated noise multiplier, and what it is calibrated for, in two lines."""
+    observer = "outsiders that see every model" if config.noise == "central" else "a server"
     world = "added or removed" if config.clipping == "adaptive" else "zeroed out"
     return (
-        f"noise multiplier {config.noise_multiplier:g}, calibrated: the planned run guarantees "
-        f"ε ≤ {config.target_epsilon:g} at δ = {config.delta:g} for one client that is {world}, "
-        f"against {observer} and may know who takes part when"
+        f"noise     multiplier {config.noise_multiplier:g}, calibrated: the planned run guarantees "
+        f"ε ≤ {config.target_epsilon:g} at δ = {config.delta:g}",
+        f"          for one client {world}, against {observer} that may know every cohort",
     )

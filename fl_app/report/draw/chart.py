@@ -23,7 +23,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 14, 14, 56
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
 _NUM_COLORS = 6
 _MOST_NAMES = 4  # lines that are labelled directly; more get a legend
-_APART = 15  # between two labels
+_APART = 18  # between two labels
 _HALF = 4.0  # width of a place by itself, to either side
 REFERENCE = -1  # the colour of what a line is compared with
 
@@ -372,20 +372,24 @@ def _names(every: Sequence[Series], frame: _Frame) -> Iterator[Markup]:
         if points and len(every) > 1:
             top = max(points, key=lambda p: p[2])
             # A line that ends on the ground, as a distribution does, is named at its top.
-            _, x, y = top if one.is_histogram or points[-1][2] < top[2] / 10 else points[-1]
-            found.append((frame.y(y) - 8, frame.x(x), one))
+            is_top = one.is_histogram or points[-1][2] < top[2] / 10
+            _, x, y = top if is_top else points[-1]
+            found.append((frame.y(y), frame.x(x), is_top, one))
     last = -math.inf
     lowest = _HEIGHT - _BOTTOM - 4 - _APART * (len(found) - 1)
-    for y, x, one in sorted(found, key=lambda f: f[0]):
+    for at, x, is_top, one in sorted(found, key=lambda f: f[0]):
+        y = at - 8
+        if not is_top and y < last + _APART:  # the name above is too near: below the line instead
+            y = at + _APART
         y = max(min(y, lowest), last + _APART, _TOP + 8)
         last, lowest = y, lowest + _APART
-        right = x > (_LEFT + _WIDTH) / 2
+        is_end = x > (_LEFT + _WIDTH) / 2
         yield tag(
             "text",
             one.label,
-            x=min(x, _WIDTH - _RIGHT) if right else max(x, _LEFT + 6),
+            x=min(x, _WIDTH - _RIGHT) if is_end else max(x, _LEFT + 6),
             y=y,
-            text_anchor="end" if right else "start",
+            text_anchor="end" if is_end else "start",
             class_=f"name {_color(one)}",
         )
 

@@ -47,12 +47,12 @@ def _steps(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
     yield from _repairs(run)
     leaks = [one for one in lines if one.severity in LEAKS]
     if leaks:
-        yield from _noise(run, leaks)
+        yield from _noise(run, leaks, lines)
         yield from general.fewer_releases(lines)
         yield from _crowd(run, leaks)
     yield from _closer_look(run, lines)
     if not leaks and all(one.upper is None for one in lines):
-        yield from _noise(run, lines)
+        yield from _noise(run, lines, lines)
 
 
 def _repairs(run: Run) -> Iterator[Step]:
@@ -69,7 +69,7 @@ def _repairs(run: Run) -> Iterator[Step]:
         yield from _changed(run, "Play more canaries:", {"rounds": twice}, "longer")
 
 
-def _noise(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
+def _noise(run: Run, leaks: Sequence[Standing], lines: Sequence[Standing]) -> Iterator[Step]:
     """Yield the noise that helps against these attackers, with an ε to guarantee."""
     settings = run.settings
     noise = settings.get("noise")
@@ -82,7 +82,7 @@ def _noise(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
     faces_server = any(one.lead.observer != "outsider" for one in leaks)
     fits = _kind(settings, faces_server=faces_server)
     clip = settings.get("clip-norm") or CLIP_NORM
-    target = _target(leaks) if noise == fits else TARGET
+    target = _target(lines) if noise == fits else TARGET
     change = {
         "noise": fits,
         "clip-norm": clip,
@@ -91,8 +91,8 @@ def _noise(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
         "noise-multiplier": 1.0,
     }
     who = {"central": "outsiders", "distributed": "the server too", "local": "everybody"}[fits]
-    text = f"Guarantee an ε of {target:g} with noise, against {who}; accuracy will drop:"
-    yield from _changed(run, text, change, "noise")
+    text = f"Add noise to guarantee ε ≤ {target:g} against {who}; accuracy will drop:"
+    yield from _changed(run, text, change, f"epsilon-{target:g}")
 
 
 def _kind(settings: Mapping[str, Any], *, faces_server: bool) -> str:
@@ -102,9 +102,9 @@ def _kind(settings: Mapping[str, Any], *, faces_server: bool) -> str:
     return "distributed" if settings.get("secagg") in ("on", "active") else "local"
 
 
-def _target(leaks: Sequence[Standing]) -> float:
-    """Return half of the smallest ε that is guaranteed now, in one or two digits."""
-    uppers = [one.upper.value for one in leaks if one.upper is not None]
+def _target(lines: Sequence[Standing]) -> float:
+    """Return half of the smallest ε that is guaranteed now against anybody, in one digit."""
+    uppers = [one.upper.value for one in lines if one.upper is not None]
     finite = [value for value in uppers if math.isfinite(value)]
     return float(f"{min(finite) / 2:.1g}") if finite else TARGET
 
@@ -132,12 +132,13 @@ def _closer_look(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
                 continue
             if f.auditor == "likelihood-ratio":
                 trials = 4 * int(run.settings["lrt-trials"])
-                limit = f"the bound is at its limit of {number(f.cap or 0)} now"
-                text = f"See more: {limit if f.saturated else 'this audit has shown nothing'}."
+                limit = f"its bound is at its limit of {number(f.cap or 0)}"
+                why = limit if f.saturated else "it has shown nothing"
+                text = f"Give the likelihood-ratio test more trials; {why}:"
                 yield from _changed(run, text, {"lrt-trials": trials}, "more-trials")
             elif f.auditor == "one-shot":
                 rounds = 2 * int(run.settings["rounds"])
-                text = "Play more canaries: the audit could show more."
+                text = "Play more canaries, so that the audit can show more:"
                 yield from _changed(run, text, {"rounds": rounds}, "longer")
 
 

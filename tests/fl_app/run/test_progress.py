@@ -90,11 +90,11 @@ def test_elsewhere_than_in_a_terminal_there_are_plain_lines_only() -> None:
     assert "\r" not in text
     assert text.splitlines()[:6] == [
         "model     digits, mlp with 17,610 parameters",
-        "clients   60 (23 to 24 records per client, median 24); 30 + 10 canary seats per round",
+        "clients   60 (23 to 24 records each, median 24); 30 + 10 canary seats per round",
         "training  fedavg clients, fedavg server, secure aggregation, no noise",
         "audit     one-shot, LRT, MI, MINE",
-        "round 1/2  accuracy 0.0989  one-shot ε≈1.23",
-        "round 2/2  accuracy 0.0989  one-shot ε≈1.23",
+        "round 1/2  accuracy 0.099  one-shot ε≈1.23",
+        "round 2/2  accuracy 0.099  one-shot ε≈1.23",
     ]
 
 
@@ -103,7 +103,7 @@ def test_a_terminal_shows_a_bar_and_the_same_lines() -> None:
     assert "\x1b" in text
     assert "2/2" in text
     assert "━" in text
-    assert "round 2/2  accuracy 0.0989  one-shot ε≈1.23" in text
+    assert "round 2/2  accuracy 0.099  one-shot ε≈1.23" in text
 
 
 def test_a_terminal_shows_the_time_left() -> None:
