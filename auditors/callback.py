@@ -175,6 +175,6 @@ class Listeners:
             except Exception as error:
                 self._callbacks.remove(callback)
                 _log.warning(
-                    "%s is told nothing further, since it failed: %s: %s",
+                    "%s failed and is left out from here on: %s: %s",
                     *(type(callback).__name__, type(error).__name__, error),
                 )

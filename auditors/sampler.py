@@ -244,4 +244,4 @@ class PerRound(UpdateSampler):
         return self._unsettled()
 
     def _unsettled(self) -> NoReturn:
-        raise TypeError("each round has a sampler of its own: ask for_round(view) for it first")
+        raise TypeError("each round has its own sampler: call for_round(view) first")

@@ -270,7 +270,7 @@ def _along(finding: Finding) -> str:
 def remark(finding: Finding) -> str:
     """Return what an ε above 20 means, or that a figure may be zero; nothing for other numbers."""
     if finding.facts.get(TOLD_FROM_ZERO) is False:
-        return "cannot be told from zero"
+        return "may be zero"
     if not is_certain(finding):
         return ""
     match finding.kind:

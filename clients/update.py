@@ -266,7 +266,7 @@ def _train(
 ) -> Trained:
     """Take all steps of a rule, and return its weight and the mean loss before the steps."""
     if not len(y):  # the mean gradient of nothing is NaN
-        raise ValueError("y must hold at least one example, got 0")
+        raise ValueError("y must contain at least one example, got 0")
     anchor = [p.detach().clone() for p in model.parameters()] if rule.mu else None
     layers, losses = layers_of(model), []
     with fast_forward(model) as forward:

@@ -134,7 +134,7 @@ def arrays_key(content: RecordDict) -> str:
 def _arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
     found = [(k, r) for k, r in content.items() if isinstance(r, ArrayRecord)]
     if len(found) != 1:
-        raise ValueError(f"content must hold exactly one ArrayRecord, got {len(found)}")
+        raise ValueError(f"content must contain exactly one ArrayRecord, got {len(found)}")
     return found[0]
 
 

@@ -168,7 +168,7 @@ class MutualInformation(ResamplingAuditor):
         return [
             *said,
             f"{self.look.draws} draws of {project.honest} honest clients allow {max(most, 0)} of "
-            f"{self.look.rank} directions: draws must be more for the others",
+            f"{self.look.rank} directions: the others need more draws",
         ]
 
     def trainings(self, project: Project) -> int:

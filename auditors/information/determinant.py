@@ -101,7 +101,7 @@ class Sample:
         if isinstance(draws, np.ndarray):
             return cls(name, _moments(name, draws), rows=draws)
         if not draws:
-            raise ValueError(f"{name} must hold at least one block, got none")
+            raise ValueError(f"{name} must contain at least one block, got none")
         return cls(name, _merged(draws), blocks=draws if len(draws) > 1 else None)
 
     @property

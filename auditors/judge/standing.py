@@ -253,7 +253,7 @@ def _worst(lines: Sequence[Standing]) -> str:
             return _nothing_shown(measured)
         case "model":
             return (
-                f"No leak is proven. By a model, {_lowered(attacker)} learns "
+                f"No leak is proven. According to a model, {_lowered(attacker)} learns "
                 f"{terse.amount(lead)} of a client's update."
             )
         case "bounded":

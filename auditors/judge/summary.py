@@ -138,7 +138,7 @@ def _next(todo: Sequence[Step], *, is_sound: bool) -> list[str]:
         if step.command:
             lines.append(f"{' ' * len(_NEXT)}   {step.command}")
     if not lines:
-        words = "Nothing to do." if is_sound else "Mend what the warnings name, then run again."
+        words = "Nothing to do." if is_sound else "Fix what the warnings name, then run again."
         return [f"{_NEXT}{words}"]
     return lines
 

@@ -178,7 +178,9 @@ def duel(
         ConstantSumError: The others' updates did not vary in the fit, and the sum has no noise.
     """
     if not others or target in others:
-        raise ValueError(f"others must be clients beside the target {target}, got {list(others)}")
+        raise ValueError(
+            f"others must be clients other than the target {target}, got {list(others)}"
+        )
     watch = watch or _unwatched
     sums = Sums(sampler, model, others, watch)
     added = math.hypot(noise_std, rounding_std)

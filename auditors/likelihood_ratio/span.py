@@ -77,8 +77,8 @@ class Span:
         """One sentence for a report."""
         seen = f"{self.samples} samples span {self.rank} of {self.dim} dimensions"
         if not self.outside and not self.separated:
-            return f"{seen}; the difference lies within"
-        found = f"{seen}; {self.share:.2g} of the difference lies outside"
+            return f"{seen}; the difference is inside"
+        found = f"{seen}; {self.share:.2g} of the difference is outside"
         if self.idle_norm > self.noise:
             part = self.idle_norm / self.norm
             found += f", {part:.2g} in {self.idle_columns} columns that no sample touches"

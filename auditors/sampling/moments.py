@@ -189,7 +189,7 @@ class WithinDeals(SumMoments):
     def moments(self) -> Moments:
         n, deals = self._num_clients, self._deals
         if deals < 2:
-            raise ValueError(f"draws must be at least {n + 1} for two deals, got {n * deals}")
+            raise ValueError(f"draws must be at least {n + 1} for two partitions, got {n * deals}")
         within = self._scatter.moments()
         freedom = deals * (n - 1)
         predicted = n * np.diag(within.scatter) / freedom

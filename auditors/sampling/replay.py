@@ -40,8 +40,8 @@ _NOISE = (
     "with leakmeter.clients.CohortSampler where clients add noise"
 )
 _OUTSIDE = (
-    "canary_mod puts back what clients keep in context.state; what their app keeps elsewhere, in "
-    "files or global variables, moves on with each replay"
+    "canary_mod restores what clients keep in context.state; what their app keeps elsewhere, in "
+    "files or global variables, changes with each replay"
 )
 _log = logging.getLogger("flwr")
 
@@ -80,7 +80,7 @@ class ReplaySampler(UpdateSampler):
     differs from draw to draw, into its seeds. Apart from that a draw of a foreign app is fresh
     whatever the stream says.
 
-    Clients must list `canary_mod`: after a replay it puts the state in their context back. What an
+    Clients must list `canary_mod`: after a replay it restores the state in their context. What an
     app keeps elsewhere, in files or global variables, moves on.
 
     Args:
@@ -153,7 +153,7 @@ class ReplaySampler(UpdateSampler):
         honest = set(view.replies) - set(view.instructed)
         if missing := sorted(honest - set(view.answers)):
             raise ReplayError(
-                f"client {missing[0]} does not list canary_mod, which puts a client's state back "
+                f"client {missing[0]} does not list canary_mod, which restores a client's state "
                 "after a replay: list it in the client app, ClientApp(mods=[canary_mod])"
             )
         if (name := noise_around(view.answers)) is not None:

@@ -35,7 +35,7 @@ def fitting_sampler(sampler: UpdateSampler, view: RoundView) -> UpdateSampler:
     if found.has_noise:
         raise ValueError(
             "sampler must leave the clients' noise out, which is added to the sum: inside an "
-            "update it would pass for something to look for; got one that adds it"
+            "update it would count as signal; got one that adds it"
         )
     if view.facts.divisor is not None and found.scale != 1:
         raise ValueError(

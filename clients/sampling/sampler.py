@@ -63,7 +63,7 @@ class CohortSampler(Sampling):
             raise ValueError(f"chunk must be at least 1, got {chunk}")
         x, y = data
         if len(x) != len(y):
-            raise ValueError(f"y must have one label a record ({len(x)}), got {len(y)}")
+            raise ValueError(f"y must have one label per record ({len(x)}), got {len(y)}")
         self._cohort, self._x, self._y = cohort, x, y
         self._source, self._seed, self._postprocess = source, seed, postprocess
         self._weighted, self._holdings = weighted, holdings

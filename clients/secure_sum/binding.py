@@ -102,7 +102,7 @@ def _record(record: object) -> bytes:
     if isinstance(record, Mapping):
         # The class tells numbers of a MetricRecord from those of a ConfigRecord.
         return _hash([type(record).__name__.encode(), *_entries(record)])
-    raise ValueError(f"a train message must hold Flower's records, got {type(record).__name__}")
+    raise ValueError(f"a train message must contain Flower's records, got {type(record).__name__}")
 
 
 def _array(name: str, array: Array) -> list[bytes]:
@@ -128,7 +128,7 @@ def _value(value: object) -> bytes:
         return b"y" + value
     if isinstance(value, list | tuple):
         return b"l" + _joined(map(_value, value))
-    raise ValueError(f"a record must hold numbers, texts and bytes, got {type(value).__name__}")
+    raise ValueError(f"a record must contain numbers, texts and bytes, got {type(value).__name__}")
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:

@@ -207,7 +207,7 @@ class Participant:
             for peer, box in boxes.items()
         }
         if any(len(shares) != 2 * SHARE_BYTES for shares in held.values()):
-            raise RefusedError(f"a box must hold two shares of {SHARE_BYTES} bytes")
+            raise RefusedError(f"a box must contain two shares of {SHARE_BYTES} bytes")
         return replace(
             self,
             step="opened",

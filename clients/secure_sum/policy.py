@@ -64,7 +64,7 @@ class Policy:
         if least < LEAST_SUM:
             raise RefusedError(
                 f"{draws} neighbours drawn among {num_clients} clients with threshold {threshold} "
-                f"must bear {self.colluders} colluders; they do not"
+                f"must tolerate {self.colluders} colluders; they do not"
             )
 
     def check_sum(self, quantiser: Quantiser) -> None:

@@ -49,7 +49,7 @@ def per_example_gradients(
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     if not len(y):
-        raise ValueError("y must hold at least one example, got 0")
+        raise ValueError("y must contain at least one example, got 0")
     _refuse_mixing(model)
     layers = _chain(model)
     factored = None if layers is None else _by_factors(layers, x, y, clip_norm)
@@ -63,7 +63,7 @@ def _refuse_mixing(model: nn.Module) -> None:
             continue
         if module.training or module.running_mean is None:
             raise ValueError(
-                f"model must treat examples apart, got {type(module).__name__} at {name!r}: "
+                f"model must treat examples separately, got {type(module).__name__} at {name!r}: "
                 "it mixes the batch, so no gradient belongs to one example"
             )
 

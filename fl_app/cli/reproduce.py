@@ -124,7 +124,7 @@ def _run(name: str, scale: str, folder: Path) -> int:
     require_matplotlib()
     entry = EXPERIMENTS[name]
     time = duration(entry.seconds(scale))
-    print(f"{name}, scale {scale}: about {time} on a core of its own;")
+    print(f"{name}, scale {scale}: about {time} on one core;")
     print(f"cells that are already in {folder} are kept", flush=True)
     experiment = entry.load()
     # After this import: Flower sets its own level when it is imported.

@@ -49,7 +49,7 @@ commands:
   report      write a page about one run, or compare several
   reproduce   repeat a published table or figure
   replay      audit a recorded run again, without training
-  watch       show a run in the browser while it goes on
+  watch       show a run in the browser during the run
   keys        make or check the keys of clients that sign (--secagg active)
   completion  print a script for your shell that completes what you type
   `%(prog)s report --help` and so on list the options of each.
@@ -89,7 +89,7 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", metavar="DIR", help="resume the run in this folder")
     parser.add_argument("--verbose", action="store_true", help="show Flower's log too")
     parser.add_argument(
-        "--live", action="store_true", help="show the page in the browser while the run goes on"
+        "--live", action="store_true", help="show the page in the browser during the run"
     )
     add_address(parser)
     groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}

@@ -203,8 +203,8 @@ class TrainingSettings:
     )
     clip_aggregate: float = setting(
         0.0,
-        "clip the mean update to this L2 norm, before server noise and optimiser; guarantees "
-        "nothing by itself; 0 = off",
+        "clip the mean update to this L2 norm, before server noise and optimiser; alone it "
+        "guarantees nothing; 0 = off",
         group="privacy",
         low=0,
     )

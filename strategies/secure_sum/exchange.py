@@ -262,7 +262,7 @@ class Exchange:
         def read(number: int, content: RecordDict) -> Answer:
             record = wire.config(content, wire.MASK)
             if record is None:
-                raise ValueError(f"reply must hold {wire.MASK!r}, got {list(content)}")
+                raise ValueError(f"reply must contain {wire.MASK!r}, got {list(content)}")
             return parse(number, record)
 
         answers = self._parsed(stage, replies, read)

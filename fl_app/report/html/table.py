@@ -36,7 +36,7 @@ def tables(run: Run) -> Markup:
         parts.append(_table(run.of_the_run, "Findings about the run as a whole"))
     for auditor, found in of_rounds.items():
         rounds = counted(len({f.server_round for f in found}), "round")
-        summary = f"{auditor}: {counted(len(found), 'finding')} about {rounds}, each by itself"
+        summary = f"{auditor}: {counted(len(found), 'finding')} about {rounds}, each alone"
         parts.append(
             tag("details", tag("summary", summary), _table(found, f"{auditor}, round by round"))
         )
