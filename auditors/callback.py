@@ -1,7 +1,7 @@
-"""What `Audited` tells others while a run goes on; subclass `Callback` to send it anywhere.
+"""What `Audited` tells others during a run; subclass `Callback` to send it anywhere.
 
 A callback only listens: it changes neither the training nor the audit. One that fails is logged and
-left out, and the run goes on without it.
+left out, and the run continues without it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class RunProgress:
 
 
 class ProgressFile(Callback):
-    """Keeps `progress.json` in the run folder while the run goes on, for whoever watches it.
+    """Keeps `progress.json` in the run folder during the run, for whoever watches it.
 
     It has what `rounds.jsonl` lacks: see `RunProgress`. The report takes its place.
     """

@@ -158,7 +158,7 @@ class Recording:
         num_rounds: Rounds that were planned.
         first_round: First round in which canaries may have played.
         about: What was noted about the run.
-        rounds: What each recorded round says beside its vectors, from round 1 on without a gap.
+        rounds: What each recorded round says besides its vectors, from round 1 on without a gap.
     """
 
     folder: Path
@@ -326,7 +326,7 @@ class _Repliers(Mapping[int, Vector]):
 
 
 def _about(path: Path, server_round: int) -> Mapping[str, Any]:
-    """Return what a file says of its round beside the vectors."""
+    """Return what a file says about its round besides the vectors."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             about: dict[str, Any] = json.loads(str(file["about"]))

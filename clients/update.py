@@ -24,7 +24,7 @@ from leakmeter.clients.layers import Forward, Layer, fast_forward, is_classified
 
 @dataclass(frozen=True)
 class Trained:
-    """What a client tells beside its model: how many examples spoke, and their mean loss."""
+    """What a client says besides its model: number of examples used, and their mean loss."""
 
     num_examples: int
     loss: float
@@ -229,7 +229,7 @@ class FullBatchGD:
         return 0.0
 
     def order(self, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return all examples as they stand; `rng` is left alone."""
+        """Return all examples as they are; `rng` is left alone."""
         return np.arange(size)
 
     def weight(self, size: int) -> int:

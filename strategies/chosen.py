@@ -134,7 +134,7 @@ class Chosen(Wrapper):
         return sorted(once, key=lambda m: self._client_of.get(m.metadata.src_node_id, last))
 
     def _check_enough(self, size: int) -> None:
-        """Raise if Flower would wait for ever for more nodes than it is shown."""
+        """Raise if Flower would wait forever for more nodes than it is shown."""
         for held in foreigners(self.strategy):
             for name, needed in held.least_nodes.items():
                 if needed > size:

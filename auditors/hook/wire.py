@@ -230,7 +230,7 @@ def collect_record(server_round: int, weight_key: str, *, arrays: bool = True) -
     Args:
         server_round: Of this round.
         weight_key: The metric that weights them.
-        arrays: Whether the update itself is wanted, beside its weight.
+        arrays: Whether the update itself is wanted, not only its weight.
     """
     return ConfigRecord(
         {"action": "collect", "round": server_round, "weight-key": weight_key, "arrays": arrays}
@@ -345,7 +345,7 @@ def is_instrument(content: RecordDict) -> bool:
 def only_collects(content: RecordDict) -> bool:
     """Whether a message does nothing but collect what a tap has kept.
 
-    Without a model beside it, an app that lists no tap has nothing to train and to answer with.
+    The message has no model, so an app that lists no tap has nothing to train and answer with.
     """
     tap = config(content, TAP)
     return tap is not None and tap.get("action") == "collect" and list(content) == [TAP]

@@ -82,7 +82,7 @@ class MutualInformation(ResamplingAuditor):
             last.
         look: How closely a round is looked at: draws and directions.
         theory: What the figure is compared with: the bound of Theorem 1, entropies that limit it.
-        colluding: Clients that show the server their update. A number stands for any so many of a
+        colluding: Clients that show the server their update. A number means any that many of a
             round's clients: the bound of Theorem 1 holds whoever they are, and the measured figure
             takes off as many others that are drawn in each round.
         observer: "server" sees the sum before server noise, "outsider" after it.

@@ -4,7 +4,7 @@ Belghazi et al. 2018, Mutual Information Neural Estimation (arXiv:1801.04062), a
 Elkordy et al. 2023 (arXiv:2208.02304). Ours differs in four points:
 1. Critics look along the directions of the log-det audit (`auditor`), and share its draws. In all
    coordinates of a model they find next to nothing of thousands of nats.
-2. Values are of draws that no critic was trained on, beside those of shuffled pairs. The paper's
+2. Values are of draws that no critic was trained on, next to those of shuffled pairs. The paper's
    reading, on training samples, finds about as much in shuffled pairs and is not made.
 3. Few draws of many clients are enough, since they are recombined (`mine.recombined`).
 4. The figure of the run is the mean over its audited rounds, never the largest.
@@ -289,7 +289,7 @@ class _Kept:
         self.single, self.game = found.null_band, game
 
     def figure(self) -> Information:
-        """Return the mean over the rounds. Each round is judged by itself: nothing is added up."""
+        """Return the mean over the rounds. Each round is judged alone: nothing is added up."""
         means, _, _, caps = np.array(self.values).T
         rounds = counted(len(means), "audited round")
         return Information(

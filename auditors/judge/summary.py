@@ -34,7 +34,7 @@ _MOST_ROWS, _MOST_NOTES, _MOST_NOTE_LINES = 5, 3, 4
 
 @dataclass(frozen=True)
 class Ending:
-    """What the last lines of a run say beside its findings.
+    """What the last lines of a run say in addition to its findings.
 
     Attributes:
         steps: What to do next.

@@ -64,7 +64,7 @@ class Effort:
         """Return how many updates a game samples, in the game "rerun".
 
         Args:
-            others: Clients beside the target.
+            others: Clients other than the target.
             dim: Coordinates of an update.
         """
         each = fit_draws(self.fit, others)

@@ -1,7 +1,7 @@
 """Fresh updates of any Flower app: the round's own train message is sent to its clients again.
 
 This is all a server can do with a client app it knows nothing about. It plays the game "rerun":
-the clients keep their data, and what they draw by themselves (batches, dropout, noise) is new.
+the clients keep their data, and what they draw themselves (batches, dropout, noise) is new.
 """
 
 from __future__ import annotations

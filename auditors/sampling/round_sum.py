@@ -66,7 +66,7 @@ def rounding_on_sum(facts: RoundFacts, scale: float) -> float:
     """Return the spread of the secure sum's rounding errors, per coordinate.
 
     Each of n clients rounds to a grid of step s, up or down at random: n·s²/6 on average over
-    where its numbers lie between two points. The quantum is n·s over the total weight.
+    where its numbers are between two points. The quantum is n·s over the total weight.
     """
     largest = (facts.quantum or 0.0) * facts.total_weight / scale
     return largest / math.sqrt(6 * max(facts.num_clients, 1))

@@ -36,7 +36,7 @@ class Cohort:
     Args:
         module: The model; its parameters' values are not used, and it is never changed.
         rule: What every client does.
-        memory: Bytes that the work may take, beside the data and the result.
+        memory: Bytes that the work may take, besides the data and the result.
         threads: Chunks of clients at a time; fewer if `memory` would not do. Torch is
             held to one thread of its own meanwhile, which loses less on a machine that is shared.
 

@@ -8,7 +8,7 @@ arXiv 2111.07380.)
 
 The encoding is unambiguous: every value has a tag for its type and its length in front. Names are
 sorted, since Flower may change their order on the way; the order of a model's arrays means
-something and is kept. Left out is what each client is told by itself: its boxes, its canary, its
+something and is kept. Left out is what each client is told separately: its boxes, its canary, its
 tap. Who has a canary seat is a record of its own, the same for all.
 """
 
@@ -24,13 +24,13 @@ from flwr.app import Array, ArrayRecord, Message
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.secure_sum.keys import PROTOCOL, Session
 
-# What each client is told by itself. `MaskMod` limits what these may say.
+# What each client is told separately. `MaskMod` limits what these may say.
 _OWN = frozenset({wire.MASK, wire.CANARY, wire.TAP})
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What clients of a round agree on beside the train message.
+    """What clients of a round agree on besides the train message.
 
     Attributes:
         session: Run and round.

@@ -135,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _live(arguments: argparse.Namespace, folder: RunFolder) -> Iterator[None]:
-    """Serve the page of the run while it goes on, if that was asked for."""
+    """Serve the page during the run, if that was asked for."""
     if not arguments.live:
         yield
         return

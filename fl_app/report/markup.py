@@ -12,7 +12,7 @@ _VOID = {"meta", "img", "br"}
 
 
 class Markup(str):
-    """Text that is HTML already, and may stand in a page as it is."""
+    """Text that is HTML already, and goes into a page unchanged."""
 
     __slots__ = ()
 

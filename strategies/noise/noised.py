@@ -423,7 +423,7 @@ class Noised(Wrapper):
 
 
 def _outcomes(replies: Sequence[Message]) -> list[wire.SumOutcome]:
-    """Return what a secure sum has noted beside its mean."""
+    """Return what a secure sum has noted with its mean."""
     return [o for m in replies if (o := wire.sum_outcome(m.content)) is not None]
 
 

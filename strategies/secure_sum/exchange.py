@@ -1,6 +1,6 @@
 """The stages of a secure sum as Flower messages; whoever answers badly or not at all has dropped.
 
-A stage is an ordinary `train` message with an order beside it, so it reaches every client that
+A stage is an ordinary `train` message that carries an order, so it reaches every client that
 lists `mask_mod`, in any of Flower's engines.
 """
 

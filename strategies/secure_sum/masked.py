@@ -341,7 +341,7 @@ class Masked(Wrapper):
         )
 
     def _abandon(self, reason: str, exchange: Exchange, *, rejected: bool = False) -> None:
-        """Give the round up; the model stays and the next round goes on."""
+        """Give the round up; the model stays, and the next round starts."""
         done = "opened, rejected and charged" if rejected else "abandoned"
         _log.warning("secure sum %s, the model stays as it is: %s", done, reason)
         self._tally = self._tally.with_dropouts(exchange.dropped).with_abandoned()

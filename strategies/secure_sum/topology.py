@@ -48,7 +48,7 @@ class Plan:
             neighbours; None elsewhere.
 
     Of each client's holders, holders − threshold may drop out once keys are announced. A client
-    wants two peers besides, so of three clients none may be missing before shares are out.
+    also wants two peers, so of three clients none may be missing before shares are out.
     """
 
     degree: int

@@ -1,7 +1,7 @@
 """Charts as SVG that takes its colours from the page, with every point within reach of a key.
 
-Lines differ in colour, dash and marker, so that none of them is needed to tell two apart. Text is
-text. The drawing is one image with a title and a description; the points beside it can be focused.
+Lines differ in colour, dash and marker, so that any one of these distinguishes them. Text is text.
+The drawing is one image with a title and a description; its points can be focused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DASHES = ("", "7 4", "2 3", "9 3 2 3")
 _NUM_COLORS = 6
 _MOST_NAMES = 4  # lines that are labelled directly; more get a legend
 _APART = 18  # between two labels
-_HALF = 4.0  # width of a place by itself, to either side
+_HALF = 4.0  # width of a single place, to either side
 REFERENCE = -1  # the colour of what a line is compared with
 
 
@@ -150,7 +150,7 @@ class Chart:
 
     @property
     def _is_labelled(self) -> bool:
-        """Whether names fit beside the lines."""
+        """Whether names fit next to the lines."""
         shown = [one for one in self.series if any(True for _ in one.points())]
         return len(shown) <= _MOST_NAMES
 
@@ -212,7 +212,7 @@ class Figure:
         )
 
     def _table(self) -> Markup | None:
-        """Return the values, folded; rows without a second axis have theirs beside them."""
+        """Return the values, folded; rows without a second axis show theirs already."""
         if not self.chart.y.label:
             return None
         return tag("details", tag("summary", "Values"), self._values())
@@ -325,7 +325,7 @@ def _pieces(
 
 
 def _widths(piece: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """Return offsets that make a place by itself wide enough to be seen."""
+    """Return offsets that make a single place wide enough to be seen."""
     return (0.0,) if len(piece) > 1 else (-_HALF, _HALF)
 
 

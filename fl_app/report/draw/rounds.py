@@ -15,7 +15,7 @@ from leakmeter.fl_app.report.draw.scale import Form
 from leakmeter.fl_app.report.read.run import Run
 
 _ROUND = "round"
-_NEXT = 1.0  # a line joins a round with the next one only: what lies between was not audited
+_NEXT = 1.0  # a line joins a round with the next one only: what is between was not audited
 _MUCH = 30  # times as large: such a line would press all others flat
 _FLAT = 0.9  # share of the cap from which on a line says no more than a sentence
 _MARKERS: tuple[Marker, ...] = ("circle", "square", "triangle", "diamond")
@@ -154,7 +154,7 @@ def information(runs: Sequence[Run]) -> list[Figure]:
 
 
 def critics(runs: Sequence[Run]) -> list[Figure]:
-    """Return what held-out critics find in each round, beside shuffled pairs, if any looked."""
+    """Return what held-out critics find in each round, next to shuffled pairs, if any looked."""
     lines = []
     for i, run in enumerate(runs):
         found = [f for f in run.findings if f.quantity == NEURAL and f.kind == "estimate"]
@@ -185,7 +185,7 @@ def _over_rounds(
 
 
 def _fact(finding: Finding, name: str) -> float | None:
-    """Return a number beside the finding, if there is one."""
+    """Return a further number of the finding, if there is one."""
     found = finding.facts.get(name)
     is_number = isinstance(found, int | float) and math.isfinite(found)
     return float(found) if is_number and found is not None else None

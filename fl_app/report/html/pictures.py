@@ -1,4 +1,4 @@
-"""Reconstructions that a run or an experiment has left as pictures beside its numbers."""
+"""Reconstructions that a run or an experiment has left as pictures next to its numbers."""
 
 from __future__ import annotations
 
