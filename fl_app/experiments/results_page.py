@@ -16,7 +16,7 @@ from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
 _PAGE = "RESULTS.md"
 _INTRO = """# Results
 
-Published tables and figures, run again at their own size, and compared with the originals. Every line
+Published tables and figures, run again at their own size, compared with the originals. Every line
 follows from the data in `{folder}/NAME/`: `table.csv`, `table.json`, `table.md`, and in `cells/`
 what was computed. `reproduce NAME --scale paper --out {folder}/NAME` makes a table from its cells
 again without computing anything. This page is written by `python run_sim.py reproduce --results`,

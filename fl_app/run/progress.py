@@ -29,7 +29,33 @@ def set_flower_log(*, verbose: bool) -> None:
         # Flower colours its lines in pipes and files too. Where its handler is defined differs
         # between releases, the name of this field does not.
         if isinstance(handler, logging.StreamHandler) and "colored" in vars(handler):
-            vars(handler)["colored"] = handler.stream.isatty()
+            is_open = not getattr(handler.stream, "closed", False)
+            vars(handler)["colored"] = is_open and handler.stream.isatty()
+
+
+class _AboveBar(logging.Handler):
+    """Prints lines of a log above a bar, in whole words; written past it they would cross it."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._replaced: list[logging.Handler] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        self._console.print(self.format(record), markup=False, soft_wrap=False)
+
+    def attach(self) -> None:
+        """Take the place of the handlers with which Flower writes to the terminal."""
+        log = logging.getLogger("flwr")
+        self.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        self._replaced = [one for one in log.handlers if "colored" in vars(one)]
+        log.handlers = [*(one for one in log.handlers if one not in self._replaced), self]
+
+    def detach(self) -> None:
+        """Give them their place back."""
+        log = logging.getLogger("flwr")
+        log.handlers = [*(one for one in log.handlers if one is not self), *self._replaced]
 
 
 class Progress:
@@ -38,6 +64,7 @@ class Progress:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._bar: Bar | None = None
+        self._log = _AboveBar(self._console)
 
     def say(self, text: str) -> None:
         """Print one line."""
@@ -80,6 +107,7 @@ class Progress:
             )
             self._task = self._bar.add_task("rounds", total=rounds, completed=done, audit="")
             self._bar.start()
+            self._log.attach()
 
     def round(self, line: RoundLine) -> None:
         """Show a finished round."""
@@ -97,6 +125,7 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+            self._log.detach()
 
     def summary(
         self,

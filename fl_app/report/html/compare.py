@@ -69,7 +69,8 @@ def _upper(run: Run) -> Markup:
     best = smallest_promise(run.findings) if run.is_typed else None
     if best is None:
         return joined("none")
-    return joined(amount(best), tag("small", who(best.threat_model)))
+    unit = ", a record" if best.unit == "record" else ""
+    return joined(amount(best), tag("small", who(best.threat_model) + unit))
 
 
 def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> Markup:

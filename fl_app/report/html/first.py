@@ -132,7 +132,10 @@ def _protection(run: Run) -> str:
 def upper_words(run: Run) -> str:
     """Return the guarantee that the terminal names too, with the attacker it is against."""
     best = smallest_promise(run.findings) if run.is_typed else None
-    return "none" if best is None else f"{amount(best)} ({who(best.threat_model)})"
+    if best is None:
+        return "none"
+    unit = ", a record" if best.unit == "record" else ""
+    return f"{amount(best)} ({who(best.threat_model)}{unit})"
 
 
 def _attackers(attackers: Sequence[Standing], words: Glossary) -> Markup:

@@ -36,7 +36,9 @@ def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
     lines = standings(verdicts(run))
     if not run.settings:
         return general.steps(lines)
-    found = list(dict.fromkeys(_steps(run, lines)))[:MOST_STEPS]
+    # Two reasons may lead to one command: the first of them is enough.
+    by_deed = {one.command or one.text: one for one in reversed(list(_steps(run, lines)))}
+    found = list(reversed(by_deed.values()))[:MOST_STEPS]
     return [*found, *_compared(run, found)][:MOST_STEPS]
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from leakmeter.auditors import Finding
+from leakmeter.auditors import Finding, RunWarning, ThreatModel
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.read.run import Run
-from tests.fl_app.report.judge.makers import bound, guarantee
+from tests.fl_app.report.judge.makers import bound, finding, guarantee
 
 
 def run(*found: Finding, **changes: object) -> Run:
@@ -55,16 +55,38 @@ def test_a_run_with_a_guarantee_is_asked_for_half_of_it() -> None:
     assert settings(steps[0].command)["--target-epsilon"] == "4"
 
 
+def test_a_guarantee_against_another_attacker_is_halved_too() -> None:
+    suspected = finding(kind="estimate", value=3.0, null_band=(0.0, 1.0))
+    found = (suspected, guarantee(8.0, adjacency="add-remove"))
+    noised = run(*found, noise="central", **{"clip-norm": 1.0, "target-epsilon": 8.0})
+    assert settings(next_steps(noised)[0].command)["--target-epsilon"] == "4"
+
+
+def test_one_command_is_named_once() -> None:
+    few = RunWarning.of("few-canaries", 3, 9)
+    steps = next_steps(replace(run(bound(0.0)), warnings=(few,)))
+    commands = [step.command for step in steps]
+    assert commands[0].endswith("--out /somewhere/demo-longer")
+    assert len(set(commands)) == len(commands)
+
+
+def test_a_final_model_in_which_nothing_is_shown_has_no_number() -> None:
+    final = ThreatModel(observer="outsider", sees="final model", holds="canary", knows_cohort=True)
+    steps = next_steps(run(bound(9.0), bound(0.0, threat_model=final)))
+    words = [step.text for step in steps]
+    assert "Release only the final model (nothing shown in it, ε ≥ 9 in all)." in words
+
+
 def test_there_are_at_most_three_steps_and_the_first_command_is_compared() -> None:
     steps = next_steps(run(bound(9.0)))
     assert len(steps) <= 3
-    assert steps[-1].command == "python run_sim.py report /somewhere/demo /somewhere/demo-noise"
+    assert steps[-1].command == "python run_sim.py report /somewhere/demo /somewhere/demo-epsilon-8"
 
 
 def test_a_page_names_only_the_last_part_of_the_path() -> None:
     steps = next_steps(run(bound(9.0)), is_public=True)
     assert not any("/somewhere" in step.command for step in steps)
-    assert steps[0].command.endswith(" --out demo-noise")
+    assert steps[0].command.endswith(" --out demo-epsilon-8")
 
 
 def test_another_project_gets_words_and_no_command() -> None:
