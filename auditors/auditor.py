@@ -128,7 +128,7 @@ class RoundView:
 
     @property
     def step(self) -> tuple[Vector, Vector]:
-        """Two models: from the first to the second the round moved as clients' updates count."""
+        """The models before and after the round; swapped if the server subtracts updates."""
         return (self.sent, self.released) if self.sign > 0 else (self.released, self.sent)
 
 

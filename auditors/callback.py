@@ -61,7 +61,7 @@ class RunEnd:
 
 
 class Callback(ABC):
-    """Hears of the start, of every finished round and of the end; override what you need.
+    """Called at the start, after every round and at the end; override what you need.
 
     Example:
         class Alarm(Callback):
@@ -74,13 +74,13 @@ class Callback(ABC):
     """
 
     def on_start(self, start: RunStart) -> None:
-        """Hear what is about to run."""
+        """Called before round 1, with what is about to run."""
 
     def on_round(self, line: RoundLine, warnings: Sequence[RunWarning]) -> None:
-        """Hear of a finished round: its metrics and findings, and the run's warnings so far."""
+        """Called after a round, with its metrics and findings, and the run's warnings so far."""
 
     def on_end(self, end: RunEnd) -> None:
-        """Hear what the auditors say of the whole run; the report is on disk by now."""
+        """Called after the last round, when the report is on disk."""
 
 
 @dataclass(frozen=True)

@@ -38,14 +38,14 @@ _log = logging.getLogger("flwr")
 
 
 class AggregateRecorder(Auditor):
-    """Writes model, aggregate and facts of every round to a folder; see `replay`.
+    """Writes the model, aggregate and facts of every round to a folder; see `replay`.
 
     It keeps who replied, but neither replies nor plain updates: they would be as large as all
     clients together.
 
     Args:
-        folder: Where to; one file a round. A round that is run again replaces its file, and a
-            first round whatever else a former run has left. None takes the folder `recording`
+        folder: Where to write, one file per round. A round that is run again replaces its file, and
+            round 1 everything that an earlier run has left. None takes the folder `recording`
             inside that of the run.
         about: What to note about the run, in JSON types; the replay command reads settings there.
     """

@@ -138,7 +138,7 @@ class Audited(Wrapper):
 
     @property
     def warnings(self) -> Sequence[RunWarning]:
-        """Reasons to doubt the run itself, as far as it has gone."""
+        """Reasons to doubt the run itself, so far."""
         return self._observer.health.warnings(self._panel.canaries)
 
     @property

@@ -283,7 +283,7 @@ class _Kept:
     game: Game = "rerun"
 
     def add(self, server_round: int, found: HeldOut, game: Game) -> None:
-        """Take up a round."""
+        """Add a round."""
         self.rounds.append(server_round)
         self.values.append((found.mean, found.std_error, float(np.mean(found.nulls)), found.cap))
         self.single, self.game = found.null_band, game

@@ -40,7 +40,7 @@ class Effort:
     """How many draws go into each stage.
 
     Attributes:
-        fit: Single updates behind the model of the others' sum.
+        fit: Single updates that model the aggregate of the other clients.
         candidates: Updates of the target among which the worst pair is chosen.
         pilot: Draws of the sum that choose the form of the test and fix its threshold. Where
             clients are independent, a few draws of each of them tell as much.

@@ -34,11 +34,11 @@ class SumMoments(ABC):
 
     @abstractmethod
     def add(self, rows: Rows) -> Self:
-        """Take up the next redraws, (draws, clients, dim)."""
+        """Add the next redraws, (draws, clients, dim)."""
 
     @abstractmethod
     def merge(self, other: Self) -> Self:
-        """Take up what another has seen of the redraws that come next."""
+        """Add what another has seen of the redraws that come next."""
 
     @abstractmethod
     def moments(self) -> Moments:

@@ -76,20 +76,20 @@ class ReplaySampler(UpdateSampler):
 
     Before each audited round it is bound to that round's messages. Every draw costs one training
     of every client that is asked for. Client apps that seed themselves by the round give the same
-    update again, and are told; an app that knows of audits mixes `replay_number(content)`, which
+    update again, and the audit says so; an app that knows of audits mixes `replay_number(content)`, which
     differs from draw to draw, into its seeds. Apart from that a draw of a foreign app is fresh
     whatever the stream says.
 
     Clients must list `canary_mod`: after a replay it restores the state in their context. What an
-    app keeps elsewhere, in files or global variables, moves on.
+    app keeps elsewhere, in files or global variables, changes with each replay.
 
     Args:
         seed: Names the replays for apps that know of audits.
         timeout: Seconds to wait for the replies of one draw. Clients of a large model are asked one
-            after the other, as many at once as 256 MB of replies allow, and each has so long.
+            after the other, as many at once as 256 MB of replies allow, and each has this long.
         simulated: Whether all nodes are simulated, so that a round with secure aggregation may be
             replayed without it. Clients whose masking is required still refuse.
-        chunk: Most updates held at once; None takes what 64 MB hold.
+        chunk: Most updates in memory at once; None: as many as fit in 64 MB.
     """
 
     game: Final[Game] = "rerun"

@@ -70,7 +70,7 @@ class MaskMod:
             that switches masking off by its own configuration sets this to False.
         min_peers: Fewest peers that the client masks with.
         min_threshold: Fewest shares that may open a secret, and fewest survivors of a sum.
-        colluders: Peers that the client reckons may work for the server.
+        colluders: Peers that the client assumes may collude with the server.
         allow_tap: Whether auditors may collect kept updates and replay the training without
             masks; for simulations only.
         seed: Names the rounding in a simulation; None takes the operating system's source. Keys

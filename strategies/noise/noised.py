@@ -153,7 +153,7 @@ class Noised(Wrapper):
         return self._spending.state()
 
     def restore_charges(self, charges: Mapping[str, Any]) -> None:
-        """Take over charges that `charges` returned, beneath that of a round that is open."""
+        """Restore charges that `charges` returned; a round that is open keeps its own."""
         self._spending.rebase(charges)
 
     def opens(self, opening: Opening) -> None:
