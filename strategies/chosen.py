@@ -139,7 +139,7 @@ class Chosen(Wrapper):
             for name, needed in held.least_nodes.items():
                 if needed > size:
                     raise ValueError(
-                        f"{name} must be at most the {size} client(s) of a round, got {needed}"
+                        f"{name} must be at most {size}, the clients of a round, got {needed}"
                     )
 
     def _identify(self, grid: Grid) -> None:

@@ -75,8 +75,8 @@ class ReplaySampler(UpdateSampler):
     """Draws updates of an app whose clients we cannot simulate ourselves.
 
     Before each audited round it is bound to that round's messages. Every draw costs one training
-    of every client that is asked for. Client apps that seed themselves by the round give the same
-    update again, and the audit says so; an app that knows of audits mixes `replay_number(content)`, which
+    of every client that is asked for. A client app that seeds itself by the round gives the same
+    update again, and the audit says so. To avoid that, it mixes `replay_number(content)`, which
     differs from draw to draw, into its seeds. Apart from that a draw of a foreign app is fresh
     whatever the stream says.
 

@@ -33,7 +33,9 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="new folder for the results (default: <RUN>-replay)"
     )
-    parser.add_argument("--verbose", action="store_true", help="show Flower's log too")
+    parser.add_argument(
+        "--verbose", action="store_true", help="show Flower's log and repeated warnings too"
+    )
     group = parser.add_argument_group("Audit")
     for spec in fields(Config):
         is_ours = spec.metadata["group"] == "audit" or kebab(spec.name) in _ELSEWHERE

@@ -87,7 +87,9 @@ def set_up(parser: argparse.ArgumentParser) -> None:
         help="new or empty folder for the results (default: runs/<time>-<dataset>-<model>)",
     )
     parser.add_argument("--resume", metavar="DIR", help="resume the run in this folder")
-    parser.add_argument("--verbose", action="store_true", help="show Flower's log too")
+    parser.add_argument(
+        "--verbose", action="store_true", help="show Flower's log and repeated warnings too"
+    )
     parser.add_argument(
         "--live", action="store_true", help="show the page in the browser during the run"
     )

@@ -21,8 +21,23 @@ from leakmeter.fl_app.data.partition import Sizes
 _WIDTH = 80  # of an ordinary terminal
 
 
+class _Once(logging.Filter):
+    """Lets each line pass once: forty clients that fail for one reason say so forty times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is new."""
+        words = record.getMessage()
+        is_new = words not in self._seen
+        self._seen.add(words)
+        return is_new
+
+
 def set_flower_log(*, verbose: bool) -> None:
-    """Show all of Flower's log or its warnings alone; colours only where a terminal shows them."""
+    """Show all of Flower's log, or each of its warnings once; colours only in a terminal."""
     log = logging.getLogger("flwr")
     log.setLevel(logging.INFO if verbose else logging.WARNING)
     for handler in log.handlers:
@@ -31,6 +46,8 @@ def set_flower_log(*, verbose: bool) -> None:
         if isinstance(handler, logging.StreamHandler) and "colored" in vars(handler):
             is_open = not getattr(handler.stream, "closed", False)
             vars(handler)["colored"] = is_open and handler.stream.isatty()
+            kept = [one for one in handler.filters if not isinstance(one, _Once)]
+            handler.filters = kept if verbose else [*kept, _Once()]
 
 
 class _AboveBar(logging.Handler):
@@ -50,6 +67,7 @@ class _AboveBar(logging.Handler):
         log = logging.getLogger("flwr")
         self.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
         self._replaced = [one for one in log.handlers if "colored" in vars(one)]
+        self.filters = [rule for one in self._replaced for rule in one.filters]
         log.handlers = [*(one for one in log.handlers if one not in self._replaced), self]
 
     def detach(self) -> None:

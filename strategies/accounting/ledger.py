@@ -31,6 +31,7 @@ from leakmeter.auditors.file_lock import locked
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.run_log import append_line, write_atomically
+from leakmeter.auditors.wording import counted
 from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.mechanism import Central
@@ -275,8 +276,8 @@ class Ledger:
         count, known = head
         if len(lines) < count:
             raise ValueError(
-                f"{self.path} has {len(lines)} line(s), but had {count}: the last ones were "
-                f"removed; {_NEXT}"
+                f"{self.path} has {counted(len(lines), 'line')}, but had {count}: the last ones "
+                f"were removed; {_NEXT}"
             )
         if _digest(b"".join(line + b"\n" for line in lines[:count])) != known:
             raise ValueError(f"one of lines 1 to {count} of {self.path} was changed; {_NEXT}")
@@ -327,7 +328,7 @@ def spent(entries: Sequence[Entry], delta: float) -> Bound:
         value=math.inf if math.isinf(total) else float(epsilon_gaussian(delta, total)),
         kind="approximation" if any(e.is_rough for e in entries) else "guarantee",
         delta=delta,
-        rule=f"Gaussian mechanisms composed over {len(entries)} run(s), {adjacency}",
+        rule=f"Gaussian mechanisms composed over {counted(len(entries), 'run')}, {adjacency}",
         sample_sizes={
             "runs": len(entries),
             "participations": sum(entry.participations for entry in entries),
@@ -353,7 +354,7 @@ def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
     return Bound(
         bound.value,
         "approximation" if any(e.is_rough for e in entries) else bound.kind,
-        f"{bound.rule}, {len(entries)} run(s)",
+        f"{bound.rule}, {counted(len(entries), 'run')}",
         delta,
         assumptions=(*bound.assumptions, Assumption.FRESH_RUNS),
     )

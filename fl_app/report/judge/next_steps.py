@@ -12,9 +12,10 @@ from typing import Any
 from leakmeter.auditors.judge import steps as general
 from leakmeter.auditors.judge.standing import Standing, standings
 from leakmeter.auditors.judge.steps import LEAKS, MOST_STEPS, Step
+from leakmeter.auditors.judge.verdict import is_distorted
 from leakmeter.auditors.wording import number
 from leakmeter.fl_app.config.names import RECORD_NOISES
-from leakmeter.fl_app.report.judge.command import again, program
+from leakmeter.fl_app.report.judge.command import DEFAULTS, again, program
 from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
 
@@ -39,7 +40,8 @@ def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
     # Two reasons may lead to one command: the first of them is enough.
     by_deed = {one.command or one.text: one for one in reversed(list(_steps(run, lines)))}
     found = list(reversed(by_deed.values()))[:MOST_STEPS]
-    return [*found, *_compared(run, found)][:MOST_STEPS]
+    compared = [] if is_distorted(run.warnings) else _compared(run, found)
+    return [*found, *compared][:MOST_STEPS]
 
 
 def _steps(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
@@ -47,6 +49,8 @@ def _steps(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
         folder = shlex.quote(str(run.folder))
         yield Step("Finish the run:", f"{program()} --resume {folder}")
     yield from _repairs(run)
+    if is_distorted(run.warnings):
+        return  # what else it shows is not that of a sound run
     leaks = [one for one in lines if one.severity in LEAKS]
     if leaks:
         yield from _noise(run, leaks, lines)
@@ -64,7 +68,7 @@ def _repairs(run: Run) -> Iterator[Step]:
         yield Step("Find the client that lies: the log says why each secure sum was rejected.")
     rate = run.settings.get("lr")
     if kinds & set(_STEPPED) and isinstance(rate, float):
-        lower = float(f"{rate / 3:.2g}")
+        lower = min(float(f"{rate / 3:.2g}"), DEFAULTS["lr"])
         yield from _changed(run, "Lower the clients' learning rate:", {"lr": lower}, "lower-lr")
     if "few-canaries" in kinds:
         twice = 2 * int(run.settings["rounds"])

@@ -612,7 +612,7 @@ def test_a_round_without_any_client_ends_the_run(
     monkeypatch.setattr("leakmeter.fl_app.client_app.update_rule", broken)
     with pytest.raises(RuntimeError, match="no client answered in round 1"):
         main([*tiny, "--out", "run"])
-    assert "5 client app(s) failed, the first with ArithmeticError: made up" in caplog.text
+    assert "5 client apps failed, the first with ArithmeticError: made up" in caplog.text
     assert not (tmp_path / "run/report.json").exists()
     monkeypatch.undo()
     assert main(["--resume", str(tmp_path / "run")]) == 0

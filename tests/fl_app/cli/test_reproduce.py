@@ -90,7 +90,7 @@ def test_every_listed_experiment_runs_at_both_scales_and_says_for_how_long(name:
         (["mi-writer"], "unknown experiment mi-writer; did you mean mi-writers?"),
         (["one-shot-table1", "--scale", "huge"], "--scale must be one of paper, small, got 'huge'"),
         (["one-shot-table1", "--scle", "small"], "unknown option --scle; did you mean --scale?"),
-        (["one-shot-table1", "--engine", "gpu"], "engine must be one of inline, ray, got 'gpu'"),
+        (["one-shot-table1", "--engine", "gpu"], "--engine must be one of inline, ray, got 'gpu'"),
         (
             ["one-shot-table1", "--ray-address", "here:1"],
             "--ray-address needs --engine ray, got --engine inline",

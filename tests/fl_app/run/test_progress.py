@@ -371,6 +371,20 @@ def test_the_end_of_a_run_has_at_most_25_lines_of_80_columns() -> None:
     assert "No upper bound: this run adds no noise." in lines
 
 
+@pytest.mark.parametrize(("verbose", "times"), [(False, 1), (True, 3)])
+def test_a_warning_that_is_repeated_is_shown_once(verbose: bool, times: int) -> None:
+    log, handler = logging.getLogger("flwr"), logging.StreamHandler(file := io.StringIO())
+    vars(handler)["colored"] = True
+    log.addHandler(handler)
+    try:
+        set_flower_log(verbose=verbose)
+        for _ in range(3):
+            log.warning("client stays out: %s", "not finite")
+    finally:
+        log.removeHandler(handler)
+    assert file.getvalue().count("client stays out: not finite") == times
+
+
 def test_flowers_lines_have_colours_only_in_a_terminal() -> None:
     class Handler(logging.StreamHandler[io.StringIO]):
         colored = True

@@ -62,6 +62,13 @@ def test_a_guarantee_against_another_attacker_is_halved_too() -> None:
     assert settings(next_steps(noised)[0].command)["--target-epsilon"] == "4"
 
 
+def test_a_damaged_run_is_mended_before_anything_else() -> None:
+    damage = RunWarning.of("non-finite-updates", 9, 9)
+    steps = next_steps(replace(run(bound(9.0), lr=1e30), warnings=(damage,)))
+    assert [step.text for step in steps] == ["Lower the clients' learning rate:"]
+    assert "--lr" not in settings(steps[0].command)  # the default
+
+
 def test_one_command_is_named_once() -> None:
     few = RunWarning.of("few-canaries", 3, 9)
     steps = next_steps(replace(run(bound(0.0)), warnings=(few,)))
