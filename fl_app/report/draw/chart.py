@@ -268,7 +268,7 @@ def _grid(frame: _Frame, x_axis: Axis, y_axis: Axis) -> Markup:
             continue
         at = frame.x(tick)
         pieces.append(tag("line", x1=at, x2=at, y1=bottom, y2=bottom + 5, class_="axis"))
-        pieces.append(tag("text", label(tick), x=at, y=bottom + 20, text_anchor="middle"))
+        pieces.append(tag("text", label(tick), x=at, y=bottom + 22, text_anchor="middle"))
     pieces.append(tag("line", x1=_LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
     middle = (_LEFT + right) / 2
     pieces.append(

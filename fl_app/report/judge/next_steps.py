@@ -51,6 +51,9 @@ def _steps(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
     yield from _repairs(run)
     if is_distorted(run.warnings):
         return  # what else it shows is not that of a sound run
+    if run.settings.get("secagg") == "off" and run.settings.get("noise") in ("none", "central"):
+        text = "Turn on secure aggregation; now the server sees every single update:"
+        yield from _changed(run, text, {"secagg": "on"}, "secagg")
     leaks = [one for one in lines if one.severity in LEAKS]
     if leaks:
         yield from _noise(run, leaks, lines)

@@ -42,8 +42,8 @@ def settings(command: str) -> dict[str, str]:
 def test_a_leak_gets_the_noise_that_its_attacker_does_not_see_through(
     found: Finding, changes: dict[str, object], noise: str
 ) -> None:
-    first = next_steps(run(found, **changes))[0]
-    given = settings(first.command)
+    steps = next_steps(run(found, **changes))
+    given = settings(next(one for one in steps if "guarantee" in one.text).command)
     assert given["--noise"] == noise
     assert given["--target-epsilon"] == "8"
     assert given["--clip-norm"] == ("2" if changes.get("clip-norm") else "1")
@@ -60,6 +60,15 @@ def test_a_guarantee_against_another_attacker_is_halved_too() -> None:
     found = (suspected, guarantee(8.0, adjacency="add-remove"))
     noised = run(*found, noise="central", **{"clip-norm": 1.0, "target-epsilon": 8.0})
     assert settings(next_steps(noised)[0].command)["--target-epsilon"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("noise", "is_first"), [("none", True), ("central", True), ("local", False)]
+)
+def test_updates_that_the_server_sees_come_first(noise: str, is_first: bool) -> None:
+    clip = {} if noise == "none" else {"clip-norm": 1.0}
+    steps = next_steps(run(bound(9.0), secagg="off", noise=noise, **clip))
+    assert steps[0].text.startswith("Turn on secure aggregation") == is_first
 
 
 def test_a_damaged_run_is_mended_before_anything_else() -> None:
