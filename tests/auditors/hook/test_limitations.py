@@ -128,7 +128,7 @@ def test_masks_and_client_noise_prevent_replays(make: Any) -> None:
 def test_unknown_noise_is_no_matter_for_a_server_that_sees_the_sum_before_it(make: Any) -> None:
     wrapped = {"noised_by": ("DifferentialPrivacyServerSideFixedClipping",)}
     assert said(make(ReplaySampler()), **wrapped) == []
-    with pytest.raises(UnableError, match="how much DifferentialPrivacyServerSide"):
+    with pytest.raises(UnableError, match="how much noise DifferentialPrivacyServerSide"):
         said(make(ReplaySampler(), observer="outsider"), **wrapped)
 
 

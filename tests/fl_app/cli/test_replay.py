@@ -187,7 +187,7 @@ def test_what_was_not_recorded_is_named(
     monkeypatch.setitem(audit._MAKERS, "mutual-information", lambda *_: Span())
     said = refused(["replay", str(run), "--auditors", "mutual-information"], capsys)
     assert "mutual-information reads truth, which a recording does not have" in said
-    assert "Use mutual-information while the run is going on" in said
+    assert "Use mutual-information during the run" in said
 
 
 def test_damage_is_named_with_its_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

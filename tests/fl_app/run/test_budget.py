@@ -217,7 +217,7 @@ def test_a_run_is_counted_as_planned_until_it_ends(tiny_config: Config, tmp_path
     # A run that has not ended counts for the next one, also after it was killed.
     limit = 1.1 * spent([entry], config.delta).value
     second = replace(config, seed=1, budget=limit)
-    with pytest.raises(ConfigError, match=r"\(1 run\(s\) not ended, which count as planned\)"):
+    with pytest.raises(ConfigError, match=r"\(1 run not ended, counted as planned\)"):
         budget.reserve(second, strategy, made(tmp_path / "b"))
     # Resumed and ended before its first release, it costs nothing.
     assert budget.reserve(config, strategy, tmp_path / "a") == account
@@ -264,7 +264,7 @@ def test_a_copy_of_a_folder_is_noticed(
     budget.reserve(config, strategy, first)  # the original goes on
     first.rename(last)  # and may be moved
     account = budget.reserve(config, strategy, last)
-    assert "goes on in" in caplog.text
+    assert "continues in" in caplog.text
     with pytest.raises(ConfigError, match=r"/b is a copy of .*/c"):
         budget.reserve(config, strategy, copy)
     # The one that went on is no longer there: the copy knows nothing of its releases.
