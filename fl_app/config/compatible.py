@@ -6,7 +6,13 @@ from dataclasses import fields
 
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.field import option
-from leakmeter.fl_app.config.names import AUDITORS, GAUSSIAN_ENTROPY, IMAGES, RECORD_NOISES
+from leakmeter.fl_app.config.names import (
+    AUDITORS,
+    GAUSSIAN_ENTROPY,
+    IMAGES,
+    RECORD_NOISES,
+    SHORT_NAMES,
+)
 from leakmeter.fl_app.config.settings import Settings
 
 # Noise for records that keeps the sum of a round Gaussian.
@@ -20,7 +26,7 @@ def check_together(config: Settings) -> None:
     """Raise if settings contradict each other; the text names both and what is allowed."""
     for name in config.auditor_names:
         if name not in AUDITORS:
-            raise unknown_name("--auditors", name, AUDITORS)
+            raise unknown_name("--auditors", name, AUDITORS, SHORT_NAMES)
     if config.cohort > config.clients:
         wanted = f"{config.sample} + {config.seats} = {config.cohort}"
         raise ConfigError(

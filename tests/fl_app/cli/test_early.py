@@ -168,6 +168,7 @@ def test_help_breaks_no_name_and_fits_a_terminal(
         (["--round", "3"], "unknown option --round; did you mean --rounds?"),
         (["--dataset", "mnst"], "did you mean mnist?"),
         (["--noise", "centrl"], "did you mean central?"),
+        (["--auditors", "one-shot,LRT"], "got 'LRT'; did you mean likelihood-ratio?"),
         (["--auditors", "oneshot"], "did you mean one-shot?"),
         (["reprot"], "did you mean report?"),
         (["completion", "fsh"], "did you mean fish?"),
