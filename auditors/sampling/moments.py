@@ -149,8 +149,8 @@ class DealSums(SumMoments):
 class WithinDeals(SumMoments):
     """Interchangeable clients that share one partition, of which `DealSums` has too few.
 
-    With V = Cov(x_i) and C = Cov(x_i, x_j), the scatter within partitions estimates V - C and the sum
-    has covariance n (V - C) + n² C. The second term is modelled as proportional to the first:
+    With V = Cov(x_i) and C = Cov(x_i, x_j), the scatter within partitions estimates V - C, and the
+    sum has covariance n (V - C) + n² C. The second term is modelled as proportional to the first:
     one factor for all directions, the mean over coordinates of Var(sum) / (n (V - C)).
 
     Args:
