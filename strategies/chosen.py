@@ -171,7 +171,7 @@ class Chosen(Wrapper):
             )
         if missing or not is_one_to_one:
             _log.warning(
-                "not every node told a partition-id of its own from 0 to %d: clients are numbered "
+                "not every node has its own partition-id from 0 to %d: clients are numbered "
                 "by node id, so another run with this seed may choose others",
                 self._num_clients - 1,
             )

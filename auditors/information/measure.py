@@ -181,5 +181,5 @@ def check_whole(sampler: UpdateSampler, dim: int, draws: int) -> None:
     if draws <= needed:
         raise UnableError(
             f"draws must be above {needed} to look at all {dim} coordinates in the game "
-            f"{sampler.game}, got {draws}: take more, or give a rank"
+            f"{sampler.game}, got {draws}: use more, or give a rank"
         )

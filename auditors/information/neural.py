@@ -99,7 +99,7 @@ class NeuralInformation(ResamplingAuditor):
         if look.rank is None:
             raise ValueError(
                 "look.rank must be a number of directions, got None: in all coordinates of a model "
-                "critics find nothing; take 8"
+                "critics find nothing; use 8"
             )
         if look.draws < LEAST_DRAWS:
             raise ValueError(f"look.draws must be at least {LEAST_DRAWS}, got {look.draws}")
@@ -128,7 +128,7 @@ class NeuralInformation(ResamplingAuditor):
         rank = min(self.look.rank or 0, project.dim)
         if rank >= MOST_DIRECTIONS:
             said.append(
-                f"critics find nothing along {rank} directions, whatever there is: take fewer than "
+                f"critics find nothing along {rank} directions, whatever there is: use fewer than "
                 f"{MOST_DIRECTIONS}, such as 8"
             )
         if project.honest is None:
@@ -142,7 +142,7 @@ class NeuralInformation(ResamplingAuditor):
             draws = -(-LEAST_PAIRS // project.honest)
             said.append(
                 f"{self.look.draws} draws of {project.honest} honest clients make {pairs} pairs, "
-                f"and critics need {LEAST_PAIRS}: take at least {draws} draws"
+                f"and critics need {LEAST_PAIRS}: use at least {draws} draws"
             )
         return said
 

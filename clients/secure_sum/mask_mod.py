@@ -231,7 +231,7 @@ class MaskMod:
         seats, order = wire.seat_numbers(content), Order.of(content)
         if order is not None and order.canary is not None and number not in seats:
             raise RefusedError(
-                f"only a seat that all clients know of plays canaries; {number} is none"
+                f"only a seat that all clients know of plays canaries; {number} is not one"
             )
         return seats
 
