@@ -88,7 +88,7 @@ def _row(one: Standing, index: int, scale: Scale) -> Markup:
     pieces: list[Markup] = [
         # Two lines, so that on a phone the names leave room for the number.
         tag("text", one.who, x=_LEFT, y=y - 32, class_="label head"),
-        tag("text", one.shown, x=right, y=y - 32, text_anchor="end", class_="label head"),
+        tag("text", _range(one), x=right, y=y - 32, text_anchor="end", class_="label head"),
         tag("text", one.tells, x=_LEFT, y=y - 13),
     ]
     if one.lead.kind == "lower_bound" and is_epsilon(one.lead) and not one.lead.is_conditional:
@@ -102,6 +102,13 @@ def _row(one: Standing, index: int, scale: Scale) -> Markup:
     if end < right:
         pieces.append(_mark(f"M{end:g} {y - 6}l-8 6l8 6z", "c2"))
     return tag("g", *pieces)
+
+
+def _range(one: Standing) -> str:
+    """Return what is shown and what is guaranteed, those that there are."""
+    shown = [one.shown] if is_epsilon(one.lead) and one.shown.startswith("ε") else []
+    is_bounded = one.upper is not None and math.isfinite(one.upper.value)
+    return " … ".join([*shown, *([one.at_most] if is_bounded else [])]) or one.shown
 
 
 def _ray(start: float, end: float, y: float) -> Markup:

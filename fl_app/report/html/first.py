@@ -199,7 +199,7 @@ def _bar(one: Standing) -> Markup:
     end = 1.0 if upper is None or math.isinf(upper.value) else place(upper.value)
     pieces = [
         tag("span", class_="open", style=f"left:{100 * start:.1f}%;right:{100 - 100 * end:.1f}%"),
-        tag("span", class_="shown", style=f"width:{100 * start:.1f}%"),
+        *([tag("span", class_="shown", style=f"width:{100 * start:.1f}%")] if start else []),
     ]
     if lead.kind == "estimate":
         pieces.append(tag("span", class_="guess", style=f"left:{100 * place(lead.value):.1f}%"))
