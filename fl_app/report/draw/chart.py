@@ -239,7 +239,7 @@ class Figure:
             tag("thead", tag("tr", *(tag("th", head, scope="col") for head in shown))),
             tag("tbody", *body),
         )
-        return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
+        return tag("div", table, class_="scroll", tabindex=0, role="group", aria_label=caption)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ _DASH = tag("span", "–", class_="none")
 
 
 def tables(run: Run) -> Markup:
-    """Return the findings of the run, then those of its rounds, folded an auditor at a time."""
+    """Return the findings of the run, then those of its rounds, folded one auditor at a time."""
     of_rounds: dict[str, list[Finding]] = {}
     for f in run.findings:
         if f.server_round is not None:
@@ -59,7 +59,7 @@ def _table(findings: Sequence[Finding], caption: str) -> Markup:
         tag("tbody", *(_row(f, with_rounds, attackers, assumptions) for f in findings)),
         class_="findings",
     )
-    region = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
+    region = tag("div", table, class_="scroll", tabindex=0, role="group", aria_label=caption)
     who = {key: words for words, key in attackers.items()}
     return joined(region, _keys("Attackers", who), _keys("Assumptions", sentences))
 

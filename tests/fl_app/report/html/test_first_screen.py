@@ -198,7 +198,7 @@ def test_axe_finds_nothing(
     if script is None:
         pytest.skip("no axe-core: npm install -g axe-core, or name axe.min.js in AXE_CORE")
     # What is folded has the same colours and parts in every look.
-    for is_open in (False, True) if name == "single" and not look else (False,):
+    for is_open in (False, True) if not look else (False,):
         window.open(pages[name], **look)
         if is_open:
             window.run("for (const one of document.querySelectorAll('details')) one.open = true;")
