@@ -348,14 +348,14 @@ def sureness(epsilon: float) -> str:
     Where (ε, δ) is refuted, some set of outcomes has P(S) > e^ε·Q(S) + δ ≥ e^ε·Q(S), so its
     posterior is above e^ε/(1 + e^ε) for any δ.
 
-    >>> sureness(0.6257), sureness(5.0), sureness(30.0)
-    ('65.1 %', '99.33 %', 'practically 100 %')
+    >>> sureness(0.6257), sureness(5.0), sureness(18.5), sureness(30.0)
+    ('65.1 %', '99.33 %', '99.99 %', 'practically 100 %')
     """
     if epsilon > CERTAIN:
         return "practically 100 %"
     doubt = 100 / (1 + math.exp(epsilon))
-    # As many digits as keep 99.99 from turning into 100.
-    digits = Decimal(1).scaleb(min(math.floor(math.log10(doubt)) - 1, -1))
+    # Two digits of the doubt, but no more than 99.99: nobody reads eight nines.
+    digits = Decimal(1).scaleb(max(min(math.floor(math.log10(doubt)) - 1, -1), -2))
     sure = Decimal(repr(100 - doubt)).quantize(digits, ROUND_FLOOR).normalize()
     return f"{sure:f} %"
 
