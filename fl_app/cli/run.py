@@ -105,7 +105,8 @@ def set_up(parser: argparse.ArgumentParser) -> None:
 
 def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) -> None:
     """Add the option of one setting; it is in the result only if the user gives it."""
-    kind, meta = type(spec.default), spec.metadata
+    kind: Any = type(spec.default)
+    meta = spec.metadata
     options: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": kebab(spec.name)}
     if kind is bool:
         options |= {"action": argparse.BooleanOptionalAction}

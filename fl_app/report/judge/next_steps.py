@@ -14,8 +14,9 @@ from leakmeter.auditors.judge.standing import Standing, standings
 from leakmeter.auditors.judge.steps import LEAKS, MOST_STEPS, Step
 from leakmeter.auditors.judge.verdict import is_distorted
 from leakmeter.auditors.wording import number
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.names import RECORD_NOISES
-from leakmeter.fl_app.report.judge.command import DEFAULTS, again, program
+from leakmeter.fl_app.report.judge.command import again, program
 from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
 
@@ -71,7 +72,7 @@ def _repairs(run: Run) -> Iterator[Step]:
         yield Step("Find the client that lies: the log says why each secure sum was rejected.")
     rate = run.settings.get("lr")
     if kinds & set(_STEPPED) and isinstance(rate, float):
-        lower = min(float(f"{rate / 3:.2g}"), DEFAULTS["lr"])
+        lower = min(float(f"{rate / 3:.2g}"), Config.lr)
         yield from _changed(run, "Lower the clients' learning rate:", {"lr": lower}, "lower-lr")
     if "few-canaries" in kinds:
         twice = 2 * int(run.settings["rounds"])
