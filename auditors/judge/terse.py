@@ -111,7 +111,7 @@ def amount(finding: Finding) -> str:
     if is_epsilon(finding):
         return "none" if math.isinf(finding.value) else f"ε {sign} {value(finding)}"
     if finding.quantity in INFORMATION:
-        return f"{sign} {number(finding.value, 2, finding.kind)} {_unit(finding)}"
+        return f"{sign} {number(finding.value, kind=finding.kind)} {_unit(finding)}"
     return value(finding)
 
 

@@ -181,4 +181,5 @@ def _about_guarantee(lead: Finding, run: Run) -> Iterator[str]:
 def _now(run: Run, setting: str) -> str:
     """Return the setting and its present value in brackets, if the run has noted it."""
     value = run.settings.get(setting)
-    return "" if value is None else f" (--{setting}, now {value})"
+    shown = f"{value:g}" if isinstance(value, float) else value
+    return "" if value is None else f" (--{setting}, now {shown})"

@@ -101,7 +101,7 @@ def _noise(run: Run, leaks: Sequence[Standing], lines: Sequence[Standing]) -> It
         "noise-multiplier": 1.0,
     }
     who = {"central": "outsiders", "distributed": "the server too", "local": "everybody"}[fits]
-    text = f"Add noise to guarantee ε ≤ {target:g} against {who}; accuracy will drop:"
+    text = f"Add noise: guarantee ε ≤ {target:g} against {who}; accuracy will drop:"
     yield from _changed(run, text, change, f"epsilon-{target:g}")
 
 
