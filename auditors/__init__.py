@@ -1,4 +1,4 @@
-"""Everything a Flower project needs to have its aggregates audited; stands alone.
+"""Everything a Flower project needs to have its aggregates audited; depends on no other room.
 
 This table is what is public. The mathematics has front pages of its own, which need neither Flower
 nor torch: `auditors.bounds`, `auditors.gaussian`, `auditors.ldp`; then `auditors.information`,

@@ -14,6 +14,7 @@ from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.canary import SEED_BITS
 from leakmeter.auditors.due import Due
 from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.wording import counted
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -129,7 +130,7 @@ class RoundView:
 
     @property
     def step(self) -> tuple[Vector, Vector]:
-        """Two models: from the first to the second the round moved as clients' updates count."""
+        """The models before and after the round; swapped if the server subtracts updates."""
         return (self.sent, self.released) if self.sign > 0 else (self.released, self.sent)
 
 
@@ -307,14 +308,14 @@ def check_noise_is_known(observer: str, project: Project) -> None:
     if observer == "outsider" and project.clipped_by:
         raise UnableError(
             f"an outsider sees the mean that {', '.join(project.clipped_by)} has clipped, and this "
-            "audit is about sums that nobody clips: take observer='server', which judges the sum "
+            "audit is about sums without clipping: use observer='server', which audits the sum "
             "before clipping"
         )
     if observer == "outsider" and project.noised_by:
         raise UnableError(
-            "an outsider sees the sum with noise on it, and how much "
-            f"{', '.join(project.noised_by)} adds is not known here: take observer='server', "
-            "which judges the sum before it"
+            "an outsider sees the noised sum, and how much noise "
+            f"{', '.join(project.noised_by)} adds is not known here: use observer='server', "
+            "which audits the sum before the noise"
         )
 
 
@@ -322,6 +323,5 @@ def few_clients(project: Project, enough: int, then: str) -> list[str]:
     """Return a limitation if there are fewer honest clients than `enough`."""
     if project.honest is None or project.honest >= enough:
         return []
-    seats = f" beside {project.seats} canary seats" if project.seats else ""
-    who = "client" if project.honest == 1 else "clients"
-    return [f"round 1 has {project.honest} honest {who}{seats}: {then}"]
+    seats = f" and {counted(project.seats, 'canary seat')}" if project.seats else ""
+    return [f"round 1 has {counted(project.honest, 'honest client')}{seats}: {then}"]

@@ -1,7 +1,7 @@
-"""What `Audited` tells others while a run goes on; subclass `Callback` to send it anywhere.
+"""What `Audited` tells others during a run; subclass `Callback` to send it anywhere.
 
 A callback only listens: it changes neither the training nor the audit. One that fails is logged and
-left out, and the run goes on without it.
+left out, and the run continues without it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RunEnd:
 
 
 class Callback(ABC):
-    """Hears of the start, of every finished round and of the end; override what you need.
+    """Called at the start, after every round and at the end; override what you need.
 
     Example:
         class Alarm(Callback):
@@ -74,13 +74,13 @@ class Callback(ABC):
     """
 
     def on_start(self, start: RunStart) -> None:
-        """Hear what is about to run."""
+        """Called before round 1, with what is about to run."""
 
     def on_round(self, line: RoundLine, warnings: Sequence[RunWarning]) -> None:
-        """Hear of a finished round: its metrics and findings, and the run's warnings so far."""
+        """Called after a round, with its metrics and findings, and the run's warnings so far."""
 
     def on_end(self, end: RunEnd) -> None:
-        """Hear what the auditors say of the whole run; the report is on disk by now."""
+        """Called after the last round, when the report is on disk."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class RunProgress:
 
 
 class ProgressFile(Callback):
-    """Keeps `progress.json` in the run folder while the run goes on, for whoever watches it.
+    """Keeps `progress.json` in the run folder during the run, for whoever watches it.
 
     It has what `rounds.jsonl` lacks: see `RunProgress`. The report takes its place.
     """
@@ -183,6 +183,6 @@ class Listeners:
             except Exception as error:
                 self._callbacks.remove(callback)
                 _log.warning(
-                    "%s is told nothing further, since it failed: %s: %s",
+                    "%s failed and is left out from here on: %s: %s",
                     *(type(callback).__name__, type(error).__name__, error),
                 )

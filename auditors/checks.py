@@ -199,7 +199,7 @@ def _stored(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     known = value is None or isinstance(value, bool | int | float | str)
-    assert known, f"state must hold JSON types and numpy arrays only, got {type(value).__name__}"
+    assert known, f"state must contain JSON types and numpy arrays only, got {type(value).__name__}"
     return value
 
 

@@ -136,7 +136,7 @@ def _of_union(hints: Sequence[Any]) -> Form:
     tagged = [hint for hint in hints if is_dataclass(hint)]
     if len(tagged) > 1:
         return _of_tagged([form(hint) for hint in tagged])
-    if str in hints:  # and any text, so words that are suggested beside it forbid nothing
+    if str in hints:  # and any text, so words that are also suggested forbid nothing
         hints = [hint for hint in hints if get_origin(hint) is not Literal]
     members = [form(hint) for hint in hints]
     first = [form(hint) for hint in hints if hint in (bool, int)]
@@ -206,7 +206,7 @@ def _of_dataclass(cls: Any) -> Form:
         found = {name: one.read(value[name], _inside(where, name)) for name, one in forms.items()}
         try:
             return cls(**found)
-        except ValueError as error:  # what no field shows by itself
+        except ValueError as error:  # what no single field shows
             raise FormError(f"{where}: {error}" if where else str(error)) from None
 
     schema = {

@@ -22,7 +22,7 @@ def passive(
     itself, the log says so before round 1.
 
     Args:
-        seats: Clients a round that play a canary in place of their update.
+        seats: Clients per round that play a canary in place of their update.
         trials: Sums on which the likelihood-ratio test is judged; 60 can show ε up to about 2,
             1,000 up to about 5.
         seed: Names canaries, coins and draws.

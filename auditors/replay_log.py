@@ -38,14 +38,14 @@ _log = logging.getLogger("flwr")
 
 
 class AggregateRecorder(Auditor):
-    """Writes model, aggregate and facts of every round to a folder; see `replay`.
+    """Writes the model, aggregate and facts of every round to a folder; see `replay`.
 
     It keeps who replied, but neither replies nor plain updates: they would be as large as all
     clients together.
 
     Args:
-        folder: Where to; one file a round. A round that is run again replaces its file, and a
-            first round whatever else a former run has left. None takes the folder `recording`
+        folder: Where to write, one file per round. A round that is run again replaces its file, and
+            round 1 everything that an earlier run has left. None takes the folder `recording`
             inside that of the run.
         about: What to note about the run, in JSON types; the replay command reads settings there.
     """
@@ -88,7 +88,7 @@ class AggregateRecorder(Auditor):
         if size > _SHARE * free:
             raise UnableError(
                 f"the recording needs up to {size / 1e9:.1f} GB in {folder} ({sizes}), which has "
-                f"{free / 1e9:.1f} GB free: make room, or choose another disk (--out)"
+                f"{free / 1e9:.1f} GB free: free some space, or choose another disk (--out)"
             )
         if size <= _LARGE:
             return ()
@@ -158,7 +158,7 @@ class Recording:
         num_rounds: Rounds that were planned.
         first_round: First round in which canaries may have played.
         about: What was noted about the run.
-        rounds: What each recorded round says beside its vectors, from round 1 on without a gap.
+        rounds: What each recorded round says besides its vectors, from round 1 on without a gap.
     """
 
     folder: Path
@@ -183,7 +183,7 @@ class Recording:
             about = dict(plan.get("about", {}))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"folder must hold {_PLAN} of a recorder with dim and num_rounds, got {folder}: "
+                f"folder must contain {_PLAN} of a recorder with dim and num_rounds, got {folder}: "
                 f"{_reason(error)}"
             ) from error
         # A strategy's own loop may have gone on for longer than planned.
@@ -191,11 +191,11 @@ class Recording:
         for server_round, path in enumerate(paths, 1):
             if path != _path(folder, server_round):
                 raise ValueError(
-                    f"{folder} must hold every round up to its last, {paths[-1].name}, lacks "
+                    f"{folder} must contain every round up to its last, {paths[-1].name}, lacks "
                     f"{_path(folder, server_round).name}: copy it from where the run was recorded"
                 )
         if not count:
-            raise ValueError(f"{folder} must hold at least one round, got no {_FILES}")
+            raise ValueError(f"{folder} must contain at least one round, got no {_FILES}")
         rounds = tuple(_about(path, r) for r, path in enumerate(paths, 1))
         return cls(folder, **known, about=about, rounds=rounds)
 
@@ -214,7 +214,7 @@ class Recording:
         if needed := sorted(missing - set(auditor.optional)):
             raise ValueError(
                 f"{auditor.name} reads {', '.join(needed)}, which a recording does not have: "
-                f"single updates are not kept. Use {auditor.name} while the run is going on"
+                f"single updates are not kept. Use {auditor.name} during the run"
             )
         if "replies" in auditor.reads and "replies" not in self.rounds[0]:
             raise ValueError(
@@ -283,8 +283,8 @@ def replay(
     if not (recording.is_whole or partial):
         lacking = _path(recording.folder, len(recording.rounds) + 1).name
         raise ValueError(
-            f"folder must hold all {recording.num_rounds} rounds, lacks {lacking}: resume the run, "
-            "or take partial=True"
+            f"folder must contain all {recording.num_rounds} rounds, lacks {lacking}: resume the "
+            "run, or pass partial=True"
         )
     for auditor in auditors:
         for words in recording.check(auditor):
@@ -311,8 +311,8 @@ class _Repliers(Mapping[int, Vector]):
         if client not in self._clients:
             raise KeyError(client)
         raise UnableError(
-            "a recording has no single updates (replies), only who sent one: let this auditor look "
-            "on while the run is going on"
+            "a recording has no single updates (replies), only who sent one: use this auditor "
+            "during the run"
         )
 
     def __contains__(self, client: object) -> bool:
@@ -326,7 +326,7 @@ class _Repliers(Mapping[int, Vector]):
 
 
 def _about(path: Path, server_round: int) -> Mapping[str, Any]:
-    """Return what a file says of its round beside the vectors."""
+    """Return what a file says about its round besides the vectors."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             about: dict[str, Any] = json.loads(str(file["about"]))

@@ -75,11 +75,13 @@ class RunLog:
             lines = [line for line in read_rounds(folder) if line["server_round"] <= keep]
             if (other := other_schema(lines)) is not None:
                 raise ValueError(
-                    f"{self._rounds} must hold rounds of {SCHEMA}, got {other}: a run cannot be "
+                    f"{self._rounds} must contain rounds of {SCHEMA}, got {other}: a run cannot be "
                     "resumed across schemas"
                 )
             if [line["server_round"] for line in lines] != list(range(1, keep + 1)):
-                raise ValueError(f"{self._rounds} must hold rounds 1 to {keep}, got {len(lines)}")
+                raise ValueError(
+                    f"{self._rounds} must contain rounds 1 to {keep}, got {len(lines)}"
+                )
             write_atomically(self._rounds, "".join(_line(x) for x in lines))
 
     @property
@@ -93,7 +95,7 @@ class RunLog:
         while not _claimed(folder):
             folder, number = self._wanted.with_name(f"{self._wanted.name}-{number}"), number + 1
         if folder != self._wanted:
-            _log.warning("%s holds a run already; this one goes to %s", self._wanted, folder)
+            _log.warning("%s already contains a run; this one goes to %s", self._wanted, folder)
         self._set_folder(folder)
 
     def _set_folder(self, folder: Path) -> None:

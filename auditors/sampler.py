@@ -205,7 +205,7 @@ class UpdateSampler(ABC):
         return np.ones(len(clients))
 
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> UpdateSampler:
-        """Return the sampler of the other clients when `client` held what it held in these draws.
+        """Return the sampler of the other clients, given the records of `client` in these draws.
 
         They never hold these records, unless the game is "independent": there the data of the
         others do not depend on the pair, and this is the same sampler.
@@ -213,7 +213,7 @@ class UpdateSampler(ABC):
         return self._unchanged("apart")
 
     def beside(self, client: int) -> UpdateSampler | None:
-        """Return the sampler of the other clients when `client` holds what it really holds.
+        """Return the sampler of the other clients, given the real records of `client`.
 
         None if the game depends on these records and they are not known: the attacker then makes
         no guess about the sum that was really released.
@@ -262,4 +262,4 @@ class PerRound(UpdateSampler):
         return self._unsettled()
 
     def _unsettled(self) -> NoReturn:
-        raise TypeError("each round has a sampler of its own: ask for_round(view) for it first")
+        raise TypeError("each round has its own sampler: call for_round(view) first")

@@ -199,6 +199,15 @@ def number(value: float, digits: int = _DIGITS, kind: Kind | None = None) -> str
     return text.replace("-", "−", 1) if value < 0 else text
 
 
+def share(value: float) -> str:
+    """Return a share such as an accuracy with three decimals, so that lines below each other align.
+
+    >>> share(0.92), share(1.0)
+    ('0.920', '1.000')
+    """
+    return f"{value:.3f}" if math.isfinite(value) else number(value)
+
+
 def is_epsilon(finding: Finding) -> bool:
     """Whether the value is an ε."""
     return finding.quantity == "epsilon"
@@ -265,7 +274,7 @@ def _along(finding: Finding) -> str:
 def remark(finding: Finding) -> str:
     """Return what an ε above 20 means, or that a figure may be zero; nothing for other numbers."""
     if finding.facts.get(TOLD_FROM_ZERO) is False:
-        return "cannot be told from zero"
+        return "may be zero"
     if not is_certain(finding):
         return ""
     match finding.kind:
@@ -343,14 +352,14 @@ def sureness(epsilon: float) -> str:
     Where (ε, δ) is refuted, some set of outcomes has P(S) > e^ε·Q(S) + δ ≥ e^ε·Q(S), so its
     posterior is above e^ε/(1 + e^ε) for any δ.
 
-    >>> sureness(0.6257), sureness(5.0), sureness(30.0)
-    ('65.1 %', '99.33 %', 'practically 100 %')
+    >>> sureness(0.6257), sureness(5.0), sureness(18.5), sureness(30.0)
+    ('65.1 %', '99.33 %', '99.99 %', 'practically 100 %')
     """
     if epsilon > CERTAIN:
         return "practically 100 %"
     doubt = 100 / (1 + math.exp(epsilon))
-    # As many digits as keep 99.99 from turning into 100.
-    digits = Decimal(1).scaleb(min(math.floor(math.log10(doubt)) - 1, -1))
+    # Two digits of the doubt, but no more than 99.99: nobody reads eight nines.
+    digits = Decimal(1).scaleb(max(min(math.floor(math.log10(doubt)) - 1, -1), -2))
     sure = Decimal(repr(100 - doubt)).quantize(digits, ROUND_FLOOR).normalize()
     return f"{sure:f} %"
 

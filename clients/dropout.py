@@ -19,7 +19,7 @@ _TRAIN = "train"
 
 @dataclass(frozen=True)
 class DropoutMod:
-    """Fails in each stage with the same chance, by itself; for simulations only.
+    """Fails in each stage independently with the same chance; for simulations only.
 
     The stages are those of a secure sum (keys, shares, train, unmask); without one there is train
     alone. A client that fails in train does so before training. A client that has failed in one

@@ -1,4 +1,4 @@
-"""What can be computed faster than by autograd over a module as it stands.
+"""What can be computed faster than by autograd over a module as it is.
 
 Stacks of linear layers and ReLU have a gradient that can be written by hand; stacks with
 convolutions have a faster order of the same layers.
@@ -19,7 +19,7 @@ Forward = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Layer:
-    """Where a linear layer's parameters stand in the flat model, and whether a ReLU follows."""
+    """Where a linear layer's parameters are in the flat model, and whether a ReLU follows."""
 
     first: int
     fan_in: int
@@ -29,12 +29,12 @@ class Layer:
 
     @property
     def weight(self) -> slice:
-        """Where the weights stand."""
+        """Where the weights are."""
         return slice(self.first, self.first + self.fan_out * self.fan_in)
 
     @property
     def bias(self) -> slice:
-        """Where the bias stands; empty if there is none."""
+        """Where the bias is; empty if there is none."""
         return slice(self.weight.stop, self.stop)
 
     @property
@@ -64,7 +64,7 @@ def layers_of(module: nn.Module) -> tuple[Layer, ...] | None:
             first = layers[-1].stop
         elif type(child) is not nn.ReLU or not layers:
             return None
-    is_whole = first == sum(p.numel() for p in module.parameters())  # no layer stands there twice
+    is_whole = first == sum(p.numel() for p in module.parameters())  # no layer is there twice
     return tuple(layers) if layers and not layers[-1].relu and is_whole else None
 
 

@@ -24,7 +24,7 @@ from leakmeter.clients.layers import Forward, Layer, fast_forward, is_classified
 
 @dataclass(frozen=True)
 class Trained:
-    """What a client tells beside its model: how many examples spoke, and their mean loss."""
+    """What a client says besides its model: number of examples used, and their mean loss."""
 
     num_examples: int
     loss: float
@@ -229,7 +229,7 @@ class FullBatchGD:
         return 0.0
 
     def order(self, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return all examples as they stand; `rng` is left alone."""
+        """Return all examples as they are; `rng` is left alone."""
         return np.arange(size)
 
     def weight(self, size: int) -> int:
@@ -266,7 +266,7 @@ def _train(
 ) -> Trained:
     """Take all steps of a rule, and return its weight and the mean loss before the steps."""
     if not len(y):  # the mean gradient of nothing is NaN
-        raise ValueError("y must hold at least one example, got 0")
+        raise ValueError("y must contain at least one example, got 0")
     anchor = [p.detach().clone() for p in model.parameters()] if rule.mu else None
     layers, losses = layers_of(model), []
     with fast_forward(model) as forward:

@@ -54,7 +54,7 @@ text { font: 12.5px system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans
 .mark { stroke-width: 2; } .hit { fill: none; }
 """
 _READING = (
-    "Triangle: a lower bound, 95 % confidence; the bar beside it is the most that it could show.",
+    "Triangle: a lower bound, 95 % confidence; the bar next to it is the most that it could show.",
     "Diamond: an estimate; the grey area has 90 % of what it says when nothing leaks.",
 )
 

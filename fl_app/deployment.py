@@ -1,6 +1,6 @@
 """Whether this is a deployment, and what is different there: clients are real machines.
 
-This is the only place where the app decides it. One of the signs, `is_supernode`, is kept beside
+This is the only place where the app decides it. One of the signs, `is_supernode`, is kept next to
 `tap_mod`, which asks it in other people's apps too.
 """
 

@@ -39,7 +39,7 @@ def lazy(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def find_rooms(front_page: str) -> None:
-    """Let the rooms of a checkout be found beside the package's folder, once, by both names.
+    """Let the rooms of a checkout be found next to the package's folder, once, by both names.
 
     A wheel has the rooms inside the package. A checkout has only links there, for tools that read
     code without running it; a clone without links and Flower's bundle have nothing at all.
@@ -83,7 +83,7 @@ def _install(finder: MetaPathFinder) -> None:
 
 @dataclass(frozen=True)
 class _Beside(MetaPathFinder):
-    """Finds the rooms beside the package's folder, and nothing else that lies there.
+    """Finds the rooms next to the package's folder, and nothing else that is there.
 
     With the root in `leakmeter.__path__` instead, `leakmeter.tests` could be imported, and
     `leakmeter.leakmeter` would be the package a second time.

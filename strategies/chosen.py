@@ -134,12 +134,12 @@ class Chosen(Wrapper):
         return sorted(once, key=lambda m: self._client_of.get(m.metadata.src_node_id, last))
 
     def _check_enough(self, size: int) -> None:
-        """Raise if Flower would wait for ever for more nodes than it is shown."""
+        """Raise if Flower would wait forever for more nodes than it is shown."""
         for held in foreigners(self.strategy):
             for name, needed in held.least_nodes.items():
                 if needed > size:
                     raise ValueError(
-                        f"{name} must be at most the {size} client(s) of a round, got {needed}"
+                        f"{name} must be at most {size}, the clients of a round, got {needed}"
                     )
 
     def _identify(self, grid: Grid) -> None:
@@ -171,7 +171,7 @@ class Chosen(Wrapper):
             )
         if missing or not is_one_to_one:
             _log.warning(
-                "not every node told a partition-id of its own from 0 to %d: clients are numbered "
+                "not every node has its own partition-id from 0 to %d: clients are numbered "
                 "by node id, so another run with this seed may choose others",
                 self._num_clients - 1,
             )

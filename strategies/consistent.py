@@ -95,7 +95,7 @@ def _of_arrays(record: ArrayRecord) -> tuple[object, ...]:
         numbers = shaped(array)
         kind = numbers.dtype
         if kind.kind not in _NUMBERS or kind.itemsize > _WIDEST:
-            raise ValueError(f"array {name!r} must hold numbers of at most 64 bits, got {kind}")
+            raise ValueError(f"array {name!r} must contain numbers of at most 64 bits, got {kind}")
         if numbers.shape != tuple(array.shape):  # what it says need not be what it is
             raise ValueError(f"array {name!r} must have shape {array.shape}, got {numbers.shape}")
         if not all_finite(numbers):  # not by the type that the array says

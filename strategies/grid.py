@@ -12,6 +12,7 @@ from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.wording import counted
 
 _log = logging.getLogger("flwr")
 
@@ -137,7 +138,7 @@ class PatientGrid(GridWrapper):
         replies = self._received(sent, timeout)
         if raised := [r.error.reason for r in replies if _app_raised(r)]:
             first = wire.one_line(raised[0] or "no reason given")
-            _log.warning("%d client app(s) failed, the first with %s", len(raised), first)
+            _log.warning("%s failed, the first with %s", counted(len(raised), "client app"), first)
         # The SuperLink answers expired messages, so the source does not identify the client: match
         # message ids.
         by_id = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
@@ -149,7 +150,7 @@ class PatientGrid(GridWrapper):
         failed = {asked(r) for r in lost} & set(contents)
         if not failed:
             return replies
-        _log.warning("%d message(s) failed on the way and are sent once more", len(failed))
+        _log.warning("%s failed on the way; trying once more", counted(len(failed), "message"))
         again = [
             Message(
                 contents[node].content,

@@ -181,7 +181,7 @@ def interfered(interference: Interference, context: Mapping[str, Any]) -> list[F
         return []
     share, unsure = interference.of_the_run(), interference.unsure()
     if share > _MUCH + 2 * unsure:
-        _log.warning("canaries and clients add %.0f %% to the noise: ε̂ is low", 100 * share)
+        _log.warning("canaries and clients add %.0f %% to the noise: ε̂ is too low", 100 * share)
     fields: dict[str, Any] = {**context, "delta": None, "quantity": "interference"}
     return [
         Finding(

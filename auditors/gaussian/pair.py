@@ -62,11 +62,13 @@ def epsilon_between_gaussians(
     m1, s1 = within("mean_1", mean_1), within("std_1", std_1, lowest=0.0)
     d = within("delta", delta, lowest=0.0, below=1.0)
     m0, s0, m1, s1, d = np.broadcast_arrays(m0, s0, m1, s1, d)
+    # Edges first: equal Gaussians have ε = 0; δ = 0 or a point mass against anything else has ∞.
     epsilon = np.full(m0.shape, math.inf)
     epsilon[(m0 == m1) & (s0 == s1)] = 0.0
     unsolved = np.isinf(epsilon) & (d > 0) & (s0 > 0) & (s1 > 0)
     if unsolved.any():
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # an infinite distance is a valid answer
+            # Only the distance of the means matters: reflecting the line swaps nothing else.
             shift = np.abs(m1 - m0)[unsolved]
         epsilon[unsolved] = epsilon_both_ways(shift, s0[unsolved], s1[unsolved], d[unsolved])
     return _plain(epsilon)
@@ -82,6 +84,7 @@ def log_delta_gaussian(epsilon: ArrayLike, separation: ArrayLike) -> float | Flo
     d = within("separation", separation, lowest=0.0)
     e, d = np.broadcast_arrays(e, d)
     log_delta = log_hockey_stick(e, d, np.ones_like(d), np.zeros_like(d))[0]
+    # Equal Gaussians have δ = 0, which the formula cannot give: it divides by the separation.
     return _plain(np.where(d > 0, log_delta, -math.inf))
 
 
@@ -126,6 +129,7 @@ def tradeoff_gaussian(fpr: ArrayLike, separation: ArrayLike) -> float | Floats:
     """
     x = within("fpr", fpr, lowest=0.0, highest=1.0)
     d = within("separation", separation, lowest=0.0)
+    # 1 - x has the quantile -ndtri(x): in this form small false positive rates keep their digits.
     return _plain(np.asarray(ndtr(-ndtri(x) - d)))
 
 
@@ -174,6 +178,7 @@ def _sigma_of_unit(epsilon: Floats, delta: Floats) -> Floats:
         log_density = -0.5 * (d / 2 - e / d) ** 2 - LOG_SQRT_2PI
         return log_h - log_delta[rows], -np.exp(log_density - log_h) * d * d
 
+    # A little wider than proven, since both ends are rounded; the tolerance is that of ln δ.
     low, high = lowest * (1 - 1e-9), highest * (1 + 1e-9)
     return bracketed_root(gap, low, high, ULP * (0.5 - log_delta))
 
@@ -181,6 +186,7 @@ def _sigma_of_unit(epsilon: Floats, delta: Floats) -> Floats:
 def _separation_of_tail(epsilon: Floats, tail: Floats) -> Floats:
     """Return D with P(loss > epsilon) = tail, that is D/2 - epsilon/D = Phi^-1(tail)."""
     c = ndtri(tail)
+    # D = c + √(c² + 2ε). For c < 0 the two terms cancel, so the other root is divided by instead.
     root = np.sqrt(c * c + 2 * epsilon)
     above = c >= 0
     return np.asarray(np.where(above, c + root, 2 * epsilon / np.where(above, 1.0, root - c)))

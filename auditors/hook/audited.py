@@ -138,7 +138,7 @@ class Audited(Wrapper):
 
     @property
     def warnings(self) -> Sequence[RunWarning]:
-        """Reasons to doubt the run itself, as far as it has gone."""
+        """Reasons to doubt the run itself, so far."""
         return self._observer.health.warnings(self._panel.canaries)
 
     @property
@@ -197,7 +197,7 @@ class Audited(Wrapper):
         return result
 
     def state(self) -> dict[str, Any]:
-        """Return the layout and what the auditors need to go on after an interruption."""
+        """Return the layout and what the auditors need to continue after an interruption."""
         layout = asdict(self._layout) if self._layout else None
         return {
             "layout": layout,

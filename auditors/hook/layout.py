@@ -186,7 +186,7 @@ class Layout:
                     f"array {name!r} must have shape {shape}, got {tuple(array.shape)}"
                 )
             if not is_float(array):
-                raise LayoutError(f"array {name!r} must hold floats, got {array.dtype}")
+                raise LayoutError(f"array {name!r} must contain floats, got {array.dtype}")
 
     def dtypes_in(self, record: Mapping[str, Array]) -> tuple[str, ...]:
         """Return the types that the float arrays have in `record`."""

@@ -177,14 +177,14 @@ def _check_readable(content: RecordDict, layout: Layout, weight_key: str) -> Non
     wire.weight(content, weight_key)
     record = wire.arrays(content)
     if not record:
-        raise ValueError("ArrayRecord must hold arrays, got none")
+        raise ValueError("ArrayRecord must contain arrays, got none")
     is_plain = layout.fits(record)
     for name, array in record.items():
         if is_plain and not is_float(array):
             continue  # nobody looks at it
         numbers = values(array)
         if numbers.dtype.kind not in "fiub" or numbers.size != math.prod(array.shape):
-            raise ValueError(f"array {name!r} must hold numbers of shape {tuple(array.shape)}")
+            raise ValueError(f"array {name!r} must contain numbers of shape {tuple(array.shape)}")
 
 
 class ClientNumbers:

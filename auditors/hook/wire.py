@@ -139,7 +139,7 @@ def arrays_key(content: RecordDict) -> str:
 def _arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
     found = [(k, r) for k, r in content.items() if isinstance(r, ArrayRecord)]
     if len(found) != 1:
-        raise ValueError(f"content must hold exactly one ArrayRecord, got {len(found)}")
+        raise ValueError(f"content must contain exactly one ArrayRecord, got {len(found)}")
     return found[0]
 
 
@@ -235,7 +235,7 @@ def collect_record(server_round: int, weight_key: str, *, arrays: bool = True) -
     Args:
         server_round: Of this round.
         weight_key: The metric that weights them.
-        arrays: Whether the update itself is wanted, beside its weight.
+        arrays: Whether the update itself is wanted, not only its weight.
     """
     return ConfigRecord(
         {"action": "collect", "round": server_round, "weight-key": weight_key, "arrays": arrays}
@@ -372,7 +372,7 @@ def is_instrument(content: RecordDict) -> bool:
 def only_collects(content: RecordDict) -> bool:
     """Whether a message does nothing but collect what a tap has kept.
 
-    Without a model beside it, an app that lists no tap has nothing to train and to answer with.
+    The message has no model, so an app that lists no tap has nothing to train and answer with.
     """
     tap = config(content, TAP)
     return tap is not None and tap.get("action") == "collect" and list(content) == [TAP]

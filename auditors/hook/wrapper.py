@@ -113,7 +113,7 @@ class Wrapper(Strategy):
         return None
 
     def restore_charges(self, charges: Mapping[str, Any]) -> None:
-        """Take over charges that `charges` returned, beneath that of a round that is open."""
+        """Restore charges that `charges` returned; a round that is open keeps its own."""
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run the inner strategy's own loop around this wrapper's methods."""
@@ -145,7 +145,7 @@ class Wrapper(Strategy):
         return self._inner_aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
-        """Log what the inner strategy says of itself."""
+        """Log what the inner strategy says about itself."""
         self.strategy.summary()
 
     def _hooks(self) -> Mapping[str, Callable[..., Any]]:

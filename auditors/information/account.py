@@ -61,7 +61,7 @@ class Account:
         alike: float | None,
         game: Game,
     ) -> None:
-        """Take up an audited round.
+        """Add an audited round.
 
         Args:
             server_round: Which.
@@ -83,7 +83,7 @@ class Account:
             entry.alike += alike or 0.0
 
     def took_part(self, clients: Sequence[int], bound: float) -> None:
-        """Take up who took part in a round, and its bound in nats."""
+        """Add who took part in a round, and its bound in nats."""
         for client in clients:
             entry = self.entries.setdefault(client, Entry())
             entry.rounds += 1

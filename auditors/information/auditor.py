@@ -80,9 +80,9 @@ class MutualInformation(ResamplingAuditor):
             lists each of them.
         every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
             last.
-        look: How closely a round is looked at: draws and directions.
+        look: Draws and directions of each audited round.
         theory: What the figure is compared with: the bound of Theorem 1, entropies that limit it.
-        colluding: Clients that show the server their update. A number stands for any so many of a
+        colluding: Clients that show the server their update. A number means any that many of a
             round's clients: the bound of Theorem 1 holds whoever they are, and the measured figure
             takes off as many others that are drawn in each round.
         observer: "server" sees the sum before server noise, "outsider" after it.
@@ -168,7 +168,7 @@ class MutualInformation(ResamplingAuditor):
         return [
             *said,
             f"{self.look.draws} draws of {project.honest} honest clients allow {max(most, 0)} of "
-            f"{self.look.rank} directions: draws must be more for the others",
+            f"{self.look.rank} directions: the others need more draws",
         ]
 
     def trainings(self, project: Project) -> int:

@@ -101,7 +101,7 @@ class Sample:
         if isinstance(draws, np.ndarray):
             return cls(name, _moments(name, draws), rows=draws)
         if not draws:
-            raise ValueError(f"{name} must hold at least one block, got none")
+            raise ValueError(f"{name} must contain at least one block, got none")
         return cls(name, _merged(draws), blocks=draws if len(draws) > 1 else None)
 
     @property
@@ -132,7 +132,7 @@ class Sample:
         if count <= rank:
             raise ValueError(
                 f"{self.name} must have more draws than its {rank} moving coordinates, got {count}:"
-                " take more draws or a subspace"
+                " use more draws or a subspace"
             )
         spread = np.sqrt(np.diagonal(self.moments.scatter)[moving])
         tol = _LEFT_OF_MOMENTS if self.rows is None else _LEFT_OF_ROWS
@@ -140,7 +140,7 @@ class Sample:
         if factor is None or float(factor.diagonal().min()) ** 2 < tol:
             raise ValueError(
                 f"{self.name} must have linearly independent coordinates, got some that follow from"
-                " others: drop them (one class of a softmax layer, say) or take a subspace"
+                " others: drop them (one class of a softmax layer, say) or use a subspace"
             )
         log_scatter = 2 * float(np.log(factor.diagonal()).sum() + np.log(spread).sum())
         value = log_scatter - rank * math.log(count - 1) - log_det_bias(rank, count)
@@ -180,7 +180,7 @@ class Sample:
         )
         factor = _factor(scatter, moving, spread)
         if factor is None:
-            raise ValueError(f"{self.name} must be regular without any one block: take larger ones")
+            raise ValueError(f"{self.name} must be regular without any one block: use larger ones")
         return 2 * float(np.log(factor.diagonal()).sum() + np.log(spread).sum())
 
 

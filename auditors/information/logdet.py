@@ -10,7 +10,7 @@ How ours differs from the textbook:
 1. z and y may share the same draws of y, row by row; that keeps the figure unbiased and takes most
    of its noise away, since it cancels in the difference.
 2. The standard error is a jackknife over rows, less what it is known to exaggerate for Gaussians
-   when d is not small beside K (Efron and Stein 1981: it always errs upwards).
+   when d is not small compared with K (Efron and Stein 1981: it always errs upwards).
 3. Coordinates that never move are left out; redundant ones are an error, never a number.
 """
 

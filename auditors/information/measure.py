@@ -25,11 +25,11 @@ from leakmeter.auditors.sampler import Stream, UpdateSampler
 
 @dataclass(frozen=True)
 class Look:
-    """How closely a round is looked at.
+    """How many draws and directions the audit of a round uses.
 
     Attributes:
         draws: Joint draws of all clients, K.
-        rank: Directions d* that are looked along, fewer if the draws do not allow so many; None
+        rank: Directions d* that are measured, fewer if the draws do not allow so many; None
             takes all coordinates, which needs more draws than there are of them.
         fit: Further draws, which fix the directions; more if the clients are few for so many.
         pairs: Pairs of draws that share a client's data, in every audited round, for what all
@@ -60,7 +60,7 @@ class Measured:
     Attributes:
         figure: Of the target, or the mean over all clients.
         each: Nats and standard error of every client that was measured.
-        rank: Directions that were looked along, d*.
+        rank: Directions that were measured, d*.
         variance_kept: Their share of the variance.
     """
 
@@ -181,5 +181,5 @@ def check_whole(sampler: UpdateSampler, dim: int, draws: int) -> None:
     if draws <= needed:
         raise UnableError(
             f"draws must be above {needed} to look at all {dim} coordinates in the game "
-            f"{sampler.game}, got {draws}: take more, or give a rank"
+            f"{sampler.game}, got {draws}: use more, or give a rank"
         )

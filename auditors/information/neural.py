@@ -4,7 +4,7 @@ Belghazi et al. 2018, Mutual Information Neural Estimation (arXiv:1801.04062), a
 Elkordy et al. 2023 (arXiv:2208.02304). Ours differs in four points:
 1. Critics look along the directions of the log-det audit (`auditor`), and share its draws. In all
    coordinates of a model they find next to nothing of thousands of nats.
-2. Values are of draws that no critic was trained on, beside those of shuffled pairs. The paper's
+2. Values are of draws that no critic was trained on, next to those of shuffled pairs. The paper's
    reading, on training samples, finds about as much in shuffled pairs and is not made.
 3. Few draws of many clients are enough, since they are recombined (`mine.recombined`).
 4. The figure of the run is the mean over its audited rounds, never the largest.
@@ -99,7 +99,7 @@ class NeuralInformation(ResamplingAuditor):
         if look.rank is None:
             raise ValueError(
                 "look.rank must be a number of directions, got None: in all coordinates of a model "
-                "critics find nothing; take 8"
+                "critics find nothing; use 8"
             )
         if look.draws < LEAST_DRAWS:
             raise ValueError(f"look.draws must be at least {LEAST_DRAWS}, got {look.draws}")
@@ -128,7 +128,7 @@ class NeuralInformation(ResamplingAuditor):
         rank = min(self.look.rank or 0, project.dim)
         if rank >= MOST_DIRECTIONS:
             said.append(
-                f"critics find nothing along {rank} directions, whatever there is: take fewer than "
+                f"critics find nothing along {rank} directions, whatever there is: use fewer than "
                 f"{MOST_DIRECTIONS}, such as 8"
             )
         if project.honest is None:
@@ -142,7 +142,7 @@ class NeuralInformation(ResamplingAuditor):
             draws = -(-LEAST_PAIRS // project.honest)
             said.append(
                 f"{self.look.draws} draws of {project.honest} honest clients make {pairs} pairs, "
-                f"and critics need {LEAST_PAIRS}: take at least {draws} draws"
+                f"and critics need {LEAST_PAIRS}: use at least {draws} draws"
             )
         return said
 
@@ -283,13 +283,13 @@ class _Kept:
     game: Game = "rerun"
 
     def add(self, server_round: int, found: HeldOut, game: Game) -> None:
-        """Take up a round."""
+        """Add a round."""
         self.rounds.append(server_round)
         self.values.append((found.mean, found.std_error, float(np.mean(found.nulls)), found.cap))
         self.single, self.game = found.null_band, game
 
     def figure(self) -> Information:
-        """Return the mean over the rounds. Each round is judged by itself: nothing is added up."""
+        """Return the mean over the rounds. Each round is judged alone: nothing is added up."""
         means, _, _, caps = np.array(self.values).T
         rounds = counted(len(means), "audited round")
         return Information(

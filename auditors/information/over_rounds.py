@@ -12,7 +12,7 @@ is too large. Ours differs from the paper in four points:
    ½ ln|Σ| − ½ ln|Σ − B|. All errors are relative to it: with draws of sums they would be as large
    as for a client that is alone.
 4. The same halves in shuffled pairs share nothing. They give the null band, and a figure inside it
-   cannot be told from zero.
+   may be zero.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def directions_of(pairs: int, rounds: int, most: int | None) -> int:
     if pairs < least:
         raise ValueError(
             f"pairs for the information over {rounds} audited rounds must be at least {least}, got "
-            f"{pairs}: take more pairs (--mi-over-rounds {least}), or audit fewer rounds"
+            f"{pairs}: use more pairs (--mi-over-rounds {least}), or audit fewer rounds"
         )
     return min(8 if most is None else most, pairs // (_ROOM * rounds))
 
@@ -181,7 +181,7 @@ def over_rounds(drawn: Sequence[PairedDraws], client: int, seed: int) -> OverRou
     figure = Information(
         nats=max(nats, 0.0),
         kind="approximation",
-        rule=rule if told else f"{rule}; cannot be told from zero with so few draws",
+        rule=rule if told else f"{rule}; may be zero with so few draws",
         std_error=joint.std_error(),
         rank=joint.numbers,
         sample_sizes={"pairs of draws": joint.pairs, "audited rounds": len(rounds)},

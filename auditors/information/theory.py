@@ -198,7 +198,7 @@ def round_bound(
     """
     rank, batch_size = _whole("rank", rank, 0), _whole("batch_size", batch_size, 1)
     if not cases:
-        raise ValueError("cases must hold at least one Case, got none")
+        raise ValueError("cases must contain at least one Case, got none")
     gone = _whole("dropped", dropped, 0) + _whole("colluding", colluding, 0)
     honest = _summed("users - dropped - colluding", _whole("users", users, 1) - gone)
     best = min(cases, key=lambda case: case.excess(rank))
@@ -262,7 +262,7 @@ def run_bound(
 def accumulated(rounds: Sequence[Information]) -> Information:
     """Return the sum over rounds that differ in users, dropouts or batch size; see (34)."""
     if not rounds:
-        raise ValueError("rounds must hold at least one Information, got none")
+        raise ValueError("rounds must contain at least one Information, got none")
     if weak := [r.kind for r in rounds if r.kind != "guarantee"]:
         raise ValueError(f"rounds must all be of kind 'guarantee', got {weak[0]!r}")
     return Information(
@@ -317,7 +317,7 @@ def update_entropy(
     if own > records:
         raise ValueError(f"own must be in [1, records = {records}], got {own}")
     if sum(used) > own:
-        raise ValueError(f"batches must hold at most own = {own} records, got {sum(used)}")
+        raise ValueError(f"batches must contain at most own = {own} records, got {sum(used)}")
     return UpdateEntropy(
         records=_log_choices(records, [own]),
         batches=epochs * _log_choices(own, used),

@@ -23,7 +23,7 @@ class Adversary:
         model: The attacker without the numbers of a run, so that runs of different size line up.
         adjacency: What the two worlds differ in.
         unit: Whose participation is at stake.
-        is_measured: Whether audits are about it; a guarantee that covers none is by itself.
+        is_measured: Whether audits are about it; a guarantee that covers none forms a group alone.
     """
 
     model: ThreatModel
@@ -67,7 +67,7 @@ class Group:
 
     @property
     def rows(self) -> list[tuple[Finding, Finding | None]]:
-        """Each leading number beside the guarantee that it may be set against, if there is one."""
+        """Each leading number with the guarantee that it may be compared with, if there is one."""
         made = [(f, self.above(f)) for f in self.leads]
         beside = [upper for _, upper in made if upper is not None]
         return made + [(g, None) for g in self.guarantees if g not in beside]
@@ -109,7 +109,7 @@ def leading(findings: Iterable[Finding]) -> list[Finding]:
     """Return the numbers to show first: one bound per auditor, then all but diagnostics.
 
     Of an auditor's lower bounds the first that needs no condition, in the order in which it lists
-    them: the largest has a lower confidence than each by itself.
+    them: the largest has a lower confidence than each one alone.
     """
     ordered = sorted(findings, key=lambda f: (_ORDER.index(f.kind), f.is_conditional))
     bounded: set[str] = set()

@@ -61,8 +61,8 @@ def found(group: Group) -> tuple[str, ...]:
     sentences += [sentence(observation(f)) for f in observations(group)]
     if extra := unsaid_bounds(group.findings):
         sentences.append(
-            f"{extra}: see the table. The largest of several has less confidence than each by "
-            "itself."
+            f"{extra}: see the table. The largest of several has less confidence than each "
+            "one alone."
         )
     return tuple(sentences)
 
@@ -73,7 +73,7 @@ def certainties(group: Group) -> list[Finding]:
 
 
 def observations(group: Group) -> list[Finding]:
-    """Return diagnostics whose number says something by itself, beside bounds and estimates."""
+    """Return diagnostics whose number is worth printing next to bounds and estimates."""
     return [f for f in group.findings if f.kind == "diagnostic" and f.quantity in OBSERVED]
 
 
@@ -161,10 +161,10 @@ def _reach(finding: Finding) -> str:
         return "With this δ and these samples it cannot show anything, whatever leaks."
     if finding.saturated:
         return (
-            f"It is saturated: with these samples no more than {number(finding.cap)} could have "
-            "been shown, so the truth may be far above."
+            f"It is saturated: these samples cannot show more than {number(finding.cap)}, so the "
+            "truth may be far above."
         )
-    return f"With these samples {number(finding.cap)} could have been shown at most."
+    return f"With these samples the audit can show at most {number(finding.cap)}."
 
 
 def sure(group: Group) -> tuple[str, ...]:

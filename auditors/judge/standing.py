@@ -121,21 +121,25 @@ def upper_bound(findings: Sequence[Finding], *, adds_noise: bool | None = None) 
         findings: Of the run.
         adds_noise: Whether the run adds noise; None where nobody knows.
     """
-    promises = [f for f in findings if is_promise(f) and f.server_round is None]
-    finite = [f for f in promises if math.isfinite(f.value)]
-    if finite:
-        best = min(finite, key=lambda f: f.value)
+    best = smallest_promise(findings)
+    if best is not None:
         more = f" ({words})" if (words := remark(best)) else ""
         who = terse.who(best.threat_model)
         return (
             f"Upper bound: {terse.amount(best)}{terms(best)} for a {best.unit}{more}, guaranteed "
             f"against: {who}."
         )
-    if promises:
+    if promises := [f for f in findings if is_promise(f) and f.server_round is None]:
         return f"No upper bound: {_unpunctuated(promises[0].rule)}."
     if adds_noise is False:
         return "No upper bound: this run adds no noise."
     return "No upper bound: no noise is accounted for."
+
+
+def smallest_promise(findings: Iterable[Finding]) -> Finding | None:
+    """Return the smallest ε that is guaranteed for the run, whatever the attacker; None without."""
+    promises = (f for f in findings if is_promise(f) and f.server_round is None)
+    return _smallest([f for f in promises if math.isfinite(f.value)])
 
 
 def _standing(verdict: Verdict) -> Standing:
@@ -249,7 +253,7 @@ def _worst(lines: Sequence[Standing]) -> str:
             return _nothing_shown(measured)
         case "model":
             return (
-                f"No leak is proven. By a model, {_lowered(attacker)} learns "
+                f"No leak is proven. According to a model, {_lowered(attacker)} learns "
                 f"{terse.amount(lead)} of a client's update."
             )
         case "bounded":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from leakmeter.auditors.judge import terse
 from leakmeter.auditors.judge.standing import Severity, Standing
-from leakmeter.auditors.wording import is_certain
+from leakmeter.auditors.wording import is_certain, is_nothing
 
 LEAKS: tuple[Severity, ...] = ("certain", "severe", "clear", "slight", "suspected", "unbounded")
 MOST_STEPS = 3
@@ -63,7 +63,7 @@ def fewer_releases(lines: Sequence[Standing]) -> Iterator[Step]:
             )
             # Beyond certainty a smaller number means nothing; close ones may differ by chance.
             if same and not is_certain(b) and a.value - b.value > _CLEARLY:
+                shown = "nothing" if is_nothing(b) else terse.amount(b)
                 yield Step(
-                    f"Release only the final model ({terse.amount(b)} shown in it, "
-                    f"{terse.amount(a)} in all)."
+                    f"Release only the final model ({shown} shown in it, {terse.amount(a)} in all)."
                 )

@@ -34,7 +34,7 @@ _MOST_ROWS, _MOST_NOTES, _MOST_NOTE_LINES = 5, 3, 4
 
 @dataclass(frozen=True)
 class Ending:
-    """What the last lines of a run say beside its findings.
+    """What the last lines of a run say in addition to its findings.
 
     Attributes:
         steps: What to do next.
@@ -138,7 +138,7 @@ def _next(todo: Sequence[Step], *, is_sound: bool) -> list[str]:
         if step.command:
             lines.append(f"{' ' * len(_NEXT)}   {step.command}")
     if not lines:
-        words = "Nothing to do." if is_sound else "Mend what the warnings name, then run again."
+        words = "Nothing to do." if is_sound else "Fix what the warnings name, then run again."
         return [f"{_NEXT}{words}"]
     return lines
 

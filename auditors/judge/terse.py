@@ -124,7 +124,7 @@ def amount(finding: Finding) -> str:
     if is_epsilon(finding):
         return "none" if math.isinf(finding.value) else f"ε {sign} {value(finding)}"
     if finding.quantity in INFORMATION:
-        return f"{sign} {number(finding.value, 2, finding.kind)} {_unit(finding)}"
+        return f"{sign} {number(finding.value, kind=finding.kind)} {_unit(finding)}"
     return value(finding)
 
 
@@ -136,7 +136,8 @@ def trust(finding: Finding) -> str:
 def glimpse(finding: Finding) -> str:
     """Return a finding of a round in a few characters, such as "LRT ε≥2.15"; "" for a remark.
 
-    Bits have two decimals, as few as a line of 80 columns has room for; the report has them all.
+    Bits and an ε below 1 have two decimals, as many as a line of 80 columns has room for; the
+    report has them all.
     """
     name = _NAMES.get(finding.auditor, finding.auditor)
     sign = SIGNS.get(finding.kind, "≈")
@@ -150,7 +151,15 @@ def glimpse(finding: Finding) -> str:
     if not is_epsilon(finding):
         return f"{name} {_cut(value(finding))}"
     doubt = " if assumed" if finding.is_conditional else ""
-    return f"{name} ε{sign}{value(finding)}{doubt}"
+    return f"{name} ε{sign}{_small(finding)}{doubt}"
+
+
+def _small(finding: Finding) -> str:
+    """Return an ε in as few characters as a round has room for, rounded to the safe side."""
+    if not 0 < finding.value < 1:
+        return value(finding)
+    cut = {"lower_bound": math.floor, "guarantee": math.ceil}.get(finding.kind, round)
+    return f"{cut(100 * finding.value) / 100:.2f}"
 
 
 def short_name(auditor: str) -> str:

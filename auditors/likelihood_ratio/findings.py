@@ -261,7 +261,7 @@ class Judge:
         best = max((self._lower(p, shared) for p in played), key=lambda bound: bound.value)
         low, middle, high = min(each), float(np.median(each)), max(each)
         rule = (
-            f"largest of {models} initial models, which share the confidence; each by itself shows "
+            f"largest of {models} initial models, which share the confidence; each one alone shows "
             f"{number(low, kind='lower_bound')} to {number(high, kind='lower_bound')}, median "
             f"{number(middle, kind='lower_bound')}"
         )

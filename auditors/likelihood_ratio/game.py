@@ -40,7 +40,7 @@ class Effort:
     """How many draws go into each stage.
 
     Attributes:
-        fit: Single updates behind the model of the others' sum.
+        fit: Single updates that model the aggregate of the other clients.
         candidates: Updates of the target among which the worst pair is chosen.
         pilot: Draws of the sum that choose the form of the test and fix its threshold. Where
             clients are independent, a few draws of each of them tell as much.
@@ -64,7 +64,7 @@ class Effort:
         """Return how many updates a game samples, in the game "rerun".
 
         Args:
-            others: Clients beside the target.
+            others: Clients other than the target.
             dim: Coordinates of an update.
         """
         each = fit_draws(self.fit, others)
@@ -178,7 +178,9 @@ def duel(
         ConstantSumError: The others' updates did not vary in the fit, and the sum has no noise.
     """
     if not others or target in others:
-        raise ValueError(f"others must be clients beside the target {target}, got {list(others)}")
+        raise ValueError(
+            f"others must be clients other than the target {target}, got {list(others)}"
+        )
     watch = watch or _unwatched
     sums = Sums(sampler, model, others, watch)
     added = math.hypot(noise_std, rounding_std)

@@ -1,15 +1,15 @@
 """The span condition: a change that the others' updates cannot make is visible by support alone.
 
 Source: Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition:
-When is it Possible? (arXiv:2405.04551), Theorem 1: a sum hides a change only if the change lies
+When is it Possible? (arXiv:2405.04551), Theorem 1: a sum hides a change only if the change is
 in the span of what the others may add. Ours differs:
 
-1. By default the span is of the samples' differences. A sum of updates lies in a fixed point plus
+1. By default the span is of the samples' differences. A sum of updates is in a fixed point plus
    the span of their differences, and two candidates are separated by support exactly if their
    difference leaves that span; the linear span also holds the fixed point and hides such pairs.
    The paper's own case, gradients with free random weights, is `affine=False`.
 2. Finitely many samples show only part of the span. A component outside counts as separation if
-   the samples had stopped adding directions, or if it stands in a column that none ever touched.
+   the samples had stopped adding directions, or if it is in a column that none ever touched.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BLOCK = 512  # directions in one array
 
 @dataclass(frozen=True)
 class Span:
-    """What share of a vector lies outside of the others' span.
+    """Share of a vector outside the span of the other clients' updates.
 
     Attributes:
         dim: Length of the vector.
@@ -64,7 +64,7 @@ class Span:
 
     @property
     def outside(self) -> bool:
-        """Whether more than rounding lies outside of the span of these samples."""
+        """Whether more than rounding is outside the span of these samples."""
         return self.residual_norm > self.noise
 
     @property
@@ -77,8 +77,8 @@ class Span:
         """One sentence for a report."""
         seen = f"{self.samples} samples span {self.rank} of {self.dim} dimensions"
         if not self.outside and not self.separated:
-            return f"{seen}; the difference lies within"
-        found = f"{seen}; {self.share:.2g} of the difference lies outside"
+            return f"{seen}; the difference is inside"
+        found = f"{seen}; {self.share:.2g} of the difference is outside"
         if self.idle_norm > self.noise:
             part = self.idle_norm / self.norm
             found += f", {part:.2g} in {self.idle_columns} columns that no sample touches"
@@ -131,7 +131,7 @@ class SpanTracker:
             self._add_chunk(array[start : start + step])
 
     def outside(self, vector: ArrayLike) -> Span:
-        """Return what of a vector, the difference of two candidates, lies outside."""
+        """Return the part of a vector, the difference of two candidates, that is outside."""
         v = np.asarray(vector, dtype=np.float64)
         if v.shape != (self.dim,):
             raise ValueError(f"vector must have shape ({self.dim},), got {v.shape}")
@@ -230,7 +230,7 @@ def outside_span(
     limit: int = 2048,
     tol: float | None = None,
 ) -> Span:
-    """Return what share of a vector lies outside of the span of samples.
+    """Return the share of a vector that is outside the span of samples.
 
     Args:
         vector: Difference of two candidate updates, (dim,).

@@ -53,7 +53,7 @@ class SpanCondition(Auditor):
         return self._due
 
     def begin(self, dim: int, num_rounds: int) -> None:
-        """Take up the planned rounds."""
+        """Plan the audited rounds."""
         self._due = Due(self.every, num_rounds)
         self._audited, self._largest = 0, {}
 

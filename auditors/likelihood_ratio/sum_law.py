@@ -173,7 +173,7 @@ class DualLaw:
         """
         rows = RowStore.of(sums)
         if (count := len(rows)) < 3:
-            raise ValueError(f"sums must hold at least 3 samples, got {count}")
+            raise ValueError(f"sums must contain at least 3 samples, got {count}")
         mean, own = _mean_and_variance(rows)
         kept = _moving(own + noise_std**2, free)
         own = own[kept]

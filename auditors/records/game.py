@@ -74,7 +74,7 @@ class RecordCase:
     def __post_init__(self) -> None:
         counts = {block.count for block in self.blocks}
         if len(counts) != 1:
-            raise ValueError(f"blocks must hold the same records, got {sorted(counts)}")
+            raise ValueError(f"blocks must contain the same records, got {sorted(counts)}")
         within("records", self.records, lowest=1, below=self.count)
         within("batch", self.batch, lowest=0)
         within("floor", self.floor, lowest=0.0, below=math.inf)

@@ -308,7 +308,7 @@ def _losses(name: str, values: ArrayLike) -> Floats:
     """Return losses as numbers, or raise if they cannot be cross-entropies."""
     losses = np.asarray(values, dtype=np.float64)
     if losses.ndim != 1 or not losses.size:
-        raise ValueError(f"{name} must be one number a record, at least one, got {losses.shape}")
+        raise ValueError(f"{name} must be one number per record, at least one, got {losses.shape}")
     if not (losses >= 0).all():  # refuses nan too; infinity is a model that was certain and wrong
         raise ValueError(f"{name} must be cross-entropies, at least 0, got {losses.min()}")
     return losses

@@ -48,6 +48,7 @@ class Spectrum:
         """Return the spectrum of Σ = GᵀG/(BD) from G Gᵀ, for D gradients of length `dim`."""
         if batch < 1:
             raise ValueError(f"batch must be at least 1, got {batch}")
+        # G is (D, dim). GᵀG and G Gᵀ have the same positive eigenvalues, and the second is (D, D).
         return cls.of_eigenvalues(np.linalg.eigvalsh(gram) / (batch * len(gram)), dim, floor)
 
     @classmethod
@@ -66,6 +67,7 @@ class Spectrum:
     @property
     def rank(self) -> int:
         """Number of eigenvalues above rounding level."""
+        # numpy's rule for matrix_rank: rounding errors grow with the size and the largest one.
         top = float(self.eigenvalues[-1])
         tol = top * max(self.dim, len(self.eigenvalues)) * float(np.finfo(np.float64).eps)
         return int((self.eigenvalues > tol).sum())
@@ -83,6 +85,7 @@ class Spectrum:
     @property
     def added_variance(self) -> float:
         """Expected squared norm of the added noise."""
+        # The directions without an eigenvalue get the whole floor.
         return float(self.added.sum()) + self.floor * (self.dim - len(self.eigenvalues))
 
     @property

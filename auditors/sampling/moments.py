@@ -1,9 +1,9 @@
 """Moments of a sum over clients from redraws of single updates, one way for each game.
 
-A secure sum is one number a draw and a draw costs as many updates as there are clients, so the
-covariance of the sum is put together from single updates wherever the game allows it. Every class
-takes chunks (draws, clients, dim) in order, can take up what another has seen, and then says the
-moments of the sum. `count` - 1 is always the degrees of freedom of the covariance.
+A draw costs as many updates as there are clients and gives one sum, so the covariance of the sum is
+computed from single updates wherever the game allows it. Every class takes chunks (draws, clients,
+dim) in order, can merge what another has seen, and then returns the moments of the sum. `count` - 1
+is always the degrees of freedom of the covariance.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from leakmeter.auditors.finding import Game
 from leakmeter.auditors.sampler import Moments
 from leakmeter.auditors.sampling.scatter import Scatter
 
-# With fewer deals than this many times the dimension, deal sums alone make a poor covariance.
+# With fewer partitions ("deals") than this many times the dimension, the covariance of their sums
+# alone is poor.
 DEALS_PER_DIMENSION = 5
 
 Rows = NDArray[np.floating]
 
 
 class SumMoments(ABC):
-    """Takes up redraws and says what the sum over the clients does."""
+    """Collects redraws and returns the moments of the sum over the clients."""
 
     def __init__(self, dim: int) -> None:
         self._scatter = Scatter(dim)
 
     @abstractmethod
     def add(self, rows: Rows) -> Self:
-        """Take up the next redraws, (draws, clients, dim)."""
+        """Add the next redraws, (draws, clients, dim)."""
 
     @abstractmethod
     def merge(self, other: Self) -> Self:
-        """Take up what another has seen of the redraws that come next."""
+        """Add what another has seen of the redraws that come next."""
 
     @abstractmethod
     def moments(self) -> Moments:
@@ -46,7 +47,7 @@ class SumMoments(ABC):
 
 
 class Interchangeable(SumMoments):
-    """Independent clients of one law: n times mean and covariance of a single update.
+    """Independent clients of one distribution: n times mean and covariance of a single update.
 
     Args:
         dim: Length of an update.
@@ -72,7 +73,7 @@ class Interchangeable(SumMoments):
 
 
 class Reruns(SumMoments):
-    """Independent clients, each with a law of its own: the sum of means and covariances.
+    """Independent clients, each with its own distribution: the sum of means and covariances.
 
     Args:
         dim: Length of an update.
@@ -91,7 +92,8 @@ class Reruns(SumMoments):
         self._means: NDArray[np.float64] | None = None  # of the open block, (clients, dim)
 
     def add(self, rows: Rows) -> Self:
-        means = rows.mean(axis=0, dtype=np.float64)
+        means = rows.mean(axis=0, dtype=np.float64)  # (clients, dim)
+        # Centred for each client: what differs between clients is no variance of the sum.
         self._scatter.add((rows - means.astype(rows.dtype)).reshape(-1, rows.shape[-1]))
         self._close(len(rows), means)
         return self
@@ -145,10 +147,10 @@ class DealSums(SumMoments):
 
 
 class WithinDeals(SumMoments):
-    """Interchangeable clients that share one deal, when there are too few deals for `DealSums`.
+    """Interchangeable clients that share one partition, of which `DealSums` has too few.
 
-    With V = Cov(x_i) and C = Cov(x_i, x_j), the scatter within deals estimates V - C and the sum
-    has covariance n (V - C) + n² C. The second term is modelled as proportional to the first:
+    With V = Cov(x_i) and C = Cov(x_i, x_j), the scatter within partitions estimates V - C, and the
+    sum has covariance n (V - C) + n² C. The second term is modelled as proportional to the first:
     one factor for all directions, the mean over coordinates of Var(sum) / (n (V - C)).
 
     Args:
@@ -166,7 +168,7 @@ class WithinDeals(SumMoments):
         self._squares: Vector = np.zeros(dim)
 
     def add(self, rows: Rows) -> Self:
-        sums = rows.sum(axis=1, dtype=np.float64)
+        sums = rows.sum(axis=1, dtype=np.float64)  # (partitions, dim)
         means = (sums / self._num_clients).astype(rows.dtype)
         self._scatter.add((rows - means[:, None]).reshape(-1, rows.shape[-1]))
         mean = sums.mean(axis=0)
@@ -189,11 +191,13 @@ class WithinDeals(SumMoments):
     def moments(self) -> Moments:
         n, deals = self._num_clients, self._deals
         if deals < 2:
-            raise ValueError(f"draws must be at least {n + 1} for two deals, got {n * deals}")
+            raise ValueError(f"draws must be at least {n + 1} for two partitions, got {n * deals}")
         within = self._scatter.moments()
         freedom = deals * (n - 1)
+        # What the variance of the sum would be if clients were independent: n (V - C), (dim,).
         predicted = n * np.diag(within.scatter) / freedom
         moves = predicted > 0
+        # Below 1: partitioning one data set makes the clients negatively correlated.
         ratios = self._squares[moves] / (deals - 1) / predicted[moves]
         factor = float(ratios.mean()) if moves.any() else 1.0
         np.multiply(within.scatter, n * factor, out=within.scatter)

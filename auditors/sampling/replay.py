@@ -1,7 +1,7 @@
 """Fresh updates of any Flower app: the round's own train message is sent to its clients again.
 
 This is all a server can do with a client app it knows nothing about. It plays the game "rerun":
-the clients keep their data, and what they draw by themselves (batches, dropout, noise) is new.
+the clients keep their data, and what they draw themselves (batches, dropout, noise) is new.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _NOISE = (
     "with leakmeter.clients.CohortSampler where clients add noise"
 )
 _OUTSIDE = (
-    "canary_mod puts back what clients keep in context.state; what their app keeps elsewhere, in "
-    "files or global variables, moves on with each replay"
+    "canary_mod restores what clients keep in context.state; what their app keeps elsewhere, in "
+    "files or global variables, changes with each replay"
 )
 _log = logging.getLogger("flwr")
 
@@ -75,21 +75,21 @@ class ReplaySampler(UpdateSampler):
     """Draws updates of an app whose clients we cannot simulate ourselves.
 
     Before each audited round it is bound to that round's messages. Every draw costs one training
-    of every client that is asked for. Client apps that seed themselves by the round give the same
-    update again, and are told; an app that knows of audits mixes `replay_number(content)`, which
+    of every client that is asked for. A client app that seeds itself by the round gives the same
+    update again, and the audit says so. To avoid that, it mixes `replay_number(content)`, which
     differs from draw to draw, into its seeds. Apart from that a draw of a foreign app is fresh
     whatever the stream says.
 
-    Clients must list `canary_mod`: after a replay it puts the state in their context back. What an
-    app keeps elsewhere, in files or global variables, moves on.
+    Clients must list `canary_mod`: after a replay it restores the state in their context. What an
+    app keeps elsewhere, in files or global variables, changes with each replay.
 
     Args:
         seed: Names the replays for apps that know of audits.
         timeout: Seconds to wait for the replies of one draw. Clients of a large model are asked one
-            after the other, as many at once as 256 MB of replies allow, and each has so long.
+            after the other, as many at once as 256 MB of replies allow, and each has this long.
         simulated: Whether all nodes are simulated, so that a round with secure aggregation may be
             replayed without it. Clients whose masking is required still refuse.
-        chunk: Most updates held at once; None takes what 64 MB hold.
+        chunk: Most updates in memory at once; None: as many as fit in 64 MB.
     """
 
     game: Final[Game] = "rerun"
@@ -153,7 +153,7 @@ class ReplaySampler(UpdateSampler):
         honest = set(view.replies) - set(view.instructed)
         if missing := sorted(honest - set(view.answers)):
             raise ReplayError(
-                f"client {missing[0]} does not list canary_mod, which puts a client's state back "
+                f"client {missing[0]} does not list canary_mod, which restores a client's state "
                 "after a replay: list it in the client app, ClientApp(mods=[canary_mod])"
             )
         if (name := noise_around(view.answers)) is not None:

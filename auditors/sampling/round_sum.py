@@ -35,7 +35,7 @@ def fitting_sampler(sampler: UpdateSampler, view: RoundView) -> UpdateSampler:
     if found.has_noise:
         raise ValueError(
             "sampler must leave the clients' noise out, which is added to the sum: inside an "
-            "update it would pass for something to look for; got one that adds it"
+            "update it would count as signal; got one that adds it"
         )
     if view.facts.divisor is not None and found.scale != 1:
         raise ValueError(
@@ -66,7 +66,7 @@ def rounding_on_sum(facts: RoundFacts, scale: float) -> float:
     """Return the spread of the secure sum's rounding errors, per coordinate.
 
     Each of n clients rounds to a grid of step s, up or down at random: n·s²/6 on average over
-    where its numbers lie between two points. The quantum is n·s over the total weight.
+    where its numbers are between two points. The quantum is n·s over the total weight.
     """
     largest = (facts.quantum or 0.0) * facts.total_weight / scale
     return largest / math.sqrt(6 * max(facts.num_clients, 1))

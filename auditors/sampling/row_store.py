@@ -47,8 +47,8 @@ def check_room(needed: int) -> None:
     if needed > free:
         raise UnableError(
             f"sampled updates need {needed / 1e9:.1f} GB in the temporary folder {folder}, which "
-            f"has {free / 1e9:.1f} GB free: make room, set TMPDIR to a larger folder, or sample "
-            "fewer updates"
+            f"has {free / 1e9:.1f} GB free: free some space, set TMPDIR to a larger folder, or "
+            "sample fewer updates"
         )
 
 

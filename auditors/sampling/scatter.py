@@ -59,7 +59,7 @@ class _Run:
         return bool((np.abs(mean - self.shift) <= reach).all())
 
     def add(self, rows: NDArray[np.floating]) -> None:
-        """Take up rows, (rows, dim)."""
+        """Add rows, (rows, dim)."""
         z = np.subtract(rows, self.shift, dtype=rows.dtype).astype(np.float32, copy=False)
         z /= self.unit
         self.total += z.sum(axis=0, dtype=np.float64)
@@ -109,7 +109,7 @@ class Scatter:
         self._run: _Run | None = None
 
     def add(self, rows: NDArray[np.floating]) -> Self:
-        """Take up a chunk of rows, (rows, dim)."""
+        """Add a chunk of rows, (rows, dim)."""
         if rows.ndim != 2 or rows.shape[1] != self.mean.size:
             raise ValueError(f"rows must have shape (any, {self.mean.size}), got {rows.shape}")
         if not len(rows):
@@ -132,7 +132,7 @@ class Scatter:
         return self
 
     def _add_to_run(self, rows: NDArray[np.floating], mean: Vector) -> Self:
-        """Take up a chunk in single precision."""
+        """Add a chunk in single precision."""
         centred = np.subtract(rows, mean.astype(rows.dtype)).astype(np.float32, copy=False)
         np.multiply(centred, centred, out=centred)
         ones = np.ones(len(rows), np.float32)
@@ -164,7 +164,7 @@ class Scatter:
         return {**self.__dict__, "_products": None}
 
     def merge(self, other: Scatter) -> Self:
-        """Take up what another has seen.
+        """Add what another has seen.
 
         Below `RUNNING_FROM` dimensions this is, to the last bit, as if the rows of the other's one
         chunk had been added here.

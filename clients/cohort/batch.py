@@ -41,7 +41,7 @@ class Engine(Protocol):
         ...
 
     def bytes_each(self, models: int, size: int) -> int:
-        """Return the memory that a client of a chunk takes, beside `x`, `y` and the result."""
+        """Return the memory that a client of a chunk takes, besides `x`, `y` and the result."""
         ...
 
     def train(self, start: Tensor, x: Tensor, y: Tensor, chunk: Chunk, out: Tensor) -> None:

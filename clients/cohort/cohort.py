@@ -36,7 +36,7 @@ class Cohort:
     Args:
         module: The model; its parameters' values are not used, and it is never changed.
         rule: What every client does.
-        memory: Bytes that the work may take, beside the data and the result.
+        memory: Bytes that the work may take, besides the data and the result.
         threads: Chunks of clients at a time; fewer if `memory` would not do. Torch is
             held to one thread of its own meanwhile, which loses less on a machine that is shared.
 
@@ -193,12 +193,12 @@ class Cohort:
 
 def _check(records: Sequence[Indices], rngs: Sequence[np.random.Generator]) -> None:
     if len(rngs) != len(records):
-        raise ValueError(f"rngs must be {len(records)}, one a client, got {len(rngs)}")
+        raise ValueError(f"rngs must be {len(records)}, one per client, got {len(rngs)}")
     if len({id(rng.bit_generator) for rng in rngs}) != len(rngs):
-        raise ValueError("rngs must be a generator of its own for each client, got one twice")
+        raise ValueError("rngs must be a different generator for each client, got one twice")
     for client, own in enumerate(records):
         if not len(own):
-            raise ValueError(f"records[{client}] must hold at least one example, got 0")
+            raise ValueError(f"records[{client}] must contain at least one example, got 0")
 
 
 def _free(module: nn.Module, dim: int) -> NDArray[np.int64] | None:

@@ -61,7 +61,7 @@ class Plain:
             # All models see the same batches, and `rng` moves on as if there were one.
             again = [copy.deepcopy(rng) for _ in start[1:]]
             for model, source, update in zip(start, [rng, *again], out[:, place], strict=True):
-                net = copy.deepcopy(self.module)  # buffers too begin anew
+                net = copy.deepcopy(self.module)  # buffers start afresh too
                 vector_to_parameters(model.clone(), net.parameters())
                 with torch.enable_grad():
                     self.rule(net, inputs, labels, source)

@@ -32,7 +32,7 @@ def gaussian(dim: int, std: float, rng: np.random.Generator | None) -> Vector:
     """Return N(0, std²) noise from `rng`, or from the operating system's source if it is None.
 
     The system's source serves where noise must be unpredictable. Its uniforms have 52 bits, so a
-    coordinate never lies beyond 8.3 standard deviations.
+    coordinate is never beyond 8.3 standard deviations.
     """
     if not 0 <= std < float("inf"):
         raise ValueError(f"std must be in [0, inf), got {std}")

@@ -34,11 +34,11 @@ class CohortSampler(Sampling):
     Args:
         cohort: Trains clients; knows model and update rule.
         data: Inputs and labels of all records.
-        source: Who holds which records in a draw, and so which game is played.
+        source: Which client has which records in a draw, and so which game is played.
         seed: The run's seed.
         postprocess: What a client does to its update before the sum (clip, noise, round); None for
             nothing.
-        chunk: Most updates held at once; None takes what 64 MB hold, at most 2048.
+        chunk: Most updates in memory at once; None: as many as fit in 64 MB, at most 2048.
         weighted: Whether the server weights clients by their examples; False for equal weights.
         holdings: The records that each client really holds, where a round is to be judged.
 
@@ -63,7 +63,7 @@ class CohortSampler(Sampling):
             raise ValueError(f"chunk must be at least 1, got {chunk}")
         x, y = data
         if len(x) != len(y):
-            raise ValueError(f"y must have one label a record ({len(x)}), got {len(y)}")
+            raise ValueError(f"y must have one label per record ({len(x)}), got {len(y)}")
         self._cohort, self._x, self._y = cohort, x, y
         self._source, self._seed, self._postprocess = source, seed, postprocess
         self._weighted, self._holdings = weighted, holdings
@@ -114,7 +114,7 @@ class CohortSampler(Sampling):
         return self._cohort.weights(records) / self._scale
 
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> CohortSampler:
-        """Return the sampler of the other clients when `client` held what it held in these draws.
+        """Return the sampler of the other clients, given the records of `client` in these draws.
 
         The others never hold these records, except in the game "independent", which draws from all
         records. In the game "rerun" they never hold them anyway.
@@ -130,7 +130,7 @@ class CohortSampler(Sampling):
         return np.unique(np.concatenate(hands)) if hands else np.zeros(0, np.int64)
 
     def beside(self, client: int) -> CohortSampler | None:
-        """Return the sampler of the other clients when `client` holds what it really holds.
+        """Return the sampler of the other clients, given the real records of `client`.
 
         None if the game depends on these records and they are not known.
         """

@@ -165,7 +165,7 @@ class _Pool:
 
 @dataclass(frozen=True, kw_only=True)
 class Dealt(_Pool):
-    """All records are dealt anew to all clients, none to two of them.
+    """All records are partitioned again among all clients, none to two of them.
 
     Attributes:
         pool: The records.

@@ -8,7 +8,7 @@ arXiv 2111.07380.)
 
 The encoding is unambiguous: every value has a tag for its type and its length in front. Names are
 sorted, since Flower may change their order on the way; the order of a model's arrays means
-something and is kept. Left out is what each client is told by itself: its boxes, its canary, its
+something and is kept. Left out is what each client is told separately: its boxes, its canary, its
 tap. Such a record has known fields and no others. Anything else under its name is bound in: a model
 there would reach the app, and each client could get another one. Who has a canary seat is a record
 of its own, the same for all.
@@ -27,7 +27,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import FIELDS
 from leakmeter.clients.secure_sum.keys import PROTOCOL, Session
 
-# What each client is told by itself: type and fields. `MaskMod` limits what these may say.
+# What each client is told separately: type and fields. `MaskMod` limits what these may say.
 _OWN: Mapping[str, tuple[type, frozenset[str]]] = {
     wire.MASK: (ConfigRecord, frozenset({"stage", "round", "number", "peers", "boxes"})),
     wire.CANARY: (MetricRecord, FIELDS),
@@ -37,7 +37,7 @@ _OWN: Mapping[str, tuple[type, frozenset[str]]] = {
 
 @dataclass(frozen=True)
 class Terms:
-    """What clients of a round agree on beside the train message.
+    """What clients of a round agree on besides the train message.
 
     Attributes:
         session: Run and round.
@@ -120,7 +120,7 @@ def _record(record: object) -> bytes:
     if isinstance(record, Mapping):
         # The class tells numbers of a MetricRecord from those of a ConfigRecord.
         return _hash([type(record).__name__.encode(), *_entries(record)])
-    raise ValueError(f"a train message must hold Flower's records, got {type(record).__name__}")
+    raise ValueError(f"a train message must contain Flower's records, got {type(record).__name__}")
 
 
 def _array(name: str, array: Array) -> list[bytes]:
@@ -146,7 +146,7 @@ def _value(value: object) -> bytes:
         return b"y" + value
     if isinstance(value, list | tuple):
         return b"l" + _joined(map(_value, value))
-    raise ValueError(f"a record must hold numbers, texts and bytes, got {type(value).__name__}")
+    raise ValueError(f"a record must contain numbers, texts and bytes, got {type(value).__name__}")
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:

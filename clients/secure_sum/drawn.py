@@ -1,4 +1,4 @@
-"""Neighbours that clients draw by themselves, for a server that may do anything.
+"""Neighbours that clients draw themselves, for a server that may do anything.
 
 Bell et al. 2020, Secure Single-Server Aggregation with (Poly)Logarithmic Overhead (CCS), §4: every
 client draws k others from the roster; two clients mask with each other if one has drawn the other.

@@ -71,13 +71,13 @@ class MaskMod:
         min_peers: Fewest peers that the client masks with.
         min_threshold: Fewest shares that may open a secret, and fewest clients in a sum,
             `colluders` among them.
-        colluders: Peers that the client reckons may work for the server.
+        colluders: Peers that the client assumes may collude with the server.
         allow_tap: Whether auditors may collect kept updates and replay the training without
             masks; for simulations only.
         seed: Names the rounding in a simulation; None takes the operating system's source. Keys
             and shares always come from there.
         identity: The client's own signing key: a file or folder that `leakmeter keys new` has made,
-            or a private Ed25519 key. With a file, steps are noted beside it, so that a node that
+            or a private Ed25519 key. With a file, steps are noted next to it, so that a node that
             handles several messages at once takes each step once.
         trusted: Public lines of all clients, its own among them: a file, lines, or name to line.
             They must not come from the server.
@@ -194,9 +194,7 @@ class MaskMod:
         """Train, encode and mask; whatever is wrong with the order is refused before training."""
         shared = wire.config(message.content, wire.SUM_ORDER)
         if shared is None:
-            raise RefusedError(
-                f"a train message must carry {wire.SUM_ORDER!r} beside {wire.MASK!r}"
-            )
+            raise RefusedError(f"a train message must carry {wire.SUM_ORDER!r} with {wire.MASK!r}")
         boxes, quantiser = get_by_number(order, "boxes"), get_quantiser(shared)
         if quantiser.max_clients <= len(boxes):
             raise RefusedError(f"max-clients must be at least {len(boxes) + 1}")
@@ -239,7 +237,9 @@ class MaskMod:
         """Return who plays a canary; an order for somebody who is not on that list is refused."""
         seats, order = wire.seat_numbers(content), Order.of(content)
         if order is not None and order.canary is not None and number not in seats:
-            raise RefusedError(f"a canary is for seats that all clients know of, {number} is none")
+            raise RefusedError(
+                f"only a seat that all clients know of plays canaries; {number} is not one"
+            )
         return seats
 
     def _take(self, session: Session, stage: str) -> None:

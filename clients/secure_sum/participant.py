@@ -10,7 +10,7 @@ own neighbours before it shares. After the upload it signs the list of survivors
 `threshold` holders of its secrets have signed that it is one of them, in a complete graph that they
 have the same list. Such a client takes keys only with a signature that it trusts.
 
-What every client refuses by itself: fewer peers or a lower threshold than its own policy, another
+What every client refuses on its own: fewer peers or a lower threshold than its own policy, another
 number than the one it has committed to, equal keys, a set of survivors that is too small or lacks
 itself, and to reveal both secrets of one peer. Texts of refusals travel to the server: they hold no
 secrets.
@@ -207,7 +207,7 @@ class Participant:
             for peer, box in boxes.items()
         }
         if any(len(shares) != 2 * SHARE_BYTES for shares in held.values()):
-            raise RefusedError(f"a box must hold two shares of {SHARE_BYTES} bytes")
+            raise RefusedError(f"a box must contain two shares of {SHARE_BYTES} bytes")
         return replace(
             self,
             step="opened",

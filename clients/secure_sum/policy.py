@@ -23,7 +23,7 @@ class Policy:
         min_threshold: Fewest shares that may open a secret, and fewest clients in a sum, the
             colluders among them. As many clients of its neighbourhood must survive before it
             reveals anything.
-        colluders: Peers that it reckons may work for the server.
+        colluders: Peers that it assumes may collude with the server.
         max_clip_range: Largest clip range of a sum that it takes part in.
         max_weight: Largest weight that such a sum may allow for.
     """

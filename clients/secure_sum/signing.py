@@ -187,7 +187,7 @@ class TrustedKeys:
             ) from None
         except UnicodeDecodeError:
             raise KeyFileError(
-                f"{path} must be a text file with one public line a client"
+                f"{path} must be a text file with one public line per client"
             ) from None
         numbered = [(i, line.strip()) for i, line in enumerate(lines, start=1)]
         meant = [(i, line) for i, line in numbered if line and not line.startswith("#")]

@@ -185,7 +185,7 @@ def get_upload(content: RecordDict, ring: Ring, length: int) -> RingVector:
     """Return the masked vector in a reply; it may not be written to."""
     arrays = wire.arrays(content)
     if _UPLOAD not in arrays:
-        raise RefusedError(f"reply must hold the array {_UPLOAD!r}, got {list(arrays)}")
+        raise RefusedError(f"reply must contain the array {_UPLOAD!r}, got {list(arrays)}")
     if ring.wire_bytes < ring.dtype.itemsize:
         packed = _flat(arrays[_UPLOAD], np.dtype(np.uint8), length * ring.wire_bytes)
         return ring.from_bytes(packed.tobytes(), length)

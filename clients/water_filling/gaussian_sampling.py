@@ -114,7 +114,7 @@ class GaussianSampling:
         """
         losses: list[float] = []
         spectra: tuple[Spectrum, ...] = ()
-        for _ in range(self.steps):
+        for _ in range(self.steps):  # every step takes its gradients at the model before it
             estimate, loss, spectra = self._estimate(model, x, y, rng)
             _move(model, estimate, -self.lr)
             losses.append(loss)
@@ -139,15 +139,17 @@ class GaussianSampling:
             gradients: Clipped gradients of all examples, or of those in the minibatch.
             source: Source of all randomness; None takes the operating system's source.
         """
+        # Gaussian weights and filling share one draw: together they have covariance h(Σ).
         if isinstance(self.noise, WaterFilling):
             filled = self.noise.draw(gradients, self.batch_size, source)
             return filled.gradient, filled.spectra
         if self.sampling == "gaussian":
-            weights = sampling_weights(gradients.count, self.batch_size, source)
+            # 1/D + ξ/√(BD): mean Gᵀ1/D, covariance Σ = GᵀG/(BD) (Assumption 2)
+            weights = sampling_weights(gradients.count, self.batch_size, source)  # (D,)
         else:
             weights = np.full(gradients.count, 1 / gradients.count)
-        estimate = gradients.combined(weights)
-        if self.noise is not None:
+        estimate = gradients.combined(weights)  # (dim,), without forming (D, dim) where factored
+        if self.noise is not None:  # of the mean gradient, so lr² σ² in the update
             estimate = estimate + gaussian(gradients.dim, math.sqrt(self.noise.sigma2), source)
         return estimate, ()
 

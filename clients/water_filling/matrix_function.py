@@ -25,7 +25,7 @@ def function_times(
         function: f, on an array of eigenvalues.
         vector: v.
     """
-    if not np.isfinite(matrix).all():  # LAPACK may loop for ever on a NaN
+    if not np.isfinite(matrix).all():  # LAPACK may loop forever on a NaN
         raise ValueError("matrix must be finite, got NaN or infinity")
     size = len(vector)
     if size < 3:

@@ -49,7 +49,7 @@ def per_example_gradients(
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     if not len(y):
-        raise ValueError("y must hold at least one example, got 0")
+        raise ValueError("y must contain at least one example, got 0")
     _refuse_mixing(model)
     layers = _chain(model)
     factored = None if layers is None else _by_factors(layers, x, y, clip_norm)
@@ -63,7 +63,7 @@ def _refuse_mixing(model: nn.Module) -> None:
             continue
         if module.training or module.running_mean is None:
             raise ValueError(
-                f"model must treat examples apart, got {type(module).__name__} at {name!r}: "
+                f"model must treat examples separately, got {type(module).__name__} at {name!r}: "
                 "it mixes the batch, so no gradient belongs to one example"
             )
 
@@ -96,9 +96,11 @@ def _by_factors(
             if before.ndim != (2 if isinstance(layer, nn.Linear) else 4):
                 return None
             seen.append((layer, before, x))
-    losses = cross_entropy(x, y, reduction="none")
+    losses = cross_entropy(x, y, reduction="none")  # (count,)
+    # Examples do not mix, so row i of the gradient of the summed loss is that of example i alone.
     slopes = torch.autograd.grad(losses.sum(), [after for _, _, after in seen])
     parts = [_part(layer, a, s) for (layer, a, _), s in zip(seen, slopes, strict=True)]
+    # The joint norm over all layers, (count,): clipping layer by layer would need another C.
     norms = np.sqrt(np.sum([part.squares() for part in parts], axis=0))
     scale = _shrink(norms, clip_norm)
     made = tuple(part.scaled(scale) for part in parts)
@@ -122,6 +124,7 @@ def _by_vmap(
         logits = functional_call(model, (parameters, buffers), (one[None],))
         return cross_entropy(logits, label[None])
 
+    # One model for all, one example each; buffers are shared, so nothing may write to them.
     single = vmap(grad_and_value(loss), in_dims=(None, 0, 0))
     dim = sum(p.numel() for p in parameters.values())
     dtype = next(iter(parameters.values())).dtype
@@ -130,6 +133,7 @@ def _by_vmap(
     for start in range(0, len(y), chunk):
         some = slice(start, start + chunk)
         gradients, values = single(parameters, x[some], y[some])
+        # (chunk, dim), in the order of the parameters, which is that of the flat update
         rows = torch.cat([gradients[name].reshape(len(values), -1) for name in parameters], dim=1)
         norms = _double(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64))
         # Rounding may lengthen the scaled row by half a unit in the last place.

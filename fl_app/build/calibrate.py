@@ -57,8 +57,8 @@ def planned_guarantee(config: Config) -> Finding:
         assurance = noised.planned(sums, masked.bearable, step=masked.step, dim=dim)
     if assurance is None:
         raise ConfigError(
-            "target-epsilon needs at least one round that releases a model, but no cohort of this "
-            "plan has three clients; take a larger sample or another seed"
+            "--target-epsilon needs at least one round that releases a model, but no cohort of "
+            "this plan has three clients; use a larger --sample or another --seed"
         )
     return assurance.headline(config.delta)
 
@@ -88,8 +88,8 @@ def _multiplier(config: Config, _: bool) -> float:
     low, high = math.log(_LEAST), math.log(most)
     if excess(high) > 0:
         raise ConfigError(
-            f"target-epsilon must be one that noise of at most {most:.4g} times the clip norm "
-            f"reaches in {config.rounds} rounds, got {target:g}; take fewer rounds, more clients "
+            f"--target-epsilon must be one that noise of at most {most:.4g} times the clip norm "
+            f"reaches in {config.rounds} rounds, got {target:g}; use fewer rounds, more clients "
             "or a larger target"
         )
     if excess(low) <= 0:  # a plan in which nobody takes part

@@ -88,6 +88,6 @@ def _advice(config: Config, reason: str) -> str:
     shown = zip(names, (*values, config.colluders), strict=True)
     return (
         f"--secagg must have settings that fit {config.cohort} clients per round, got "
-        f"{', '.join(f'{name} {value:g}' for name, value in shown)}: {reason}; take fewer "
+        f"{', '.join(f'{name} {value:g}' for name, value in shown)}: {reason}; use fewer "
         "colluders, a higher threshold, more neighbours (0 = all) or more bits"
     )

@@ -8,14 +8,16 @@ from pathlib import Path
 from leakmeter.fl_app.config.errors import ConfigError
 
 _DESCRIPTION = """\
-Makes and checks the keys with which clients sign in secure sums. Each client has a key of its own
-and a list of the public lines of all clients, its own among them. The lists must not come from the
-server.
+Makes and checks the keys with which clients sign in secure sums. Each client
+has its own key, and a list of the public lines of all clients, including its
+own. The lists must not come from the server.
 """
 _EPILOG = """\
 examples:
-  leakmeter keys new ~/.leakmeter       make a key and print its public line
-  leakmeter keys list trusted.txt       check a list of public lines
+  %(prog)s new ~/.leakmeter
+      make a key and print its public line
+  %(prog)s list trusted.txt
+      check a list of public lines
 """
 
 
@@ -40,7 +42,7 @@ def set_up(parser: argparse.ArgumentParser) -> None:
         description="Checks a list of public lines and prints the keys on it.",
         allow_abbrev=False,
     )
-    listed.add_argument("file", metavar="FILE", help="a text file with one public line a client")
+    listed.add_argument("file", metavar="FILE", help="a text file with one public line per client")
     listed.set_defaults(call=check)
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, NoReturn
 
 from leakmeter.fl_app.cli import completion, keys, replay, report, reproduce, run, watch
@@ -96,7 +97,7 @@ def _parser() -> _Parser:
             commands.add_parser(
                 name,
                 prog=program if command is run else f"{program} {name}",
-                formatter_class=argparse.RawDescriptionHelpFormatter,
+                formatter_class=_Help,
                 allow_abbrev=False,
             )
         )
@@ -104,12 +105,20 @@ def _parser() -> _Parser:
     return parser
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Breaks no line within an option or a name, so that all of them can be searched and copied."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
 class _Parser(argparse.ArgumentParser):
     """Reports a mistake like any other wrong setting: in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of leaving the program."""
-        raise ConfigError(f"{message}; see {self.prog} --help")
+        text = message.removeprefix("argument ")
+        raise ConfigError(f"{text}; see {self.prog} --help")
 
     def parse_known_args(
         self, args: Iterable[str] | None = None, namespace: Any = None

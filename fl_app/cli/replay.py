@@ -11,12 +11,14 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
 
 _DESCRIPTION = """\
-Audits a recorded run again, without training: with other auditors, or other settings of theirs. The
-run must have been recorded with --auditors ...,recorder. Same settings give the same findings.
-Settings that are not given are those of the recorded run.
+Audits a recorded run again, without training: with other auditors, or with
+other settings of theirs. The run must have been recorded with --auditors
+...,recorder. The same settings give the same findings. Settings that you leave
+out are those of the recorded run.
 """
 _EPILOG = """\
-Settings of the training and the canaries are those of the recorded run and cannot be changed.
+Settings of the training and of the canaries are those of the recorded run and
+cannot be changed.
 An interrupted run is audited as far as it was recorded.
 """
 # Where the data are; everything else that is not about audits belongs to the recorded run.
@@ -31,7 +33,9 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="new folder for the results (default: <RUN>-replay)"
     )
-    parser.add_argument("--verbose", action="store_true", help="show Flower's log too")
+    parser.add_argument(
+        "--verbose", action="store_true", help="show Flower's log and repeated warnings too"
+    )
     group = parser.add_argument_group("Audit")
     for spec in fields(Config):
         is_ours = spec.metadata["group"] == "audit" or kebab(spec.name) in _ELSEWHERE

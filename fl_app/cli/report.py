@@ -8,9 +8,10 @@ from pathlib import Path
 from leakmeter.fl_app.config.errors import ConfigError
 
 _DESCRIPTION = """\
-Writes a page about one run, or compares several: what leaks, to whom, how strong the evidence is,
-and what to do. The page is one file that fetches nothing. An unfinished run is shown as far as it
-went. --text prints the same here.
+Writes a page about one run, or compares several: what leaks, to whom, how
+strong the evidence is, and what to do. The page is one file that fetches
+nothing. An unfinished run is shown as far as it went. --text prints the same
+here.
 """
 
 
@@ -89,10 +90,12 @@ def _check_page(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_file() or GENERATOR not in path.read_text(encoding="utf-8", errors="replace"):
-        raise ConfigError(f"out must be a new file or an earlier page, got {path}")
+        raise ConfigError(
+            f"--out must be a new file or an earlier page, got {path}. Name another file"
+        )
 
 
 def _gallery(folder: Path) -> Path:
     if not any(folder.glob("*.png")):
-        raise ConfigError(f"pictures must be a folder with PNG files, got {folder}")
+        raise ConfigError(f"--pictures must be a folder with PNG files, got {folder}")
     return folder

@@ -48,7 +48,7 @@ def set_up(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         nargs="?",
         const=str(_RESULTS),
-        help="write the page of all results kept in DIR beside it, as RESULTS.md "
+        help="write RESULTS.md, the page of all results in DIR, next to that folder "
         f"(default: {_RESULTS})",
     )
 
@@ -64,16 +64,18 @@ def reproduce(arguments: argparse.Namespace) -> int:
         print(f"written to {write_page(Path(arguments.results))}")
         return 0
     if arguments.name is None:
-        raise ConfigError(f"no experiment named; try {next(iter(EXPERIMENTS))}, or --list for all")
+        raise ConfigError(
+            f"NAME is missing; try {next(iter(EXPERIMENTS))}, or --list for all names"
+        )
     if arguments.name not in EXPERIMENTS:
         hint = nearest(arguments.name, EXPERIMENTS) or "; --list shows all of them"
         raise ConfigError(f"unknown experiment {arguments.name}{hint}")
     if arguments.scale not in SCALES:
-        raise unknown_name("scale", arguments.scale, SCALES)
+        raise unknown_name("--scale", arguments.scale, SCALES)
     if arguments.engine not in ENGINES:
-        raise unknown_name("engine", arguments.engine, ENGINES)
+        raise unknown_name("--engine", arguments.engine, ENGINES)
     if arguments.ray_address and arguments.engine != "ray":
-        raise ConfigError(f"ray-address needs the engine ray, got {arguments.engine!r}")
+        raise ConfigError(f"--ray-address needs --engine ray, got --engine {arguments.engine}")
     where = arguments.out or f"runs/reproduce/{arguments.name}-{arguments.scale}"
     with _engine(arguments.name, arguments.engine, arguments.ray_address):
         return _run(arguments.name, arguments.scale, Path(where))
@@ -122,7 +124,7 @@ def _run(name: str, scale: str, folder: Path) -> int:
     require_matplotlib()
     entry = EXPERIMENTS[name]
     time = duration(entry.seconds(scale))
-    print(f"{name}, scale {scale}: about {time} on a core of its own;")
+    print(f"{name}, scale {scale}: about {time} on one core;")
     print(f"cells that are already in {folder} are kept", flush=True)
     experiment = entry.load()
     # After this import: Flower sets its own level when it is imported.

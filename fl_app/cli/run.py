@@ -6,6 +6,7 @@ import argparse
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import Field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.cli.watch import HOST, add_address, check_port
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
-from leakmeter.fl_app.config.field import expanded, kebab, read_toml
+from leakmeter.fl_app.config.field import expanded, kebab, number_or_text, read_toml
 from leakmeter.fl_app.config.meaning import check_meaning, is_written_by_a_run
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ _USAGE = """\
        %(prog)s keys new DIR
        %(prog)s completion bash|zsh|fish"""
 _DESCRIPTION = """\
-Trains a model with simulated clients and measures what the training leaks. The last lines are the
-verdict, the attackers (worst first) and what to do next; a page in the run's folder has the rest.
+Trains a model with simulated clients and measures what the training leaks.
+The last lines are the verdict, the attackers (worst first) and what to do next;
+a page in the run's folder has the rest.
 """
 _EPILOG = """\
 commands:
@@ -47,14 +49,14 @@ commands:
   report      write a page about one run, or compare several
   reproduce   repeat a published table or figure
   replay      audit a recorded run again, without training
-  watch       show a run in the browser while it goes on
+  watch       show a run in the browser during the run
   keys        make or check the keys of clients that sign (--secagg active)
-  completion  print a script that completes commands and options with the tab key
+  completion  print a script for your shell that completes what you type
   `%(prog)s report --help` and so on list the options of each.
 
 examples:
   %(prog)s
-      the default job: 60 clients learn handwritten digits, four audits; results in runs/
+      the default job: 60 clients learn digits, four audits; results in runs/
   %(prog)s --out runs/demo --rounds 50
       longer, in a folder of your choice
   %(prog)s --config runs/demo/config.toml --seed 1
@@ -68,7 +70,7 @@ examples:
   %(prog)s reproduce --list
       all published tables and figures that can be repeated
   %(prog)s --out runs/kept --auditors one-shot,recorder
-  %(prog)s replay runs/kept --auditors one-shot,likelihood-ratio --delta 1e-6
+  %(prog)s replay runs/kept --auditors one-shot --delta 1e-6
       record a run, then audit it again with other auditors and settings
 """
 
@@ -85,9 +87,11 @@ def set_up(parser: argparse.ArgumentParser) -> None:
         help="new or empty folder for the results (default: runs/<time>-<dataset>-<model>)",
     )
     parser.add_argument("--resume", metavar="DIR", help="resume the run in this folder")
-    parser.add_argument("--verbose", action="store_true", help="show Flower's log too")
     parser.add_argument(
-        "--live", action="store_true", help="show the page in the browser while the run goes on"
+        "--verbose", action="store_true", help="show Flower's log and repeated warnings too"
+    )
+    parser.add_argument(
+        "--live", action="store_true", help="show the page in the browser during the run"
     )
     add_address(parser)
     groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
@@ -101,14 +105,16 @@ def set_up(parser: argparse.ArgumentParser) -> None:
 
 def add_setting(group: argparse._ActionsContainer, spec: Field[Any], text: str) -> None:
     """Add the option of one setting; it is in the result only if the user gives it."""
-    kind, meta = type(spec.default), spec.metadata
+    kind: Any = type(spec.default)
+    meta = spec.metadata
     options: dict[str, Any] = {"default": argparse.SUPPRESS, "dest": kebab(spec.name)}
     if kind is bool:
         options |= {"action": argparse.BooleanOptionalAction}
     else:
         # Choices and ranges are checked by Config, so that TOML gets the same messages.
         names = "|".join(meta["choices"]) or meta["metavar"]
-        options |= {"type": kind, "metavar": names or {int: "N", float: "X"}[kind]}
+        read = kind if kind is str else partial(number_or_text, kind)
+        options |= {"type": read, "metavar": names or {int: "N", float: "X"}[kind]}
     group.add_argument(f"--{kebab(spec.name)}", help=text, **options)
 
 
@@ -143,7 +149,7 @@ def _port(arguments: argparse.Namespace) -> AbstractContextManager[LiveServer | 
 
 
 def _live(server: LiveServer | None, folder: RunFolder) -> AbstractContextManager[object]:
-    """Serve the page of the run while it goes on."""
+    """Serve the page during the run."""
     if server is None:
         return nullcontext()
     from leakmeter.fl_app.live.server import serving

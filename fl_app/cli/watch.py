@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from leakmeter.fl_app.config.errors import ConfigError
+from leakmeter.fl_app.config.field import number_or_text
 from leakmeter.fl_app.live.address import HOST, PORT
 
 _DESCRIPTION = """\
-Serves the page of a run folder on this machine and keeps it up to date while the run goes on. The
-folder may be that of any run: of this program, of a Flower project with Audited(..., out=...), or a
-copy that is synced from another machine. Ctrl-C ends it.
+Serves the page of a run folder on this machine and keeps it up to date during
+the run. The folder may be that of any run: of this program, of a Flower project
+with Audited(..., out=...), or a copy synced from another machine. Ctrl-C ends
+it.
 """
 
 
@@ -26,7 +29,10 @@ def set_up(parser: argparse.ArgumentParser) -> None:
 def add_address(parser: argparse._ActionsContainer) -> None:
     """Add the options that say where a page is served."""
     parser.add_argument(
-        "--port", type=int, metavar="N", help=f"port of the live page (default: {PORT} or the next)"
+        "--port",
+        type=partial(number_or_text, int),
+        metavar="N",
+        help=f"port of the live page (default: {PORT} or the next)",
     )
     parser.add_argument(
         "--host",
@@ -37,9 +43,9 @@ def add_address(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def check_port(port: int | None) -> None:
+def check_port(port: int | str | None) -> None:
     """Refuse a port that no machine has."""
-    if port is not None and not 0 <= port < 65536:
+    if isinstance(port, str) or (port is not None and not 0 <= port < 65536):
         raise ConfigError(f"--port must be from 0 (any free port) to 65535, got {port}")
 
 

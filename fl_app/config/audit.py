@@ -27,6 +27,10 @@ class AuditSettings:
         group="audit",
         metavar="NAMES",
     )
+    delta: float = setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)
+    confidence: float = setting(
+        0.95, "confidence of every lower bound on ε", group="audit", low=0.5, below=1
+    )
     canary_seats: int = setting(
         10,
         "clients per round, in addition to --sample, that play canaries for one-shot",
@@ -96,6 +100,14 @@ class AuditSettings:
     transcript_trials: int = setting(
         200, "test transcripts of transcript in each world", group="audit", low=20, most=10**5
     )
+    lrt_models: int = setting(
+        1,
+        "repeat the first test of likelihood-ratio at this many initial models and report the "
+        "spread; 1 = the run's own only",
+        group="audit",
+        low=1,
+        high=100,
+    )
     mi_every: int = setting(
         1,
         f"rounds that mutual-information audits: {_EVERY}",
@@ -125,6 +137,28 @@ class AuditSettings:
         group="audit",
         low=0,
         high=1_000_000,
+    )
+    mi_case: str = setting(
+        "none",
+        "add the published upper bound on mutual information, assuming that whitened gradients "
+        "have independent coordinates (Case 1) or are log-concave (Case 2); needs --algorithm "
+        "fedsgd",
+        group="audit",
+        choices=CASES,
+    )
+    mi_c0: float = setting(
+        0.0, "C₀ for --mi-case independent; 0 for a Gaussian", group="audit", low=0, high=1e6
+    )
+    mi_sigma: float = setting(
+        1.0, "σ for --mi-case log-concave; 1 for a Gaussian", group="audit", above=0, high=1
+    )
+    mi_entropy: float = setting(
+        GAUSSIAN_ENTROPY,
+        "entropy for --mi-case log-concave, in nats per coordinate; at most ½ ln 2πe, that of a "
+        "Gaussian",
+        group="audit",
+        high=GAUSSIAN_ENTROPY,
+        low=-1e3,
     )
     mine_every: int = setting(1, f"rounds that mine audits: {_EVERY}", group="audit", low=-1)
     mine_draws: int = setting(
@@ -178,38 +212,4 @@ class AuditSettings:
         "the last",
         group="audit",
         low=-1,
-    )
-    delta: float = setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)
-    mi_case: str = setting(
-        "none",
-        "add the published upper bound on mutual information, assuming that whitened gradients "
-        "have independent coordinates (Case 1) or are log-concave (Case 2); needs --algorithm "
-        "fedsgd",
-        group="audit",
-        choices=CASES,
-    )
-    mi_c0: float = setting(
-        0.0, "C₀ for --mi-case independent; 0 for a Gaussian", group="audit", low=0, high=1e6
-    )
-    mi_sigma: float = setting(
-        1.0, "σ for --mi-case log-concave; 1 for a Gaussian", group="audit", above=0, high=1
-    )
-    mi_entropy: float = setting(
-        GAUSSIAN_ENTROPY,
-        "entropy for --mi-case log-concave, in nats per coordinate; at most ½ ln 2πe, that of a "
-        "Gaussian",
-        group="audit",
-        high=GAUSSIAN_ENTROPY,
-        low=-1e3,
-    )
-    lrt_models: int = setting(
-        1,
-        "repeat the first test of likelihood-ratio at this many initial models and report the "
-        "spread; 1 = the run's own only",
-        group="audit",
-        low=1,
-        high=100,
-    )
-    confidence: float = setting(
-        0.95, "confidence of every lower bound on ε", group="audit", low=0.5, below=1
     )

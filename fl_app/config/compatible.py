@@ -6,20 +6,27 @@ from dataclasses import fields
 
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.field import option
-from leakmeter.fl_app.config.names import AUDITORS, GAUSSIAN_ENTROPY, IMAGES, RECORD_NOISES
+from leakmeter.fl_app.config.names import (
+    AUDITORS,
+    GAUSSIAN_ENTROPY,
+    IMAGES,
+    RECORD_NOISES,
+    SHORT_NAMES,
+)
 from leakmeter.fl_app.config.settings import Settings
 
 # Noise for records that keeps the sum of a round Gaussian.
 _AUDITED = ("wfna", "record-gd", "record-isotropic")
 _SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
 _OF_SUMS = ("likelihood-ratio", "transcript", "mutual-information", "mine")  # auditors
+_ALL_OTHERS = "Try --secagg-neighbours 0 for all others of the round"
 
 
 def check_together(config: Settings) -> None:
     """Raise if settings contradict each other; the text names both and what is allowed."""
     for name in config.auditor_names:
         if name not in AUDITORS:
-            raise unknown_name("--auditors", name, AUDITORS)
+            raise unknown_name("--auditors", name, AUDITORS, SHORT_NAMES)
     if config.cohort > config.clients:
         wanted = f"{config.sample} + {config.seats} = {config.cohort}"
         raise ConfigError(
@@ -48,7 +55,8 @@ def check_together(config: Settings) -> None:
         allowed, fix = "1 without the auditor likelihood-ratio", "Add it to --auditors"
         raise out_of_range("--lrt-models", allowed, config.lrt_models, fix=fix)
     if "mutual-information" in config.auditor_names and config.mi_target >= config.clients:
-        raise out_of_range("--mi-target", f"below --clients {config.clients}", config.mi_target)
+        allowed, fix = f"below --clients {config.clients}", "Try --mi-target -1 for all clients"
+        raise out_of_range("--mi-target", allowed, config.mi_target, fix=fix)
     if "mine" in config.auditor_names:
         _check_critics(config)
     _check_theory(config)
@@ -58,9 +66,11 @@ def check_together(config: Settings) -> None:
         allowed = f"an image data set ({', '.join(IMAGES)}) for the auditor inversion"
         raise out_of_range("--dataset", allowed, config.dataset, fix="Try --dataset digits")
     if "span" in config.auditor_names and config.sample < 2:
-        raise out_of_range("--sample", "at least 2 for the auditor span", config.sample)
+        allowed, fix = "at least 2 for the auditor span", "Try --sample 2"
+        raise out_of_range("--sample", allowed, config.sample, fix=fix)
     if config.membership_shadows == 1:
-        raise out_of_range("--membership-shadows", "0, or at least 2 to estimate their spread", 1)
+        allowed, fix = "0, or at least 2 to estimate their spread", "Try --membership-shadows 8"
+        raise out_of_range("--membership-shadows", allowed, 1, fix=fix)
     _check_over_rounds(config)
     if "transcript" in config.auditor_names:
         _check_transcript(config)
@@ -120,22 +130,24 @@ def _check_sum(config: Settings) -> None:
         for spec in fields(config):
             if spec.name in _SUM_SETTINGS and getattr(config, spec.name) != spec.default:
                 allowed = f"{spec.default:g} with --secagg off, which has no secure sum"
-                raise out_of_range(option(spec.name), allowed, getattr(config, spec.name))
+                fix = f"Leave out {option(spec.name)}, or --secagg off"
+                raise out_of_range(option(spec.name), allowed, getattr(config, spec.name), fix=fix)
         return
     neighbours = config.secagg_neighbours
     if config.secagg == "active" and neighbours >= config.cohort:
         allowed = f"0, or a number below the {config.cohort} clients of a round"
-        raise out_of_range("--secagg-neighbours", allowed, neighbours)
+        raise out_of_range("--secagg-neighbours", allowed, neighbours, fix=_ALL_OTHERS)
     if config.secagg == "on" and neighbours and (neighbours % 2 or neighbours >= config.cohort):
         allowed = f"0, or an even number below the {config.cohort} clients of a round"
-        raise out_of_range("--secagg-neighbours", allowed, neighbours)
+        raise out_of_range("--secagg-neighbours", allowed, neighbours, fix=_ALL_OTHERS)
     if neighbours and config.participation == "poisson":
         allowed = "0 with --participation poisson: a sparse graph is planned for one cohort size"
-        raise out_of_range("--secagg-neighbours", allowed, neighbours)
+        raise out_of_range("--secagg-neighbours", allowed, neighbours, fix=_ALL_OTHERS)
     if config.colluders > config.sample - 2:
         # If all clients but one are known, the sum reveals the update of that one.
         allowed = f"at most --sample minus 2 = {config.sample - 2}: two clients must stay honest"
-        raise out_of_range("--colluders", allowed, config.colluders)
+        fix = "Try --colluders -1 for as many as the sum tolerates"
+        raise out_of_range("--colluders", allowed, config.colluders, fix=fix)
 
 
 def _check_target(config: Settings) -> None:
@@ -144,19 +156,21 @@ def _check_target(config: Settings) -> None:
         return
     if config.noise not in ("central", "distributed", "local"):
         allowed = "central, distributed or local with --target-epsilon, which calibrates that noise"
-        raise out_of_range("--noise", allowed, config.noise)
+        raise out_of_range("--noise", allowed, config.noise, fix="Try --noise central")
     if config.clipping == "adaptive" and config.has_sums:
         allowed = (
             "fixed with --target-epsilon and secure aggregation: the smaller the clip norm, the "
             "more rounding costs, and the clip norm is not known beforehand"
         )
-        raise out_of_range("--clipping", allowed, config.clipping)
+        fix = "Try --clipping fixed, or --noise-multiplier in place of --target-epsilon"
+        raise out_of_range("--clipping", allowed, config.clipping, fix=fix)
     if config.noise == "distributed" and config.dropout:
         allowed = (
             "0 with --target-epsilon and --noise distributed: clients that drop out take their "
             "noise away, so the run would exceed the target"
         )
-        raise out_of_range("--dropout", allowed, config.dropout)
+        fix = "Try --dropout 0, or --noise-multiplier in place of --target-epsilon"
+        raise out_of_range("--dropout", allowed, config.dropout, fix=fix)
 
 
 def _check_law(config: Settings) -> None:
@@ -182,27 +196,31 @@ def _check_noise(config: Settings) -> None:
         allowed = f"above 0 with --noise {config.noise}: without clipping no ε can be guaranteed"
         raise out_of_range("--clip-norm", allowed, 0.0, fix="Try --clip-norm 1")
     if config.noise in ("distributed", "local") and config.noise_multiplier == 0:
-        raise out_of_range("--noise-multiplier", f"above 0 with --noise {config.noise}", 0.0)
+        allowed, fix = f"above 0 with --noise {config.noise}", "Try --noise-multiplier 1"
+        raise out_of_range("--noise-multiplier", allowed, 0.0, fix=fix)
     if config.noise == "distributed" and config.secagg == "off":
         allowed = "on with --noise distributed: one client's share of the noise is weak"
         raise out_of_range("--secagg", allowed, "off", fix="Try --secagg on, or --noise local")
     if config.clipping == "adaptive" and config.noise == "none":
-        raise out_of_range("--noise", "central with --clipping adaptive", config.noise)
+        allowed, fix = "central with --clipping adaptive", "Try --noise central"
+        raise out_of_range("--noise", allowed, config.noise, fix=fix)
     if config.clipping == "adaptive" and config.noise != "central":
-        raise out_of_range("--clipping", f"fixed with --noise {config.noise}", config.clipping)
+        allowed, fix = f"fixed with --noise {config.noise}", "Try --clipping fixed"
+        raise out_of_range("--clipping", allowed, config.clipping, fix=fix)
     if config.clipping == "adaptive" and config.noise_multiplier >= config.cohort / 10:
         # Noise on the clip bits is cohort / 20, and must be above half the multiplier.
         allowed = (
             f"below {config.cohort / 10:g} with --clipping adaptive and {config.cohort} clients "
             "per round"
         )
-        raise out_of_range("--noise-multiplier", allowed, config.noise_multiplier)
+        fix = "Lower it, or take more clients per round (--sample)"
+        raise out_of_range("--noise-multiplier", allowed, config.noise_multiplier, fix=fix)
     if config.noise == "none" and config.clip_norm > 0:
         allowed, fix = "0 with --noise none, which clips nothing", "Add --noise central"
         raise out_of_range("--clip-norm", allowed, config.clip_norm, fix=fix)
     if config.noise == "none" and config.ledger:
         allowed = "empty with --noise none, which spends an unlimited ε"
-        raise out_of_range("--ledger", allowed, config.ledger)
+        raise out_of_range("--ledger", allowed, config.ledger, fix="Add --noise central")
     if config.budget and not config.ledger:
         fix = "Add --ledger FILE"
         raise out_of_range("--budget", "0 without --ledger", config.budget, fix=fix)
@@ -218,31 +236,32 @@ def _check_noise(config: Settings) -> None:
 def _check_filling(config: Settings) -> None:
     """Check what noise for single records needs, and the settings that only it has."""
     if config.wfna_blocks != 1 and config.noise != "wfna":
-        raise out_of_range("--wfna-blocks", "1 without --noise wfna", config.wfna_blocks)
+        fix = "Leave out --wfna-blocks"
+        raise out_of_range("--wfna-blocks", "1 without --noise wfna", config.wfna_blocks, fix=fix)
     if not config.hides_records:
         if config.wfna_floor:
             allowed = f"0 unless --noise is {' or '.join(RECORD_NOISES)}"
-            raise out_of_range("--wfna-floor", allowed, config.wfna_floor)
+            raise out_of_range("--wfna-floor", allowed, config.wfna_floor, fix="Add --noise wfna")
         if "record-likelihood-ratio" in config.auditor_names:
             allowed = f"{' or '.join(_AUDITED)} with the auditor record-likelihood-ratio"
-            raise out_of_range("--noise", allowed, config.noise)
+            raise out_of_range("--noise", allowed, config.noise, fix="Try --noise wfna")
         return
     if config.wfna_floor == 0:
         allowed, fix = f"above 0 with --noise {config.noise}", "Try --wfna-floor 0.01"
         raise out_of_range("--wfna-floor", allowed, 0.0, fix=fix)
     if config.secagg == "off":
         allowed = f"on with --noise {config.noise}: one client's noise floor is weak"
-        raise out_of_range("--secagg", allowed, "off")
+        raise out_of_range("--secagg", allowed, "off", fix="Try --secagg on")
     _check_steps(config)
     if config.ledger:
         allowed = f"empty with --noise {config.noise}: the ledger counts clients, not records"
-        raise out_of_range("--ledger", allowed, config.ledger)
+        raise out_of_range("--ledger", allowed, config.ledger, fix="Leave out --ledger")
     if "record-likelihood-ratio" in config.auditor_names and config.noise not in _AUDITED:
         allowed = (
             f"{' or '.join(_AUDITED)} with the auditor record-likelihood-ratio: a minibatch makes "
             "the sum a mixture over all batches, whose exact likelihood ratio is not known"
         )
-        raise out_of_range("--noise", allowed, config.noise)
+        raise out_of_range("--noise", allowed, config.noise, fix="Try --noise record-isotropic")
 
 
 def _check_steps(config: Settings) -> None:
@@ -260,9 +279,10 @@ def _check_steps(config: Settings) -> None:
     if noise == "record-gd":
         if config.epochs != 1:
             allowed = "1 with --noise record-gd: no theorem covers more than one local step"
-            raise out_of_range("--epochs", allowed, config.epochs)
+            raise out_of_range("--epochs", allowed, config.epochs, fix="Try --epochs 1")
     elif config.batch_size == 0:
-        raise out_of_range("--batch-size", f"at least 1 with --noise {noise}", 0)
+        fix = "Try --batch-size 8"
+        raise out_of_range("--batch-size", f"at least 1 with --noise {noise}", 0, fix=fix)
 
 
 def _check_participation(config: Settings) -> None:
@@ -278,37 +298,44 @@ def _check_canaries(config: Settings) -> None:
     """Require enough seats for the canaries."""
     slots = config.canary_seats * config.rounds
     if config.canary_seats < 1:
-        raise out_of_range("--canary-seats", "at least 1 for the auditor one-shot", 0)
+        fix = "Try --canary-seats 10"
+        raise out_of_range("--canary-seats", "at least 1 for the auditor one-shot", 0, fix=fix)
     if config.canary_repetitions > config.rounds:
         allowed = f"at most --rounds {config.rounds}"
-        raise out_of_range("--canary-repetitions", allowed, config.canary_repetitions)
+        fix = f"Try --rounds {config.canary_repetitions}"
+        raise out_of_range("--canary-repetitions", allowed, config.canary_repetitions, fix=fix)
     canaries = config.canaries or slots // config.canary_repetitions
     if canaries < 2 or canaries * config.canary_repetitions > slots:
         allowed = (
             f"from 2 to {slots // config.canary_repetitions} = canary seats × rounds / repetitions"
         )
-        raise out_of_range("--canaries", allowed, canaries)
+        fix = "Use more seats (--canary-seats) or rounds (--rounds)"
+        raise out_of_range("--canaries", allowed, canaries, fix=fix)
 
 
 def _check_trials(config: Settings) -> None:
     """Require a client to attack and another to hide it."""
     if config.sample < 2:
-        raise out_of_range("--sample", "at least 2 for the auditor likelihood-ratio", config.sample)
+        allowed, fix = "at least 2 for the auditor likelihood-ratio", "Try --sample 2"
+        raise out_of_range("--sample", allowed, config.sample, fix=fix)
     if config.lrt_target >= config.clients:
-        raise out_of_range("--lrt-target", f"below --clients {config.clients}", config.lrt_target)
+        allowed, fix = f"below --clients {config.clients}", "Try --lrt-target -1 for a random one"
+        raise out_of_range("--lrt-target", allowed, config.lrt_target, fix=fix)
 
 
 def _check_theory(config: Settings) -> None:
     """Require the training and the constants that the published bound on information is about."""
     is_asked = "mutual-information" in config.auditor_names
     if config.mi_c0 and config.mi_case != "independent":
-        raise out_of_range("--mi-c0", "0 without --mi-case independent", config.mi_c0)
+        fix = "Add --mi-case independent"
+        raise out_of_range("--mi-c0", "0 without --mi-case independent", config.mi_c0, fix=fix)
     for name, value, usual in (
         ("--mi-sigma", config.mi_sigma, 1.0),
         ("--mi-entropy", config.mi_entropy, GAUSSIAN_ENTROPY),
     ):
         if value != usual and config.mi_case != "log-concave":
-            raise out_of_range(name, f"{usual} without --mi-case log-concave", value)
+            allowed, fix = f"{usual} without --mi-case log-concave", "Add --mi-case log-concave"
+            raise out_of_range(name, allowed, value, fix=fix)
     if config.mi_case == "none":
         return
     if not is_asked:
@@ -318,17 +345,18 @@ def _check_theory(config: Settings) -> None:
         allowed = (
             "none unless --algorithm is fedsgd and --noise is not wfna: the bound is for FedSGD"
         )
-        raise out_of_range("--mi-case", allowed, config.mi_case)
+        raise out_of_range("--mi-case", allowed, config.mi_case, fix="Try --algorithm fedsgd")
     if config.game == "partition":
         allowed = "none with --lrt-game partition: the bound is for independent clients"
-        raise out_of_range("--mi-case", allowed, config.mi_case)
+        fix = "Try --lrt-game independent"
+        raise out_of_range("--mi-case", allowed, config.mi_case, fix=fix)
 
 
 def _check_game(config: Settings) -> None:
     """Require a game that can be played with this partition."""
     if config.partition == "natural" and config.game != "rerun":
         allowed = "auto or rerun with --partition natural, where each person's records are fixed"
-        raise out_of_range("--lrt-game", allowed, config.lrt_game)
+        raise out_of_range("--lrt-game", allowed, config.lrt_game, fix="Try --lrt-game rerun")
 
 
 def _check_critics(config: Settings) -> None:
@@ -338,4 +366,5 @@ def _check_critics(config: Settings) -> None:
         allowed = (
             f"at least {least} with --sample {config.sample}, for 20 pairs of an update and a sum"
         )
-        raise out_of_range("--mine-draws", allowed, config.mine_draws)
+        fix = f"Try --mine-draws {least}"
+        raise out_of_range("--mine-draws", allowed, config.mine_draws, fix=fix)

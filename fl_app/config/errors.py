@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
 
 _MOST_BITS, _MOST_SHOWN = 300, 200
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ConfigError(ValueError):
     """A setting, a file or a folder is not as it must be. The text says which, and what to do."""
 
 
-def unknown_name(field: str, value: object, known: Iterable[str]) -> ConfigError:
+def unknown_name(
+    field: str, value: object, known: Iterable[str], short: Mapping[str, str] = _NONE
+) -> ConfigError:
     """Return the error for a name that is not one of the `known` ones, with the nearest one.
+
+    Args:
+        field: The option as it is typed.
+        value: What was received.
+        known: The names that are allowed.
+        short: Other names of some of them, which are suggested but not allowed.
 
     >>> print(unknown_name("--model", "mpl", ["linear", "mlp"]))
     --model must be one of linear, mlp, got 'mpl'; did you mean mlp?
     """
     names = tuple(known)
-    hint = nearest(value, names) if isinstance(value, str) else ""
+    hint = nearest(short.get(value.lower(), value), names) if isinstance(value, str) else ""
     return ConfigError(f"{field} must be one of {', '.join(names)}, got {shown(value)}{hint}")
 
 

@@ -72,6 +72,14 @@ def expanded(name: str, path: str | Path) -> Path:
         raise out_of_range(name, f"a path that can be found ({error})", str(path)) from None
 
 
+def number_or_text(kind: type, text: str) -> Any:
+    """Return the number in a text; other text unchanged, for a check that names its option."""
+    try:
+        return kind(text)
+    except ValueError:
+        return text
+
+
 def kebab(name: str) -> str:
     """Return a Python name as TOML and the command line spell it."""
     return name.replace("_", "-")
@@ -96,7 +104,7 @@ def typed(spec: Field[Any], value: Any) -> Any:
             raise out_of_range(option(spec.name), "finite", value) from None
     if type(value) is not wanted:
         kinds = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
-        raise out_of_range(option(spec.name), kinds[wanted], value)
+        raise out_of_range(option(spec.name), kinds[wanted], value, fix=_valid(spec))
     if isinstance(value, str) and not value.isprintable():
         raise out_of_range(option(spec.name), "printable text", value)
     if isinstance(value, str) and len(value) > _MOST_TEXT:
@@ -116,6 +124,18 @@ def check(spec: Field[Any], value: Any) -> None:
         words = {"low": "at least", "high": "at most", "above": "above", "below": "below"}
         allowed = [f"{w} {rule[k]}" for k, w in words.items() if math.isfinite(rule[k])]
         finite = [] if isinstance(value, int) or math.isfinite(value) else ["finite"]
-        raise out_of_range(option(spec.name), " and ".join(finite + allowed), value)
+        text = " and ".join(finite + allowed)
+        raise out_of_range(option(spec.name), text, value, fix=_valid(spec, value))
     if math.isinf(rule["high"]) and value > rule["most"]:
-        raise out_of_range(option(spec.name), f"at most {rule['most']:.15g}", value)
+        text = f"at most {rule['most']:.15g}"
+        raise out_of_range(option(spec.name), text, value, fix=_valid(spec))
+
+
+def _valid(spec: Field[Any], value: float = 0) -> str:
+    """Return a value to try: the default, or the largest one where the default turns it off."""
+    usual = spec.default
+    if isinstance(usual, bool) or usual == "":
+        return ""
+    if usual == 0 and value > spec.metadata["high"]:
+        usual = spec.metadata["high"]
+    return f"Try {option(spec.name)} {f'{usual:g}' if isinstance(usual, float) else usual}"

@@ -33,6 +33,14 @@ AUDITORS: Final = (
     "recorder",
     "none",
 )
+# What rounds and papers call some of them.
+SHORT_NAMES: Final = {
+    "lrt": "likelihood-ratio",
+    "mi": "mutual-information",
+    "canaries": "one-shot",
+    "mia": "membership",
+    "dlg": "inversion",
+}
 GAUSSIAN_ENTROPY: Final = 1.4189385332046727  # ½ ln 2πe nats, of one coordinate of variance 1
 CASES: Final = ("none", "independent", "log-concave")
 GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")

@@ -70,6 +70,13 @@ class TrainingSettings:
     clients: int = setting(60, "total number of clients", group="federation", low=1, most=10**6)
     sample: int = setting(30, "honest clients per round", group="federation", low=1, most=10**6)
     rounds: int = setting(30, "training rounds", group="federation", low=1, most=10**5)
+    participation: str = setting(
+        "fixed",
+        "which clients take part in a round: a fixed number (fixed), each with the same "
+        "probability (poisson), each at most once (once), or in shuffled epochs (epochs)",
+        group="federation",
+        choices=PATTERNS,
+    )
     server: str = setting(
         "fedavg",
         "server optimiser: add the mean update (fedavg), with momentum (fedavgm), or scaled per "
@@ -168,13 +175,6 @@ class TrainingSettings:
     prox_mu: float = setting(
         0.1, "μ of fedprox: strength of the proximal term", group="client", low=0
     )
-    participation: str = setting(
-        "fixed",
-        "which clients take part in a round: a fixed number (fixed), each with the same "
-        "probability (poisson), each at most once (once), or in shuffled epochs (epochs)",
-        group="federation",
-        choices=PATTERNS,
-    )
     noise: str = setting(
         "none",
         "noise for differential privacy, added by the server (central), by all clients together "
@@ -212,8 +212,8 @@ class TrainingSettings:
     )
     clip_aggregate: float = setting(
         0.0,
-        "clip the mean update to this L2 norm, before server noise and optimiser; guarantees "
-        "nothing by itself; 0 = off",
+        "clip the mean update to this L2 norm, before server noise and optimiser; alone it "
+        "guarantees nothing; 0 = off",
         group="privacy",
         low=0,
     )

@@ -87,7 +87,9 @@ def _read_part(path: Path) -> Arrays:
             arrays = tuple(file[key] for key in _KEYS)
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         wanted = ", ".join(_KEYS)
-        raise ConfigError(f"cifar10: {path} must hold {wanted}, cannot be read: {error}") from error
+        raise ConfigError(
+            f"cifar10: {path} must contain {wanted}, cannot be read: {error}"
+        ) from error
     for x, y in (arrays[:2], arrays[2:]):
         if x.dtype != np.uint8 or x.shape[1:] != _SHAPE:
             got = f"{x.dtype} {x.shape}"

@@ -48,7 +48,7 @@ class Dataset:
     test_y: Labels
     num_classes: int
     users: NDArray[np.int64] | None = None
-    users_lack: str = "it does not tell whom a record is from"
+    users_lack: str = "it does not say who each record is from"
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Dataset:
                 allowed = f"in 0..{self.num_classes - 1}"
                 raise out_of_range(f"{self.name}: {part} labels", allowed, (low, high))
         if self.users is not None and self.users.shape != self.train_y.shape:
-            allowed = f"one a training record, {self.train_y.shape}"
+            allowed = f"one per training record, {self.train_y.shape}"
             raise out_of_range(f"{self.name}: users", allowed, self.users.shape)
 
     @property
@@ -83,7 +83,7 @@ class Dataset:
         """Return the person behind each training record; raise if the data set lacks them."""
         if self.users is None:
             raise ConfigError(
-                f"partition natural needs the person behind each record of {self.name}: "
+                f"--partition natural needs the person behind each record of {self.name}: "
                 f"{self.users_lack}"
             )
         return self.users

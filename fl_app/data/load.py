@@ -73,8 +73,8 @@ def load(
 def _digits(_: Request) -> Dataset:
     """Scikit-learn's 1,797 digits of 8×8, which come with the package."""
     package = find_spec("sklearn")  # its file alone: an import takes a second
-    assert package is not None
-    assert package.submodule_search_locations
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("scikit-learn is not installed", name="sklearn")
     file = Path(package.submodule_search_locations[0], "datasets/data/digits.csv.gz")
     rows = np.loadtxt(file, delimiter=",")  # 64 pixels and the label
     x = (rows[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32)
@@ -94,7 +94,7 @@ def _synthetic(request: Request) -> Dataset:
     if features < 1:
         raise out_of_range("--synthetic-features", "at least 1", features)
     if request.examples < classes:
-        allowed = f"at least one a class ({classes})"
+        allowed = f"at least {classes}, one per class"
         raise out_of_range("--synthetic-examples", allowed, request.examples)
     # Centres at distance about 3 from the origin overlap a little in any number of features.
     centres = stream(request.seed, "synthetic", "centres").normal(size=(classes, features))

@@ -42,7 +42,7 @@ class _Published:
     layouts: tuple[str, ...]
     parts: tuple[str, str]
     sizes: tuple[int, int]
-    split: tuple[str, ...] = ()  # what torchvision's class asks for beside the folder
+    split: tuple[str, ...] = ()  # what torchvision's class asks for besides the folder
 
     @property
     def files(self) -> list[str]:

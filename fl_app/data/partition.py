@@ -212,12 +212,12 @@ def _by_user(
 ) -> tuple[Indices, ...]:
     """Return the records of as many users as there are clients, in the order of their numbers."""
     if users is None:
-        raise ConfigError("partition natural needs the user behind each record, got none")
+        raise ConfigError("--partition natural needs the user behind each record, got none")
     if users.shape != labels.shape:
         raise out_of_range("users", f"one a record, {labels.shape}", users.shape)
     known, owner, counts = np.unique(users, return_inverse=True, return_counts=True)
     if clients > len(known):
-        allowed = f"at most the number of users ({len(known)}) with the partition natural"
+        allowed = f"at most the number of users ({len(known)}) with --partition natural"
         raise out_of_range("--clients", allowed, clients)
     parts = np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
     drawn = stream(seed, "partition", "natural").choice(len(known), clients, replace=False)
@@ -304,9 +304,9 @@ def _by_label(
 
 def _empty(fewest: int, clients: int, concentration: float, records: int) -> ConfigError:
     return ConfigError(
-        f"partition: at least {fewest} of {clients} clients would get no record in each of "
+        f"--partition: at least {fewest} of {clients} clients would get no record in each of "
         f"{ATTEMPTS} Dirichlet({concentration:g}) splits of {records} records; use fewer "
-        "clients, a larger dirichlet, more data, or the partition iid or dirichlet"
+        "clients, a larger --dirichlet, more data, or --partition iid or dirichlet"
     )
 
 
@@ -334,7 +334,7 @@ class Sizes:
     largest: int
 
     def __str__(self) -> str:
-        return f"{self.smallest} to {self.largest} records per client, median {self.median:g}"
+        return f"{self.smallest} to {self.largest} records each, median {self.median:g}"
 
 
 def sizes(parts: tuple[Indices, ...]) -> Sizes:

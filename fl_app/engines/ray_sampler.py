@@ -90,7 +90,7 @@ class RaySampler(Sampling):
         return self._sampler.one(model, clients, draw, stream)
 
     def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> RaySampler:
-        """Return the sampler of the others when `client` held what it held in these draws."""
+        """Return the sampler of the others, given the records of `client` in these draws."""
         return self.around(self._sampler.apart(client, stream, draws))
 
     def around(self, sampler: CohortSampler) -> RaySampler:
@@ -98,7 +98,7 @@ class RaySampler(Sampling):
         return RaySampler(sampler, crew=self._crew)
 
     def beside(self, client: int) -> RaySampler | None:
-        """Return the sampler of the other clients when `client` holds what it really holds."""
+        """Return the sampler of the other clients, given the real records of `client`."""
         inner = self._sampler.beside(client)
         return None if inner is None else self.around(inner)
 

@@ -23,7 +23,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.task import Task, load_task
 
-_CANDIDATES = 20  # records of others that may stand in a record's place
+_CANDIDATES = 20  # records of others that may take a record's place
 # Beyond so many records or numbers a draw of the mechanism takes too long to be tried a thousand
 # times; its law is drawn from instead, and the finding says so.
 _MOST_RECORDS, _MOST_NUMBERS = 200, 2_000_000
@@ -113,7 +113,7 @@ def _excess(
 
 
 def _parts(rule: GaussianSampling, gradients: Gradients) -> Iterator[Gradients]:
-    """Yield the gradients of each block that is sampled and filled by itself."""
+    """Yield the gradients of each block that is sampled and filled separately."""
     if isinstance(rule.noise, WaterFilling):
         yield from rule.noise.parts(gradients)
     else:

@@ -51,7 +51,7 @@ def sampler_for(
 
     Args:
         task: Data, partition and model.
-        config: Says how records are dealt.
+        config: Says how records are partitioned.
         rule: What a client does with its data.
         game: What each draw resamples; see `UpdateSampler.game`.
         postprocess: What happens to an update before the sum; see `postprocess_for`.

@@ -23,7 +23,7 @@ CELLS = "cells.jsonl"  # what was computed, a cell per line
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was published beside what came out here.
+    """What was published, and what came out here.
 
     Attributes:
         source: Where it stands, such as "Andrew et al. 2024, Table 1".

@@ -20,23 +20,23 @@ class Entry:
     Attributes:
         module: In this package; it has a function `run`.
         what: What it shows.
-        size: Whether the scale "paper" has the published size, or what is reduced.
         small: Processor time of the small scale in seconds.
         paper: Of the published size.
         data: Data sets that the published size reads: names of `fl_app.config.names.DATASETS`, and
             "writers" for who wrote each image of MNIST.
         small_data: Data sets that the small scale reads.
+        size: Whether the scale "paper" has the published size, or what is reduced.
         variant: Which row of the module's settings, where several experiments share a module.
         distributes: Whether it draws updates with samplers, whose work Ray can distribute.
     """
 
     module: str
     what: str
-    size: str
     small: float
     paper: float
     data: tuple[str, ...] = ()
     small_data: tuple[str, ...] = ()
+    size: str = "beyond the papers"
     variant: str = ""
     distributes: bool = False
 
@@ -187,7 +187,7 @@ EXPERIMENTS: Final = {
     ),
     "dlg-users": Entry(
         "elkordy2023.dlg_users",
-        "Elkordy et al. 2023, Fig. 15: what gradient inversion brings back from a secure sum",
+        "Elkordy et al. 2023, Fig. 15: what gradient inversion recovers from a secure sum",
         size="reduced (few attacks per point; 4,000 pictures of CIFAR-10)",
         small=7,
         paper=630,
@@ -233,7 +233,7 @@ EXPERIMENTS: Final = {
     ),
     "mi-rounds": Entry(
         "elkordy2023.rounds",
-        "Elkordy et al. 2023, Fig. 9: what all rounds together tell of a client's data",
+        "Elkordy et al. 2023, Fig. 9: what all rounds together reveal about a client's data",
         size="reduced (ten rounds, few directions per round; the linear model only)",
         small=15,
         paper=550,
@@ -241,7 +241,7 @@ EXPERIMENTS: Final = {
     ),
     "mi-heterogeneity": Entry(
         "elkordy2023.heterogeneity",
-        "Elkordy et al. 2023, Fig. 13: information in a secure sum of unlike clients",
+        "Elkordy et al. 2023, Fig. 13: information in a secure sum of heterogeneous clients",
         size="reduced (MNIST and the linear model in place of CIFAR-10 and a CNN)",
         small=6,
         paper=450,
@@ -259,7 +259,7 @@ EXPERIMENTS: Final = {
     ),
     "mi-accuracy": Entry(
         "elkordy2023.accuracy",
-        "Elkordy et al. 2023, Fig. 10: what all rounds tell, against the model's accuracy",
+        "Elkordy et al. 2023, Fig. 10: what all rounds reveal, against the model's accuracy",
         size="reduced (two directions per round; a target of 80 % in place of 85 %)",
         small=4,
         paper=150,
@@ -283,15 +283,14 @@ EXPERIMENTS: Final = {
     ),
     "best-threshold": Entry(
         "andrew2024.best_threshold",
-        "Ngo et al. 2024, (8): how often bounds exceed the truth if the best threshold is taken",
+        "Ngo et al. 2024, (8): how often bounds exceed the truth at the best threshold",
         size="beyond the paper",
         small=4,
         paper=90,
     ),
     "active-server": Entry(
         "active_server.table",
-        "Malicious server against a secure sum: eight attacks, before and after, and what remains",
-        size="beyond the papers",
+        "Malicious server against a secure sum: nine attacks, before and after, and what remains",
         small=8,
         paper=1200,
     ),
@@ -336,7 +335,7 @@ EXPERIMENTS: Final = {
     ),
     "wfna-table1": Entry(
         "zhang2024.table1",
-        "Zhang and Psounis 2024, Table 1: what a record is guaranteed, by the rows that hold",
+        "Zhang and Psounis 2024, Table 1: what a record is guaranteed, by the valid rows",
         size="as published",
         small=4,
         paper=10,

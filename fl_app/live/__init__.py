@@ -1,1 +1,1 @@
-"""The page of a run while it goes on, served on this machine: `--live` and `leakmeter watch`."""
+"""The page of a run in progress, served on this machine: `--live` and `leakmeter watch`."""

@@ -17,7 +17,7 @@ from leakmeter.fl_app.report import NAME
 class TensorBoard(Callback):
     """Writes scalars per round, and the verdict as text, for `tensorboard --logdir DIR`.
 
-    The page of the run is put beside the event files, since TensorBoard shows no HTML.
+    The page of the run is put next to the event files, since TensorBoard shows no HTML.
 
     Args:
         folder: Where event files go; each run gets a folder of its own in it.
@@ -35,7 +35,7 @@ class TensorBoard(Callback):
     def on_start(self, start: RunStart) -> None:
         """Open the event file."""
         self._own = self._folder / start.name
-        # A resumed run goes on after its last whole round: what was written of later ones is void.
+        # A resumed run continues after its last whole round: what was written later is void.
         purge = start.rounds_done + 1 if start.rounds_done else None
         self._writer = self._writers.SummaryWriter(str(self._own), purge_step=purge)
         self._last = start.rounds_done

@@ -49,7 +49,7 @@ class WandB(Callback):
         self._run.log({"leakmeter/round": line.server_round, **of_round(line, warnings)})
 
     def on_end(self, end: RunEnd) -> None:
-        """Put the findings about the run into its summary, and the page beside them."""
+        """Put the findings about the run into its summary, and the page next to them."""
         self._run.summary.update({**of_run(end), "leakmeter verdict": verdict(end)})
         with_page(end, lambda page: self._keep(page, end))
         if self._is_ours:

@@ -6,13 +6,13 @@ import math
 from html import escape
 
 from leakmeter.auditors.finding import Finding, Kind
-from leakmeter.auditors.wording import claim, is_nothing, number, value
+from leakmeter.auditors.wording import claim, is_nothing, number, share, value
 
 _VOID = {"meta", "img", "br"}
 
 
 class Markup(str):
-    """Text that is HTML already, and may stand in a page as it is."""
+    """Text that is HTML already, and goes into a page unchanged."""
 
     __slots__ = ()
 
@@ -41,10 +41,27 @@ def joined(*content: _Content) -> Markup:
     return Markup("".join(_escaped(piece) for piece in content if piece is not None))
 
 
+def command_line(text: str) -> Markup:
+    """Return a command whose lines break only before an option, never within one.
+
+    >>> command_line("leakmeter --lr 1")
+    '<code><span>leakmeter</span> <span>--lr 1</span></code>'
+    """
+    head, *options = text.split(" --")
+    words = [head, *(f"--{option}" for option in options)]
+    spans = [tag("span", one) for one in words]
+    return tag("code", spans[0], *(piece for one in spans[1:] for piece in (" ", one)))
+
+
 def exact(count: float | int, kind: Kind | None = None) -> Markup:
     """Return a number to read, which carries the exact one for programs."""
     words = f"{count:,}" if isinstance(count, int) else number(count, kind=kind)
     return tag("data", words, value=repr(count))
+
+
+def exact_share(share_: float) -> Markup:
+    """Return a share such as an accuracy, which carries the exact one."""
+    return tag("data", share(share_), value=repr(share_))
 
 
 def exact_value(finding: Finding) -> Markup:

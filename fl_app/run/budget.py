@@ -144,7 +144,7 @@ def statement(config: Config) -> str:
     entries = _entries(config, "")
     bound = spent(entries, config.delta)
     text = (
-        f"ledger: {len(entries)} run(s) on {config.dataset}, {_epsilon(bound)} at "
+        f"ledger: {wording.counted(len(entries), 'run')} on {config.dataset}, {_epsilon(bound)} at "
         f"δ = {config.delta:g} for all released models together{_reserved(entries)}"
     )
     if (better := spent_amplified(entries, config.delta)) is not None:
@@ -225,8 +225,8 @@ def _excess(config: Config, before: Sequence[Entry], planned: Entry) -> str:
         return ""
     so_far = _epsilon(spent(before, config.delta)) if before else "nothing"
     return (
-        f"budget of ε = {config.budget:g} at δ = {config.delta:g} would be exceeded: {so_far} is "
-        f"spent on {config.dataset}{_reserved(before)}, {_epsilon(after)} after this run; take "
+        f"--budget of ε = {config.budget:g} at δ = {config.delta:g} would be exceeded: {so_far} is "
+        f"spent on {config.dataset}{_reserved(before)}, {_epsilon(after)} after this run; use "
         "more noise or fewer rounds"
     )
 
@@ -234,7 +234,7 @@ def _excess(config: Config, before: Sequence[Entry], planned: Entry) -> str:
 def _reserved(entries: Sequence[Entry]) -> str:
     """Return in words how many entries are plans of runs that have not ended."""
     count = sum(e.is_planned for e in entries)
-    return f" ({count} run(s) not ended, which count as planned)" if count else ""
+    return f" ({wording.counted(count, 'run')} not ended, counted as planned)" if count else ""
 
 
 def _refuse(config: Config, words: str) -> None:
@@ -256,7 +256,7 @@ def _in_words(config: Config) -> Iterator[None]:
         raise
     except HeldError as held:
         raise ConfigError(
-            f"ledger must be free, but {config.ledger} has been locked by {held} for a minute: "
+            f"--ledger must be free, but {config.ledger} has been locked by {held} for a minute: "
             "end that process, or let it continue if it was stopped"
         ) from None
     except OSError as error:

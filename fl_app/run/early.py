@@ -39,7 +39,7 @@ def check_early(config: Config) -> None:
 def _check_cluster(given: str) -> None:
     """Raise unless Ray answers where a cluster should be: Ray itself would wait for minutes."""
     address = given or os.environ.get("RAY_ADDRESS", "")
-    name = "ray-address" if given else "RAY_ADDRESS"
+    name = "--ray-address" if given else "RAY_ADDRESS"
     if address in ("", "local"):
         return
     if address == "auto":

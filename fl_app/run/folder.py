@@ -176,8 +176,8 @@ class RunFolder:
         if error.errno not in _CANNOT_WRITE:
             return None
         return (
-            f"{self.path} or the ledger cannot be written ({error.strerror}): make room there, or "
-            "make it writable"
+            f"{self.path} or the ledger cannot be written ({error.strerror}): free some space "
+            "there, or make it writable"
         )
 
     def discard(self) -> None:

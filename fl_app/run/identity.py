@@ -57,7 +57,7 @@ def check_place(own: Sequence[Entry], folder: Path, place: str) -> None:
     inode, _, other = places[-1].partition(":")
     if place in places:
         raise ConfigError(
-            f"{folder} was copied or moved to {other}, where its run has gone on; resume that one"
+            f"{folder} was copied or moved to {other}, where its run has continued; resume that one"
         )
     there = Path(other) / _RUN
     if (
@@ -72,9 +72,9 @@ def check_place(own: Sequence[Entry], folder: Path, place: str) -> None:
     if not own[-1].is_planned and len(own[-1].releases) > _releases_kept(folder) + 1:
         raise ConfigError(
             f"{folder} is an older copy of {other}: the ledger has {len(own[-1].releases)} "
-            f"releases of this run; resume the folder that has gone furthest"
+            f"releases of this run; resume the folder with the most rounds"
         )
-    _log.warning("the run of %s goes on in %s; do not resume a copy of it", other, folder)
+    _log.warning("the run of %s continues in %s; do not resume a copy of it", other, folder)
 
 
 def _releases_kept(folder: Path) -> int:

@@ -14,22 +14,66 @@ from leakmeter.auditors.finding import Finding, RunWarning
 from leakmeter.auditors.judge.summary import Ending, summary
 from leakmeter.auditors.judge.terse import glimpse, short_name
 from leakmeter.auditors.run_log import RoundLine
-from leakmeter.auditors.wording import counted, number, plain_spaces
+from leakmeter.auditors.wording import counted, plain_spaces, share
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data.partition import Sizes
 
 _WIDTH = 80  # of an ordinary terminal
 
 
+class _Once(logging.Filter):
+    """Lets each line pass once: forty clients that fail for one reason say so forty times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is new."""
+        words = record.getMessage()
+        is_new = words not in self._seen
+        self._seen.add(words)
+        return is_new
+
+
 def set_flower_log(*, verbose: bool) -> None:
-    """Show all of Flower's log or its warnings alone; colours only where a terminal shows them."""
+    """Show all of Flower's log, or each of its warnings once; colours only in a terminal."""
     log = logging.getLogger("flwr")
     log.setLevel(logging.INFO if verbose else logging.WARNING)
     for handler in log.handlers:
         # Flower colours its lines in pipes and files too. Where its handler is defined differs
         # between releases, the name of this field does not.
         if isinstance(handler, logging.StreamHandler) and "colored" in vars(handler):
-            vars(handler)["colored"] = handler.stream.isatty()
+            is_open = not getattr(handler.stream, "closed", False)
+            vars(handler)["colored"] = is_open and handler.stream.isatty()
+            kept = [one for one in handler.filters if not isinstance(one, _Once)]
+            handler.filters = kept if verbose else [*kept, _Once()]
+
+
+class _AboveBar(logging.Handler):
+    """Prints lines of a log above a bar, in whole words; written past it they would cross it."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._replaced: list[logging.Handler] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        self._console.print(self.format(record), markup=False, soft_wrap=False)
+
+    def attach(self) -> None:
+        """Take the place of the handlers with which Flower writes to the terminal."""
+        log = logging.getLogger("flwr")
+        self.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        self._replaced = [one for one in log.handlers if "colored" in vars(one)]
+        self.filters = [rule for one in self._replaced for rule in one.filters]
+        log.handlers = [*(one for one in log.handlers if one not in self._replaced), self]
+
+    def detach(self) -> None:
+        """Give them their place back."""
+        log = logging.getLogger("flwr")
+        log.handlers = [*(one for one in log.handlers if one is not self), *self._replaced]
 
 
 class Progress:
@@ -38,6 +82,7 @@ class Progress:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._bar: Bar | None = None
+        self._log = _AboveBar(self._console)
 
     def say(self, text: str) -> None:
         """Print one line."""
@@ -50,7 +95,8 @@ class Progress:
         self.say(f"clients   {config.clients} ({sizes}); {config.sample}{seats} per round")
         self.say(f"training  {config.algorithm} clients, {config.server} server, {_noise(config)}")
         if config.target_epsilon:
-            self.say(_calibration(config))
+            for line in _calibration(config):
+                self.say(line)
         self.say(f"audit     {', '.join(map(short_name, config.auditor_names)) or 'none'}")
         if rounds_done:
             self.say(f"resuming after round {rounds_done} of {config.rounds}")
@@ -79,6 +125,7 @@ class Progress:
             )
             self._task = self._bar.add_task("rounds", total=rounds, completed=done, audit="")
             self._bar.start()
+            self._log.attach()
 
     def round(self, line: RoundLine) -> None:
         """Show a finished round."""
@@ -96,6 +143,7 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+            self._log.detach()
 
     def summary(
         self,
@@ -123,7 +171,7 @@ def _round(line: RoundLine, total: int) -> str:
     width = len(str(total))
     pieces = [f"round {line.server_round:>{width}}/{total}"]
     if line.accuracy is not None:
-        pieces.append(f"accuracy {number(line.accuracy)}")
+        pieces.append(f"accuracy {share(line.accuracy)}")
     first = {f.auditor: f for f in reversed(line.findings)}
     pieces += _without_units([words for f in reversed(first.values()) if (words := glimpse(f))])
     text = pieces[0]
@@ -147,12 +195,12 @@ def _noise(config: Config) -> str:
     return f"{sums}, {'no' if config.noise == 'none' else config.noise} noise"
 
 
-def _calibration(config: Config) -> str:
-    """Return the calibrated noise multiplier, and what it is calibrated for."""
-    observer = "outsiders who see every model" if config.noise == "central" else "the server"
+def _calibration(config: Config) -> tuple[str, str]:
+    """Return the calibrated noise multiplier, and what it is calibrated for, in two lines."""
+    observer = "outsiders that see every model" if config.noise == "central" else "a server"
     world = "added or removed" if config.clipping == "adaptive" else "zeroed out"
     return (
-        f"noise multiplier {config.noise_multiplier:g}, calibrated: the planned run guarantees "
-        f"ε ≤ {config.target_epsilon:g} at δ = {config.delta:g} for one client that is {world}, "
-        f"against {observer} and may know who takes part when"
+        f"noise     multiplier {config.noise_multiplier:g}, calibrated: the planned run guarantees "
+        f"ε ≤ {config.target_epsilon:g} at δ = {config.delta:g}",
+        f"          for one client {world}, against {observer} that may know every cohort",
     )

@@ -105,11 +105,11 @@ class Recorded:
         """Raise if there is no auditor, or one that cannot audit a recording."""
         if not config.auditor_names:
             raise ConfigError(
-                "auditors must name at least one for a replay, got none: try --auditors one-shot"
+                "--auditors must name at least one for a replay, got none: try --auditors one-shot"
             )
         if _RECORDER in config.auditor_names:
             raise ConfigError(
-                f"auditors must be others than {_RECORDER} in a replay: {self.recording.folder} is "
+                f"--auditors must not name {_RECORDER} in a replay: {self.recording.folder} is "
                 "the recording already. Leave it out"
             )
         if "one-shot" in config.auditor_names and "one-shot" not in self.config.auditor_names:
@@ -144,7 +144,7 @@ def open_recorded(path: Path) -> Recorded:
     if report is not None and not recording.is_whole:
         missing = f"round-{len(recording.rounds) + 1:06d}.npz"
         raise ConfigError(
-            f"{folder} must hold all {recording.num_rounds} rounds of the finished run, lacks "
+            f"{folder} must contain all {recording.num_rounds} rounds of the finished run, lacks "
             f"{missing}: copy it from where the run was recorded"
         )
     return Recorded(run, recording, config, report, _metrics(run))
@@ -185,5 +185,5 @@ def _metrics(run: Path) -> dict[int, dict[str, float]]:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{run / 'rounds.jsonl'} must hold whole lines of a run, got {error!r}"
+            f"{run / 'rounds.jsonl'} must contain whole lines of a run, got {error!r}"
         ) from None

@@ -40,7 +40,7 @@ _OPEN = (
 )
 _CLIPS = (
     "The server clips the mean update after it has seen it: audits of sums judge the sum before "
-    "clipping. Only outsiders see the clipped mean. Clipping the mean guarantees nothing by itself."
+    "clipping. Only outsiders see the clipped mean. Clipping the mean alone guarantees nothing."
 )
 
 _NO_THEOREM = (

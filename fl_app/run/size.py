@@ -75,7 +75,7 @@ def estimate(config: Config) -> Iterator[Need]:
     yield Need(4096 * config.clients, "the clients", "--clients")
     # The reply, the update as the audit sees it, and the masked one.
     round_size = (16 + 40 * config.cohort) * dim
-    yield Need(round_size, "the updates of a round", "--sample, or take a smaller --model")
+    yield Need(round_size, "the updates of a round", "--sample, or use a smaller --model")
     if config.secagg == "on":
         peers = config.secagg_neighbours or config.cohort - 1
         boxes = _BOX * config.cohort * peers
@@ -112,7 +112,7 @@ def _of_auditors(config: Config, features: int, dim: int) -> Iterator[Need]:
         "membership": (8 * dim * config.membership_shadows, "--membership-shadows"),
         # The search keeps its last hundred steps.
         "inversion": (800 * features * config.inversion_images, "--inversion-images"),
-        "span": (16 * dim * config.sample, "--sample, or take a smaller --model"),
+        "span": (16 * dim * config.sample, "--sample, or use a smaller --model"),
     }
     for name in config.auditor_names:
         if name in needs:

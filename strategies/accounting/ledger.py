@@ -33,6 +33,7 @@ from leakmeter.auditors.file_lock import locked
 from leakmeter.auditors.finding import Adjacency, Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.run_log import append_line, write_atomically
+from leakmeter.auditors.wording import counted
 from leakmeter.strategies.accounting.accountant import Release, amplified, composed
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.integer_noise import epsilon_of
@@ -291,8 +292,8 @@ class Ledger:
         count, known = head
         if len(lines) < count:
             raise ValueError(
-                f"{self.path} has {len(lines)} line(s), but had {count}: the last ones were "
-                f"removed; {_NEXT}"
+                f"{self.path} has {counted(len(lines), 'line')}, but had {count}: the last ones "
+                f"were removed; {_NEXT}"
             )
         if _digest(b"".join(line + b"\n" for line in lines[:count])) != known:
             raise ValueError(f"line {count} of {self.path} was changed; {_NEXT}")
@@ -344,7 +345,7 @@ def spent(entries: Sequence[Entry], delta: float) -> Bound:
         value=value,
         kind="approximation" if any(e.is_rough for e in entries) else "guarantee",
         delta=delta,
-        rule=f"{law} composed over {len(entries)} run(s), {_adjacency(entries)}",
+        rule=f"{law} composed over {counted(len(entries), 'run')}, {_adjacency(entries)}",
         sample_sizes={
             "runs": len(entries),
             "participations": sum(entry.participations for entry in entries),
@@ -383,7 +384,7 @@ def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
     return Bound(
         bound.value,
         "approximation" if any(e.is_rough for e in entries) else bound.kind,
-        f"{bound.rule}, {len(entries)} run(s)",
+        f"{bound.rule}, {counted(len(entries), 'run')}",
         delta,
         assumptions=(*bound.assumptions, Assumption.FRESH_RUNS),
     )

@@ -162,7 +162,7 @@ class Noised(Wrapper):
         return self._spending.state()
 
     def restore_charges(self, charges: Mapping[str, Any]) -> None:
-        """Take over charges that `charges` returned, beneath that of a round that is open."""
+        """Restore charges that `charges` returned; a round that is open keeps its own."""
         self._spending.rebase(charges)
 
     def opens(self, opening: Opening) -> None:
@@ -455,7 +455,7 @@ class Noised(Wrapper):
 
 
 def _outcomes(replies: Sequence[Message]) -> list[wire.SumOutcome]:
-    """Return what a secure sum has noted beside its mean."""
+    """Return what a secure sum has noted with its mean."""
     return [o for m in replies if (o := wire.sum_outcome(m.content)) is not None]
 
 

@@ -1,6 +1,6 @@
 """The stages of a secure sum as Flower messages; whoever answers badly or not at all has dropped.
 
-A stage is an ordinary `train` message with an order beside it, so it reaches every client that
+A stage is an ordinary `train` message that carries an order, so it reaches every client that
 lists `mask_mod`, in any of Flower's engines.
 """
 
@@ -262,7 +262,7 @@ class Exchange:
         def read(number: int, content: RecordDict) -> Answer:
             record = wire.config(content, wire.MASK)
             if record is None:
-                raise ValueError(f"reply must hold {wire.MASK!r}, got {list(content)}")
+                raise ValueError(f"reply must contain {wire.MASK!r}, got {list(content)}")
             return parse(number, record)
 
         answers = self._parsed(stage, replies, read)

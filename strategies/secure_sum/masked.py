@@ -150,7 +150,7 @@ class Masked(Wrapper):
         return {"layout": layout, **counts, "tally": asdict(self._tally)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `state` returned."""
+        """Restore a state that `state` returned."""
         # The first record's layout: FedAvg has turned integer arrays into floats since.
         self._layout = Layout.from_json(state["layout"]) if state["layout"] else None
         self._last, self._tally = int(state["last"]), Tally(**state["tally"])
@@ -176,7 +176,7 @@ class Masked(Wrapper):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Exchange keys and shares, then return the train messages of those who are with us."""
+        """Exchange keys and shares, then return the train messages of the remaining clients."""
         if self._rejected >= _MOST_REJECTED:
             self._result.arrays = arrays
             raise RejectedSumsError(
@@ -348,7 +348,7 @@ class Masked(Wrapper):
         )
 
     def _abandon(self, reason: str, exchange: Exchange, *, rejected: bool = False) -> None:
-        """Give the round up; the model stays and the next round goes on."""
+        """Give the round up; the model stays, and the next round starts."""
         done = "opened, rejected and charged" if rejected else "abandoned"
         _log.warning("secure sum %s, the model stays as it is: %s", done, reason)
         self._tally = self._tally.with_dropouts(exchange.dropped).with_abandoned()

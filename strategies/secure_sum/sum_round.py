@@ -110,7 +110,7 @@ class SumRound:
 
     @property
     def terms(self) -> Terms:
-        """What the clients agree on beside their train messages."""
+        """What the clients agree on besides their train messages."""
         session, threshold = self.cohort.session, self.cohort.threshold
         roster = self.exchange.roster if self.plan.is_drawn else b""
         return Terms(session, threshold, self.exchange.settings, roster)

@@ -48,7 +48,7 @@ class Plan:
             neighbours; None elsewhere.
 
     Of each client's holders, holders − threshold may drop out once keys are announced. A client
-    wants two peers besides, so of three clients none may be missing before shares are out.
+    also wants two peers, so of three clients none may be missing before shares are out.
     """
 
     degree: int
@@ -120,7 +120,7 @@ class Risks:
 
     Attributes:
         colluders: Clients that are assumed to collude with the server, also if all of them are in
-            one neighbourhood; findings count as many. None counts as many as each round can bear.
+            one neighbourhood; findings count as many. None: as many as each round tolerates.
         dropout_rate: Share of clients that may drop out, for a sparse graph.
         collusion_rate: Share of clients that may collude, for a sparse graph.
         max_abort: Largest chance of an aborted round that a sparse graph may have.

@@ -57,7 +57,7 @@ class MaskedCohort:
         return set(own) & set(among)
 
     def enough(self, sharers: Iterable[int]) -> set[int]:
-        """Return those who have enough peers left to go on with, after some have not shared.
+        """Return those who have enough peers left to continue, after some have not shared.
 
         A client whose own holders are too few would make the whole sum unrecoverable.
         """
@@ -65,7 +65,7 @@ class MaskedCohort:
         while short := {n for n in left if len(self.holders(n, left)) + 1 < self.threshold}:
             left -= short
         if len(left) < 2:
-            raise AbandonedError(f"{len(left)} clients have enough peers to go on, 2 are needed")
+            raise AbandonedError(f"{len(left)} clients have enough peers to continue, 2 are needed")
         return left
 
     def check(

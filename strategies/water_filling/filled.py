@@ -154,7 +154,7 @@ class Filled(Wrapper):
         return self.state()
 
     def restore_charges(self, charges: Mapping[str, Any]) -> None:
-        """Take over charges that `charges` returned, beneath that of a round that is open."""
+        """Restore charges that `charges` returned; a round that is open keeps its own."""
         opened = self._opened
         self.restore(charges)
         if opened is not None:

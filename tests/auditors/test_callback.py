@@ -94,7 +94,7 @@ def test_a_callback_that_fails_is_left_out_and_changes_nothing(
     assert deaf.calls == calls
     assert len(ear.heard) == 5
     said = [r.getMessage() for r in caplog.records if "Deaf" in r.getMessage()]
-    assert said == ["Deaf is told nothing further, since it failed: OSError: no connection"]
+    assert said == ["Deaf failed and is left out from here on: OSError: no connection"]
 
 
 def test_what_is_no_callback_is_refused_before_anything_starts() -> None:

@@ -213,7 +213,7 @@ def test_a_large_recording_is_announced_and_one_without_room_refused(
 def test_a_missing_round_is_named(tmp_path: Path) -> None:
     record(tmp_path)
     (tmp_path / "round-000002.npz").unlink()
-    with pytest.raises(ValueError, match=r"must hold every round .* lacks round-000002\.npz"):
+    with pytest.raises(ValueError, match=r"must contain every round .* lacks round-000002\.npz"):
         replay(tmp_path, [Collector()])
 
 
@@ -253,7 +253,7 @@ def test_a_folder_without_a_plan_is_named(text: str | None, tmp_path: Path) -> N
     (tmp_path / "plan.json").unlink()
     if text is not None:
         (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(ValueError, match=r"folder must hold plan\.json of a recorder"):
+    with pytest.raises(ValueError, match=r"folder must contain plan\.json of a recorder"):
         replay(tmp_path, [Collector()])
 
 

@@ -132,7 +132,7 @@ def test_a_resumed_record_equals_one_that_was_not_interrupted(tmp_path: Path) ->
 def test_a_record_with_rounds_missing_cannot_be_resumed(tmp_path: Path) -> None:
     record = RunLog(tmp_path, {})
     record.add(line(1))
-    with pytest.raises(ValueError, match="must hold rounds 1 to 2, got 1"):
+    with pytest.raises(ValueError, match="must contain rounds 1 to 2, got 1"):
         RunLog(tmp_path, {}, keep=2)
 
 
@@ -199,7 +199,9 @@ def test_rounds_of_another_schema_are_neither_resumed_nor_changed(tmp_path: Path
     old = path.read_text().replace(f'"schema": "{SCHEMA}", ', "")
     assert old != path.read_text()
     path.write_text(old)
-    with pytest.raises(ValueError, match="must hold rounds of leakmeter-report/2, got leakmeter-r"):
+    with pytest.raises(
+        ValueError, match="must contain rounds of leakmeter-report/2, got leakmeter-r"
+    ):
         RunLog(tmp_path, {}, keep=1)
     assert path.read_text() == old
 

@@ -220,7 +220,7 @@ def test_the_examples_are_left_alone(rule: Any) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
 def test_a_client_without_examples_is_an_error_not_a_model_of_nans(rule: Any) -> None:
-    with pytest.raises(ValueError, match="y must hold at least one example, got 0"):
+    with pytest.raises(ValueError, match="y must contain at least one example, got 0"):
         rule(new_model(), *examples(0), stream(0, "train"))
 
 

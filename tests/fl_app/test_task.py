@@ -25,7 +25,7 @@ def test_the_clients_together_hold_every_training_record_once(tiny_config: Confi
     assert [len(y) for y in labels] == [20] * 6
     together = np.sort(torch.cat(inputs).numpy(), axis=0)
     assert np.array_equal(together, np.sort(task.dataset.train_x, axis=0))
-    assert str(task.sizes) == "20 to 20 records per client, median 20"
+    assert str(task.sizes) == "20 to 20 records each, median 20"
 
 
 def test_equal_settings_share_one_task_and_others_do_not(tiny_config: Config) -> None:
@@ -92,7 +92,7 @@ def test_natural_clients_hold_the_records_of_one_user_each(
     owners = [set(users[part.numpy()]) for part in task.parts]
     assert [len(owner) for owner in owners] == [1] * 6
     assert len(set.union(*owners)) == 6
-    assert str(task.sizes) == "15 to 15 records per client, median 15"
+    assert str(task.sizes) == "15 to 15 records each, median 15"
 
 
 def test_an_empty_client_is_an_error_when_the_task_is_loaded(tiny_config: Config) -> None:

@@ -113,7 +113,7 @@ def test_a_client_app_that_raised_is_not_asked_again(caplog: pytest.LogCaptureFi
     replies = list(PatientGrid(grid).send_and_receive(messages()))
     assert grid.attempts == {11: 1, 12: 1, 13: 1}
     assert [r.has_error() for r in replies] == [False, True, False]
-    assert "1 client app(s) failed, the first with code 2" in caplog.text
+    assert "1 client app failed, the first with code 2" in caplog.text
 
 
 @pytest.mark.parametrize("from_superlink", [False, True])

@@ -137,7 +137,7 @@ def held_out(
         rows: Draws of all clients of a sum, (draws, clients, width), at least 8.
         fitted: Further draws that only train, (any, clients, width).
         critics: How many, and how they are trained.
-        path: Names the randomness beside the seed.
+        path: Names the randomness, together with the seed.
         seed: Of all randomness here.
         noise_std: Noise on each coordinate of the sum.
         is_dealt: Whether clients share one partition, so that draws cannot be recombined.

@@ -13,7 +13,7 @@ from leakmeter.fl_app.report.judge.of_run import verdicts
 from leakmeter.fl_app.report.markup import Markup, tag
 from leakmeter.fl_app.report.read.run import Run
 
-_WIDTH, _LEFT, _RIGHT, _STEP, _TOP, _BOTTOM = 440, 14, 22, 44, 6, 52
+_WIDTH, _LEFT, _RIGHT, _STEP, _TOP, _BOTTOM = 440, 14, 22, 66, 6, 56
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class _Rows(Chart):
         return tag("svg", drawing, viewBox=box, class_="chart", id=self.name)
 
     def legend(self) -> Markup:
-        """Return nothing: names are beside the lines."""
+        """Return nothing: names are next to the lines."""
         return Markup("")
 
 
@@ -64,8 +64,8 @@ def attackers(run: Run) -> list[Figure]:
         tuple(lines),
     )
     caption = (
-        "Filled: shown. The arrow leads to where the truth may be; a triangle pointing left is a "
-        "guarantee. An open diamond is an estimate. Different questions are not comparable."
+        "Filled: shown. The truth may be anywhere along the dotted line. A triangle that points "
+        "left is a guarantee, an open diamond an estimate. Different questions are not comparable."
     )
     return [Figure(chart, caption, is_first=True)]
 
@@ -82,12 +82,14 @@ def _x(scale: Scale, value: float) -> float:
 
 
 def _row(one: Standing, index: int, scale: Scale) -> Markup:
-    y = _TOP + _STEP * index + 30
+    y = _TOP + _STEP * index + 52
     right, upper = _WIDTH - _RIGHT, one.upper
     end = right if upper is None or math.isinf(upper.value) else _x(scale, upper.value)
     pieces: list[Markup] = [
-        tag("text", f"{one.who}: {one.tells}", x=_LEFT, y=y - 12, class_="label"),
-        tag("text", one.shown, x=right, y=y - 12, text_anchor="end"),
+        # Two lines, so that on a phone the names leave room for the number.
+        tag("text", one.who, x=_LEFT, y=y - 32, class_="label head"),
+        tag("text", _range(one), x=right, y=y - 32, text_anchor="end", class_="label head"),
+        tag("text", one.tells, x=_LEFT, y=y - 13),
     ]
     if one.lead.kind == "lower_bound" and is_epsilon(one.lead) and not one.lead.is_conditional:
         at = _x(scale, one.lead.value)
@@ -100,6 +102,13 @@ def _row(one: Standing, index: int, scale: Scale) -> Markup:
     if end < right:
         pieces.append(_mark(f"M{end:g} {y - 6}l-8 6l8 6z", "c2"))
     return tag("g", *pieces)
+
+
+def _range(one: Standing) -> str:
+    """Return what is shown and what is guaranteed, those that there are."""
+    shown = [one.shown] if is_epsilon(one.lead) and one.shown.startswith("ε") else []
+    is_bounded = one.upper is not None and math.isfinite(one.upper.value)
+    return " … ".join([*shown, *([one.at_most] if is_bounded else [])]) or one.shown
 
 
 def _ray(start: float, end: float, y: float) -> Markup:
@@ -117,7 +126,7 @@ def _axis(scale: Scale, height: float, words: str) -> Markup:
     for tick in scale.ticks(7):
         at = _x(scale, tick)
         pieces.append(tag("path", d=f"M{at:g} {_TOP}V{bottom:g}", class_="grid"))
-        pieces.append(tag("text", label(tick), x=at, y=bottom + 17, text_anchor="middle"))
+        pieces.append(tag("text", label(tick), x=at, y=bottom + 19, text_anchor="middle"))
     pieces.append(tag("path", d=f"M{_LEFT} {bottom:g}H{_WIDTH - _RIGHT}", class_="axis"))
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     pieces.append(tag("text", words, x=middle, y=height - 8, text_anchor="middle", class_="label"))

@@ -1,7 +1,7 @@
 """Charts as SVG that takes its colours from the page, with every point within reach of a key.
 
-Lines differ in colour, dash and marker, so that none of them is needed to tell two apart. Text is
-text. The drawing is one image with a title and a description; the points beside it can be focused.
+Lines differ in colour, dash and marker, so that any one of these distinguishes them. Text is text.
+The drawing is one image with a title and a description; its points can be focused.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 14, 14, 56
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
 _NUM_COLORS = 6
 _MOST_NAMES = 4  # lines that are labelled directly; more get a legend
-_APART = 15  # between two labels
-_HALF = 4.0  # width of a place by itself, to either side
+_APART = 18  # between two labels
+_HALF = 4.0  # width of a single place, to either side
 REFERENCE = -1  # the colour of what a line is compared with
 
 
@@ -150,7 +150,7 @@ class Chart:
 
     @property
     def _is_labelled(self) -> bool:
-        """Whether names fit beside the lines."""
+        """Whether names fit next to the lines."""
         shown = [one for one in self.series if any(True for _ in one.points())]
         return len(shown) <= _MOST_NAMES
 
@@ -212,7 +212,7 @@ class Figure:
         )
 
     def _table(self) -> Markup | None:
-        """Return the values, folded; rows without a second axis have theirs beside them."""
+        """Return the values, folded; rows without a second axis show theirs already."""
         if not self.chart.y.label:
             return None
         return tag("details", tag("summary", "Values"), self._values())
@@ -239,7 +239,7 @@ class Figure:
             tag("thead", tag("tr", *(tag("th", head, scope="col") for head in shown))),
             tag("tbody", *body),
         )
-        return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
+        return tag("div", table, class_="scroll", tabindex=0, role="group", aria_label=caption)
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def _grid(frame: _Frame, x_axis: Axis, y_axis: Axis) -> Markup:
             continue
         at = frame.x(tick)
         pieces.append(tag("line", x1=at, x2=at, y1=bottom, y2=bottom + 5, class_="axis"))
-        pieces.append(tag("text", label(tick), x=at, y=bottom + 20, text_anchor="middle"))
+        pieces.append(tag("text", label(tick), x=at, y=bottom + 22, text_anchor="middle"))
     pieces.append(tag("line", x1=_LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
     middle = (_LEFT + right) / 2
     pieces.append(
@@ -325,7 +325,7 @@ def _pieces(
 
 
 def _widths(piece: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """Return offsets that make a place by itself wide enough to be seen."""
+    """Return offsets that make a single place wide enough to be seen."""
     return (0.0,) if len(piece) > 1 else (-_HALF, _HALF)
 
 
@@ -372,20 +372,24 @@ def _names(every: Sequence[Series], frame: _Frame) -> Iterator[Markup]:
         if points and len(every) > 1:
             top = max(points, key=lambda p: p[2])
             # A line that ends on the ground, as a distribution does, is named at its top.
-            _, x, y = top if one.is_histogram or points[-1][2] < top[2] / 10 else points[-1]
-            found.append((frame.y(y) - 8, frame.x(x), one))
+            is_top = one.is_histogram or points[-1][2] < top[2] / 10
+            _, x, y = top if is_top else points[-1]
+            found.append((frame.y(y), frame.x(x), is_top, one))
     last = -math.inf
     lowest = _HEIGHT - _BOTTOM - 4 - _APART * (len(found) - 1)
-    for y, x, one in sorted(found, key=lambda f: f[0]):
+    for at, x, is_top, one in sorted(found, key=lambda f: f[0]):
+        y = at - 8
+        if not is_top and y < last + _APART:  # the name above is too near: below the line instead
+            y = at + _APART
         y = max(min(y, lowest), last + _APART, _TOP + 8)
         last, lowest = y, lowest + _APART
-        right = x > (_LEFT + _WIDTH) / 2
+        is_end = x > (_LEFT + _WIDTH) / 2
         yield tag(
             "text",
             one.label,
-            x=min(x, _WIDTH - _RIGHT) if right else max(x, _LEFT + 6),
+            x=min(x, _WIDTH - _RIGHT) if is_end else max(x, _LEFT + 6),
             y=y,
-            text_anchor="end" if right else "start",
+            text_anchor="end" if is_end else "start",
             class_=f"name {_color(one)}",
         )
 

@@ -82,7 +82,7 @@ def forest(run: Run) -> Markup | None:
 
 
 def _row(finding: Finding, upper: Finding | None, drawn: Forest) -> Markup:
-    """Return a number, beside the guarantee that it may be set against."""
+    """Return a number with the guarantee that it may be compared with."""
     ends = [finding] if upper is None else [finding, upper]
     return tag(
         "tr",

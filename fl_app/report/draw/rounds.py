@@ -9,13 +9,13 @@ from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.findings import NEURAL
 from leakmeter.auditors.judge.terse import short_name
-from leakmeter.auditors.wording import KINDS, claim, condition, number, slug
+from leakmeter.auditors.wording import KINDS, claim, condition, number, share, slug
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Marker, Series
 from leakmeter.fl_app.report.draw.scale import Form
 from leakmeter.fl_app.report.read.run import Run
 
 _ROUND = "round"
-_NEXT = 1.0  # a line joins a round with the next one only: what lies between was not audited
+_NEXT = 1.0  # a line joins a round with the next one only: what is between was not audited
 _MUCH = 30  # times as large: such a line would press all others flat
 _FLAT = 0.9  # share of the cap from which on a line says no more than a sentence
 _MARKERS: tuple[Marker, ...] = ("circle", "square", "triangle", "diamond")
@@ -36,13 +36,13 @@ def accuracy(runs: Sequence[Run]) -> list[Figure]:
     chart = Chart(
         "accuracy",
         "Accuracy",
-        f"Accuracy after each round, from {number(lines[0].y[0], 3)} to "
-        f"{number(lines[0].y[-1], 3)} in {lines[0].label}.",
+        f"Accuracy after each round, from {share(lines[0].y[0])} to "
+        f"{share(lines[0].y[-1])} in {lines[0].label}.",
         Axis(_ROUND, is_whole=True),
         Axis("accuracy", limits=(0.0, 1.0)),
         tuple(lines),
     )
-    return [Figure(chart, "What the model is worth, beside what it gives away.", is_first=True)]
+    return [Figure(chart, "What the model is worth, next to what it leaks.", is_first=True)]
 
 
 def single_rounds(runs: Sequence[Run]) -> list[Figure]:
@@ -86,12 +86,12 @@ def _epsilons(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run
         Chart(
             f"rounds-{slug(auditor)}-{kind}",
             f"ε of single rounds, {auditor}",
-            f"{what} of epsilon for each audited round by itself.",
+            f"{what} of epsilon for each audited round alone.",
             Axis(_ROUND, is_whole=True),
             Axis("ε", form, has_zero=True),
             tuple(lines),
         ),
-        f"{what} for each round by itself; {beside}. Rounds do not add up to the run.",
+        f"{what} for each round alone; {beside}. Rounds do not add up to the run.",
         sentence=_at_the_cap(auditor, kind, is_conditional, runs),
     )
 
@@ -146,15 +146,15 @@ def information(runs: Sequence[Run]) -> list[Figure]:
     return _over_rounds(
         "information",
         "Mutual information of single rounds",
-        "Bits about one client's update in the sum of each round, beside references.",
+        "Bits about one client's update in the sum of each round, with references.",
         lines,
-        "What a Gaussian model of the sum says of one client's update, with two standard errors; "
-        "no bound. A reference is what clients of one Gaussian distribution would give.",
+        "What a Gaussian model of the sum says about one client's update, with two standard "
+        "errors; no bound. A reference is what clients of one Gaussian distribution would give.",
     )
 
 
 def critics(runs: Sequence[Run]) -> list[Figure]:
-    """Return what held-out critics find in each round, beside shuffled pairs, if any looked."""
+    """Return what held-out critics find in each round, next to shuffled pairs, if any looked."""
     lines = []
     for i, run in enumerate(runs):
         found = [f for f in run.findings if f.quantity == NEURAL and f.kind == "estimate"]
@@ -167,11 +167,11 @@ def critics(runs: Sequence[Run]) -> list[Figure]:
     return _over_rounds(
         "critics",
         "Mutual information of single rounds, by critics (MINE)",
-        "Bits that critics find on held-out draws of each round, beside shuffled pairs.",
+        "Bits that critics find on held-out draws of each round, and in shuffled pairs.",
         lines,
-        "What critics find of one client's update in the sum, on draws that they were not trained "
-        "on; the band is what they find in shuffled pairs. An estimate, no bound. From K pairs no "
-        "method shows much more than log₂ K bits.",
+        "What critics find about one client's update in the sum, on draws that they were not "
+        "trained on; the band is what they find in shuffled pairs. An estimate, no bound. From K "
+        "pairs no method shows much more than log₂ K bits.",
     )
 
 
@@ -185,7 +185,7 @@ def _over_rounds(
 
 
 def _fact(finding: Finding, name: str) -> float | None:
-    """Return a number beside the finding, if there is one."""
+    """Return a further number of the finding, if there is one."""
     found = finding.facts.get(name)
     is_number = isinstance(found, int | float) and math.isfinite(found)
     return float(found) if is_number and found is not None else None

@@ -1,4 +1,4 @@
-"""Scales of axes: where a value stands, and which values to name."""
+"""Scales of axes: where a value is, and which values to name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Scale:
         return cls(math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, form)
 
     def at(self, value: float) -> float:
-        """Return where a value stands, 0 at the low end and 1 at the high end, kept within."""
+        """Return where a value is, 0 at the low end and 1 at the high end, kept within."""
         low, high, here = (self._spread(v) for v in (self.low, self.high, value))
         return min(max((here - low) / (high - low), 0.0), 1.0)
 

@@ -90,6 +90,6 @@ def _entry(name: str, sentences: Sequence[str]) -> Markup:
 
 
 def _with_code(words: str) -> Markup:
-    """Return a sentence with its settings set as code, which does not break."""
-    pieces = re.split(r"(--[a-z-]+)", words)
+    """Return a sentence with its options and their values set as code, which does not break."""
+    pieces = re.split(r"(--noise [a-z]+|--[a-z0-9-]+(?: \d[\d.e-]*\b)?)", words)
     return joined(*(tag("code", p) if p.startswith("--") else p for p in pieces))

@@ -8,12 +8,13 @@ from typing import Any
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.judge.adversary import Adversary, Group, is_promise
 from leakmeter.auditors.judge.meaning import stake
-from leakmeter.auditors.judge.standing import standings
+from leakmeter.auditors.judge.standing import smallest_promise, standings
+from leakmeter.auditors.judge.terse import amount, who
 from leakmeter.auditors.wording import KINDS, capital, size, terms
 from leakmeter.fl_app.report.draw.compared import aliases, tradeoff
 from leakmeter.fl_app.report.html.tone import badge
 from leakmeter.fl_app.report.judge.of_run import verdicts
-from leakmeter.fl_app.report.markup import Markup, exact, exact_claim, joined, tag
+from leakmeter.fl_app.report.markup import Markup, exact_claim, exact_share, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 
 _NONE = tag("span", "–", class_="none")
@@ -35,17 +36,17 @@ def comparison(runs: Sequence[Run]) -> Markup:
 
 
 def _runs(runs: Sequence[Run], names: Sequence[str]) -> Markup:
-    """Return one line a run: its short name, its worst attacker, accuracy."""
-    heads = ("", "run", "worst attacker", "shown", "at most", "accuracy")
+    """Return one line per run: its short name, its worst attacker, accuracy."""
+    heads = ("", "run", "worst attacker", "shown", "upper bound", "accuracy")
     rows = []
     for i, (run, name) in enumerate(zip(runs, names, strict=True), start=1):
         lines = [one for one in standings(verdicts(run)) if not one.is_statement]
         worst = lines[0] if lines else None
-        accuracy = _NONE if run.accuracy is None else exact(run.accuracy)
-        cells: list[Markup] = [_NONE, _NONE, _NONE]
+        accuracy = _NONE if run.accuracy is None else exact_share(run.accuracy)
+        cells = [_NONE, _NONE]
         if worst is not None:
-            told = joined(badge(worst), tag("small", worst.who))
-            cells = [told, joined(worst.shown), joined(worst.at_most)]
+            cells = [joined(badge(worst), tag("small", worst.who)), joined(worst.shown)]
+        cells.append(_upper(run))
         rows.append(
             tag(
                 "tr",
@@ -63,12 +64,21 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Verdicts")
 
 
+def _upper(run: Run) -> Markup:
+    """Return the smallest guarantee of a run, and against whom."""
+    best = smallest_promise(run.findings) if run.is_typed else None
+    if best is None:
+        return joined("none")
+    unit = ", a record" if best.unit == "record" else ""
+    return joined(amount(best), tag("small", who(best.threat_model) + unit))
+
+
 def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     """Return settings that differ and the numbers of each attacker, with the runs as columns."""
     rows = [*_settings(runs), *_attackers(runs)]
-    done = [str(len(run.rounds)) for run in runs]
-    if len(set(done)) > 1:
-        rows.insert(0, _row("rounds done", done))
+    done = [len(run.rounds) for run in runs]
+    if done != [run.config.get("rounds") for run in runs] and len(set(done)) > 1:
+        rows.insert(0, _row("rounds done", [str(count) for count in done]))
     short = (tag("span", name, class_="alias") for name in names)
     heads = [tag("td"), *(tag("th", name, scope="col") for name in short)]
     table = tag(
@@ -101,12 +111,18 @@ def _settings(runs: Sequence[Run]) -> list[Markup]:
     for name in names:
         values: list[Any] = [run.config.get(name) for run in runs]
         if any(value != values[0] for value in values):
-            rows.append(_row(name, ["–" if v in (None, "") else str(v) for v in values]))
+            rows.append(_row(name, [_value(v) for v in values]))
     return rows
 
 
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "–" if value in (None, "") else str(value)
+
+
 def _attackers(runs: Sequence[Run]) -> list[Markup]:
-    """Return the first numbers of each attacker, beside those of the other runs."""
+    """Return the first numbers of each attacker, next to those of the other runs."""
     made = [_groups(run) for run in runs]
     rows = []
     for key in dict.fromkeys(key for of_run in made for key in of_run):
@@ -124,7 +140,7 @@ def _groups(run: Run) -> dict[Adversary, Group]:
 def _elsewhere(key: Adversary, groups: dict[Adversary, Group]) -> Group | None:
     """Return guarantees of this run that are about an attacker of another run.
 
-    They may be beside a bound in this run, and by themselves in the other. Without them, the
+    They may be next to a bound in this run, and alone in the other. Without them, the
     smallest for a stronger attacker covers this one too.
     """
     every = [f for group in groups.values() for f in (*group.findings, *group.guarantees)]

@@ -10,18 +10,19 @@ from leakmeter.auditors.judge.standing import (
     SEVERITIES,
     Standing,
     headline,
+    smallest_promise,
     standings,
     sure_words,
 )
 from leakmeter.auditors.judge.steps import Step
-from leakmeter.auditors.judge.terse import amount
+from leakmeter.auditors.judge.terse import amount, who
 from leakmeter.auditors.judge.verdict import is_distorted
-from leakmeter.auditors.wording import CERTAIN, counted, is_epsilon, number, plain_spaces
+from leakmeter.auditors.wording import CERTAIN, counted, is_epsilon, plain_spaces, share
 from leakmeter.fl_app.report.html.glossary import Glossary
 from leakmeter.fl_app.report.html.tone import Tone, icon, tone
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.judge.of_run import verdicts
-from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.markup import Markup, command_line, joined, tag
 from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
 
 # Where the scale from guess to certain is named: how sure, as an ε.
@@ -42,7 +43,7 @@ def first_screen(run: Run) -> Markup:
         "section",
         _hero(run, lines),
         *(tag("p", note, class_="warn") for note in notes(run)),
-        _facts(run, lines, words),
+        _facts(run, words),
         tag(
             "div",
             _attackers(attackers, words) if attackers else _nobody(),
@@ -97,15 +98,15 @@ def _nobody() -> Markup:
     return tag("section", tag("h2", "Who can tell what"), tag("p", none), class_="attackers")
 
 
-def _facts(run: Run, lines: Sequence[Standing], words: Glossary) -> Markup:
+def _facts(run: Run, words: Glossary) -> Markup:
     """Return what ran, in five numbers."""
-    accuracy = "not measured" if run.accuracy is None else number(run.accuracy, 3)
+    accuracy = "not measured" if run.accuracy is None else share(run.accuracy)
     entries = (
         (words.term("Accuracy"), accuracy),
         (joined("Clients per round"), _clients(run)),
         (joined("Rounds"), str(len(run.rounds))),
         (words.term("Protection"), _protection(run)),
-        (words.term("Upper bound"), _upper(lines)),
+        (words.term("Upper bound"), upper_words(run)),
     )
     pairs = [tag("div", tag("dt", name), tag("dd", value)) for name, value in entries]
     return tag("dl", *pairs, class_="facts")
@@ -129,14 +130,13 @@ def _protection(run: Run) -> str:
     return f"{sums}, {'no' if noise == 'none' else noise} noise"
 
 
-def _upper(lines: Sequence[Standing]) -> str:
-    """Return the largest finite guarantee of the lines: the one that all of them have."""
-    uppers = [one.upper for one in lines if one.upper is not None]
-    finite = [f for f in uppers if math.isfinite(f.value)]
-    if not finite:
+def upper_words(run: Run) -> str:
+    """Return the guarantee that the terminal names too, with the attacker it is against."""
+    best = smallest_promise(run.findings) if run.is_typed else None
+    if best is None:
         return "none"
-    worst = max(finite, key=lambda f: f.value)
-    return f"{amount(worst)} ({worst.observer})"
+    unit = ", a record" if best.unit == "record" else ""
+    return f"{amount(best)} ({who(best.threat_model)}{unit})"
 
 
 def _attackers(attackers: Sequence[Standing], words: Glossary) -> Markup:
@@ -172,16 +172,20 @@ def _row(one: Standing, words: Glossary) -> Markup:
     strength, _, level = one.evidence.partition(" ")
     known = words.term(strength) if level.endswith("%") else words.term(one.evidence)
     rest = f", {level}" if level.endswith("%") else ""
-    sure = sure_words(one.lead) or one.shown
+    if one.severity in ("none", "unable"):
+        known = words.term("not evidence of privacy", one.evidence)
+    sure = sure_words(one.lead) or ("nothing shown" if one.shown == "nothing" else one.shown)
     has_size = one.shown.startswith("ε")
     size = joined(words.term("ε"), one.shown.removeprefix("ε")) if has_size else None
     aside = [size, " · ", known, rest] if size is not None and sure != one.shown else [known, rest]
-    who = tag("span", icon(one.severity), tag("strong", one.who), tag("small", one.tells))
+    name = tag("span", icon(one.severity), tag("strong", one.who), tag("small", one.tells))
+    has_upper = one.upper is not None and math.isfinite(one.upper.value)
+    upper = tag("small", f"guaranteed {one.at_most}") if has_upper else None
     return tag(
         "li",
-        tag("span", who, class_="who"),
+        tag("span", name, class_="who"),
         _bar(one),
-        tag("span", tag("strong", sure), tag("small", *aside), class_="what"),
+        tag("span", tag("strong", sure), tag("small", *aside), upper, class_="what"),
         class_=f"row {tone(one)}",
     )
 
@@ -196,7 +200,7 @@ def _bar(one: Standing) -> Markup:
     end = 1.0 if upper is None or math.isinf(upper.value) else place(upper.value)
     pieces = [
         tag("span", class_="open", style=f"left:{100 * start:.1f}%;right:{100 - 100 * end:.1f}%"),
-        tag("span", class_="shown", style=f"width:{100 * start:.1f}%"),
+        *([tag("span", class_="shown", style=f"width:{100 * start:.1f}%")] if start else []),
     ]
     if lead.kind == "estimate":
         pieces.append(tag("span", class_="guess", style=f"left:{100 * place(lead.value):.1f}%"))
@@ -226,4 +230,4 @@ def _actions(steps: Sequence[Step]) -> Markup:
 def _command(text: str, number_: int) -> Markup:
     """Return a command in a box that a long one scrolls in, so the tab key must reach it."""
     label = f"Command of step {number_}"
-    return tag("pre", tag("code", text), tabindex=0, role="group", aria_label=label)
+    return tag("pre", command_line(text), tabindex=0, role="group", aria_label=label)

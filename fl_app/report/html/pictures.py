@@ -1,4 +1,4 @@
-"""Reconstructions that a run or an experiment has left as pictures beside its numbers."""
+"""Reconstructions that a run or an experiment has left as pictures next to its numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _figure(folder: Path, path: Path, content: bytes) -> Markup:
     where = folder.parent.name if folder.name == FOLDER else folder.name
     words = f"{path.stem} ({where})"
     if len(content) > _MOST_BYTES:
-        return tag("p", f"{words} is too large to stand here: {path.name}")
+        return tag("p", f"{words} is too large for this page: {path.name}")
     source = "data:image/png;base64," + base64.b64encode(content).decode("ascii")
     told = caption_of(content)
     caption = f"{where}: {told}" if told else words

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakmeter.fl_app.report.judge.command import DEFAULTS, again
-from leakmeter.fl_app.report.markup import Markup, joined, tag
+from leakmeter.fl_app.report.markup import Markup, command_line, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 
 
@@ -15,11 +15,13 @@ def repeat(run: Run) -> Markup:
     """Return settings, releases and the command."""
     command = again(run)
     if command is None:
-        how = tag("p", "This run is of another project: start it again as you did, same seeds.")
+        how = tag(
+            "p", "This run is of another project: start it again as before, with the same seeds."
+        )
     else:
         how = joined(
             tag("p", "The same seed gives the same findings on the same machine:"),
-            tag("pre", tag("code", command)),
+            tag("pre", command_line(command)),
         )
     if not (run.is_finished or run.is_running) and command is not None:
         how = joined(

@@ -151,10 +151,11 @@ figcaption { font-size: .82rem; line-height: 1.45; margin-top: .5rem; }
 figure img { max-width: 100%; height: auto; image-rendering: pixelated; background: #fff; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { font-size: 12.5px; fill: var(--soft); }
-svg .label { fill: var(--ink); }
+svg .label { fill: var(--ink); } svg .head { font-weight: 600; }
 svg .name { fill: var(--ink-of); font-weight: 600; paint-order: stroke; stroke: var(--sheet);
-  stroke-width: 4px; stroke-linejoin: round; }
+  stroke-width: 6px; stroke-linejoin: round; }
 .chart { margin-top: .5rem; max-width: 36rem; }
+.figures .chart text { font-size: 15px; }  /* a third of the page: about 11 px on the screen */
 .grid { stroke: var(--rule); stroke-width: 1; }
 .axis { stroke: var(--soft); stroke-width: 1; fill: none; }
 .row.axis { stroke: none; }
@@ -219,6 +220,7 @@ data { white-space: nowrap; }
 .pairs { width: auto; } .pairs th { font-weight: 400; color: var(--soft); }
 pre { background: var(--shade); border-radius: 6px; margin: .5rem 0 0;
   padding: .6rem .8rem; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .82rem; }
+pre code span { display: inline-block; max-width: 100%; white-space: pre-wrap; }
 code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
   overflow-wrap: anywhere; font-size: .94em; }
 footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: var(--soft); }
@@ -236,7 +238,7 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
   .row .bar, .row .scale { grid-column: 1 / -1; grid-row: 2; }
   .row.axis { grid-template-columns: minmax(0, 1fr); padding-bottom: .1rem; }
   .row.axis .what { display: none; } .row .what { text-align: right; }
-  .chart text { font-size: 16.5px; }
+  .chart text, .figures .chart text { font-size: 16.5px; }
   figure { padding: .8rem .7rem; } .card { padding-inline: .8rem; }
   .forest thead { display: block; } .forest thead th { display: none; }
   .forest thead th.wide { display: block; } .forest svg text { font-size: 11px; }

@@ -26,7 +26,7 @@ _DASH = tag("span", "–", class_="none")
 
 
 def tables(run: Run) -> Markup:
-    """Return the findings of the run, then those of its rounds, folded an auditor at a time."""
+    """Return the findings of the run, then those of its rounds, folded one auditor at a time."""
     of_rounds: dict[str, list[Finding]] = {}
     for f in run.findings:
         if f.server_round is not None:
@@ -36,7 +36,7 @@ def tables(run: Run) -> Markup:
         parts.append(_table(run.of_the_run, "Findings about the run as a whole"))
     for auditor, found in of_rounds.items():
         rounds = counted(len({f.server_round for f in found}), "round")
-        summary = f"{auditor}: {counted(len(found), 'finding')} about {rounds}, each by itself"
+        summary = f"{auditor}: {counted(len(found), 'finding')} about {rounds}, each alone"
         parts.append(
             tag("details", tag("summary", summary), _table(found, f"{auditor}, round by round"))
         )
@@ -59,7 +59,7 @@ def _table(findings: Sequence[Finding], caption: str) -> Markup:
         tag("tbody", *(_row(f, with_rounds, attackers, assumptions) for f in findings)),
         class_="findings",
     )
-    region = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
+    region = tag("div", table, class_="scroll", tabindex=0, role="group", aria_label=caption)
     who = {key: words for words, key in attackers.items()}
     return joined(region, _keys("Attackers", who), _keys("Assumptions", sentences))
 

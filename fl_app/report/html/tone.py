@@ -1,4 +1,4 @@
-"""How severity looks: a colour and an icon, always beside the words that say the same."""
+"""How severity looks: a colour and an icon, always next to the words that say the same."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tone(one: Standing) -> Tone:
 
 
 def icon(severity: Severity) -> Markup:
-    """Return the icon; the words beside it say the same, so it has no name."""
+    """Return the icon; the words next to it say the same, so it has no name."""
     path = tag("path", d=_ICONS[severity])
     return tag("svg", path, viewBox="0 0 16 16", class_="icon", aria_hidden="true")
 

@@ -137,7 +137,7 @@ def _noise_for(lead: Finding, run: Run) -> Iterator[str]:
         )
     else:
         yield "Clip updates and add noise to each mean before it is released" + (
-            f": --noise central {_START}. The report then has an upper bound beside this."
+            f": --noise central {_START}. The report then also has an upper bound."
             if noise is not None
             else " (DP-FedAvg), and account for it."
         )
@@ -175,10 +175,11 @@ def _beside(verdict: Verdict) -> Iterator[str]:
 def _about_guarantee(lead: Finding, run: Run) -> Iterator[str]:
     if is_epsilon(lead) and lead.value > _MUCH:
         yield "An upper bound this large promises little. " + " ".join(_noise_for(lead, run))
-    yield "It holds as long as the assumptions in the table do, for this observer only."
+    yield "It is valid as long as the assumptions in the table hold, and only for this observer."
 
 
 def _now(run: Run, setting: str) -> str:
     """Return the setting and its present value in brackets, if the run has noted it."""
     value = run.settings.get(setting)
-    return "" if value is None else f" (--{setting}, now {value})"
+    shown = f"{value:g}" if isinstance(value, float) else value
+    return "" if value is None else f" (--{setting}, now {shown})"

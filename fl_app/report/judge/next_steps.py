@@ -12,7 +12,9 @@ from typing import Any
 from leakmeter.auditors.judge import steps as general
 from leakmeter.auditors.judge.standing import Standing, standings
 from leakmeter.auditors.judge.steps import LEAKS, MOST_STEPS, Step
+from leakmeter.auditors.judge.verdict import is_distorted
 from leakmeter.auditors.wording import number
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.names import RECORD_NOISES
 from leakmeter.fl_app.report.judge.command import again, program
 from leakmeter.fl_app.report.judge.of_run import verdicts
@@ -36,8 +38,11 @@ def next_steps(run: Run, *, is_public: bool = False) -> list[Step]:
     lines = standings(verdicts(run))
     if not run.settings:
         return general.steps(lines)
-    found = list(dict.fromkeys(_steps(run, lines)))[:MOST_STEPS]
-    return [*found, *_compared(run, found)][:MOST_STEPS]
+    # Two reasons may lead to one command: the first of them is enough.
+    by_deed = {one.command or one.text: one for one in reversed(list(_steps(run, lines)))}
+    found = list(reversed(by_deed.values()))[:MOST_STEPS]
+    compared = [] if is_distorted(run.warnings) else _compared(run, found)
+    return [*found, *compared][:MOST_STEPS]
 
 
 def _steps(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
@@ -45,14 +50,19 @@ def _steps(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
         folder = shlex.quote(str(run.folder))
         yield Step("Finish the run:", f"{program()} --resume {folder}")
     yield from _repairs(run)
+    if is_distorted(run.warnings):
+        return  # what else it shows is not that of a sound run
+    if run.settings.get("secagg") == "off" and run.settings.get("noise") in ("none", "central"):
+        text = "Turn on secure aggregation; now the server sees every single update:"
+        yield from _changed(run, text, {"secagg": "on"}, "secagg")
     leaks = [one for one in lines if one.severity in LEAKS]
     if leaks:
-        yield from _noise(run, leaks)
+        yield from _noise(run, leaks, lines)
         yield from general.fewer_releases(lines)
         yield from _crowd(run, leaks)
     yield from _closer_look(run, lines)
     if not leaks and all(one.upper is None for one in lines):
-        yield from _noise(run, lines)
+        yield from _noise(run, lines, lines)
 
 
 def _repairs(run: Run) -> Iterator[Step]:
@@ -62,14 +72,14 @@ def _repairs(run: Run) -> Iterator[Step]:
         yield Step("Find the client that lies: the log says why each secure sum was rejected.")
     rate = run.settings.get("lr")
     if kinds & set(_STEPPED) and isinstance(rate, float):
-        lower = float(f"{rate / 3:.2g}")
+        lower = min(float(f"{rate / 3:.2g}"), Config.lr)
         yield from _changed(run, "Lower the clients' learning rate:", {"lr": lower}, "lower-lr")
     if "few-canaries" in kinds:
         twice = 2 * int(run.settings["rounds"])
         yield from _changed(run, "Play more canaries:", {"rounds": twice}, "longer")
 
 
-def _noise(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
+def _noise(run: Run, leaks: Sequence[Standing], lines: Sequence[Standing]) -> Iterator[Step]:
     """Yield the noise that helps against these attackers, with an ε to guarantee."""
     settings = run.settings
     noise = settings.get("noise")
@@ -82,7 +92,7 @@ def _noise(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
     faces_server = any(one.lead.observer != "outsider" for one in leaks)
     fits = _kind(settings, faces_server=faces_server)
     clip = settings.get("clip-norm") or CLIP_NORM
-    target = _target(leaks) if noise == fits else TARGET
+    target = _target(lines) if noise == fits else TARGET
     change = {
         "noise": fits,
         "clip-norm": clip,
@@ -91,8 +101,8 @@ def _noise(run: Run, leaks: Sequence[Standing]) -> Iterator[Step]:
         "noise-multiplier": 1.0,
     }
     who = {"central": "outsiders", "distributed": "the server too", "local": "everybody"}[fits]
-    text = f"Guarantee an ε of {target:g} with noise, against {who}; accuracy will drop:"
-    yield from _changed(run, text, change, "noise")
+    text = f"Add noise: guarantee ε ≤ {target:g} against {who}; accuracy will drop:"
+    yield from _changed(run, text, change, f"epsilon-{target:g}")
 
 
 def _kind(settings: Mapping[str, Any], *, faces_server: bool) -> str:
@@ -102,9 +112,9 @@ def _kind(settings: Mapping[str, Any], *, faces_server: bool) -> str:
     return "distributed" if settings.get("secagg") in ("on", "active") else "local"
 
 
-def _target(leaks: Sequence[Standing]) -> float:
-    """Return half of the smallest ε that is guaranteed now, in one or two digits."""
-    uppers = [one.upper.value for one in leaks if one.upper is not None]
+def _target(lines: Sequence[Standing]) -> float:
+    """Return half of the smallest ε that is guaranteed now against anybody, in one digit."""
+    uppers = [one.upper.value for one in lines if one.upper is not None]
     finite = [value for value in uppers if math.isfinite(value)]
     return float(f"{min(finite) / 2:.1g}") if finite else TARGET
 
@@ -132,12 +142,13 @@ def _closer_look(run: Run, lines: Sequence[Standing]) -> Iterator[Step]:
                 continue
             if f.auditor == "likelihood-ratio":
                 trials = 4 * int(run.settings["lrt-trials"])
-                limit = f"the bound is at its limit of {number(f.cap or 0)} now"
-                text = f"See more: {limit if f.saturated else 'this audit has shown nothing'}."
+                limit = f"its bound is at its limit of {number(f.cap or 0)}"
+                why = limit if f.saturated else "it has shown nothing"
+                text = f"Give the likelihood-ratio test more trials; {why}:"
                 yield from _changed(run, text, {"lrt-trials": trials}, "more-trials")
             elif f.auditor == "one-shot":
                 rounds = 2 * int(run.settings["rounds"])
-                text = "Play more canaries: the audit could show more."
+                text = "Play more canaries, so that the audit can show more:"
                 yield from _changed(run, text, {"rounds": rounds}, "longer")
 
 

@@ -17,7 +17,7 @@ from leakmeter.auditors.form import DEFINITIONS, form
 
 Schema = Literal["leakmeter-report/2"]
 _DERIVED: Final = "conditional"
-# What the classes check by themselves, for the schema: by class, then by field or items of a field.
+# What the classes themselves check, for the schema: by class, then by field or items of a field.
 _SHARE: Final = {"minimum": 0, "maximum": 1}
 _COUNT: Final = {"minimum": 0}
 _LIMITS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {

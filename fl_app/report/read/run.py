@@ -1,4 +1,4 @@
-"""Reads what a run has left: the report of a finished one, the rounds of one that goes on."""
+"""Reads what a run has left: the report of a finished one, the rounds of one in progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from leakmeter.fl_app.report.read.report import Line, Report, Round, read
 
 _DEEPEST = 100  # levels of lists and objects
 _LEVELS = f"with at most {_DEEPEST} levels of lists and objects in one another"
-REPLAY_OF = "replay-of"  # noted beside the settings: the folder of the recorded run
+REPLAY_OF = "replay-of"  # noted with the settings: the folder of the recorded run
 # Settings that every run of our own command line notes.
 _OURS = {"dataset", "model", "algorithm", "secagg", "auditors", "engine"}
 
@@ -191,7 +191,7 @@ def _foreign(path: Path, schema: Any) -> str:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Return the settings beside the log of an unfinished run; a foreign project leaves none."""
+    """Return the settings next to the log of an unfinished run; a foreign project leaves none."""
     if not path.is_file():
         return {}
     try:

@@ -181,9 +181,9 @@ def test_noise_that_nobody_knows_makes_no_bound_for_an_outsider(foreign: Any) ->
     auditor = LikelihoodRatio(ReplaySampler(), effort=QUICK, observer="outsider")
     audited = run(foreign(), dp(DifferentialPrivacyServerSideFixedClipping), [auditor])
     assert audited.failures == [
-        "likelihood-ratio, before round 1: UnableError: an outsider sees the sum with noise on it, "
-        "and how much DifferentialPrivacyServerSideFixedClipping adds is not known here: take "
-        "observer='server', which judges the sum before it"
+        "likelihood-ratio, before round 1: UnableError: an outsider sees the noised sum, and how "
+        "much noise DifferentialPrivacyServerSideFixedClipping adds is not known here: use "
+        "observer='server', which audits the sum before the noise"
     ]
     assert not audited.findings()
 
@@ -206,10 +206,9 @@ def test_few_clients_a_round_and_flowers_default_minimum(foreign: Any) -> None:
         FEW,
         "2 of the 3 clients of round 1 play canaries: the model learns only from 1; use fewer "
         "seats or more clients per round",
-        "round 1 has 1 honest client beside 2 canary seats: a sum hides a client only "
+        "round 1 has 1 honest client and 2 canary seats: a sum hides a client only "
         "among others; not audited",
-        "round 1 has 1 honest client beside 2 canary seats: its update is the sum; nothing hides "
-        "it",
+        "round 1 has 1 honest client and 2 canary seats: its update is the sum; nothing hides it",
         "produced no findings; this is not evidence of privacy",
     ]
 

@@ -83,14 +83,14 @@ def test_few_honest_clients_are_said() -> None:
         (
             3,
             [
-                "round 1 has 1 honest client beside 2 canary seats: a sum hides a client only "
+                "round 1 has 1 honest client and 2 canary seats: a sum hides a client only "
                 "among others; not audited"
             ],
         ),
         (
             5,
             [
-                "round 1 has 3 honest clients beside 2 canary seats: its Gaussian approximation is "
+                "round 1 has 3 honest clients and 2 canary seats: its Gaussian approximation is "
                 "poor for so few; the lower bound holds"
             ],
         ),
@@ -104,7 +104,7 @@ def test_few_clients_that_hide_one_another_are_said(clients: int, lines: list[st
 def test_few_draws_for_so_many_directions_are_said() -> None:
     auditor = MutualInformation(ReplaySampler(), look=Look(draws=6, rank=8))
     assert said(auditor, clients=5) == [
-        "6 draws of 3 honest clients allow 2 of 8 directions: draws must be more for the others"
+        "6 draws of 3 honest clients allow 2 of 8 directions: the others need more draws"
     ]
     assert said(auditor, clients=14) == []
     whole = MutualInformation(ReplaySampler(), look=Look(draws=16, rank=None))
@@ -128,7 +128,7 @@ def test_masks_and_client_noise_prevent_replays(make: Any) -> None:
 def test_unknown_noise_is_no_matter_for_a_server_that_sees_the_sum_before_it(make: Any) -> None:
     wrapped = {"noised_by": ("DifferentialPrivacyServerSideFixedClipping",)}
     assert said(make(ReplaySampler()), **wrapped) == []
-    with pytest.raises(UnableError, match="how much DifferentialPrivacyServerSide"):
+    with pytest.raises(UnableError, match="how much noise DifferentialPrivacyServerSide"):
         said(make(ReplaySampler(), observer="outsider"), **wrapped)
 
 

@@ -216,7 +216,7 @@ def test_it_says_before_training_where_critics_say_nothing(gaussian_sampler) -> 
     few = NeuralInformation(sampler, look=Look(draws=8, rank=4))
     assert few.limits(Project(dim=300, num_rounds=2, clients=12)) == []
     [words] = few.limits(Project(dim=300, num_rounds=2, clients=2))
-    assert words.endswith("critics need 20: take at least 10 draws")
+    assert words.endswith("critics need 20: use at least 10 draws")
     assert audited(gaussian_sampler(EYE), view_of(clients=2)) == ([], [])
 
 
@@ -225,7 +225,7 @@ def test_it_says_before_training_where_critics_say_nothing(gaussian_sampler) -> 
     [
         ({"every": -2}, r"every must be in \[-1, inf\), got -2"),
         ({"look": Look(draws=7)}, "draws must be at least 8, got 7"),
-        ({"look": Look(rank=None)}, r"rank must be a number of directions, got None: .* take 8"),
+        ({"look": Look(rank=None)}, r"rank must be a number of directions, got None: .* use 8"),
         ({"observer": "wire"}, "observer must be 'server' or 'outsider', got 'wire'"),
     ],
 )

@@ -238,7 +238,7 @@ def test_rounds_of_different_size_add_up() -> None:
         (lambda: IndependentWhitened(-1.0), r"constant must be in \[0, inf\), got -1"),
         (lambda: LogConcaveWhitened(1.5, 0.0), r"sigma must be in \(0, 1\], got 1.5"),
         (lambda: LogConcaveWhitened(1.0, 99.0).excess(2), "entropy must be in"),
-        (lambda: batch_entropy(5, 6), r"batches must hold at most own = 5 records, got 6"),
+        (lambda: batch_entropy(5, 6), r"batches must contain at most own = 5 records, got 6"),
         (lambda: update_entropy(5, 6, [2]), r"own must be in \[1, records = 5\], got 6"),
         (lambda: update_entropy(5, 4, [2, 0]), "batches must be a whole number of at least 1"),
         (lambda: accumulated([]), "at least one Information"),

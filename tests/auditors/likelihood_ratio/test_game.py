@@ -232,5 +232,7 @@ def test_wrong_arguments_are_named(gaussian_sampler) -> None:
     sampler = gaussian_sampler(np.eye(DIM))
     with pytest.raises(ValueError, match=r"trials must be in \[20, inf\), got 3"):
         Effort(trials=3)
-    with pytest.raises(ValueError, match=r"others must be clients beside the target 0, got \[\]"):
+    with pytest.raises(
+        ValueError, match=r"others must be clients other than the target 0, got \[\]"
+    ):
         play(sampler, others=0)

@@ -41,7 +41,7 @@ def test_a_vector_within_the_span_is_not_separated(dtype: Any) -> None:
     assert found.share < 1e-5
     assert not found.outside
     assert not found.separated
-    assert found.words == "100 samples span 12 of 80 dimensions; the difference lies within"
+    assert found.words == "100 samples span 12 of 80 dimensions; the difference is inside"
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -52,7 +52,7 @@ def test_a_component_outside_separates_and_is_measured(dtype: Any) -> None:
     assert found.residual_norm == pytest.approx(3.0, rel=1e-5)
     assert found.share == pytest.approx(0.6, rel=1e-5)
     assert found.separated
-    assert "0.6 of the difference lies outside: separated by support" in found.words
+    assert "0.6 of the difference is outside: separated by support" in found.words
 
 
 def test_the_residual_is_that_of_least_squares() -> None:

@@ -160,7 +160,7 @@ def test_canary_seats_and_rounds_without_kept_updates_are_passed_over() -> None:
 def test_a_single_honest_client_is_said_before_anybody_trains() -> None:
     assert SpanCondition().limits(Project(12, 3)) == []
     [words] = SpanCondition().limits(Project(12, 3, clients=2, seats=1))
-    assert words.startswith("round 1 has 1 honest client beside 1 canary seats: no other update")
+    assert words.startswith("round 1 has 1 honest client and 1 canary seat: no other update")
 
 
 def test_wrong_arguments_are_named() -> None:

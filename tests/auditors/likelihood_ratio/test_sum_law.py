@@ -132,5 +132,5 @@ def test_a_singular_covariance_still_has_a_factor() -> None:
 def test_nothing_that_moves_is_an_error() -> None:
     with pytest.raises(ValueError, match="samples must move at least one coordinate"):
         dense(np.ones((5, 3)))
-    with pytest.raises(ValueError, match="sums must hold at least 3 samples, got 2"):
+    with pytest.raises(ValueError, match="sums must contain at least 3 samples, got 2"):
         DualLaw.fit(np.ones((2, 3)))

@@ -274,7 +274,7 @@ def test_a_network_that_learnt_its_records_by_heart_is_caught() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: logit_confidences([]), r"losses must be one number a record, .* got \(0,\)"),
+        (lambda: logit_confidences([]), r"losses must be one number per record, .* got \(0,\)"),
         (lambda: logit_confidences([[1.0]]), r"got \(1, 1\)"),
         (lambda: logit_confidences([1.0, -0.1]), "losses must be cross-entropies, .* got -0.1"),
         (lambda: logit_confidences([np.nan]), "at least 0, got nan"),

@@ -165,7 +165,7 @@ def test_each_game_is_fitted_in_its_own_way(game, clients, draws, kind) -> None:
 def test_too_few_draws_are_refused() -> None:
     with pytest.raises(ValueError, match="draws must be at least 2 for a covariance, got 1"):
         sum_moments("rerun", DIM, 3, 1)
-    with pytest.raises(ValueError, match="draws must be at least 4 for two deals, got 3"):
+    with pytest.raises(ValueError, match="draws must be at least 4 for two partitions, got 3"):
         WithinDeals(DIM, 3).add(normals(1, 3)).moments()
     with pytest.raises(ValueError, match="num_clients must be at least 2, got 1"):
         WithinDeals(DIM, 1)

@@ -441,9 +441,12 @@ def test_steps_pad_with_the_clients_own_records() -> None:
     ("change", "message"),
     [
         ({"start": torch.zeros(7)}, r"start must have shape \(51,\) or \(models, 51\), got \(7,\)"),
-        ({"rngs": rngs(2)}, "rngs must be 7, one a client, got 2"),
+        ({"rngs": rngs(2)}, "rngs must be 7, one per client, got 2"),
         ({"rngs": [stream(0, "a")] * 7}, "a generator of its own for each client"),
-        ({"records": [*parts()[:-1], np.zeros(0, np.int64)]}, r"records\[6\] must hold at least"),
+        (
+            {"records": [*parts()[:-1], np.zeros(0, np.int64)]},
+            r"records\[6\] must contain at least",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:

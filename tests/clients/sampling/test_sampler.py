@@ -378,7 +378,7 @@ def test_wrong_settings_name_field_range_and_value() -> None:
     with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
         sampler(chunk=0)
     x, y = data()
-    with pytest.raises(ValueError, match=r"y must have one label a record \(120\), got 119"):
+    with pytest.raises(ValueError, match=r"y must have one label per record \(120\), got 119"):
         CohortSampler(Cohort(module(), RULE), (x, y[1:]), Kept(UNEQUAL), seed=0)
     with pytest.raises(ValueError, match="clients must be at least one, got none"):
         sampler().moments(MODEL, [], 10, ("fit",))

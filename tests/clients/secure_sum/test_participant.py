@@ -250,7 +250,7 @@ def test_a_box_that_holds_something_else_is_refused() -> None:
     key = agree(SESSION, "share", 2, liar.share, {1: start[1].public.share})[1]
     box = seal(key, bytes(2 * SHARE_BYTES - 1), SESSION, "shares", 2, 1)
     good = start[3].share(3, keys_of(start, 3), 2, POLICY)[1][1]
-    with pytest.raises(RefusedError, match="must hold two shares"):
+    with pytest.raises(RefusedError, match="must contain two shares"):
         client.open({2: box, 3: good}, POLICY)
 
 

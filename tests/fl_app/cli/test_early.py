@@ -142,12 +142,33 @@ def test_a_checkout_that_is_not_installed_gets_one_sentence(
     assert said.endswith("pip install -e .\n")
 
 
+def test_a_missing_package_with_data_gets_the_same_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("leakmeter.fl_app.data.load.find_spec", lambda _: None)
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("error: the package sklearn is missing, so ")
+
+
+def test_help_breaks_no_name_and_fits_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert not [line for line in lines if line.endswith("-")]
+    # An option with all its choices is one word, which may be longer.
+    assert [len(line) for line in lines if len(line) > 80 and not line.startswith("  --")] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
         (["--round", "3"], "unknown option --round; did you mean --rounds?"),
         (["--dataset", "mnst"], "did you mean mnist?"),
         (["--noise", "centrl"], "did you mean central?"),
+        (["--auditors", "one-shot,LRT"], "got 'LRT'; did you mean likelihood-ratio?"),
         (["--auditors", "oneshot"], "did you mean one-shot?"),
         (["reprot"], "did you mean report?"),
         (["completion", "fsh"], "did you mean fish?"),

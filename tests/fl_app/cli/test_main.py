@@ -97,21 +97,24 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             "auditors must be one of one-shot, likelihood-ratio, mutual-information, ",
         ),
         (["--engine", "local"], "engine must be one of inline, ray, got 'local'"),
-        (["--rounds", "0"], "rounds must be at least 1, got 0"),
+        (["--rounds", "0"], "--rounds must be at least 1, got 0. Try --rounds 30."),
         (["--lr", "nan"], "lr must be finite and above 0, got nan"),
         (["--delta", "1"], "delta must be above 0 and below 1, got 1.0"),
         (
             ["--sample", "9"],
             "--sample plus --canary-seats must be at most --clients 6, got 9 + 2 = 11",
         ),
-        (["--clients", "four"], "argument --clients: invalid int value: 'four'"),
-        (["--clients"], "argument --clients: expected one argument"),
+        (["--clients", "four"], "--clients must be a whole number, got 'four'. Try --clients 60."),
+        (["--clients"], "--clients: expected one argument; see python run_sim.py --help"),
         (["--clint", "4"], "unknown option --clint; did you mean --clients?"),
         (["--round=4"], "unknown option --round; did you mean --rounds?"),
         (["--no-downlod"], "unknown option --no-downlod; did you mean --no-download?"),
         (["--nothing", "4"], "unknown option --nothing; see python run_sim.py --help"),
         (["somewhere"], "unexpected argument somewhere; see python run_sim.py --help"),
-        (["--synthetic-examples", "9"], "synthetic-examples must be at least one a class (10)"),
+        (
+            ["--synthetic-examples", "9"],
+            "--synthetic-examples must be at least 10, one per class, got 9",
+        ),
         (
             ["--clients", "121"],
             "clients must be between 1 and the number of training records (120), got 121",
@@ -127,10 +130,13 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--dataset", "mnist"], "mnist: looked for MNIST/raw/ or mnist/ with train-images"),
         (["--dataset", "adult", "--data-dir", "."], "adult: looked for adult/ with adult.data"),
         (["--config", "none.toml"], "config must be a readable file, got none.toml"),
-        (["--engine", "ray", "--ray-address", "nowhere"], "ray-address must be HOST:PORT or auto"),
+        (
+            ["--engine", "ray", "--ray-address", "nowhere"],
+            "--ray-address must be HOST:PORT or auto",
+        ),
         (
             ["--engine", "ray", "--ray-address", "127.0.0.1:1"],
-            "ray-address must be where a Ray cluster listens, got",
+            "--ray-address must be where a Ray cluster listens, got",
         ),
         (
             ["--resume", "."],
@@ -606,7 +612,7 @@ def test_a_round_without_any_client_ends_the_run(
     monkeypatch.setattr("leakmeter.fl_app.client_app.update_rule", broken)
     with pytest.raises(RuntimeError, match="no client answered in round 1"):
         main([*tiny, "--out", "run"])
-    assert "5 client app(s) failed, the first with ArithmeticError: made up" in caplog.text
+    assert "5 client apps failed, the first with ArithmeticError: made up" in caplog.text
     assert not (tmp_path / "run/report.json").exists()
     monkeypatch.undo()
     assert main(["--resume", str(tmp_path / "run")]) == 0

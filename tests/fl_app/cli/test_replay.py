@@ -159,7 +159,7 @@ def test_a_recording_is_enough(run: Path, tmp_path: Path) -> None:
         (["--canaries", "4"], "the recording has canaries of canaries 0, got --canaries 4"),
         (["--lr", "0.5"], "--lr is not a setting of audits: the recorded run has lr = "),
         (["--engine", "ray"], "--engine is not a setting of audits: the recorded run has engine"),
-        (["--auditors", "recorder"], "auditors must be others than recorder in a replay"),
+        (["--auditors", "recorder"], "--auditors must not name recorder in a replay"),
         (["--auditors", "none"], "auditors must name at least one for a replay, got none"),
         (["--auditors", "one-shoot"], "auditors must be one of one-shot, "),
         (
@@ -187,7 +187,7 @@ def test_what_was_not_recorded_is_named(
     monkeypatch.setitem(audit._MAKERS, "mutual-information", lambda *_: Span())
     said = refused(["replay", str(run), "--auditors", "mutual-information"], capsys)
     assert "mutual-information reads truth, which a recording does not have" in said
-    assert "Use mutual-information while the run is going on" in said
+    assert "Use mutual-information during the run" in said
 
 
 def test_damage_is_named_with_its_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +208,7 @@ def test_damage_is_named_with_its_file(run: Path, capsys: pytest.CaptureFixture[
     assert "round-000003.npz must have 210 numbers, got (3,)" in said
     third.write_bytes(whole)
     (run / "recording" / "round-000004.npz").rename(run / "kept")
-    assert "must hold all 4 rounds of the finished run, lacks round-0" in refused(replay, capsys)
+    assert "must contain all 4 rounds of the finished run, lacks round-0" in refused(replay, capsys)
     (run / "kept").rename(run / "recording" / "round-000004.npz")
     noted = json.loads(plan.read_text())
     plan.write_text(json.dumps({**noted, "dim": 7}))
@@ -216,7 +216,7 @@ def test_damage_is_named_with_its_file(run: Path, capsys: pytest.CaptureFixture[
         replay, capsys
     )
     plan.write_text("{}")
-    assert "must hold plan.json of a recorder with dim and num_rounds" in refused(replay, capsys)
+    assert "must contain plan.json of a recorder with dim and num_rounds" in refused(replay, capsys)
     shutil.rmtree(run / "recording")
     said = refused(replay, capsys)
     assert "RUN must be a recorded run with recording/plan.json, got " in said

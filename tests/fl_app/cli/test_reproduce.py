@@ -86,15 +86,15 @@ def test_every_listed_experiment_runs_at_both_scales_and_says_for_how_long(name:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no experiment named; try one-shot-table1, or --list for all"),
+        ([], "NAME is missing; try one-shot-table1, or --list for all names"),
         (["nonsense"], "unknown experiment nonsense; --list shows all of them"),
         (["mi-writer"], "unknown experiment mi-writer; did you mean mi-writers?"),
-        (["one-shot-table1", "--scale", "huge"], "scale must be one of paper, small, got 'huge'"),
+        (["one-shot-table1", "--scale", "huge"], "--scale must be one of paper, small, got 'huge'"),
         (["one-shot-table1", "--scle", "small"], "unknown option --scle; did you mean --scale?"),
-        (["one-shot-table1", "--engine", "gpu"], "engine must be one of inline, ray, got 'gpu'"),
+        (["one-shot-table1", "--engine", "gpu"], "--engine must be one of inline, ray, got 'gpu'"),
         (
             ["one-shot-table1", "--ray-address", "here:1"],
-            "ray-address needs the engine ray, got 'inline'",
+            "--ray-address needs --engine ray, got --engine inline",
         ),
         (["--results", "nowhere"], "results must be a folder of results, got 'nowhere'"),
     ],

@@ -195,7 +195,7 @@ def test_cifar10_is_fetched_only_when_asked(
 @pytest.mark.parametrize(
     ("replaced", "message"),
     [
-        ({"y_test": None}, "must hold x_train, .*y_test is not a file in the archive"),
+        ({"y_test": None}, "must contain x_train, .*y_test is not a file in the archive"),
         ({"x_train": np.zeros((3, 3, 32, 32), np.uint8)}, "must be bytes .* got 'uint8"),
         ({"x_test": np.zeros((2, 32, 32, 3))}, "must be bytes .* got 'float64"),
         ({"y_train": np.zeros((3, 1), np.uint8)}, "whole numbers .* got"),
@@ -218,7 +218,7 @@ def test_a_broken_part_is_named(tmp_path: Path, keep: float) -> None:
     path = write_part(tmp_path)
     data = path.read_bytes()
     path.write_bytes(data[: int(keep * len(data))])
-    with pytest.raises(ConfigError, match=f"{path.name} must hold .* cannot be read"):
+    with pytest.raises(ConfigError, match=f"{path.name} must contain .* cannot be read"):
         load("cifar10", data_dir=tmp_path)
 
 

@@ -302,7 +302,7 @@ def test_broken_file_of_writers_is_named(tmp_path: Path) -> None:
 
 def test_users_must_be_as_many_as_training_records() -> None:
     task = load("synthetic", synthetic_examples=20)
-    with pytest.raises(ConfigError, match=r"users must be one a training record, \(20,\), got"):
+    with pytest.raises(ConfigError, match=r"users must be one per training record, \(20,\), got"):
         replace(task, users=np.arange(19))
 
 

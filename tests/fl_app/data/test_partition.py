@@ -181,7 +181,7 @@ def test_bad_input_names_field_range_and_value(changed, message) -> None:
 def test_sizes_are_reported_in_words() -> None:
     report = sizes((np.arange(3), np.arange(5), np.arange(8), np.arange(6)))
     assert report == Sizes(smallest=3, median=5.5, largest=8)
-    assert str(report) == "3 to 8 records per client, median 5.5"
+    assert str(report) == "3 to 8 records each, median 5.5"
 
 
 # Dealing and drawing again and again.

@@ -40,7 +40,7 @@ def test_runs_are_charged_and_one_beyond_the_budget_is_refused_before_it_begins(
     [entry] = entries(ledger)
     epsilon = spent([entry], 1e-5).value
     rounded_up = wording.number(epsilon, kind="guarantee")
-    assert f"ledger: 1 run(s) on synthetic, ε ≤ {rounded_up} at δ = 1e-05" in said
+    assert f"ledger: 1 run on synthetic, ε ≤ {rounded_up} at δ = 1e-05" in said
     assert len(entry.releases) == 4
     assert [(r.noise_std, r.sampling, r.cohort) for r in entry.releases] == [(2.0, "fixed", 5)] * 4
     report = json.loads((tmp_path / "a" / "report.json").read_text())
@@ -217,11 +217,11 @@ def test_a_run_is_counted_as_planned_until_it_ends(tiny_config: Config, tmp_path
     # A run that has not ended counts for the next one, also after it was killed.
     limit = 1.1 * spent([entry], config.delta).value
     second = replace(config, seed=1, budget=limit)
-    with pytest.raises(ConfigError, match=r"\(1 run\(s\) not ended, which count as planned\)"):
+    with pytest.raises(ConfigError, match=r"\(1 run not ended, counted as planned\)"):
         budget.reserve(second, strategy, made(tmp_path / "b"))
     # Resumed and ended before its first release, it costs nothing.
     assert budget.reserve(config, strategy, tmp_path / "a") == account
-    assert "0 run(s)" not in account.close(strategy)
+    assert "0 runs" not in account.close(strategy)
     assert [len(e.releases) for e in entries(tmp_path / "l")] == [0]
     assert budget.reserve(second, strategy, tmp_path / "b") is not None
 
@@ -264,7 +264,7 @@ def test_a_copy_of_a_folder_is_noticed(
     budget.reserve(config, strategy, first)  # the original goes on
     first.rename(last)  # and may be moved
     account = budget.reserve(config, strategy, last)
-    assert "goes on in" in caplog.text
+    assert "continues in" in caplog.text
     with pytest.raises(ConfigError, match=r"/b is a copy of .*/c"):
         budget.reserve(config, strategy, copy)
     # The one that went on is no longer there: the copy knows nothing of its releases.

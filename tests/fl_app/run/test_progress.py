@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -90,11 +91,11 @@ def test_elsewhere_than_in_a_terminal_there_are_plain_lines_only() -> None:
     assert "\r" not in text
     assert text.splitlines()[:6] == [
         "model     digits, mlp with 17,610 parameters",
-        "clients   60 (23 to 24 records per client, median 24); 30 + 10 canary seats per round",
+        "clients   60 (23 to 24 records each, median 24); 30 + 10 canary seats per round",
         "training  fedavg clients, fedavg server, secure aggregation, no noise",
         "audit     one-shot, LRT, MI, MINE",
-        "round 1/2  accuracy 0.0989  one-shot ε≈1.23",
-        "round 2/2  accuracy 0.0989  one-shot ε≈1.23",
+        "round 1/2  accuracy 0.099  one-shot ε≈1.23",
+        "round 2/2  accuracy 0.099  one-shot ε≈1.23",
     ]
 
 
@@ -103,7 +104,7 @@ def test_a_terminal_shows_a_bar_and_the_same_lines() -> None:
     assert "\x1b" in text
     assert "2/2" in text
     assert "━" in text
-    assert "round 2/2  accuracy 0.0989  one-shot ε≈1.23" in text
+    assert "round 2/2  accuracy 0.099  one-shot ε≈1.23" in text
 
 
 def test_a_terminal_shows_the_time_left() -> None:
@@ -310,10 +311,35 @@ def test_a_round_fits_in_80_columns() -> None:
     assert a_round(*found) == (
         "round 19/30  accuracy 0.882  one-shot ε≈100  LRT ε≥2.15  MI≈0.20  MINE≈0.18 bit"
     )
+    small = (replace(found[0], value=0.954), replace(found[1], value=0.0438))
+    assert a_round(*small, *found[2:]) == (  # a bound is rounded down
+        "round 19/30  accuracy 0.882  one-shot ε≈0.95  LRT ε≥0.04  MI≈0.20  MINE≈0.18 bit"
+    )
     more = [bound(value=3.0, auditor=f"an auditor called {i}", server_round=19) for i in range(4)]
     line = a_round(*found, *more)
     assert len(line) <= 80
     assert line.endswith(" …")
+
+
+def test_accuracies_below_each_other_have_as_many_digits() -> None:
+    assert a_round(accuracy=0.92).endswith("accuracy 0.920")
+
+
+def test_a_warning_is_above_the_bar_in_whole_words_and_the_log_is_as_before() -> None:
+    log, file = logging.getLogger("flwr"), io.StringIO()
+    before = list(log.handlers)
+    progress = Progress(Console(file=file, force_terminal=True, width=40, highlight=False))
+    progress.begin(Config(rounds=2), 1, Sizes(1, 1.0, 1), 0)
+    log.warning("a warning of more words than one line of forty columns has room for")
+    progress.stop()
+    assert log.handlers == before
+    lines = [
+        line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue()).split("\n")
+    ]
+    start = next(
+        i for i, line in enumerate(lines) if line.endswith("WARNING: a warning of more words than")
+    )
+    assert lines[start + 1] == "one line of forty columns has room for"
 
 
 def test_the_end_of_a_run_has_at_most_25_lines_of_80_columns() -> None:
@@ -343,6 +369,20 @@ def test_the_end_of_a_run_has_at_most_25_lines_of_80_columns() -> None:
     rows = lines[lines.index("") + 2 :][:5]
     assert rows[0].startswith("wiretap")  # the worst first
     assert "No upper bound: this run adds no noise." in lines
+
+
+@pytest.mark.parametrize(("verbose", "times"), [(False, 1), (True, 3)])
+def test_a_warning_that_is_repeated_is_shown_once(verbose: bool, times: int) -> None:
+    log, handler = logging.getLogger("flwr"), logging.StreamHandler(file := io.StringIO())
+    vars(handler)["colored"] = True
+    log.addHandler(handler)
+    try:
+        set_flower_log(verbose=verbose)
+        for _ in range(3):
+            log.warning("client stays out: %s", "not finite")
+    finally:
+        log.removeHandler(handler)
+    assert file.getvalue().count("client stays out: not finite") == times
 
 
 def test_flowers_lines_have_colours_only_in_a_terminal() -> None:

@@ -192,7 +192,7 @@ def test_a_changed_or_removed_line_is_noticed(
 def test_a_removed_ledger_is_noticed(tmp_path: Path) -> None:
     ledger = chained(tmp_path)
     ledger.path.unlink()
-    with pytest.raises(ValueError, match=r"has 0 line\(s\), but had 3: the last ones were removed"):
+    with pytest.raises(ValueError, match=r"has 0 lines, but had 3: the last ones were removed"):
         ledger.entries("digits")
 
 

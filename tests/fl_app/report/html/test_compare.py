@@ -24,6 +24,14 @@ def cell(other: Finding, *promised: Finding) -> str:
     return re.sub("<[^>]*>", " ", words).replace("\N{NO-BREAK SPACE}", " ").strip()
 
 
+def test_the_upper_bound_of_a_run_is_shown_whoever_its_worst_attacker_is() -> None:
+    suspected = bound(9.0, unit="record", adjacency="replace")
+    page = comparison([run(suspected, guarantee(8.0)), run(suspected)])
+    rows = [re.sub("<[^>]*>", " ", row) for row in page.split("<tr>")[2:4]]
+    assert re.search(r"ε ≥ 9\s+ε ≤ 8\s+outsider, noised sums", rows[0])
+    assert re.search(r"ε ≥ 9\s+none", rows[1])
+
+
 @pytest.mark.parametrize("other", [guarantee(1.0, threat_model=FINAL), bound(1.0)])
 def test_a_guarantee_for_a_stronger_attacker_covers_the_weaker_one(other: Finding) -> None:
     said = cell(other, guarantee(3.0), guarantee(2.0, delta=1e-6))

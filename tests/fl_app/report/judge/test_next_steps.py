@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from leakmeter.auditors import Finding
+from leakmeter.auditors import Finding, RunWarning, ThreatModel
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.report.judge.next_steps import next_steps
 from leakmeter.fl_app.report.read.run import Run
-from tests.fl_app.report.judge.makers import bound, guarantee
+from tests.fl_app.report.judge.makers import bound, finding, guarantee
 
 
 def run(*found: Finding, **changes: object) -> Run:
@@ -42,8 +42,8 @@ def settings(command: str) -> dict[str, str]:
 def test_a_leak_gets_the_noise_that_its_attacker_does_not_see_through(
     found: Finding, changes: dict[str, object], noise: str
 ) -> None:
-    first = next_steps(run(found, **changes))[0]
-    given = settings(first.command)
+    steps = next_steps(run(found, **changes))
+    given = settings(next(one for one in steps if "guarantee" in one.text).command)
     assert given["--noise"] == noise
     assert given["--target-epsilon"] == "8"
     assert given["--clip-norm"] == ("2" if changes.get("clip-norm") else "1")
@@ -55,16 +55,54 @@ def test_a_run_with_a_guarantee_is_asked_for_half_of_it() -> None:
     assert settings(steps[0].command)["--target-epsilon"] == "4"
 
 
+def test_a_guarantee_against_another_attacker_is_halved_too() -> None:
+    suspected = finding(kind="estimate", value=3.0, null_band=(0.0, 1.0))
+    found = (suspected, guarantee(8.0, adjacency="add-remove"))
+    noised = run(*found, noise="central", **{"clip-norm": 1.0, "target-epsilon": 8.0})
+    assert settings(next_steps(noised)[0].command)["--target-epsilon"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("noise", "is_first"), [("none", True), ("central", True), ("local", False)]
+)
+def test_updates_that_the_server_sees_come_first(noise: str, is_first: bool) -> None:
+    clip = {} if noise == "none" else {"clip-norm": 1.0}
+    steps = next_steps(run(bound(9.0), secagg="off", noise=noise, **clip))
+    assert steps[0].text.startswith("Turn on secure aggregation") == is_first
+
+
+def test_a_damaged_run_is_mended_before_anything_else() -> None:
+    damage = RunWarning.of("non-finite-updates", 9, 9)
+    steps = next_steps(replace(run(bound(9.0), lr=1e30), warnings=(damage,)))
+    assert [step.text for step in steps] == ["Lower the clients' learning rate:"]
+    assert "--lr" not in settings(steps[0].command)  # the default
+
+
+def test_one_command_is_named_once() -> None:
+    few = RunWarning.of("few-canaries", 3, 9)
+    steps = next_steps(replace(run(bound(0.0)), warnings=(few,)))
+    commands = [step.command for step in steps]
+    assert commands[0].endswith("--out /somewhere/demo-longer")
+    assert len(set(commands)) == len(commands)
+
+
+def test_a_final_model_in_which_nothing_is_shown_has_no_number() -> None:
+    final = ThreatModel(observer="outsider", sees="final model", holds="canary", knows_cohort=True)
+    steps = next_steps(run(bound(9.0), bound(0.0, threat_model=final)))
+    words = [step.text for step in steps]
+    assert "Release only the final model (nothing shown in it, ε ≥ 9 in all)." in words
+
+
 def test_there_are_at_most_three_steps_and_the_first_command_is_compared() -> None:
     steps = next_steps(run(bound(9.0)))
     assert len(steps) <= 3
-    assert steps[-1].command == "python run_sim.py report /somewhere/demo /somewhere/demo-noise"
+    assert steps[-1].command == "python run_sim.py report /somewhere/demo /somewhere/demo-epsilon-8"
 
 
 def test_a_page_names_only_the_last_part_of_the_path() -> None:
     steps = next_steps(run(bound(9.0)), is_public=True)
     assert not any("/somewhere" in step.command for step in steps)
-    assert steps[0].command.endswith(" --out demo-noise")
+    assert steps[0].command.endswith(" --out demo-epsilon-8")
 
 
 def test_another_project_gets_words_and_no_command() -> None:
