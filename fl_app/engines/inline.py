@@ -19,6 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from leakmeter.clients.secure_sum.keys import both_sides_here
+from leakmeter.fl_app.engines.delivery import delivering
 from leakmeter.strategies.grid import CLIENT_APP_RAISED
 
 _log = logging.getLogger("flwr")
@@ -72,12 +73,14 @@ class InlineGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Deliver the messages and keep the replies until they are pulled."""
-        ids = []
-        for message in messages:
+        pushed = list(messages)
+        for message in pushed:
             message.metadata.__dict__["_message_id"] = str(next(self._ids))
-            ids.append(message.metadata.message_id)
-            self._waiting[ids[-1]] = self._deliver(message)
-        return ids
+        clients = [self._client(message.metadata.dst_node_id) for message in pushed]
+        with delivering(list(zip(clients, pushed, strict=True))):
+            replies = {m.metadata.message_id: self._deliver(m) for m in pushed}
+        self._waiting |= replies
+        return list(replies)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies to these messages."""
@@ -88,6 +91,9 @@ class InlineGrid(Grid):
     ) -> Iterable[Message]:
         """Deliver the messages and return the replies."""
         return self.pull_messages(self.push_messages(messages))
+
+    def _client(self, node: int) -> int:
+        return int(self._contexts[node].node_config["partition-id"])
 
     def _deliver(self, message: Message) -> Message:
         """Call the client app; as in Flower an exception is an error reply and keeps no state."""
