@@ -8,18 +8,20 @@ linear layers can train this way; every other client trains alone.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 from torch import nn
 
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.values import shaped
 from leakmeter.auditors.rng import stream
+from leakmeter.clients.arrays import packed
 from leakmeter.clients.update import Trained, UpdateRule, as_steps, dense_layers, train_together
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.task_config import TaskConfig
@@ -61,7 +63,7 @@ class _Done:
     told: Trained
 
     def answer(self) -> tuple[ArrayRecord, Trained]:
-        return ArrayRecord({name: Array(one) for name, one in self.arrays.items()}), self.told
+        return _record(self.arrays), self.told
 
 
 def trained(
@@ -83,7 +85,11 @@ def trained(
             delivery.ahead.update(done)
             return delivery.ahead.pop(own).answer()
     told = rule(net, *task.examples(client), job.rng(config.seed, client))
-    return ArrayRecord(net.state_dict()), told
+    return _record({name: value.numpy() for name, value in net.state_dict().items()}), told
+
+
+def _record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    return ArrayRecord({name: packed(array) for name, array in arrays.items()})
 
 
 def _group(delivery: Delivery, own: str, job: _Job, task: Task, most: int) -> dict[str, int]:
