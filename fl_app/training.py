@@ -71,53 +71,45 @@ def trained(
 ) -> tuple[ArrayRecord, Trained]:
     """Return a client's model after its training, and what it tells beside it."""
     job, delivery, own = _Job.of(message), current(), message.metadata.message_id
-    known = None if delivery is None else delivery.ahead.pop(own, None)
+    known: _Done | None = None if delivery is None else delivery.ahead.pop(own, None)
     if known is not None and known.job == job:  # no mod has changed the message on its way
-        answer: tuple[ArrayRecord, Trained] = known.answer()
-        return answer
+        return known.answer()
     net = _net(config.task)
     arrays = wire.arrays(message.content)
     net.load_state_dict({name: torch.tensor(shaped(a)) for name, a in arrays.items()})
     if delivery is not None:
-        group = _group(delivery, own, job, task, _CACHE // (4 * task.dim))
-        done = _together(config.seed, rule, task, net, job, group)
+        done = _together(config.seed, rule, task, net, job, delivery, own)
         if own in done:
+            answer = done.pop(own).answer()
             delivery.ahead.update(done)
-            return delivery.ahead.pop(own).answer()
+            return answer
     told = rule(net, *task.examples(client), job.rng(config.seed, client))
     return _record({name: value.numpy() for name, value in net.state_dict().items()}), told
 
 
 def _record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    return ArrayRecord({name: packed(array) for name, array in arrays.items()})
-
-
-def _group(delivery: Delivery, own: str, job: _Job, task: Task, most: int) -> dict[str, int]:
-    """Return clients that can train together by message: this one, and some that come after it."""
-    ids = [message.metadata.message_id for _, message in delivery.messages]
-    left = delivery.messages[ids.index(own) :] if own in ids else []
-    group: dict[str, int] = {}
-    for client, message in left:
-        size = len(task.parts[client])
-        if len(group) < most and size == len(task.parts[left[0][0]]) and _asks(message, job):
-            group[message.metadata.message_id] = client
-    return group
-
-
-def _asks(message: Message, job: _Job) -> bool:
-    try:
-        return _Job.of(message) == job
-    except ValueError:  # it has no model or no round
-        return False
+    record = ArrayRecord()
+    for name, array in arrays.items():
+        record[name] = packed(array)  # one by one: the constructor would make each array again
+    return record
 
 
 def _together(
-    seed: int, rule: UpdateRule, task: Task, net: nn.Module, job: _Job, group: dict[str, int]
+    seed: int,
+    rule: UpdateRule,
+    task: Task,
+    net: nn.Module,
+    job: _Job,
+    delivery: Delivery,
+    own: str,
 ) -> dict[str, _Done]:
-    """Train a group and return what each answers, by message; nothing if it cannot be done."""
+    """Train a group of clients and return what each answers, by message; nothing without one."""
     x, y = torch.from_numpy(task.dataset.train_x), torch.from_numpy(task.dataset.train_y)
     steps, layers = as_steps(rule), dense_layers(net, x, y)
-    if len(group) < 2 or steps is None or layers is None:
+    if steps is None or layers is None:
+        return {}
+    group = _group(delivery, own, job, task)
+    if len(group) < 2:
         return {}
     records = [task.parts[client].numpy() for client in group.values()]
     rngs = [job.rng(seed, client) for client in group.values()]
@@ -127,6 +119,26 @@ def _together(
         key: _Done(job, {name: stack[i] for name, stack in named.items()}, told[i])
         for i, key in enumerate(group)
     }
+
+
+def _group(delivery: Delivery, own: str, job: _Job, task: Task) -> dict[str, int]:
+    """Return clients that can train together by message: this one, and some that come after it."""
+    ids = [message.metadata.message_id for _, message in delivery.messages]
+    left = delivery.messages[ids.index(own) :] if own in ids else []
+    most = _CACHE // (4 * task.dim)
+    group: dict[str, int] = {}
+    for client, message in left:
+        has_same_size = len(task.parts[client]) == len(task.parts[left[0][0]])
+        if len(group) < most and has_same_size and _asks(message, job):
+            group[message.metadata.message_id] = client
+    return group
+
+
+def _asks(message: Message, job: _Job) -> bool:
+    try:
+        return _Job.of(message) == job
+    except ValueError:  # it has no model or no round
+        return False
 
 
 _nets = threading.local()

@@ -149,7 +149,9 @@ class SumRound:
         """Return one reply per survivor, each with the mean: their mean is the mean."""
         dtypes = ["float64"] * len(layout.names) if is_exact else None
         mean_arrays = layout.restore(self.start + mean.mean, self.sent, dtypes)
-        arrays = ArrayRecord({name: _Shared.of(array) for name, array in mean_arrays.items()})
+        arrays = ArrayRecord()
+        for name, array in mean_arrays.items():
+            arrays[name] = _Shared(array.dtype, array.shape, array.stype, array.data)
         metrics: dict[str, Any] = {
             weight_key: mean.total_weight / mean.num_clients,
             **mean.metrics,
@@ -170,11 +172,6 @@ class SumRound:
 
 class _Shared(Array):
     """An array of all replies: Flower's strategies read it in each, and parse it each time."""
-
-    @classmethod
-    def of(cls, array: Array) -> _Shared:
-        """Return the same array."""
-        return cls(array.dtype, array.shape, array.stype, array.data)
 
     def numpy(self) -> NDArray[Any]:
         """Return a copy of the numbers, without numpy's parser of file headers."""
