@@ -26,7 +26,6 @@ from leakmeter.clients.cohort.functional import Plain, functional
 from leakmeter.clients.layers import is_classified, layers_of
 from leakmeter.clients.update import FedSGD, UpdateRule, as_steps
 
-
 _CACHE = 2**19  # bytes of updates that are projected together
 
 
