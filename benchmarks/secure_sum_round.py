@@ -4,6 +4,8 @@ One client in ten has shared its secrets and does not upload; threshold 60 %. Fl
 own `secaggplus_mod` and the stages of its `SecAggPlusWorkflow`. Ours is measured twice: as the
 functions that `MaskMod` and `Masked` call, with the records they read and write; and as `MaskMod`
 and `Masked` themselves, with Flower's messages and the serialisation of the model around them.
+All clients are in this process, so ours derives the key of each pair once, as every simulation
+does; Flower derives it on both sides.
 
 Fourteen neighbours are a shape to measure, not one to choose: now and then a round has too few
 shares for its dropouts and is abandoned. Both sides then play another, and the time of the

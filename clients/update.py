@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, nll_loss
+from torch.nn.functional import cross_entropy
 
+from leakmeter.clients.exact import Stack
 from leakmeter.clients.layers import Forward, Layer, fast_forward, is_classified, layers_of
 
 
@@ -267,19 +267,64 @@ def _train(
     """Take all steps of a rule, and return its weight and the mean loss before the steps."""
     if not len(y):  # the mean gradient of nothing is NaN
         raise ValueError("y must contain at least one example, got 0")
+    if (layers := dense_layers(model, x, y)) is not None:
+        stack, (done,) = train_together(rule, layers, model, x, y, [np.arange(len(y))], [rng])
+        with torch.no_grad():
+            for parameter, trained in zip(model.parameters(), stack, strict=True):
+                parameter.copy_(trained[0])
+        return done
     anchor = [p.detach().clone() for p in model.parameters()] if rule.mu else None
-    layers, losses = layers_of(model), []
+    losses = []
     with fast_forward(model) as forward:
-        gradient_of = partial(_gradient, forward)
-        if layers is not None and is_classified(model, x, y, layers[-1].fan_out):
-            gradient_of = partial(_dense_gradient, layers)
         for _ in range(rule.passes):
             order = torch.from_numpy(rule.order(len(y), rng))
             for batch in torch.split(order, rule.batch_size or len(y)):
-                loss, gradients = gradient_of(model, x[batch], y[batch])
+                loss, gradients = _gradient(forward, model, x[batch], y[batch])
                 _descend(model, gradients, rule, anchor)
                 losses.append(loss)
     return Trained(num_examples=rule.weight(len(y)), loss=float(np.mean(losses)))
+
+
+def dense_layers(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Layer, ...] | None:
+    """Return the layers of a model that `train_together` can train on such data, else None."""
+    layers = layers_of(model)
+    is_dense = layers is not None and is_classified(model, x, y, layers[-1].fan_out)
+    return layers if is_dense else None
+
+
+def train_together(
+    rule: StepRule,
+    layers: Sequence[Layer],
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    records: Sequence[NDArray[np.int64]],
+    rngs: Sequence[np.random.Generator],
+) -> tuple[list[Tensor], list[Trained]]:
+    """Train clients with equally many examples, each as the rule alone would, bit for bit.
+
+    Args:
+        rule: What every client does.
+        layers: Of the model, from `dense_layers`.
+        model: Where all clients start; it is not changed.
+        x: Inputs of all examples.
+        y: Their labels.
+        records: Which examples each client holds, equally many.
+        rngs: From where each client's batches are drawn, one generator each.
+
+    Returns:
+        The trained parameters, each with an axis over the clients in front, and what each client
+        tells beside them.
+    """
+    stack = Stack(layers, list(model.parameters()), len(records))
+    size, losses = len(records[0]), []
+    for _ in range(rule.passes):
+        orders = [own[rule.order(size, rng)] for own, rng in zip(records, rngs, strict=True)]
+        for batch in torch.from_numpy(np.stack(orders)).split(rule.batch_size or size, dim=1):
+            losses.append(stack.step(x[batch].flatten(2), y[batch], rule.lr, rule.mu))
+    # By client: the mean of a column of a table is summed in another order than that of a list.
+    means = [float(np.mean(own)) for own in zip(*losses, strict=True)]
+    return stack.parameters, [Trained(rule.weight(size), mean) for mean in means]
 
 
 def _gradient(
@@ -288,37 +333,6 @@ def _gradient(
     """Return the mean loss and its gradient in each parameter."""
     loss = cross_entropy(forward(x), y)
     return loss.item(), torch.autograd.grad(loss, list(model.parameters()))
-
-
-@torch.no_grad()
-def _dense_gradient(
-    layers: Sequence[Layer], model: nn.Module, x: Tensor, y: Tensor
-) -> tuple[float, Sequence[Tensor]]:
-    """Return the same for linear layers and ReLU, bit for bit.
-
-    These are the operations of autograd without its graph, which takes most of the time of a step
-    on a small batch.
-    """
-    left = iter(model.parameters())
-    inputs, weights, signal = [], [], x.flatten(1)
-    for layer in layers:
-        inputs.append(signal)
-        weights.append(next(left))
-        signal = linear(signal, weights[-1], next(left) if layer.has_bias else None)
-        signal = signal.relu() if layer.relu else signal
-    logs = signal.log_softmax(dim=1)
-    slope = torch.zeros_like(logs).scatter_(1, y[:, None], -1 / len(y))
-    slope = torch._log_softmax_backward_data(slope, logs, 1, logs.dtype)
-    gradients: list[Tensor] = []
-    for place in range(len(layers) - 1, -1, -1):
-        below = inputs[place]
-        biases = [slope.sum(dim=0)] if layers[place].has_bias else []
-        gradients[:0] = [slope.t() @ below, *biases]
-        if place:
-            slope = slope @ weights[place]
-        if place and layers[place - 1].relu:
-            slope = torch.where(below > 0, slope, 0.0)
-    return nll_loss(logs, y).item(), gradients
 
 
 def _descend(

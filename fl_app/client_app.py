@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import platform
 import sys
-import threading
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from torch import nn
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.mods import Call
-from leakmeter.auditors.rng import stream
 from leakmeter.clients import FillMod, MaskMod, NoiseMod
 from leakmeter.clients.dropout import DropoutMod
 from leakmeter.clients.identity import add_identity
@@ -30,11 +27,11 @@ from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.from_flower import from_context
-from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.deployment import is_deployed, noise_seed
 from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.signing import client_keys, own_threshold
 from leakmeter.fl_app.task import Task, load_task
+from leakmeter.fl_app.training import trained
 from leakmeter.strategies.grid import UNUSABLE
 
 
@@ -71,14 +68,9 @@ def client_app_of(config: Config | None = None) -> ClientApp:
         own = config_of(context)
         task, rule = _task_here(own), update_rule(own)
         client = int(context.node_config["partition-id"])
-        net = _net(own.task)
-        net.load_state_dict(wire.arrays(message.content).to_torch_state_dict())
-        replay = wire.replay_number(message.content)  # an auditor's, which is to draw new batches
-        again = () if replay is None else ("replay", replay)
-        rng = stream(own.seed, "train", wire.server_round(message.content), client, *again)
-        done = rule(net, *task.examples(client), rng)
+        arrays, done = trained(own, rule, task, message, client)
         metrics = MetricRecord({"num-examples": done.num_examples, "train-loss": done.loss})
-        reply = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
+        reply = RecordDict({"arrays": arrays, "metrics": metrics})
         if isinstance(rule, GaussianSampling):
             reply[wire.FILLED] = filled_record(rule, done.num_examples)
         return Message(reply, reply_to=message)
@@ -113,17 +105,6 @@ def _policies(config: Config, deployed: bool) -> _Policies:
         fill=FillMod(required=config.hides_records, allow_tap=allow_tap),
         noise=NoiseMod(required=needs_noise, allow_tap=allow_tap, seed=seed),
     )
-
-
-_nets = threading.local()
-
-
-def _net(config: TaskConfig) -> nn.Module:
-    """Return a model of this thread's, made once: a copy takes as long as some training steps."""
-    if getattr(_nets, "config", None) != config:
-        _nets.config, _nets.net = config, load_task(config).new_model()
-    made: nn.Module = _nets.net
-    return made
 
 
 @lru_cache(maxsize=4096)

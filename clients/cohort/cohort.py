@@ -26,6 +26,8 @@ from leakmeter.clients.cohort.functional import Plain, functional
 from leakmeter.clients.layers import is_classified, layers_of
 from leakmeter.clients.update import FedSGD, UpdateRule, as_steps
 
+_CACHE = 2**19  # bytes of updates that are projected together
+
 
 class Cohort:
     """Trains many clients, or many redraws of one, at once.
@@ -140,7 +142,7 @@ class Cohort:
                 )
                 engine.train(models, x, y, chunk, out)
                 if not is_row:
-                    done = out if project is None else out.to(project.dtype) @ project
+                    done = out if project is None else _projected(out, project)
                     updates[:, torch.from_numpy(members)] = done
 
         with _one_torch_thread(), ThreadPoolExecutor(workers) as pool:
@@ -189,6 +191,15 @@ class Cohort:
             chunks.append(order[done : done + count])
             largest, done = max(largest, count * each), done + count
         return chunks, min(self._threads, self._memory // largest, len(chunks))
+
+
+def _projected(updates: Tensor, project: Tensor) -> Tensor:
+    """Return updates (models, clients, dim) times (dim, k) or (models, dim, k)."""
+    # A few clients at a time: their numbers in double precision are used before they leave the
+    # cache.
+    few = max(1, _CACHE // (8 * updates.shape[2]))
+    parts = updates.split(few, dim=1)
+    return torch.cat([part.to(project.dtype) @ project for part in parts], dim=1)
 
 
 def _check(records: Sequence[Indices], rngs: Sequence[np.random.Generator]) -> None:

@@ -106,8 +106,10 @@ class _Work:
         for place in range(len(self.layers) - 1, 0, -1):
             following = self._product(slope, self.weights[place][: len(slope)])  # it moves below
             self._descend(place, slope, signals[place - 1])
-            if self.layers[place - 1].relu:
-                following.mul_(signals[place - 1] > 0)
+            if self.layers[place - 1].relu:  # zero where the signal is, in one pass
+                torch.ops.aten.threshold_backward.grad_input(
+                    following, signals[place - 1], 0, grad_input=following
+                )
             slope = following
         self._descend(0, slope, inputs)
 
@@ -154,8 +156,10 @@ class _Work:
         )
         joined = weight.view(len(below), -1, layer.fan_in)
         joined.baddbmm_(products, below, beta=1 - pull, alpha=-lr)
+        if pull:
+            bias.mul_(1 - pull)
         if layer.has_bias:
-            bias.mul_(1 - pull).sub_(slope.sum(dim=1), alpha=lr)
+            bias.sub_(slope.sum(dim=1), alpha=lr)
         if pull:
             self._pull_back(weight.flatten(1), layer.weight, pull)
         if pull and layer.has_bias:

@@ -24,6 +24,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.mods import Call
 from leakmeter.auditors.hook.seat import Order, passed_on
+from leakmeter.auditors.hook.values import values
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.secure_sum.binding import Instructions, Terms, fingerprint
 from leakmeter.clients.secure_sum.keys import Session
@@ -303,7 +304,7 @@ def _difference(layout: Layout, trained: ArrayRecord, sent: ArrayRecord) -> Vect
     parts = np.split(update, np.cumsum(layout.sizes)[:-1])
     pairs = zip(layout.arrays_in(trained), layout.arrays_in(sent), parts, strict=True)
     for after, before, part in pairs:
-        np.subtract(after.numpy().ravel(), before.numpy().ravel(), out=part, dtype=np.float64)
+        np.subtract(values(after), values(before), out=part, dtype=np.float64)
     return update
 
 

@@ -8,8 +8,6 @@ Whatever a record should not hold is refused: it comes from the other side of th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
-from io import BytesIO
 from typing import Any, get_args
 
 import numpy as np
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.clients.arrays import NPY, npy_header, packed
 from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.keys import (
     KEY_BYTES,
@@ -33,7 +32,6 @@ from leakmeter.clients.secure_sum.quantise import Quantiser
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES
 
 _UPLOAD = "masked"
-_NPY = "numpy.ndarray"  # how Flower names numpy's file format
 _BY_PEER = ("locks", "masks", "held", "signers")
 _TEXTS = ("roster", "announced", "digest")
 _MOST_HEADER = 2**10  # bytes before the numbers of an array; numpy writes 128
@@ -175,10 +173,7 @@ def put_upload(masked: RingVector, ring: Ring) -> RecordDict:
     flat: RingVector = np.ascontiguousarray(masked)
     if ring.wire_bytes < ring.dtype.itemsize:
         flat = np.frombuffer(ring.to_bytes(masked), np.uint8)
-    # Joined by hand: `Array(flat)` writes and copies the numbers three times.
-    data = b"".join([_npy_header(flat.dtype.str, len(flat)), flat.data])
-    array = Array(str(flat.dtype), flat.shape, _NPY, data)
-    return RecordDict({"arrays": ArrayRecord({_UPLOAD: array})})
+    return RecordDict({"arrays": ArrayRecord({_UPLOAD: packed(flat)})})
 
 
 def get_upload(content: RecordDict, ring: Ring, length: int) -> RingVector:
@@ -197,9 +192,9 @@ def get_upload(content: RecordDict, ring: Ring, length: int) -> RingVector:
 
 def _flat(array: Array, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
     """Return the numbers of an array if they are flat, of this type and so many."""
-    header = _npy_header(dtype.str, length)
+    header = npy_header(dtype.str, (length,))
     size = len(header) + length * dtype.itemsize
-    if array.stype == _NPY and len(array.data) == size and array.data.startswith(header):
+    if array.stype == NPY and len(array.data) == size and array.data.startswith(header):
         return np.frombuffer(array.data, dtype, offset=len(header))  # nothing is copied
     if not 0 <= len(array.data) - length * dtype.itemsize <= _MOST_HEADER:
         # Before numpy reads it: a header may promise more than there is memory for.
@@ -212,15 +207,6 @@ def _flat(array: Array, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
             f"masked vector must be {length} of {dtype}, got shape {vector.shape} of {vector.dtype}"
         )
     return vector
-
-
-@lru_cache(maxsize=8)
-def _npy_header(dtype: str, length: int) -> bytes:
-    """Return what numpy's file format puts before the numbers of a flat array."""
-    head = BytesIO()
-    about = {"descr": dtype, "fortran_order": False, "shape": (length,)}
-    np.lib.format.write_array_header_1_0(head, about)
-    return head.getvalue()
 
 
 def put_participant(participant: Participant) -> ConfigRecord:

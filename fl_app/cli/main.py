@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # are read when numpy is imported, which nothing has done yet; a user's own settings stay.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    # Torch then asks for large pages: the first touch of fresh memory costs a tenth.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         words = _with_command(sys.argv[1:] if argv is None else argv)
         arguments = _parser().parse_args(words)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.values import shaped
 from leakmeter.auditors.hook.wrapper import Opening
 from leakmeter.clients.secure_sum.binding import Instructions, Terms
 from leakmeter.clients.secure_sum.masking import RingVector
@@ -146,7 +148,10 @@ class SumRound:
     ) -> list[Message]:
         """Return one reply per survivor, each with the mean: their mean is the mean."""
         dtypes = ["float64"] * len(layout.names) if is_exact else None
-        arrays = layout.restore(self.start + mean.mean, self.sent, dtypes)
+        mean_arrays = layout.restore(self.start + mean.mean, self.sent, dtypes)
+        arrays = ArrayRecord()
+        for name, array in mean_arrays.items():
+            arrays[name] = _Shared(array.dtype, array.shape, array.stype, array.data)
         metrics: dict[str, Any] = {
             weight_key: mean.total_weight / mean.num_clients,
             **mean.metrics,
@@ -163,6 +168,14 @@ class SumRound:
             )
             for number in survivors
         ]
+
+
+class _Shared(Array):
+    """An array of all replies: Flower's strategies read it in each, and parse it each time."""
+
+    def numpy(self) -> NDArray[Any]:
+        """Return a copy of the numbers, without numpy's parser of file headers."""
+        return shaped(self).copy()
 
 
 def check_even(messages: Sequence[Message]) -> None:

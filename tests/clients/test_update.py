@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,7 +17,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.update import FedAvg, FedProx, FedSGD, FullBatchGD, as_steps
+from leakmeter.clients.update import (
+    FedAvg,
+    FedProx,
+    FedSGD,
+    FullBatchGD,
+    as_steps,
+    dense_layers,
+    train_together,
+)
 from leakmeter.fl_app.model import build
 
 FEATURES, CLASSES = 5, 3
@@ -273,6 +282,28 @@ def test_dense_steps_are_autograds_bit_for_bit(
     monkeypatch.setattr("leakmeter.clients.update.layers_of", lambda _: None)
     assert rule(twin, x, y, stream(0, "batches")) == found
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), twin.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("widths", [(64, 20, 10), (5, 4, 3)])  # torch has code for tiny stacks
+@pytest.mark.parametrize("size", [17, 8])  # with a last batch of one, and without
+def test_clients_train_together_as_each_alone_bit_for_bit(
+    widths: tuple[int, ...], size: int
+) -> None:
+    rng, rule = stream(0, "together"), FedProx(2, 8, 0.2, 0.1)
+    x = torch.from_numpy(rng.standard_normal((60, widths[0])).astype(np.float32))
+    y = torch.from_numpy(rng.integers(0, widths[-1], 60))
+    hidden = (nn.Linear(*widths[:2]), nn.ReLU(), nn.Linear(*widths[1:], bias=False))
+    start = nn.Sequential(*hidden)
+    records = [rng.permutation(60)[:size] for _ in range(4)]
+    layers = dense_layers(start, x, y)
+    assert layers is not None
+    rngs = [stream(0, "batches", client) for client in range(4)]
+    stacks, told = train_together(rule, layers, start, x, y, records, rngs)
+    for client, own in enumerate(records):
+        alone = copy.deepcopy(start)
+        assert rule(alone, x[own], y[own], stream(0, "batches", client)) == told[client]
+        pairs = zip(alone.parameters(), stacks, strict=True)
+        assert all(torch.equal(one, stack[client]) for one, stack in pairs)
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (3, 16, 16)])

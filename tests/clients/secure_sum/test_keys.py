@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,12 +31,6 @@ DIGEST = bytes(range(32))
 ALICE, BOB = KeyPair.of(bytes(range(32))), KeyPair.of(bytes(range(1, 33)))
 
 
-def hkdf_by_hand(secret: bytes, salt: bytes, info: bytes) -> bytes:
-    """RFC 5869 for one block, from the standard library."""
-    extracted = hmac.digest(salt, secret, "sha256")
-    return hmac.digest(extracted, info + b"\x01", "sha256")
-
-
 def test_both_sides_get_the_same_key() -> None:
     ours = agree(SESSION, "mask", 4, ALICE, {9: BOB.public}, DIGEST)
     theirs = agree(SESSION, "mask", 9, BOB, {4: ALICE.public}, DIGEST)
@@ -52,7 +47,10 @@ def test_a_process_with_both_sides_computes_each_exchange_once(
         with monkeypatch.context() as patch:  # whoever computes again fails
             patch.setattr("leakmeter.clients.secure_sum.keys.X25519PublicKey", None)
             second = agree(SESSION, "mask", 9, BOB, {4: ALICE.public}, DIGEST)[4]
+        assert second == agree(SESSION, "mask", 9, BOB, {4: ALICE.public}, DIGEST)[4]
+        other = agree(SESSION, "mask", 4, ALICE, {9: BOB.public}, bytes(32))[9]
     assert first == second == apart
+    assert other != first  # who was told something else gets another key here, too
     monkeypatch.setattr("leakmeter.clients.secure_sum.keys.X25519PublicKey", None)
     with pytest.raises(AttributeError):
         agree(SESSION, "mask", 4, ALICE, {9: BOB.public}, DIGEST)  # nothing is kept outside
@@ -63,7 +61,8 @@ def test_agreed_key_is_hkdf_of_the_exchange() -> None:
         X25519PublicKey.from_public_bytes(BOB.public)
     )
     info = SESSION.context("agree mask", 4, 9) + ALICE.public + BOB.public + DIGEST
-    expected = hkdf_by_hand(common, b"leakmeter secure sum 2", info)
+    hkdf = HKDF(algorithm=SHA256(), length=32, salt=b"leakmeter secure sum 2", info=info)
+    expected = hkdf.derive(common)
     assert agree(SESSION, "mask", 4, ALICE, {9: BOB.public}, DIGEST) == {9: expected}
 
 

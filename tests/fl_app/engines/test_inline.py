@@ -88,6 +88,20 @@ def test_what_a_failed_call_did_to_the_state_is_lost(grid: InlineGrid) -> None:
     assert told(replies[3]) == (0, 2)
 
 
+def test_a_copied_state_shares_nothing_that_can_be_changed() -> None:
+    records = {"config": ConfigRecord({"listed": [1, 2]}), "numbers": MetricRecord({"one": 1})}
+    kept = RecordDict({**records, "arrays": ArrayRecord({"x": Array(np.ones(2))})})
+    copied = inline._copied(kept)
+    assert copied == kept
+    listed = copied["config"]["listed"]
+    assert isinstance(listed, list)
+    listed.append(3)
+    for record, value in (("config", "new"), ("numbers", 2), ("arrays", Array(np.zeros(1)))):
+        copied[record]["more"] = value  # type: ignore[index]
+    assert kept["config"] == {"listed": [1, 2]}
+    assert [len(record) for record in kept.values()] == [1, 1, 1]
+
+
 def test_a_message_that_no_function_handles_is_an_error_reply(grid: InlineGrid) -> None:
     [reply] = grid.send_and_receive([Message(RecordDict(), dst_node_id=1, message_type="evaluate")])
     assert reply.has_error()

@@ -1,0 +1,152 @@
+"""A client's local training, with that of the clients whose messages are delivered after its own.
+
+Trained together, clients share each operation of a step: the numbers are the same bit for bit, and
+the time is a fraction. Only the in-process engine knows the other messages, and only networks of
+linear layers can train this way; every other client trains alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message
+from numpy.typing import NDArray
+from torch import nn
+
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.values import shaped
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.arrays import packed
+from leakmeter.clients.update import Trained, UpdateRule, as_steps, dense_layers, train_together
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.config.task_config import TaskConfig
+from leakmeter.fl_app.engines.delivery import Delivery, current
+from leakmeter.fl_app.task import Task, load_task
+
+# Bytes of models that train together: as many stay in the cache from step to step.
+_CACHE = 2**22
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a train message asks for: clients with equal jobs may train together."""
+
+    kind: str
+    server_round: int
+    replay: int | None  # an auditor's, which is to draw new batches
+    model: tuple[tuple[str, bytes], ...]
+
+    @classmethod
+    def of(cls, message: Message) -> _Job:
+        content = message.content
+        model = tuple((name, array.data) for name, array in wire.arrays(content).items())
+        about = wire.server_round(content), wire.replay_number(content)
+        return cls(message.metadata.message_type, *about, model)
+
+    def rng(self, seed: int, client: int) -> np.random.Generator:
+        """Return from where a client's batches are drawn."""
+        again = () if self.replay is None else ("replay", self.replay)
+        return stream(seed, "train", self.server_round, client, *again)
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What a client answers to a job."""
+
+    job: _Job
+    arrays: dict[str, NDArray[Any]]
+    told: Trained
+
+    def answer(self) -> tuple[ArrayRecord, Trained]:
+        return _record(self.arrays), self.told
+
+
+def trained(
+    config: Config, rule: UpdateRule, task: Task, message: Message, client: int
+) -> tuple[ArrayRecord, Trained]:
+    """Return a client's model after its training, and what it tells beside it."""
+    job, delivery, own = _Job.of(message), current(), message.metadata.message_id
+    known: _Done | None = None if delivery is None else delivery.ahead.pop(own, None)
+    if known is not None and known.job == job:  # no mod has changed the message on its way
+        return known.answer()
+    net = _net(config.task)
+    arrays = wire.arrays(message.content)
+    net.load_state_dict({name: torch.tensor(shaped(a)) for name, a in arrays.items()})
+    if delivery is not None:
+        done = _together(config.seed, rule, task, net, job, delivery, own)
+        if own in done:
+            answer = done.pop(own).answer()
+            delivery.ahead.update(done)
+            return answer
+    told = rule(net, *task.examples(client), job.rng(config.seed, client))
+    return _record({name: value.numpy() for name, value in net.state_dict().items()}), told
+
+
+def _record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    record = ArrayRecord()
+    for name, array in arrays.items():
+        record[name] = packed(array)  # one by one: the constructor would make each array again
+    return record
+
+
+def _together(
+    seed: int,
+    rule: UpdateRule,
+    task: Task,
+    net: nn.Module,
+    job: _Job,
+    delivery: Delivery,
+    own: str,
+) -> dict[str, _Done]:
+    """Train a group of clients and return what each answers, by message; nothing without one."""
+    x, y = torch.from_numpy(task.dataset.train_x), torch.from_numpy(task.dataset.train_y)
+    steps, layers = as_steps(rule), dense_layers(net, x, y)
+    if steps is None or layers is None:
+        return {}
+    group = _group(delivery, own, job, task)
+    if len(group) < 2:
+        return {}
+    records = [task.parts[client].numpy() for client in group.values()]
+    rngs = [job.rng(seed, client) for client in group.values()]
+    stacks, told = train_together(steps, layers, net, x, y, records, rngs)
+    named = dict(zip(net.state_dict(), (stack.numpy() for stack in stacks), strict=True))
+    return {
+        key: _Done(job, {name: stack[i] for name, stack in named.items()}, told[i])
+        for i, key in enumerate(group)
+    }
+
+
+def _group(delivery: Delivery, own: str, job: _Job, task: Task) -> dict[str, int]:
+    """Return clients that can train together by message: this one, and some that come after it."""
+    ids = [message.metadata.message_id for _, message in delivery.messages]
+    left = delivery.messages[ids.index(own) :] if own in ids else []
+    most = _CACHE // (4 * task.dim)
+    group: dict[str, int] = {}
+    for client, message in left:
+        has_same_size = len(task.parts[client]) == len(task.parts[left[0][0]])
+        if len(group) < most and has_same_size and _asks(message, job):
+            group[message.metadata.message_id] = client
+    return group
+
+
+def _asks(message: Message, job: _Job) -> bool:
+    try:
+        return _Job.of(message) == job
+    except ValueError:  # it has no model or no round
+        return False
+
+
+_nets = threading.local()
+
+
+def _net(config: TaskConfig) -> nn.Module:
+    """Return a model of this thread's, made once: a copy takes as long as some training steps."""
+    if getattr(_nets, "config", None) != config:
+        _nets.config, _nets.net = config, load_task(config).new_model()
+    made: nn.Module = _nets.net
+    return made
