@@ -132,9 +132,10 @@ def run(arguments: argparse.Namespace) -> int:
     # Importing torch and Flower takes seconds: what runs is on the screen before, and what can be
     # found wrong without them is.
     print(_announcement(settings, folder), flush=True)
+    with _uncollected():
+        _check(settings, arguments.out if folder is None else None)
     with _port(arguments) as server:
         with _uncollected():
-            _check(settings, arguments.out if folder is None else None)
             prepared = _prepared(arguments, settings, folder)
         with _live(server, prepared):
             return _launch(prepared, arguments.program)
