@@ -91,14 +91,23 @@ def open_server(folder: Path, host: str, port: int | None) -> LiveServer:
     """Return a server on the port that was asked for, or else on the first free one.
 
     Raises:
-        ConfigError: The port that was asked for is busy.
+        ConfigError: The port that was asked for is busy, or the host has no address.
     """
+    host = _address(host)
     if port is not None:
         return LiveServer(folder, host, port)
     try:
         return LiveServer(folder, host, PORT)
     except ConfigError:
         return LiveServer(folder, host, next_free(host, PORT) or 0)
+
+
+def _address(host: str) -> str:
+    # Looked up once: binding a name would look it up for every port that is tried.
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
+    except OSError as error:
+        raise _no_address(error, host) from None
 
 
 def next_free(host: str, port: int) -> int | None:
@@ -116,10 +125,14 @@ def next_free(host: str, port: int) -> int | None:
 def _explained(error: OSError, host: str, port: int) -> ConfigError:
     free = next_free(host, port)
     if free is None:
-        return ConfigError(
-            f"--host must be an address of this machine, such as {HOST}, got {host!r}: {error}"
-        )
+        return _no_address(error, host)
     return ConfigError(f"--port {port} is in use; the next free one is {free}: --port {free}")
+
+
+def _no_address(error: OSError, host: str) -> ConfigError:
+    return ConfigError(
+        f"--host must be an address of this machine, such as {HOST}, got {host!r}: {error}"
+    )
 
 
 class _Handler(BaseHTTPRequestHandler):

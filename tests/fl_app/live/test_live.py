@@ -153,13 +153,26 @@ def test_a_busy_usual_port_gives_way(unfinished: Path, monkeypatch: pytest.Monke
     [
         (["nowhere"], "must be the folder of a run"),
         (["nowhere", "--port", "70000"], "--port must be from 0 .* to 65535, got 70000"),
-        (["nowhere", "--host", "no.such.host.invalid"], "--host must be an address"),
+        (["nowhere", "--host", "192.0.2.1"], "--host must be an address"),  # RFC 5737: nobody's
     ],
 )
 def test_mistakes_are_one_line(words: list[str], said: str, capsys: Any) -> None:
     assert main(["watch", *words]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert re.search(said, line)
+
+
+def test_an_unknown_host_is_looked_up_once(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def unknown(host: str, *_: Any) -> None:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "unknown name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert main(["watch", "nowhere", "--host", "no.such.host"]) == 2
+    assert "--host must be an address of this machine" in capsys.readouterr().err
+    assert asked == ["no.such.host"]
 
 
 def test_readers_see_the_end_before_the_server_goes(unfinished: Path, finished: Path) -> None:
