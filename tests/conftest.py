@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import random
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,14 +27,33 @@ os.environ.update(
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.helpers.federation import Federation
 
 
+# More examples of every property: pytest --hypothesis-profile=thorough
+settings.register_profile("thorough", max_examples=100)
+settings.register_profile("fast", max_examples=25)
+settings.load_profile("fast")
+
+
+def pytest_configure() -> None:
+    """Import less: compile each module once, and do without triton.
+
+    torch's optimisers import its compiler, and that imports triton where it is installed: a second
+    in every worker, and pages of its own at the end.
+    """
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
+
+
 def pytest_collection_finish() -> None:
-    """Take what was imported out of the garbage collector's rounds: it stays to the end."""
+    """Take what was imported out of the garbage collector's rounds, and make these fewer."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)
