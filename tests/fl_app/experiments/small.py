@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -16,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from leakmeter.fl_app.experiments import base
 from leakmeter.fl_app.experiments.andrew2024 import best_threshold
-from leakmeter.fl_app.experiments.base import Cells, Table, write_table
+from leakmeter.fl_app.experiments.base import Cells, Table, read_cells, write_table
 from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS
 from tests.helpers.project import ROOT
@@ -111,6 +110,10 @@ TINY: dict[str, Any] = {
         "mi-accuracy", run=replace(scales_of("mi-accuracy")["small"].run, pairs=24), plays=1
     ),
     "mi-writers": _few_draws("mi-writers", 24),
+    "dlg-users": tuple(
+        replace(case, targets=2, attacks=case.attacks[:1], draws=40)
+        for case in scales_of("dlg-users")["small"]
+    ),
     "mine-dimension": _fewer("mine-dimension", dims=(1, 100), pairs=100, steps=60),
 }
 
@@ -119,7 +122,7 @@ def reproduce(
     name: str, folder: Path, kept: Mapping[str, Any] | None = None, *, is_tiny: bool = True
 ) -> Small:
     """Run an experiment with some of its cells computed beforehand."""
-    cells = Cells(folder / "cells", lambda _: None)
+    cells = Cells(folder, lambda _: None)
     for key, value in (kept or {}).items():
         cells.get(key, lambda value=value: value)
     table = table_of(name, cells, is_tiny=is_tiny)
@@ -144,12 +147,6 @@ def table_of(name: str, cells: Cells, *, is_tiny: bool = True) -> Table:
     fewer = {"small": TINY[name]} if is_tiny and name in TINY else {}
     with patch.dict(scales_of(name), fewer):
         return EXPERIMENTS[name].load()("small", cells)
-
-
-def read_cells(folder: Path) -> dict[str, Any]:
-    """Return every cell of a folder of results by its name."""
-    paths = sorted((folder / "cells").iterdir())
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def read_rows(folder: Path) -> list[dict[str, str]]:

@@ -55,7 +55,7 @@ def check_kept_cells_give_the_same_and_no_work(name: str, small: Small, *, is_ti
     def refuse(text: str) -> None:
         raise AssertionError(f"computed again: {text}")
 
-    again = table_of(name, Cells(small.folder / "cells", refuse), is_tiny=is_tiny)
+    again = table_of(name, Cells(small.folder, refuse), is_tiny=is_tiny)
     assert again.to_csv() == small.table.to_csv()
     assert again.to_markdown() == small.table.to_markdown()
     assert again.comparisons == small.table.comparisons

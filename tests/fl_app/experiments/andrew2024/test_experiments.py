@@ -41,10 +41,8 @@ def test_five_participations_cost_more_than_one(reproduced: Reproduced) -> None:
 def test_table_2_is_that_of_momentum_and_not_of_the_printed_algorithm(
     reproduced: Reproduced,
 ) -> None:
-    got, (runs, _) = (
-        reproduced("one-shot-all-models").cells,
-        reproduced.scale("one-shot-all-models"),
-    )
+    got = reproduced("one-shot-all-models").cells
+    runs, _ = reproduced.scale("one-shot-all-models")
     for noise, paper in (("0.0496", 382), ("0.0986", 89.4), ("0.2317", 2.693)):
         one = got[f"table2-times1-noise{noise}"]
         smooth, plain = (np.median(one[name]["estimate"]) for name in ("momentum", "mean"))
