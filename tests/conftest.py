@@ -57,9 +57,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _flower_logs_everything() -> None:
-    """Undo what the command line, which many tests call in this process, does to the logger."""
-    logging.getLogger("flwr").setLevel(logging.DEBUG)  # as Flower sets it
+def _flowers_log(request: pytest.FixtureRequest) -> None:
+    """Let Flower log everything, as it does by itself, where a test looks at what is said.
+
+    The command line, which many tests call in this process, changes the level too.
+    """
+    looks = {"caplog", "capsys", "capfd"} & set(request.fixturenames)
+    logging.getLogger("flwr").setLevel(logging.DEBUG if looks else logging.WARNING)
 
 
 @pytest.fixture

@@ -95,13 +95,13 @@ def test_draws_by_the_law_and_by_the_code_agree_and_a_wrong_floor_is_seen() -> N
         about: dict[str, Any] = {"batch": 2, "floor": 0.15, "rest": 0.0}
         law = PairLaw.of(rows @ rows.T, own, other, **about)
         if draws is None:
-            return law.log_ratio(law.worlds[0].draw(1500, stream(0, "law")))
+            return law.log_ratio(law.worlds[0].draw(800, stream(0, "law")))
         rng = stream(0, "code")
         block = found.blocks[0]
         return np.array(
             [
                 float(law.log_ratio(law.coordinates(block.products(draws(own, rng)))))
-                for _ in range(1500)
+                for _ in range(800)
             ]
         )
 
