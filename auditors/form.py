@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from inspect import getdoc
 from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
@@ -193,6 +194,7 @@ def _of_mapping(item: Form) -> Form:
     return Form("an object", schema, _is_object, build)
 
 
+@cache
 def _of_dataclass(cls: Any) -> Form:
     """Return the form of an object with the fields of a dataclass."""
     hints, notes = get_type_hints(cls), _notes(cls)

@@ -9,6 +9,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ class RunLog:
             "schema": SCHEMA,
             "name": self._name,
             "config": self._config,
-            "versions": versions(),
+            "versions": dict(versions()),
             "rounds": [{k: v for k, v in line.items() if k != "schema"} for line in rounds],
             "findings": listed,
             "failures": list(failures),
@@ -161,7 +162,8 @@ def glossary(findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {name: sentence_of(name) for name in sorted(names)}
 
 
-def versions() -> dict[str, str]:
+@cache  # reads files of every package
+def versions() -> Mapping[str, str]:
     """Return Python's release and those of the packages that are installed."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:

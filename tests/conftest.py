@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import random
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ os.environ.update(
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from tests.helpers.project import ROOT
 
@@ -33,15 +35,37 @@ if TYPE_CHECKING:
     from tests.helpers.federation import Federation
 
 
+# More examples of every property: pytest --hypothesis-profile=thorough
+settings.register_profile("thorough", max_examples=100)
+settings.register_profile("fast", max_examples=25)
+settings.load_profile("fast")
+
+
+def pytest_configure() -> None:
+    """Import less: compile each module once, and do without triton.
+
+    torch's optimisers import its compiler, and that imports triton where it is installed: a second
+    in every worker, and pages of its own at the end.
+    """
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
+
+
 def pytest_collection_finish() -> None:
-    """Take what was imported out of the garbage collector's rounds: it stays to the end."""
+    """Take what was imported out of the garbage collector's rounds, and make these fewer."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)
-def _flower_logs_everything() -> None:
-    """Undo what the command line, which many tests call in this process, does to the logger."""
-    logging.getLogger("flwr").setLevel(logging.DEBUG)  # as Flower sets it
+def _flowers_log(request: pytest.FixtureRequest) -> None:
+    """Let Flower log everything, as it does by itself, where a test looks at what is said.
+
+    The command line, which many tests call in this process, changes the level too.
+    """
+    looks = {"caplog", "capsys", "capfd"} & set(request.fixturenames)
+    logging.getLogger("flwr").setLevel(logging.DEBUG if looks else logging.WARNING)
 
 
 @pytest.fixture(autouse=True)

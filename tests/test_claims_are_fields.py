@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,16 +38,21 @@ SEARCHES = {
 REGEX = {"search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 
 
-def searches(tree: ast.AST, makers: frozenset[str] = frozenset()) -> list[int]:
+def searches(tree: ast.AST, makers: frozenset[str] | None = None) -> list[int]:
     """Return the lines that look into prose.
 
     Args:
         tree: Of a function, or of statements.
-        makers: Helpers that return prose, beside those in the tree itself.
+        makers: Helpers that return prose; by default those in the tree itself.
     """
-    known = _names_of_prose(tree, makers | _helpers([tree]))
-    found = (n for n in ast.walk(tree) if isinstance(n, ast.expr | ast.Match))
+    known = _names_of_prose(tree, _helpers([tree]) if makers is None else makers)
+    found = (n for n in _nodes(tree) if isinstance(n, ast.expr | ast.Match))
     return sorted({n.lineno for n in found if _is(n, known)})
+
+
+@cache
+def _nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
 
 
 def _is(node: ast.expr | ast.Match, known: set[str]) -> bool:
@@ -145,16 +151,19 @@ def _is_prose(node: ast.expr, known: set[str]) -> bool:
 def _names_of_prose(tree: ast.AST, makers: frozenset[str]) -> set[str]:
     """Return variables that are given prose, or run over a list of it, and makers with "()"."""
     known = {f"{name}()" for name in makers}
-    pairs = list(_given(tree))
+    pairs = _pairs(tree)
     for _ in range(3):  # a name may get it from a name
-        known |= {name for name, value in pairs if _is_prose(value, known)}
-        known |= {f"free {name}" for name, value in pairs if _is_free(value, known)}
+        found = {name for name, value in pairs if _is_prose(value, known)}
+        found |= {f"free {name}" for name, value in pairs if _is_free(value, known)}
+        if found <= known:
+            break
+        known |= found
     return known
 
 
 def _helpers(trees: Sequence[ast.AST]) -> frozenset[str]:
     """Return functions that return prose, and names that stand for one that does."""
-    functions = [n for t in trees for n in ast.walk(t) if isinstance(n, ast.FunctionDef)]
+    functions = [n for t in trees for n in _nodes(t) if isinstance(n, ast.FunctionDef)]
     found: frozenset[str] = frozenset()
     for _ in range(3):  # a helper may call a helper
         found |= {f.name for f in functions if _returns_prose(f, found)}
@@ -162,13 +171,23 @@ def _helpers(trees: Sequence[ast.AST]) -> frozenset[str]:
 
 
 def _returns_prose(function: ast.FunctionDef, makers: frozenset[str]) -> bool:
-    known = _names_of_prose(function, makers)
-    returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value]
+    returned = _returned(function)
+    known = _names_of_prose(function, makers) if returned else set()
     return any(_is_prose(value, known) for value in returned)
 
 
+@cache
+def _returned(function: ast.FunctionDef) -> tuple[ast.expr, ...]:
+    return tuple(n.value for n in _nodes(function) if isinstance(n, ast.Return) and n.value)
+
+
+@cache
+def _pairs(tree: ast.AST) -> tuple[tuple[str, ast.expr], ...]:
+    return tuple(_given(tree))
+
+
 def _given(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         match node:
             case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, value):
                 if value is not None:
@@ -198,7 +217,7 @@ def test_no_code_searches_in_sentences() -> None:
 
 def _of_file(tree: ast.Module, makers: frozenset[str]) -> list[int]:
     """Return lines of a file; names count as prose within one function only."""
-    bodies: list[ast.AST] = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    bodies: list[ast.AST] = [n for n in _nodes(tree) if isinstance(n, ast.FunctionDef)]
     bodies += [n for n in tree.body if not isinstance(n, ast.FunctionDef | ast.ClassDef)]
     return sorted({line for body in bodies for line in searches(body, makers)})
 

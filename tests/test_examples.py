@@ -155,7 +155,15 @@ def check_replays_were_judged(report: dict[str, Any]) -> None:
     assert 0 < bits[0]["value"] < 50
 
 
-@each
+@pytest.mark.parametrize(
+    "example",
+    [
+        # Its replays take ten seconds; below are two rounds of them.
+        pytest.param(path, marks=pytest.mark.slow if path.name == "logistic_sklearn" else ())
+        for path in EXAMPLES
+    ],
+    ids=NAMES,
+)
 def test_after_leaves_a_report_with_sense(
     example: Path, tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
@@ -178,6 +186,14 @@ def test_after_leaves_a_report_with_sense(
         check_replays_were_judged(report)
     folder = tmp_path / "audits" / "7"
     assert f"leakmeter report {folder}" in caplog.text
+
+
+def test_a_model_of_another_library_is_replayed(tmp_path: Path, monkeypatch: Any) -> None:
+    example = ROOT / "examples" / "logistic_sklearn"
+    report = audit(example, tmp_path, monkeypatch, **{"num-server-rounds": 2})
+    assert report["failures"] == []
+    assert [line["server_round"] for line in report["rounds"]] == [1, 2]
+    check_replays_were_judged(report)
 
 
 @contextmanager

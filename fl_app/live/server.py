@@ -106,7 +106,7 @@ def open_server(host: str = HOST, port: int | None = None) -> LiveServer:
     """Return a server on the port that was asked for, or else on the first free one.
 
     Raises:
-        ConfigError: The port that was asked for is busy.
+        ConfigError: The port that was asked for is busy, or the host has no address.
     """
     address = Address.of(host)
     usual = address.free_port(PORT) or 0

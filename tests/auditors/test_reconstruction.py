@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.reconstruction import Attack, infer_labels, invert, psnr
 from leakmeter.auditors.rng import stream
+from tests.helpers.numbers import num_examples
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -124,7 +125,7 @@ def test_the_model_is_left_as_it_was_and_seeds_repeat() -> None:
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(0, 100))
-@settings(max_examples=50)
+@settings(max_examples=num_examples(50))
 def test_labels_are_exact_when_the_outputs_are_known(labels: list[int], seed: int) -> None:
     chances = stream(seed, "chances").dirichlet(np.ones(5), len(labels))
     true = np.sort(labels)

@@ -27,6 +27,7 @@ from leakmeter.clients.update import (
     train_together,
 )
 from leakmeter.fl_app.model import build
+from tests.helpers.numbers import num_examples
 
 FEATURES, CLASSES = 5, 3
 
@@ -107,7 +108,7 @@ def test_the_step_is_missed_if_the_weights_are_the_clients_sizes() -> None:
     assert np.abs(right["0.weight"] - wrong["0.weight"]).max() > 1e-3
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=num_examples(25), deadline=None)
 @given(
     size=st.integers(1, 13),
     batch_size=st.integers(0, 15),

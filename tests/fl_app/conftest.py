@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from unittest.mock import patch
 
 import pytest
 
+from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
+from leakmeter.auditors.records.game import RecordEffort
 from leakmeter.fl_app.config.config import Config
 
 _TINY = {
@@ -38,6 +41,14 @@ def _words(settings: Mapping[str, object]) -> list[str]:
 @pytest.fixture(autouse=True)
 def _no_data_folder_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEAKMETER_DATA", raising=False)
+
+
+@pytest.fixture(scope="module")
+def few_sums() -> Iterator[None]:
+    """Draw a tenth of the sums that the audit of records draws by default, thousands of them."""
+    effort = RecordEffort(pairs=3, pilot=20, trials=100)
+    with patch.dict(RecordLikelihoodRatio.__init__.__kwdefaults__, effort=effort):
+        yield
 
 
 @pytest.fixture(scope="session")

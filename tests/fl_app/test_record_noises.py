@@ -20,6 +20,8 @@ from leakmeter.strategies.water_filling.guarantee import (
     minibatch_epsilon,
 )
 
+pytestmark = pytest.mark.usefixtures("few_sums")
+
 SETTING: dict[str, Any] = {
     "dataset": "synthetic",
     "synthetic_examples": 240,

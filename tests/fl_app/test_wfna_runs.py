@@ -13,6 +13,8 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("few_sums")
+
 SETTING: dict[str, Any] = {
     "dataset": "synthetic",
     "synthetic_examples": 240,

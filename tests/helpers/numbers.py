@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+THOROUGH = 100  # examples of a property that names no number
 
 
 class FixedNormals:
@@ -24,6 +27,11 @@ class FixedNormals:
 def few_or_many(few: int, many: int) -> list[Any]:
     """Return values for `parametrize`: few repetitions in the fast set, many in the slow one."""
     return [few, pytest.param(many, marks=pytest.mark.slow)]
+
+
+def num_examples(full: int) -> int:
+    """Return how many examples a property is tried with: all in the profile "thorough"."""
+    return max(5, full * settings.default.max_examples // THOROUGH)
 
 
 def most_allowed(num_runs: int, nominal: float = 0.05) -> float:

@@ -20,6 +20,7 @@ from leakmeter.strategies import Chosen, Clipped, FixedSize
 from leakmeter.strategies.grid import GridWrapper
 from tests.helpers import lies
 from tests.helpers.federation import Federation
+from tests.helpers.numbers import num_examples
 
 pytestmark = pytest.mark.usefixtures("flower_task")
 
@@ -199,7 +200,7 @@ def test_a_round_in_which_nobody_counts_leaves_the_model_as_it_is(caplog: Any) -
     assert "all weights 'num-examples' are zero" in caplog.text
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=num_examples(10), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(lies.malformed, min_size=10, max_size=10))
 def test_no_reply_of_one_client_ends_a_plain_run(plan: Any) -> None:
     logging.disable(logging.CRITICAL)

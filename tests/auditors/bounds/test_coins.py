@@ -21,9 +21,9 @@ from leakmeter.auditors.bounds import (
 from leakmeter.auditors.bounds.band import band_level
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
 from leakmeter.auditors.rng import stream
-from tests.helpers.numbers import most_allowed
+from tests.helpers.numbers import most_allowed, num_examples
 
-steady = settings(derandomize=True, deadline=None, max_examples=60)
+steady = settings(derandomize=True, deadline=None, max_examples=num_examples(60))
 log_ps = st.one_of(st.floats(-60, 0), st.just(-math.inf), st.integers(-5, 0).map(float))
 canaries = st.lists(st.tuples(log_ps, st.booleans()), min_size=1, max_size=40)
 scores = st.lists(log_ps.map(abs), min_size=1, max_size=80)

@@ -12,6 +12,7 @@ from leakmeter.auditors.bounds.curve import ErrorCurve, drawn
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed, Bonferroni, SimultaneousBand
 from leakmeter.auditors.rng import stream
+from tests.helpers.numbers import num_examples
 
 DELTAS = [0.0, 1e-6, 1e-3, 0.1, 0.5]
 RULES = [SimultaneousBand(), Bonferroni(10), BandAndFixed(4.0), BandAndFixed(3.5, 0.3)]
@@ -19,7 +20,7 @@ SCORES = st.lists(st.integers(0, 8).map(float), min_size=1, max_size=30)
 
 
 @given(SCORES, SCORES, st.sampled_from(RULES))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100), deadline=None)
 def test_the_curve_proves_what_single_bounds_prove(ins, outs, rule) -> None:
     curve = ErrorCurve.of(ins, outs, rule=rule)
     single = [epsilon_lower_bound(ins, outs, delta=d, rule=rule) for d in DELTAS]
@@ -64,7 +65,7 @@ def test_wrong_arguments_are_named() -> None:
 
 
 @given(SCORES, SCORES, st.sampled_from(RULES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 def test_what_was_counted_stays_below_the_limits_that_are_drawn(ins, outs, rule) -> None:
     found = drawn(np.array(ins), np.array(outs), confidence=0.95, rule=rule)
     curve = ErrorCurve.of(ins, outs, rule=rule)

@@ -18,9 +18,9 @@ from leakmeter.auditors.bounds.one_run import (
 )
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from tests.helpers.numbers import few_or_many, most_allowed
+from tests.helpers.numbers import few_or_many, most_allowed, num_examples
 
-steady = settings(derandomize=True, deadline=None, max_examples=40)
+steady = settings(derandomize=True, deadline=None, max_examples=num_examples(40))
 
 BOUNDS = (one_run_epsilon, one_run_gaussian_epsilon)
 # canaries, guesses, right, delta, epsilon of Steinke et al. 2023 by 40-digit arithmetic, and of
@@ -81,7 +81,7 @@ def scores_of_one_run(case, rng, num_canaries):
         (one_run_gaussian_epsilon, "Gaussian", 1e-5, epsilon_gaussian(1e-5, 1.0)),
     ],
 )
-@pytest.mark.parametrize("runs", few_or_many(80, 200))
+@pytest.mark.parametrize("runs", few_or_many(40, 200))
 def test_the_confidence_is_kept(bound, case, delta, truth, runs):
     rng = stream(7, "one run", case)
     violations = 0

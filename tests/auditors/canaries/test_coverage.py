@@ -35,7 +35,7 @@ def violations(claim, case, num_samples, num_runs):
     return count
 
 
-@pytest.mark.parametrize("runs", few_or_many(100, 400))
+@pytest.mark.parametrize("runs", few_or_many(50, 400))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_the_confidence_is_kept(rule, case, runs):
@@ -45,7 +45,7 @@ def test_the_confidence_is_kept(rule, case, runs):
     assert violations(claim, case, 150, runs) <= most_allowed(runs)
 
 
-@pytest.mark.parametrize("runs", few_or_many(100, 400))
+@pytest.mark.parametrize("runs", few_or_many(50, 400))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_the_confidence_is_kept_with_a_known_null(rule, case, runs):

@@ -262,7 +262,7 @@ def test_scores_are_capped_at_what_seeds_of_128_bits_can_mean() -> None:
     assert max(found[0]) == MOST_SCORE
 
 
-@pytest.mark.parametrize("runs", few_or_many(120, 400))
+@pytest.mark.parametrize("runs", few_or_many(60, 400))
 def test_scores_that_share_their_luck_break_the_conditional_bound_and_not_the_headline(
     runs: int,
 ) -> None:
@@ -283,7 +283,7 @@ def test_scores_that_share_their_luck_break_the_conditional_bound_and_not_the_he
     assert above[0] <= most_allowed(runs) < above[1]
 
 
-@pytest.mark.parametrize("runs", few_or_many(120, 400))
+@pytest.mark.parametrize("runs", few_or_many(60, 400))
 def test_the_headline_keeps_its_confidence_without_a_leak(runs: int) -> None:
     above = 0
     for seed in range(runs):

@@ -118,7 +118,7 @@ def test_epsilon_is_where_the_worse_of_two_summed_hockey_sticks_meets_delta(mean
         sticks = plain_hockey_stick(epsilon, p, q), plain_hockey_stick(epsilon, q, p)
         return max(sticks) - delta
 
-    twin = brentq(excess, 0, 200, xtol=1e-6)
+    twin = brentq(excess, 0, 200, xtol=1e-4)
     assert epsilon_between_gaussians(0, 1, mean, std, delta) == pytest.approx(twin, rel=2e-3)
 
 

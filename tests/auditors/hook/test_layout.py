@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from leakmeter.auditors.hook.layout import Layout
+from tests.helpers.numbers import num_examples
 
 FLOATS = st.sampled_from([np.float16, np.float32, np.float64])
 INTEGERS = st.sampled_from([np.int64, np.int32, np.uint8, np.bool_])
@@ -54,7 +55,7 @@ def assert_same(a: ArrayRecord, b: ArrayRecord) -> None:
         assert np.array_equal(a[name].numpy(), b[name].numpy())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40), deadline=None)
 @given(RECORDS)
 def test_a_record_comes_back_from_its_vector(parts: Any) -> None:
     record = record_of(*parts)
@@ -65,7 +66,7 @@ def test_a_record_comes_back_from_its_vector(parts: Any) -> None:
     assert_same(layout.restore(vector, record), record)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40), deadline=None)
 @given(RECORDS)
 def test_a_vector_comes_back_from_its_record(parts: Any) -> None:
     record = record_of(*parts)
@@ -74,7 +75,7 @@ def test_a_vector_comes_back_from_its_record(parts: Any) -> None:
     assert np.array_equal(layout.flatten(layout.restore(vector, record)), vector)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40), deadline=None)
 @given(RECORDS)
 def test_arrays_that_are_no_floats_are_left_out_and_kept_as_sent(parts: Any) -> None:
     record = record_of(*parts)
@@ -85,7 +86,7 @@ def test_arrays_that_are_no_floats_are_left_out_and_kept_as_sent(parts: Any) -> 
         assert np.array_equal(restored[name].numpy(), record[name].numpy())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40), deadline=None)
 @given(RECORDS)
 def test_a_layout_survives_json(parts: Any) -> None:
     layout = Layout.of(record_of(*parts))

@@ -45,7 +45,7 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
 
 
 # The third has hardly more draws than coordinates. Each fails by chance once in 370 seeds.
-@pytest.mark.parametrize("runs", few_or_many(100, 400))
+@pytest.mark.parametrize("runs", few_or_many(40, 400))
 @pytest.mark.parametrize(("dim", "users", "draws"), [(1, 2, 30), (10, 5, 40), (30, 20, 32)])
 def test_the_mean_over_many_samples_is_the_gaussian_truth(
     dim: int, users: int, draws: int, runs: int
@@ -151,7 +151,7 @@ def test_blocks_of_moments_give_the_same_value_and_a_like_error() -> None:
 
 def test_a_jackknife_over_blocks_covers_at_the_rate_of_its_error() -> None:
     inside = 0
-    for i in range(200):
+    for i in range(100):
         _, with_target, without = gaussian_sums(3, 3, 240, i)
         found = logdet_information(
             [moments(part) for part in np.split(with_target, 12)],
@@ -159,7 +159,7 @@ def test_a_jackknife_over_blocks_covers_at_the_rate_of_its_error() -> None:
         )
         assert found.std_error is not None
         inside += abs(found.nats - gaussian_information(3, 3).nats) < 2.2 * found.std_error
-    assert 180 <= inside <= 200  # 95 % by Student with 11 degrees of freedom, three errors down
+    assert 88 <= inside <= 100  # 95 % by Student with 11 degrees of freedom, three errors down
 
 
 def test_plain_moments_give_the_same_value_with_the_error_of_unrelated_draws() -> None:

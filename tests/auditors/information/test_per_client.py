@@ -23,9 +23,15 @@ def truth(spreads: np.ndarray, rank: int, noise_std: float) -> np.ndarray:
     return rank / 2 * np.log(total / (total - variances))
 
 
-@pytest.mark.parametrize("noise_std", [0.0, 3.0])
 @pytest.mark.parametrize(
-    ("draws", "clients", "rank"), [(16, 30, 8), (60, 2, 6), (40, 5, 1), (25, 12, 12)]
+    ("draws", "clients", "rank", "noise_std"),
+    [
+        *((16, 30, 8, 0.0), (60, 2, 6, 3.0), (40, 5, 1, 0.0), (25, 12, 12, 3.0)),
+        *(
+            pytest.param(*sizes, marks=pytest.mark.slow)
+            for sizes in ((16, 30, 8, 3.0), (60, 2, 6, 0.0), (40, 5, 1, 3.0), (25, 12, 12, 0.0))
+        ),
+    ],
 )
 def test_it_follows_the_closed_form_and_states_its_error(draws, clients, rank, noise_std) -> None:
     spreads = np.linspace(0.5, 2.0, clients)

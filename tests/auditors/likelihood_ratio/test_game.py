@@ -87,7 +87,7 @@ def fitted(sampler, key: int) -> tuple[np.ndarray, np.ndarray, Challenge]:
     return draws[0], draws[1], test
 
 
-@pytest.mark.parametrize("runs", few_or_many(60, 200))
+@pytest.mark.parametrize("runs", few_or_many(30, 200))
 def test_worlds_that_do_not_differ_are_told_apart_no_more_often_than_allowed(
     gaussian_sampler, runs: int
 ) -> None:
@@ -105,7 +105,7 @@ def test_worlds_that_do_not_differ_are_told_apart_no_more_often_than_allowed(
     assert chosen > 0.2 * runs
 
 
-@pytest.mark.parametrize("runs", few_or_many(6, 20))
+@pytest.mark.parametrize("runs", few_or_many(4, 20))
 def test_bounds_stay_below_the_truth_and_come_near_it(gaussian_sampler, runs: int) -> None:
     sampler = gaussian_sampler(np.eye(DIM))
     effort = Effort(fit=2000, candidates=20, pilot=50, trials=1000)

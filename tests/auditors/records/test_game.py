@@ -95,13 +95,13 @@ def test_draws_by_the_law_and_by_the_code_agree_and_a_wrong_floor_is_seen() -> N
         about: dict[str, Any] = {"batch": 2, "floor": 0.15, "rest": 0.0}
         law = PairLaw.of(rows @ rows.T, own, other, **about)
         if draws is None:
-            return law.log_ratio(law.worlds[0].draw(1500, stream(0, "law")))
+            return law.log_ratio(law.worlds[0].draw(800, stream(0, "law")))
         rng = stream(0, "code")
         block = found.blocks[0]
         return np.array(
             [
                 float(law.log_ratio(law.coordinates(block.products(draws(own, rng)))))
-                for _ in range(1500)
+                for _ in range(800)
             ]
         )
 
@@ -158,7 +158,7 @@ def test_the_noise_of_the_others_own_data_hides_more_than_their_floor(by_code: b
         own = WaterFilling(0.5).draw(DenseGradients(rows[which]), 2, rng).gradient
         return own + gaussian(5, math.sqrt(0.1), rng)
 
-    effort = RecordEffort(pairs=3, pilot=50, trials=2000 if by_code else 4000)
+    effort = RecordEffort(pairs=3, pilot=50, trials=1000 if by_code else 4000)
     floor_only = case(rows, records=3, floor=0.5, draw=draw if by_code else None)
     of_run = replace(floor_only, excess=(rows @ more @ rows.T,))
     worst, run = (audit_records(c, delta=DELTA, effort=effort) for c in (floor_only, of_run))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import RUNNING_FROM, Scatter
+from tests.helpers.numbers import num_examples
 
 
 def rows(count: int, dim: int, seed: int = 0) -> np.ndarray:
@@ -20,7 +21,7 @@ def rows(count: int, dim: int, seed: int = 0) -> np.ndarray:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40), deadline=None)
 def test_any_chunks_give_the_moments_of_all_rows(sizes: list[int], dim: int) -> None:
     data = rows(sum(sizes), dim)
     scatter = Scatter(dim)

@@ -24,6 +24,7 @@ from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.cohort.dense import Dense
 from leakmeter.clients.cohort.functional import Functional, Plain
 from leakmeter.clients.update import FedAvg, FedProx, FedSGD, FullBatchGD, Trained, UpdateRule
+from tests.helpers.numbers import num_examples
 
 SIDE, CLASSES, EXAMPLES = 4, 3, 90
 RAGGED = (13, 1, 40, 8, 16, 9, 16)  # whole batches of 8, a rest, fewer than one, and ties
@@ -157,7 +158,7 @@ def test_updates_are_the_plain_rules_for_one_model_and_for_several(
     assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=num_examples(30), deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 30), min_size=1, max_size=9),
     batch_size=st.integers(0, 12),

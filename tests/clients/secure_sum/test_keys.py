@@ -25,6 +25,7 @@ from leakmeter.clients.secure_sum.keys import (
     self_mask_key,
     unseal,
 )
+from tests.helpers.numbers import num_examples
 
 SESSION = Session(run=7, server_round=3)
 DIGEST = bytes(range(32))
@@ -152,7 +153,7 @@ def test_sealed_text_comes_back(text: bytes) -> None:
     assert seal(key, text, SESSION, "shares", 1, 2) != box
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(st.integers(0, 12 + 78 + 16 - 1), st.integers(1, 255))
 def test_a_changed_byte_is_noticed(position: int, flip: int) -> None:
     key = bytes(32)

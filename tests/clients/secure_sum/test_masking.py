@@ -33,6 +33,7 @@ from leakmeter.clients.secure_sum.masking import (
     unmask,
 )
 from leakmeter.clients.secure_sum.sharing import recover, split
+from tests.helpers.numbers import num_examples
 
 BITS = [8, 12, 16, 24, 31, 32, 40, 64]
 
@@ -128,7 +129,7 @@ def test_higher_numbers_add_and_lower_ones_subtract() -> None:
 @given(
     bits=st.sampled_from(BITS), clients=st.integers(2, 6), length=st.integers(0, 40), data=st.data()
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 def test_survivors_sum_is_exact_for_any_dropout(
     bits: int, clients: int, length: int, data: st.DataObject
 ) -> None:

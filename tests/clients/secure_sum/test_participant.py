@@ -18,6 +18,7 @@ from leakmeter.clients.secure_sum.participant import Participant
 from leakmeter.clients.secure_sum.policy import Policy, RefusedError
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, combine
 from leakmeter.clients.secure_sum.wire import get_participant, put_participant
+from tests.helpers.numbers import num_examples
 
 SESSION = Session(run=11, server_round=4)
 RING = Ring(32)
@@ -337,7 +338,7 @@ def test_the_state_between_two_stages_survives_flowers_records() -> None:
         assert get_participant(put_participant(client)) == client
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=num_examples(20), deadline=None)
 @given(st.integers(0, 2**64 - 1), st.integers(1, 2**62))
 def test_runs_and_rounds_of_any_size_survive_flowers_records(run: int, server_round: int) -> None:
     client = Participant.announce(Session(run, server_round), 1)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from leakmeter.clients.secure_sum import quantise
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, add_vectors, mask_stream
 from leakmeter.clients.secure_sum.quantise import Quantiser
+from tests.helpers.numbers import num_examples
 
 BITS = [8, 12, 16, 24, 32, 48, 64]
 
@@ -39,7 +40,7 @@ cohorts = st.fixed_dictionaries(
 
 
 @given(cohorts)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150), deadline=None)
 def test_mean_errs_by_less_than_its_quantum(case: dict[str, Any]) -> None:
     rng = np.random.default_rng(case["seed"])
     clients, reach = case["clients"], case["clip_range"]

@@ -13,6 +13,7 @@ from scipy.stats import chi2
 
 from leakmeter.clients.secure_sum import sharing
 from leakmeter.clients.secure_sum.sharing import PRIME, SHARE_BYTES, combine, recover, split
+from tests.helpers.numbers import num_examples
 
 SECRET = bytes(range(100, 132))
 
@@ -52,7 +53,7 @@ def test_the_prime_leaves_room_for_exact_sums() -> None:
 
 
 @given(st.binary(min_size=32, max_size=32), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40), deadline=None)
 def test_any_threshold_of_shares_gives_the_secret(secret: bytes, data: st.DataObject) -> None:
     indices = data.draw(st.lists(st.integers(1, PRIME - 1), min_size=1, max_size=12, unique=True))
     threshold = data.draw(st.integers(1, len(indices)))
@@ -78,7 +79,7 @@ def test_shares_lie_on_one_polynomial_of_the_right_degree() -> None:
 
 
 @given(st.lists(st.integers(1, PRIME - 1), min_size=1, max_size=40, unique=True))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40), deadline=None)
 def test_lagrange_row_equals_the_slow_one(points: list[int]) -> None:
     fast = sharing._lagrange(tuple(points))
     for i, x in enumerate(points):
@@ -87,7 +88,7 @@ def test_lagrange_row_equals_the_slow_one(points: list[int]) -> None:
 
 
 @given(st.lists(st.integers(1, PRIME - 1), min_size=1, max_size=6, unique=True), st.integers(1, 70))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40), deadline=None)
 def test_powers_equal_the_slow_ones(points: list[int], count: int) -> None:
     fast = sharing._powers(tuple(points), count)
     assert fast.tolist() == [[pow(x, k, PRIME) for k in range(count)] for x in points]

@@ -17,7 +17,7 @@ from scipy import stats
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.water_filling.gradient_matrix import DenseGradients, FactoredGradients, Layer
 from leakmeter.clients.water_filling.water_filling import WaterFilling
-from tests.helpers.numbers import FixedNormals
+from tests.helpers.numbers import FixedNormals, num_examples
 
 Draw = Callable[[np.random.Generator], np.ndarray]
 
@@ -48,7 +48,7 @@ def law_of(g: np.ndarray, sigma2: float, batch: int, blocks: int = 1) -> tuple[n
     return exact_law(lambda rng: filling.draw(DenseGradients(g), batch, rng).gradient, normals)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=num_examples(60))
 @given(
     count=st.integers(1, 9), dim=st.integers(1, 9), rank=st.integers(0, 9), batch=st.integers(1, 4),
     place=st.floats(0.0, 1.0), seed=st.integers(0, 10**6),

@@ -193,7 +193,7 @@ def test_a_file_in_the_place_of_the_run_folder_is_left_alone(
 
 def test_an_empty_run_folder_is_taken(tmp_path: Path, tiny: list[str]) -> None:
     (tmp_path / "empty").mkdir()
-    assert main([*tiny, "--out", "empty"]) == 0
+    assert main([*tiny, "--rounds", "1", "--auditors", "none", "--out", "empty"]) == 0
     assert (tmp_path / "empty" / "report.json").exists()
 
 
@@ -482,11 +482,12 @@ def test_every_round_and_every_finding_is_shown_in_plain_lines(
 def test_flowers_own_log_is_shown_only_when_asked_for(
     tiny: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert main([*tiny, "--out", "quiet"]) == 0
+    short = [*tiny, "--rounds", "1", "--auditors", "none"]
+    assert main([*short, "--out", "quiet"]) == 0
     assert "Starting FedAvg strategy" not in caplog.text
-    assert main([*tiny, "--verbose", "--out", "loud"]) == 0
+    assert main([*short, "--verbose", "--out", "loud"]) == 0
     assert "Starting FedAvg strategy" in caplog.text
-    assert main([*tiny, "--out", "quiet-again"]) == 0
+    assert main([*short, "--out", "quiet-again"]) == 0
     assert caplog.text.count("Starting FedAvg strategy") == 1
 
 

@@ -46,11 +46,14 @@ def left_in(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def test_the_small_scale_gives_the_same_bits_in_another_process(tmp_path: Path) -> None:
-    assert main(["reproduce", "mi-writers", "--out", str(tmp_path / "here")]) == 0
+@pytest.mark.parametrize(
+    "name", ["one-shot-table1", pytest.param("mi-writers", marks=pytest.mark.slow)]
+)
+def test_the_small_scale_gives_the_same_bits_in_another_process(name: str, tmp_path: Path) -> None:
+    assert main(["reproduce", name, "--out", str(tmp_path / "here")]) == 0
     here = left_in(tmp_path / "here")
     assert len(here) == 1 + 4  # cells; tables and a figure
-    assert small_run("mi-writers", tmp_path / "there") == here
+    assert small_run(name, tmp_path / "there") == here
 
 
 @pytest.mark.launch

@@ -10,6 +10,7 @@ from scipy.stats import beta
 
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.data.partition import deal, draw, partition, sizes
+from tests.helpers.numbers import num_examples
 
 SKEWED = np.repeat([0, 1], [3000, 1000])  # a prior of 3/4 and 1/4
 EVEN = np.arange(1000, dtype=np.int64) % 10
@@ -26,7 +27,7 @@ def counts(labels: np.ndarray, parts) -> np.ndarray:
     st.floats(1e-9, 1e6),
     st.integers(0, 2**40),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100), deadline=None)
 def test_every_record_is_used_once_in_equal_sizes(given_labels, clients, omega, seed) -> None:
     labels = np.array(given_labels, dtype=np.int64)
     clients = min(clients, len(labels))

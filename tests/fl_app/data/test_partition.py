@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.data.partition import Sizes, deal, draw, partition, sizes
+from tests.helpers.numbers import num_examples
 
 LABELS = np.arange(1000, dtype=np.int64) % 10
 
@@ -32,7 +33,7 @@ def spread(parts: Sequence[np.ndarray]) -> float:
 
 
 @given(labels_and_clients, st.integers(-5, 2**40))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100), deadline=None)
 def test_iid_uses_every_record_once_in_equal_sizes(case, seed) -> None:
     labels, clients = np.array(case[0], dtype=np.int64), case[1]
     parts = partition(labels, clients=clients, scheme="iid", concentration=1.0, seed=seed)
@@ -42,7 +43,7 @@ def test_iid_uses_every_record_once_in_equal_sizes(case, seed) -> None:
 
 
 @given(labels_and_clients, st.floats(0.01, 1e6), st.integers(-5, 2**40))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=num_examples(80), deadline=None)
 def test_dirichlet_uses_every_record_once_and_leaves_nobody_empty(case, omega, seed) -> None:
     labels, clients = np.array(case[0], dtype=np.int64), case[1]
     asked = {"clients": clients, "scheme": "dirichlet-labels", "concentration": omega, "seed": seed}
@@ -109,7 +110,7 @@ def test_empty_clients_are_reported_with_a_cure() -> None:
 @given(
     st.lists(st.integers(-3, 9), min_size=1, max_size=60), st.integers(1, 13), st.integers(0, 2**40)
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100), deadline=None)
 def test_natural_gives_each_client_all_records_of_one_user(people, clients, seed) -> None:
     users = np.array(people, dtype=np.int64)
     asked = {"scheme": "natural", "concentration": 1.0, "seed": seed, "users": users}

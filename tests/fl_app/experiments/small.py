@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
+from xml.sax.saxutils import escape
 
+from leakmeter.fl_app.experiments import base
 from leakmeter.fl_app.experiments.andrew2024 import best_threshold
 from leakmeter.fl_app.experiments.base import Cells, Table, read_cells, write_table
+from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS
 from tests.helpers.project import ROOT
 
@@ -41,32 +46,107 @@ class Small:
         return (self.folder / "table.md").read_text(encoding="utf-8")
 
 
-Reproduced = Callable[[str], Small]
+@dataclass(frozen=True)
+class Reproduced:
+    """Gives an experiment by its name, at the small scale of the command line or at a tiny one."""
+
+    get: Callable[[str, bool], Small]
+    is_tiny: bool
+
+    def __call__(self, name: str) -> Small:
+        """Return the experiment, run by whoever asks first."""
+        return self.get(name, self.is_tiny)
+
+    def scale(self, name: str) -> Any:
+        """Return the sizes that it is run at."""
+        return TINY[name] if self.is_tiny and name in TINY else scales_of(name)["small"]
 
 
-# Fewer repetitions than at the small scale of the command line, which takes seconds.
-_FEWER: dict[str, Any] = {
-    "best-threshold": best_threshold._Scale((200,), 50),
-    "one-shot-coverage": (10, 30),
+def scales_of(name: str) -> dict[str, Any]:
+    """Return the sizes of an experiment, by scale."""
+    entry = EXPERIMENTS[name]
+    scales = import_module(f"leakmeter.fl_app.experiments.{entry.module}")._SCALES
+    return cast("dict[str, Any]", scales[entry.variant] if entry.variant else scales)
+
+
+def _fewer(name: str, **sizes: Any) -> Any:
+    return replace(scales_of(name)["small"], **sizes)
+
+
+def _few_writers() -> Any:
+    return {
+        name: replace(part, federation=replace(part.federation, clients=30, rounds=6), canaries=80)
+        for name, part in scales_of("one-shot-writers")["small"].items()
+    }
+
+
+def _few_draws(name: str, draws: int, **sizes: Any) -> Any:
+    setting = scales_of(name)["small"].setting
+    return _fewer(name, setting=replace(setting, draws=draws, rank=4), **sizes)
+
+
+def _few_models() -> Any:
+    settings = scales_of("mi-models")["small"].settings
+    return _fewer("mi-models", settings=tuple(replace(s, draws=24, rank=4) for s in settings))
+
+
+# The small scale of the command line takes seconds; the fast tests see the same shapes in less.
+TINY: dict[str, Any] = {
+    "best-threshold": best_threshold._Scale((200,), 25),
+    "one-shot-coverage": (10, 10),
+    "one-shot-writers": _few_writers(),
+    "one-shot-all-models": (1, {"2": 3, "5": 1}),
+    "one-shot-accuracy": _fewer("one-shot-accuracy", runs=1),
+    "one-shot-repetitions": _fewer("one-shot-repetitions", canaries=60, repetitions=(1, 8)),
+    "one-shot-many-runs": _fewer("one-shot-many-runs", experiments=1),
+    "one-shot-records": _fewer("one-shot-records", runs=1),
+    "mi-users": _few_draws("mi-users", 24, critics=()),
+    "mi-batch": _few_draws("mi-batch", 24, values=(4, 32)),
+    "mi-epochs": _few_draws("mi-epochs", 24, values=(1, 2)),
+    "mi-heterogeneity": _few_draws("mi-heterogeneity", 24, concentrations=(0.5, math.inf)),
+    "mi-dp": _few_draws("mi-dp", 24, users=(2, 20)),
+    "mi-models": _few_models(),
+    "mi-accuracy": _fewer(
+        "mi-accuracy", run=replace(scales_of("mi-accuracy")["small"].run, pairs=24), plays=1
+    ),
+    "mi-writers": _few_draws("mi-writers", 24),
+    "dlg-users": tuple(
+        replace(case, targets=2, attacks=case.attacks[:1], draws=40)
+        for case in scales_of("dlg-users")["small"]
+    ),
+    "mine-dimension": _fewer("mine-dimension", dims=(1, 100), pairs=100, steps=60),
 }
 
 
-def reproduce(name: str, folder: Path, kept: Mapping[str, Any] | None = None) -> Small:
+def reproduce(
+    name: str, folder: Path, kept: Mapping[str, Any] | None = None, *, is_tiny: bool = True
+) -> Small:
     """Run an experiment with some of its cells computed beforehand."""
     cells = Cells(folder, lambda _: None)
     for key, value in (kept or {}).items():
         cells.get(key, lambda value=value: value)
-    table = table_of(name, cells)
-    write_table(table, folder)
+    table = table_of(name, cells, is_tiny=is_tiny)
+    with patch.object(base, "drawn", sketched) if is_tiny else nullcontext():
+        write_table(table, folder)
     return Small(folder, table)
 
 
-def table_of(name: str, cells: Cells) -> Table:
+def sketched(figure: Sequence[Panel] | Gallery) -> str | bytes:
+    """Return a figure of words: matplotlib takes a second for what tests of its own look at."""
+    if isinstance(figure, Gallery):
+        return drawn(figure)
+    for panel in figure:
+        assert panel.lines
+        assert all(len(line.x) == len(line.y) > 0 for line in panel.lines)
+    words = "".join(f"<text>{escape(line.label)}</text>" for p in figure for line in p.lines)
+    return f"<svg>{words}</svg>"
+
+
+def table_of(name: str, cells: Cells, *, is_tiny: bool = True) -> Table:
     """Run an experiment, or what is missing of it."""
-    entry = EXPERIMENTS[name]
-    scales = import_module(f"leakmeter.fl_app.experiments.{entry.module}")._SCALES
-    with patch.dict(scales, {"small": _FEWER[name]} if name in _FEWER else {}):
-        return entry.load()("small", cells)
+    fewer = {"small": TINY[name]} if is_tiny and name in TINY else {}
+    with patch.dict(scales_of(name), fewer):
+        return EXPERIMENTS[name].load()("small", cells)
 
 
 def read_rows(folder: Path) -> list[dict[str, str]]:

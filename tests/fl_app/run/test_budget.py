@@ -90,8 +90,17 @@ def test_a_seed_names_the_noise_and_serves_once(tiny_config: Config, tmp_path: P
     budget.check_budget(replace(config, dataset="digits"), strategy)
 
 
-@pytest.mark.parametrize("noise", ["central", "distributed", "local"])
-@pytest.mark.parametrize("participation", ["fixed", "poisson", "epochs"])
+NOISES, WAYS = ("central", "distributed", "local"), ("fixed", "poisson", "epochs")
+
+
+@pytest.mark.parametrize(
+    ("noise", "participation"),
+    [
+        pytest.param(noise, way, marks=() if i == j else pytest.mark.slow)
+        for i, noise in enumerate(NOISES)
+        for j, way in enumerate(WAYS)
+    ],
+)
 def test_the_plan_is_what_a_run_without_dropouts_releases(
     tiny_config: Config, tmp_path: Path, noise: str, participation: str
 ) -> None:

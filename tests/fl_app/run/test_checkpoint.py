@@ -93,12 +93,13 @@ def test_a_checkpoint_cut_off_anywhere_is_broken(tmp_path: Path) -> None:
             checkpoint.load(path)
 
 
-def test_no_changed_byte_changes_what_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_changed_byte_changes_what_is_loaded(step: int, tmp_path: Path) -> None:
     path = tmp_path / "c.npz"
     checkpoint.save(path, STATE)
     content = path.read_bytes()
     rejected = 0
-    for position in range(len(content)):
+    for position in range(0, len(content), step):
         for bit in (0, 3, 7):
             damaged = bytearray(content)
             damaged[position] ^= 1 << bit
@@ -109,7 +110,7 @@ def test_no_changed_byte_changes_what_is_loaded(tmp_path: Path) -> None:
                 rejected += 1
             else:  # a date or an attribute that nobody reads
                 assert same(loaded, STATE)
-    assert rejected > len(content)
+    assert rejected > len(content) / step
 
 
 def test_an_archive_of_something_else_is_broken(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from leakmeter.strategies.grid import GridWrapper
 from leakmeter.strategies.secure_sum.topology import Topology
 from leakmeter.strategies.state import restore_strategy, strategy_state
 from tests.helpers import federation
+from tests.helpers.numbers import num_examples
 
 Arrays = dict[str, Any]
 Reply = Callable[[Message], Message]
@@ -465,7 +466,7 @@ def federations(draw: st.DrawFn) -> tuple[Federation, Arrays, dict[str, Any]]:
     return clients, model, {**options, "left": left}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40), deadline=None)
 @given(federations())
 def test_the_mean_is_within_the_quantum_for_any_cohort_weights_and_shapes(
     case: tuple[Federation, Arrays, dict[str, Any]],
@@ -488,7 +489,7 @@ def test_the_mean_is_within_the_quantum_for_any_cohort_weights_and_shapes(
 
 
 def test_the_mean_is_unbiased() -> None:
-    # The mean of 560 errors of at most quantum/(2·√3) standard deviation: beyond 6, chance 2e-9.
+    # The mean of 140 errors of at most quantum/(2·√3) standard deviation: beyond 6, chance 2e-9.
     clients = Federation(num=3, update=lambda c: 0.123 + 0.01 * c)
     clients.mod = MaskMod()  # rounding from the operating system's source
     strategy = masked(clients, bits=14, threshold=2)
@@ -500,7 +501,7 @@ def test_the_mean_is_unbiased() -> None:
             means.append(view.facts.aggregate)
             return ()
 
-    clients.run(Audited(strategy, [Watch()], sends="models"), rounds=80)
+    clients.run(Audited(strategy, [Watch()], sends="models"), rounds=20)
     errors = np.concatenate(means) - clients.mean()
     quantum = strategy.facts().quantum
     assert np.abs(errors).max() > quantum / 20  # the rounding is coarse enough to be seen

@@ -125,7 +125,13 @@ def test_one_may_drop_out_in_any_stage(stage: str) -> None:
     assert strategy.facts().aggregate == pytest.approx(clients.mean(left), abs=1e-6)
 
 
-@pytest.mark.parametrize("stage", ["keys", "draw", "shares", "train", "survivors", "unmask"])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        *("draw", "shares", "unmask"),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ("keys", "train", "survivors")),
+    ],
+)
 def test_drawn_neighbours_give_the_sum_whoever_drops_out(stage: str) -> None:
     clients = Signing(30, faults=at(stage, [4]))
     strategy = signed(clients, neighbours=14, threshold=11, collusion_rate=0.0)

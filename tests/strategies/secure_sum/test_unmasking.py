@@ -21,6 +21,7 @@ from leakmeter.clients.secure_sum.participant import Participant
 from leakmeter.clients.secure_sum.policy import Policy
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, combine
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
+from tests.helpers.numbers import num_examples
 
 SESSION = Session(run=2**63 + 5, server_round=3)
 RING = Ring(32)
@@ -104,7 +105,7 @@ def rounds(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=num_examples(120), deadline=None)
 @given(rounds())
 def test_the_sum_is_exact_for_all_who_uploaded_or_there_is_none(case: dict[str, object]) -> None:
     ring, silent, threshold = case["ring"], case["silent"], case["threshold"]
@@ -401,7 +402,7 @@ def test_the_sum_gives_away_what_a_sum_gives_away() -> None:
     assert (total - known == vectors[1]).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=num_examples(30), deadline=None)
 @given(st.integers(3, 8), st.data())
 def test_nobody_can_be_missing_from_or_counted_twice_in_the_sum(
     count: int, data: st.DataObject

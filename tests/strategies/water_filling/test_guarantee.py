@@ -212,7 +212,7 @@ def test_the_best_test_between_two_worlds_stays_within_epsilon_unless_noise_is_m
     shrunk: float, holds: bool
 ) -> None:
     # Two clients of three records; in the other world the first one's record points back.
-    batch, delta, draws = 500, 0.05, 1500
+    batch, delta, draws = 500, 0.05, 700
     mine, other = np.array([[1.0, 0.0], [0.0, 0.2], [0.1, 0.0]]), np.full((3, 2), 0.1)
     worlds = [mine, mine * np.array([[-1.0], [1.0], [1.0]])]
     epsilon = water_filling_epsilon(

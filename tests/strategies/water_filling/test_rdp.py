@@ -23,6 +23,7 @@ from leakmeter.strategies.water_filling.rdp import (
     epsilon_of,
     theorem_two,
 )
+from tests.helpers.numbers import num_examples
 
 SETTING = {"users": 50, "clip": 10.0, "batch": 32, "examples": 1200, "delta": 1e-4}
 
@@ -189,7 +190,7 @@ def test_orders_outside_the_admissible_range_give_nothing() -> None:
         epsilon_of(each.rdp, 1e-4, limit=0.5)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=num_examples(30))
 @given(
     floor=st.floats(1e-6, 1e2), clip=st.floats(0.1, 10), users=st.integers(1, 100),
     examples=st.integers(1, 2000), rounds=st.integers(1, 50),

@@ -16,16 +16,16 @@ def test_best_thresholds_break_their_confidence_and_our_rules_keep_theirs(
     reproduced: Reproduced,
 ) -> None:
     small = reproduced("best-threshold")
-    found = small.cells
+    found, runs = small.cells, reproduced.scale("best-threshold").runs
     assert len(small.table.rows) == len(found) * len(best_threshold._RULES)
-    # 5 % and three standard errors of 50 audits.
-    most = 0.05 + 3 * (0.05 * 0.95 / 50) ** 0.5
+    # 5 % and three standard errors.
+    most = 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
     for law, cell in found.items():
         for rule, whose in best_threshold._RULES.items():
             assert whose != "ours" or cell[rule]["exceeds"] <= most, (law, rule)
         assert cell["best threshold"]["median"] >= cell["band"]["median"]
-    for law in ("no-leak-200x50", "Laplace-1-apart-200x50"):
-        assert found[law]["best threshold, known null"]["exceeds"] > 0.5
+    for law in ("no-leak", "Laplace-1-apart"):
+        assert found[f"{law}-200x{runs}"]["best threshold, known null"]["exceeds"] > 0.5
 
 
 def test_the_kept_audits_show_it_for_both_published_rules() -> None:

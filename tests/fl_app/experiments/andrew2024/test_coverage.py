@@ -35,7 +35,7 @@ def kept_confidence(cells: Mapping[str, Any]) -> set[str]:
 def test_bounds_without_a_condition_keep_their_confidence_in_a_small_version(
     reproduced: Reproduced,
 ) -> None:
-    # 30 runs of each mechanism: at most 5 may exceed; the seeds are fixed.
+    # 30 runs of each mechanism: at most 5 may exceed, of 10 at most 2; the seeds are fixed.
     small = reproduced("one-shot-coverage")
     assert kept_confidence(small.cells) == UNCONDITIONAL
     assert len(small.cells) == len(CASES) + 4
@@ -47,12 +47,12 @@ def test_bounds_without_a_condition_keep_their_confidence_in_a_small_version(
 
 
 def test_published_bounds_break_their_confidence(reproduced: Reproduced) -> None:
-    got = reproduced("one-shot-coverage").cells
-    none = got["all-in-eps0-delta1e-06-10"]["bounds"]
+    got, (runs, _) = reproduced("one-shot-coverage").cells, reproduced.scale("one-shot-coverage")
+    none = got[f"all-in-eps0-delta1e-06-{runs}"]["bounds"]
     assert none["published, known null"]["above"] > 0.5
     for epsilon in (1, 3, 10):
-        one = got[f"all-in-eps{epsilon}-delta1e-06-10"]["bounds"]
-        # 10 means of estimates whose std is 0.2 or so, and less than that below the truth.
+        one = got[f"all-in-eps{epsilon}-delta1e-06-{runs}"]["bounds"]
+        # A mean of 10 estimates whose std is 0.2 or so, and less than that below the truth.
         known = one["estimate, known std"]["mean"]
         assert known == pytest.approx(epsilon, abs=0.25)
         assert one["estimate as printed"]["mean"] > known + 0.1

@@ -25,7 +25,7 @@ def with_real_vectors(dim: int, canaries: int, sigma: float, seed: int) -> np.nd
 
 @pytest.mark.parametrize(("dim", "canaries", "sigma"), [(40, 10, 0.5), (20, 20, 1.0), (30, 5, 0.0)])
 def test_cosines_have_the_law_of_real_vectors(dim: int, canaries: int, sigma: float) -> None:
-    runs = 1200
+    runs = 700
     exact = [simulate_cosines(dim, canaries, sigma, stream(s, "exact")) for s in range(runs)]
     slow = [with_real_vectors(dim, canaries, sigma, s) for s in range(runs)]
     # One canary, their mean and their spread: the joint law, not only each cosine's.

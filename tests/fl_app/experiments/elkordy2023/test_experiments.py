@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,9 @@ import pytest
 from leakmeter.auditors.information import gaussian_information
 from leakmeter.auditors.information.mine import estimator as mine
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.elkordy2023 import accuracy as mi_accuracy
 from leakmeter.fl_app.experiments.elkordy2023 import dp as mi_dp
 from leakmeter.fl_app.experiments.elkordy2023 import page as mi_page
 from leakmeter.fl_app.experiments.elkordy2023 import rounds as mi_rounds
-from leakmeter.fl_app.experiments.elkordy2023 import sweep as mi_sweep
-from leakmeter.fl_app.experiments.elkordy2023 import users as mi_users
 from leakmeter.fl_app.experiments.elkordy2023 import writers as mi_writers
 from leakmeter.fl_app.experiments.elkordy2023.accumulated import (
     Run,
@@ -39,16 +37,13 @@ from tests.fl_app.experiments.small import Reproduced, reproduce
 TINY = Setting("synthetic", clients=20, batch_size=8, draws=40, rank=5, synthetic_examples=600)
 
 
-def test_information_falls_with_the_users_like_one_over_n(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = replace(mi_users._SCALES["small"], critics=())
-    monkeypatch.setitem(mi_users._SCALES, "small", asked)
-    small = reproduce("mi-users", tmp_path)
-    table, cells = small.table, small.cells
+def test_information_falls_with_the_users_like_one_over_n(reproduced: Reproduced) -> None:
+    small, asked = reproduced("mi-users"), reproduced.scale("mi-users")
+    table, cells, rank = small.table, small.cells, asked.setting.rank
     for algorithm in NAMES:
         for game in ("independent", "rerun"):
-            found = [cells[f"digits-{algorithm}-B8-E1-{game}-60x8-N{n}"] for n in asked.users]
+            setting = replace(asked.setting, algorithm=algorithm, game=game)
+            found = [cells[f"{setting.cell}-N{n}"] for n in asked.users]
             bits = [f["bits"] for f in found]
             assert bits == sorted(bits, reverse=True)
             # In a large sum the mean over users hardly depends on anything but N.
@@ -58,8 +53,8 @@ def test_information_falls_with_the_users_like_one_over_n(
                 for f in found:
                     assert abs(f["bits"] - f["gaussian"]) < 4 * f["error"]
     # Ten of twenty collude: the others hide as well as ten do.
-    helped = cells["digits-fedsgd-B8-E1-independent-60x8-N20-colluding10"]
-    assert helped["mean"] == pytest.approx(gaussian_information(8, 10).bits, rel=0.05)
+    helped = cells[f"{replace(asked.setting, algorithm='fedsgd').cell}-N20-colluding10"]
+    assert helped["mean"] == pytest.approx(gaussian_information(rank, 10).bits, rel=0.05)
     assert len(table.rows) == 6 * 4 + 2
     # FedSGD uses 8 of 1,433 records: two users were said to reveal up to 292 bits about a batch.
     column = table.columns.index("all coordinates")
@@ -82,9 +77,10 @@ def test_information_per_record_falls_with_the_batch_and_so_it_does_under_noise(
 ) -> None:
     small = reproduced("mi-batch")
     table, cells = small.table, small.cells
-    sweep = mi_sweep._SCALES["batch"]["small"]
+    sweep = reproduced.scale("mi-batch")
     for algorithm in sweep.algorithms:
-        keys = [f"digits-{algorithm}-B{b}-E1-independent-40x8-N10" for b in sweep.values]
+        setting = replace(sweep.setting, algorithm=algorithm)
+        keys = [f"{replace(setting, batch_size=b).cell}-N10" for b in sweep.values]
         noised = [cells[f"{key}-noise"]["mean"] for key in keys]
         assert noised == sorted(noised, reverse=True)
         assert noised[-1] < 0.5 * noised[0]
@@ -95,47 +91,48 @@ def test_information_per_record_falls_with_the_batch_and_so_it_does_under_noise(
 
 
 def test_information_grows_with_epochs_less_than_in_proportion(reproduced: Reproduced) -> None:
-    cells = reproduced("mi-epochs").cells
+    cells, sweep = reproduced("mi-epochs").cells, reproduced.scale("mi-epochs")
     for algorithm in ("fedavg", "fedprox"):
-        one, two, five = (
-            cells[f"digits-{algorithm}-B8-E{e}-independent-40x8-N10-noise"]["mean"]
-            for e in (1, 2, 5)
-        )
-        assert one < two < 2 * one
-        assert two < five < 2.5 * two
-        assert five < gaussian_information(8, 10).bits
+        setting = replace(sweep.setting, algorithm=algorithm)
+        means = [
+            cells[f"{replace(setting, epochs=e).cell}-N10-noise"]["mean"] for e in sweep.values
+        ]
+        for (few, less), (many, more) in pairwise(zip(sweep.values, means, strict=True)):
+            assert less < more < many / few * less
+        assert means[-1] < gaussian_information(setting.rank, 10).bits
 
 
 def test_unlike_clients_stand_out_and_are_hidden_by_more_users(reproduced: Reproduced) -> None:
-    small = reproduced("mi-heterogeneity")
+    small, asked = reproduced("mi-heterogeneity"), reproduced.scale("mi-heterogeneity")
     table, cells = small.table, small.cells
-    key = "digits{}-fedavg-B8-E1-rerun-60x8-N{}"
+    key = f"digits{{}}-fedavg-B8-E1-rerun-{asked.setting.draws}x{asked.setting.rank}-N{{}}"
+    skews = {0.5: "-dirichlet0.5", 10.0: "-dirichlet10", math.inf: ""}
     for users in (5, 10, 20):
         skewed, even = (cells[key.format(skew, users)] for skew in ("-dirichlet0.5", ""))
         assert skewed["largest"] > 2 * even["largest"]
         assert skewed["largest"] / skewed["smallest"] > 2 * even["largest"] / even["smallest"]
-    for skew in ("-dirichlet0.5", "-dirichlet10", ""):
-        means = [cells[key.format(skew, users)]["mean"] for users in (2, 5, 10, 20)]
+    for skew in asked.concentrations:
+        means = [cells[key.format(skews[skew], users)]["mean"] for users in (2, 5, 10, 20)]
         assert means == sorted(means, reverse=True)
-    assert [row[1] for row in table.rows[::4]] == ["0.5", "10", "∞"]
+    assert [row[1] for row in table.rows[::4]] == [mi_page.number(c) for c in asked.concentrations]
 
 
 def test_noise_after_the_sum_hides_the_more_the_larger_it_is(reproduced: Reproduced) -> None:
-    small = reproduced("mi-dp")
+    small, asked = reproduced("mi-dp"), reproduced.scale("mi-dp")
     table, cells = small.table, small.cells
     grid = np.array(
         [
-            [cells[f"digits-fedsgd-B8-E1-independent-60x8-N{n}-eps{e}"]["mean"] for n in (2, 5, 20)]
+            [cells[f"{asked.setting.cell}-N{n}-eps{e}"]["mean"] for n in asked.users]
             for e in ("10", "500", "inf")
         ]
     )
     assert (np.diff(grid, axis=0) > 0).all()
     assert (np.diff(grid, axis=1) < 0).all()
     # Where noise drowns the sum, a client's share of it falls as 1/N².
-    assert grid[0, 0] / grid[0, 2] == pytest.approx(100, rel=0.15)
+    assert grid[0, 0] / grid[0, -1] == pytest.approx(100, rel=0.15)
     assert "clipping the aggregate to 1 changes nothing" in table.notes[-1]
     # And it costs accuracy, whoever takes part.
-    for users in (2, 5, 20):
+    for users in asked.users:
         drowned, _, clear = (
             np.mean(cells[f"digits-fedsgd-B8-E1-independent-N{users}-eps{e}-accuracy-30x1"])
             for e in ("10", "500", "inf")
@@ -159,12 +156,12 @@ def test_the_figure_of_pairs_of_runs_follows_the_closed_form(rounds: int) -> Non
 def test_rounds_add_up_for_those_who_take_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run(users=3, rounds=3, pairs=60, rank=3)
+    run = Run(users=3, rounds=3, pairs=40, rank=3)
     tiny = mi_rounds._Scale(TINY, run, ("fedavg",), cohort=2, colluding=1)
     monkeypatch.setitem(mi_rounds._SCALES, "small", tiny)
     small = reproduce("mi-rounds", tmp_path)
     table, cells = small.table, small.cells
-    key = "synthetic-fedavg-B8-E1-independent-N3-K{}-colluding{}-T3-60x3"
+    key = "synthetic-fedavg-B8-E1-independent-N3-K{}-colluding{}-T3-40x3"
     whole, sampled, helped = (cells[key.format(*k)] for k in ((3, 0), (2, 0), (3, 1)))
     for found in (whole, helped):
         assert found[-1]["bits"] > found[0]["bits"] + found[0]["error"]
@@ -232,7 +229,8 @@ def test_models_differ_by_their_directions_alone(reproduced: Reproduced) -> None
     assert [row[0] for row in table.rows] == ["FedSGD"] * 6 + ["FedAvg"] * 4
     for name, found in cells.items():
         users = int(name.rpartition("N")[2])
-        assert abs(found["bits"] - gaussian_information(8, users).bits) < 4 * found["error"]
+        truth = gaussian_information(found["rank"], users).bits
+        assert abs(found["bits"] - truth) < 4 * found["error"]
     # Free coordinates grow with the model, and with them what all of them would tell.
     free = {row[2]: row[8] for row in table.rows}
     assert free["linear"] < free["mlp"]
@@ -241,7 +239,7 @@ def test_models_differ_by_their_directions_alone(reproduced: Reproduced) -> None
 def test_a_slow_algorithm_needs_more_rounds_and_a_bound_counts_them(reproduced: Reproduced) -> None:
     small = reproduced("mi-accuracy")
     table, cells = small.table, small.cells
-    what = mi_accuracy._SCALES["small"]
+    what = reproduced.scale("mi-accuracy")
     assert [row[0] for row in table.rows] == ["FedSGD"] * 8 + ["FedAvg"] * 3
     reached: dict[str, tuple[Any, ...]] = {}
     for row in table.rows:

@@ -45,7 +45,7 @@ def test_the_kept_curves_have_no_kink() -> None:
 
 
 def test_the_figure_names_its_curves(reproduced: Reproduced) -> None:
-    drawn = (reproduced("ldp-curves").folder / "curves.svg").read_text(encoding="utf-8")
+    drawn = line_figure(reproduced("ldp-curves").table.figures["curves.svg"])
     for words in ("n = 50, d = 5", "n = 10, d = 5", "exponential", "uniform", "dashed"):
         assert words in drawn
     assert "_model" not in drawn

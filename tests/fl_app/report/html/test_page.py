@@ -110,7 +110,7 @@ def noised(panel: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def filled(few_sums: None, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: ARG001
     """A run with water filling."""
     path = tmp_path_factory.mktemp("runs") / "filled"
     assert main([*WFNA, "--out", str(path)]) == 0
