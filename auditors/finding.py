@@ -64,6 +64,7 @@ WarningKind = Literal[
     "few-canaries",
     "rejected-sums",
     "ended-early",
+    "stopped-above",
 ]
 
 # Seeing the first of each pair, one can compute the second: models follow from noised sums, noised

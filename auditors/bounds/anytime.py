@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,8 @@ from leakmeter.auditors.bounds.bets import (
 from leakmeter.auditors.bounds.coins import checked_p_values
 from leakmeter.auditors.finding import Bound
 
+# When a lower bound holds: at the end of a run, or at all its rounds together.
+Bounds = Literal["split", "anytime"]
 # Every 0.05 up to what p-values from seeds of 128 bits can show.
 _CANDIDATES: Final = np.arange(1721) / 20
 _ROUNDING: Final = 1e-12  # a level below this is a difference of equal numbers
@@ -236,6 +238,12 @@ class AnytimeBound:
         """Return the largest candidate that is refuted together with every smaller one."""
         first_left = refuted.size if refuted.all() else int(refuted.argmin())
         return float(self._epsilons[first_left - 1]) if first_left else 0.0
+
+
+def check_bounds(bounds: str) -> None:
+    """Raise unless it is one of `Bounds`."""
+    if bounds not in get_args(Bounds):
+        raise ValueError(f"bounds must be one of {get_args(Bounds)}, got {bounds!r}")
 
 
 def _ascending(candidates: ArrayLike) -> Floats:

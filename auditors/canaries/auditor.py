@@ -8,7 +8,7 @@ for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Ours differs in five p
 4. Every estimate has its null band, the 90 % band of what the method says when nothing leaks. It
    is left out where the cosines are clearly not Gaussian, or where a lower bound refutes it.
 5. The first lower bound for each attacker does not need independent scores; the others do, and say
-   so.
+   so. One that holds at all rounds together is an option.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
+from leakmeter.auditors.bounds.anytime import Bounds, check_bounds
+from leakmeter.auditors.canaries.betting import Betting
 from leakmeter.auditors.canaries.changes import check_room, file_size
 from leakmeter.auditors.canaries.estimates import (
     LEAST_FITTED,
@@ -33,6 +35,7 @@ from leakmeter.auditors.canaries.estimates import (
     band,
     histogram,
     interfered,
+    nobody,
     normality,
     one_fit,
     two_fits,
@@ -75,6 +78,8 @@ class OneShotCanaries(Auditor):
             in the paper, and draws as many unobserved ones for the null.
         excluded: What the seat of a canary that is out sends: "zero" (zero-out adjacency), or
             its own "honest" update, a weaker test that the findings name.
+        bounds: "split" proves an ε at the end of the run. "anytime" also proves one after every
+            round, and all of them hold together; it needs include="coin".
         seed: Seed of canaries, coins and seats.
     """
 
@@ -93,6 +98,7 @@ class OneShotCanaries(Auditor):
         confidence: float = 0.95,
         include: Literal["coin", "all"] = "coin",
         excluded: Literal["zero", "honest"] = "zero",
+        bounds: Bounds = "split",
         seed: int = 0,
     ) -> None:
         if seats < 1:
@@ -109,7 +115,13 @@ class OneShotCanaries(Auditor):
             raise ValueError(f"include must be 'coin' or 'all', got {include!r}")
         if excluded not in ("zero", "honest"):
             raise ValueError(f"excluded must be 'zero' or 'honest', got {excluded!r}")
+        check_bounds(bounds)
+        if bounds == "anytime" and include != "coin":
+            raise ValueError(
+                f"include must be 'coin' with bounds='anytime': it bets on coins; got {include!r}"
+            )
         self.seats, self.canaries, self.repetitions = seats, canaries, repetitions
+        self.bounds = bounds
         self.delta, self.include, self.excluded, self.seed = delta, include, excluded, seed
         self.confidence = confidence
         self._canary_seed = derive(seed, "one-shot")  # of 128 bits
@@ -139,6 +151,11 @@ class OneShotCanaries(Auditor):
             self._canary_seed, self._ids, dim, self._changes_file, self.watch
         )
         self._interference = Interference()
+        self._betting: Betting | None = None
+        if self.bounds == "anytime":
+            self._betting = Betting(
+                self._plan, self._included, dim, delta=self.delta, confidence=self.confidence
+            )
 
     def limits(self, project: Project) -> Sequence[str]:
         """Return where there are too few canaries, clients or parameters to see much.
@@ -168,6 +185,11 @@ class OneShotCanaries(Auditor):
         """Canaries that have taken part so far, and those that the plan includes."""
         return int((self._played > 0).sum()), int(self._included.sum())
 
+    @property
+    def is_anytime(self) -> bool:
+        """Whether it bets after every round."""
+        return self.bounds == "anytime"
+
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
         if self._begun is None:  # the plan starts once it is known what clients send
@@ -190,14 +212,15 @@ class OneShotCanaries(Auditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Compute the cosines of this round, and estimate epsilon from this round alone."""
-        now = sorted(o.id for o in view.instructed.values() if self._plays(o))
+        ours = (o for o in view.instructed.values() if o.seed == self._canary_seed)
+        now = sorted(o.id for o in ours if o.included)
         cosines = self._transcript.add(*view.step, now)
         if not cosines.any():  # an abandoned round: whatever was sent has not reached the model
             now, cosines = [], cosines[:0]
         self._played[now] += 1
         if view.facts.noised is not None and view.facts.noise_std:
             self._interference.add(view.facts.noised, view.facts.noise_std)
-        return self._from_round(cosines, view.server_round)
+        return [*self._bet(view.server_round), *self._from_round(cosines, view.server_round)]
 
     def report(self) -> Sequence[Finding]:
         """Return what the final model and all models show, and tests of what that assumes."""
@@ -231,6 +254,7 @@ class OneShotCanaries(Auditor):
             "begun": self._begun,
             "transcript": self._transcript.state(),
             "interference": self._interference.state(),
+            "betting": None if self._betting is None else self._betting.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -239,15 +263,13 @@ class OneShotCanaries(Auditor):
         self._begun = state["begun"]
         self._transcript.restore(state["transcript"])
         self._interference = Interference(state["interference"])
+        if self._betting is not None:
+            self._betting.restore(state["betting"])
 
     def close(self) -> None:
         """Delete the file with the changes of the model."""
         if self._dim:
             self._transcript.close()
-
-    def _plays(self, order: Canary) -> bool:
-        """Whether an order puts one of our canaries into the sum."""
-        return order.seed == self._canary_seed and order.included
 
     def _observed(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the canaries that took part and those that never did."""
@@ -255,11 +277,27 @@ class OneShotCanaries(Auditor):
         took_part[: len(self._played)] = self._played > 0
         return np.flatnonzero(took_part), np.flatnonzero(~took_part)
 
+    def _bet(self, server_round: int) -> list[Finding]:
+        """Bet on canaries that have played for the last time; return the bound so far."""
+        if self._betting is None:
+            return []
+        planned = 0 if self._begun is None else server_round - self._begun + 1
+        self._betting.after(planned, self._transcript)
+        return [self._proven(bound, _ALL, server_round) for bound in self._betting.bounds()]
+
+    def _proven(
+        self, bound: Bound, sees: Sees, server_round: int | None = None, **more: Any
+    ) -> Finding:
+        """Return a lower bound as a finding."""
+        context = self._context(sees, server_round, {})
+        shared = {k: v for k, v in context.items() if k not in ("delta", "sample_sizes")}
+        return Finding.of(bound, assumptions=(*bound.assumptions, *self._world()), **shared, **more)
+
     def _from_round(self, cosines: Scores, server_round: int) -> list[Finding]:
         """Return the estimate of one round, or a note that its cosines are not Gaussian."""
         context = self._context(_ROUND, server_round, {"included": len(cosines)})
         if not len(cosines):
-            return [self._nobody(context)]
+            return [nobody(context)]
         check = normality(context, cosines)
         if check is not None and check.facts["rejected"]:
             return [check]
@@ -269,7 +307,7 @@ class OneShotCanaries(Auditor):
         """Estimate from the final model (Algorithm 2), with the test of what that assumes."""
         context = self._context(_FINAL, None, {"included": len(cosines)})
         if not len(cosines):
-            return [self._nobody(context)]
+            return [nobody(context)]
         stds: tuple[Std, ...] = ("known", "fitted") if len(cosines) >= LEAST_FITTED else ("known",)
         check = normality(context, cosines)
         if check is None:
@@ -331,16 +369,12 @@ class OneShotCanaries(Auditor):
             "guesses": max(self._k // _GUESSED, 1) if self.include == "coin" else None,
             "spent": spent,
         }
+        others = [self._proven(b, sees) for b in prove(scores, is_in, log_p, **settings)]
+        if self._betting is not None and sees == _ALL:
+            bets = self._betting.bounds()
+            return [*(self._proven(b, sees, details=(bins,)) for b in bets), *others]
         first, facts = headline(scores, is_in, log_p, **settings)
-        context = self._context(sees, None, {})
-        shared = {k: v for k, v in context.items() if k not in ("delta", "sample_sizes")}
-
-        def found(bound: Bound, **more: Any) -> Finding:
-            assumed = (*bound.assumptions, *self._world())
-            return Finding.of(bound, assumptions=assumed, **shared, **more)
-
-        others = (found(bound) for bound in prove(scores, is_in, log_p, **settings))
-        return [found(first, facts=facts, details=(bins,)), *others]
+        return [self._proven(first, sees, facts=facts, details=(bins,)), *others]
 
     def _world(self) -> tuple[str, ...]:
         """Return the assumptions about canaries: how they were drawn, and what seats send."""
@@ -372,13 +406,3 @@ class OneShotCanaries(Auditor):
             "server_round": server_round,
             "seed": self.seed,
         }
-
-    def _nobody(self, context: dict[str, Any]) -> Finding:
-        """Return the finding that no canary took part; it claims nothing about epsilon."""
-        none: dict[str, Any] = {"quantity": "canaries", "delta": None}
-        return Finding(
-            value=0.0,
-            kind="diagnostic",
-            rule="no canary took part, so there is no estimate",
-            **(context | none),
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -12,9 +12,11 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.finding import RunWarning, WarningKind
 
+Early = Literal["ended-early", "stopped-above"]
 # Least share that causes a warning; 0 for any. Under differential privacy most updates may be
 # clipped, and a few dropouts are usual.
 _LEAST: Final[Mapping[WarningKind, float]] = {
+    "stopped-above": 0.0,
     "ended-early": 0.0,
     "rejected-sums": 0.0,
     "non-finite-updates": 0.0,
@@ -69,9 +71,9 @@ class Health:
             clipped = sum(norm >= _AT_THE_NORM * facts.clip_norm for norm in norms)
             self._add("clipped-updates", clipped, len(norms))
 
-    def note_end(self, played: int, planned: int) -> None:
+    def note_end(self, played: int, planned: int, kind: Early) -> None:
         """Count the rounds of a run that has ended before its last."""
-        self._counts["ended-early"] = (planned - played, planned)
+        self._counts[kind] = (planned - played, planned)
 
     def warnings(self, canaries: Collection[tuple[int, int]]) -> tuple[RunWarning, ...]:
         """Return the warnings, the worst first.

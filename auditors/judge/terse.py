@@ -137,7 +137,8 @@ def glimpse(finding: Finding) -> str:
     if not is_epsilon(finding):
         return f"{name} {_cut(value(finding))}"
     doubt = " if assumed" if finding.is_conditional else ""
-    return f"{name} ε{sign}{value(finding)}{doubt}"
+    until = " so far" if finding.is_anytime else ""
+    return f"{name} ε{sign}{value(finding)}{until}{doubt}"
 
 
 def short_name(auditor: str) -> str:

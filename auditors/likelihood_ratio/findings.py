@@ -228,6 +228,30 @@ class Judge:
         }
         return Finding.of(bound, facts=facts, details=(curve,), **judge._words())
 
+    def so_far(self, bound: Bound, rounds: int, largest: Finding | None = None) -> Finding:
+        """Return what bets on the trials of all audited rounds prove.
+
+        If every audited round is (ε, δ)-DP, the bets gain nothing. So the bound says that the sum
+        of some audited round distinguishes its two updates.
+
+        Args:
+            bound: What the bets prove.
+            rounds: Audited rounds so far.
+            largest: For the run: the largest bound of a round, whose curves are drawn.
+        """
+        if largest is None:
+            words, facts, details = self._words(), self._clients(), ()
+        else:
+            own = ("auditor", "quantity", "threat_model", "adjacency", "unit", "seed")
+            words = {name: getattr(largest, name) for name in own}
+            facts, details = {}, largest.details
+        return Finding.of(
+            replace(bound, assumptions=(*bound.assumptions, *_ASSUMED)),
+            facts={**facts, "audited rounds": rounds},
+            details=details,
+            **words,
+        )
+
     def over_models(
         self, played: Sequence[Mapping[str, Any]], where: Mapping[str, Any], constant: int
     ) -> Finding:

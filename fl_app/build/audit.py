@@ -19,6 +19,7 @@ from leakmeter.auditors import (
     SpanCondition,
 )
 from leakmeter.auditors._types import Watch
+from leakmeter.auditors.bounds.anytime import Bounds
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import (
     IndependentWhitened,
@@ -71,6 +72,7 @@ def _one_shot(config: Config, _: Samplers) -> Auditor:
         repetitions=config.canary_repetitions,
         delta=config.delta,
         confidence=config.confidence,
+        bounds=cast(Bounds, config.bounds),
         seed=config.seed,
     )
 
@@ -90,6 +92,7 @@ def _likelihood_ratio(config: Config, samplers: Samplers) -> Auditor:
         observer="outsider" if config.noise == "central" else "server",
         delta=config.delta,
         confidence=config.confidence,
+        bounds=cast(Bounds, config.bounds),
         seed=config.seed,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leakmeter.fl_app.config.field import setting
-from leakmeter.fl_app.config.names import AUDITORS, CASES, GAMES, GAUSSIAN_ENTROPY
+from leakmeter.fl_app.config.names import AUDITORS, BOUNDS, CASES, GAMES, GAUSSIAN_ENTROPY
 
 _EVERY = "1 = every round, N = every N-th, 0 = first only, -1 = rounds 1, 2, 4, 8, ... and the last"
 
@@ -186,4 +186,11 @@ class AuditSettings:
     )
     confidence: float = setting(
         0.95, "confidence of every lower bound on ε", group="audit", low=0.5, below=1
+    )
+    bounds: str = setting(
+        "split",
+        "how one-shot and likelihood-ratio prove an ε for the run: at its end (split), or after "
+        "every round, at one confidence for all rounds together (anytime)",
+        group="audit",
+        choices=BOUNDS,
     )

@@ -35,6 +35,7 @@ AUDITORS: Final = (
 GAUSSIAN_ENTROPY: Final = 1.4189385332046727  # ½ ln 2πe nats, of one coordinate of variance 1
 CASES: Final = ("none", "independent", "log-concave")
 GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")
+BOUNDS: Final = ("split", "anytime")
 ENGINES: Final = ("inline", "ray")
 SECAGG: Final = ("on", "active", "off")
 # Noise that protects single records, on the clipped gradients of a client's examples.

@@ -67,7 +67,7 @@ class Outcome:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all rounds were played and every auditor worked to the end."""
+        """Whether every auditor worked to the end; a run may stop early if it was asked to."""
         ended_early = any(warning.kind == "ended-early" for warning in self.warnings)
         return not self.failures and not ended_early
 
@@ -175,6 +175,7 @@ def _audited(
         out=folder.path,
         config={**STAMP, **config.to_mapping()},
         rounds_done=_rounds_done(kept),
+        stop_above=config.stop_above or None,
         sends="models",
     )
     audited.on_round = keep

@@ -1,0 +1,76 @@
+"""Ends a run in order once an ε above a limit is proven."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Sequence
+
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import Result
+
+from leakmeter.auditors.auditor import Auditor
+from leakmeter.auditors.finding import Finding
+from leakmeter.auditors.wording import is_epsilon, number
+
+_log = logging.getLogger("flwr")
+
+
+class ProvenError(Exception):
+    """Leaves the loop of a run that stops; `Audited.start` handles it."""
+
+
+class Limit:
+    """The largest proven ε at which a run continues.
+
+    Only bounds that hold at all rounds together count: looking at others after every round, and
+    stopping at the first large one, would break their confidence.
+
+    Args:
+        above: The ε; None never stops a run.
+        auditors: Those of the run.
+
+    Attributes:
+        proven: The largest such bound so far.
+        result: What Flower's loop would have returned, as far as it came.
+        reason: Why the run was stopped; None if it was not.
+    """
+
+    def __init__(self, above: float | None, auditors: Sequence[Auditor]) -> None:
+        if above is not None and not 0 <= above < math.inf:
+            raise ValueError(f"stop_above must be an ε in [0, inf) or None, got {above}")
+        if above is not None and not any(auditor.is_anytime for auditor in auditors):
+            names = [auditor.name for auditor in auditors]
+            raise ValueError(
+                "stop_above needs an auditor whose bound holds at all rounds together, got "
+                f"{names}: try OneShotCanaries(seats=2, bounds='anytime')"
+            )
+        self.above = above
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget an earlier run."""
+        self.proven, self.result = 0.0, Result()
+        self.reason: str | None = None
+
+    def note(self, findings: Iterable[Finding]) -> None:
+        """Note what a round has proven."""
+        shown = (f.value for f in findings if f.is_anytime and is_epsilon(f))
+        self.proven = max(self.proven, *shown, 0.0)
+
+    def check(self, arrays: ArrayRecord) -> None:
+        """Stop before a round if more than the limit is proven.
+
+        Args:
+            arrays: The model that the round would start from.
+
+        Raises:
+            ProvenError: The run stops here.
+        """
+        if self.above is None or self.proven <= self.above:
+            return
+        shown = number(self.proven, kind="lower_bound")
+        self.reason = f"ε ≥ {shown} is proven, above the limit of {self.above:g}"
+        self.result.arrays = arrays
+        _log.warning("the run stops before its last round, as asked: %s", self.reason)
+        raise ProvenError(self.reason)
