@@ -445,7 +445,7 @@ class Audited(Wrapper):
             self._panel.fail("the run was not audited", RuntimeError(remarks.UNSEEN))
         if self._seen and self._sending.sends is None:
             self._panel.note_canaries(remarks.UNDECIDED)
-        final = self._panel.report() if was_seen else []
+        final = self._limit.qualified(self._panel.report()) if was_seen else []
         for wrapper in wrappers(self.strategy):  # what the mechanism itself guarantees
             with self._panel.guarded(f"{type(wrapper).__name__} has no findings"):
                 final += wrapper.findings()

@@ -88,7 +88,8 @@ class Health:
             if count and total and count >= _LEAST[kind] * total
         ]
         kinds = {one.kind for one in found}
-        if "non-finite-updates" in kinds:  # more canaries would not help
+        # More canaries would not help, or nobody wants to see more.
+        if kinds & {"non-finite-updates", "stopped-above"}:
             return tuple(found)
         # If rounds were lost, a plan with enough canaries does not need more of them.
         most = _ENOUGH_CANARIES if "abandoned-rounds" in kinds else math.inf

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Result
 
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.wording import is_epsilon, number
@@ -74,3 +76,17 @@ class Limit:
         self.result.arrays = arrays
         _log.warning("the run stops before its last round, as asked: %s", self.reason)
         raise ProvenError(self.reason)
+
+    def qualified(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Return the findings of the run; after a stop, other bounds than those are conditional.
+
+        What stopped the run depends on the same scores as they do.
+        """
+        if self.reason is None:
+            return list(findings)
+        return [
+            replace(f, assumptions=(*f.assumptions, Assumption.FIXED_END))
+            if f.kind == "lower_bound" and not f.is_anytime
+            else f
+            for f in findings
+        ]

@@ -1,4 +1,4 @@
-"""What changes from round to round: accuracy, ε of single rounds, mutual information."""
+"""What changes from round to round: accuracy, proven ε, ε of single rounds, information."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.findings import NEURAL
 from leakmeter.auditors.judge.terse import short_name
-from leakmeter.auditors.wording import KINDS, claim, condition, number, slug
+from leakmeter.auditors.wording import KINDS, claim, condition, is_epsilon, number, slug
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Marker, Series
 from leakmeter.fl_app.report.draw.scale import Form
 from leakmeter.fl_app.report.read.run import Run
@@ -45,6 +45,47 @@ def accuracy(runs: Sequence[Run]) -> list[Figure]:
     return [Figure(chart, "What the model is worth, beside what it gives away.", is_first=True)]
 
 
+def growth(runs: Sequence[Run]) -> list[Figure]:
+    """Return a figure for each auditor whose bound grows from round to round."""
+    names = dict.fromkeys(f.auditor for run in runs for f in run.findings if _is_so_far(f))
+    return [_growth(name, runs) for name in names]
+
+
+def _is_so_far(f: Finding) -> bool:
+    return f.server_round is not None and is_epsilon(f) and f.is_anytime
+
+
+def _growth(auditor: str, runs: Sequence[Run]) -> Figure:
+    lines: list[Series] = []
+    for i, run in enumerate(runs):
+        found = [f for f in run.findings if _is_so_far(f) and f.auditor == auditor]
+        if not found:
+            continue
+        name = f"{run.name}: " if len(runs) > 1 else ""
+        rounds, values = [float(f.server_round or 0) for f in found], [f.value for f in found]
+        label = f"{name}proven so far"
+        lines.append(Series(label, rounds, values, i, marker=_MARKERS[i % 4], kind="lower_bound"))
+        limit = run.settings.get("stop-above")
+        if isinstance(limit, float) and limit > 0:
+            ends = [rounds[0], rounds[-1]]
+            lines.append(Series(f"{name}limit of --stop-above", ends, [limit] * 2, REFERENCE, 1))
+    last = max(v for one in lines for v in one.y[-1:])
+    form: Form = "shifted" if last > 30 else "linear"
+    return Figure(
+        Chart(
+            f"growth-{slug(auditor)}",
+            f"Proven ε so far, {auditor}",
+            f"The lower bound of epsilon after each round; it ends at {number(last)}.",
+            Axis(_ROUND, is_whole=True),
+            Axis("ε", form, has_zero=True),
+            tuple(lines),
+        ),
+        "The bound after each round, from bets on everything seen so far. It never falls, and all "
+        "its values hold together at the stated confidence: you may stop at any round.",
+        is_first=True,
+    )
+
+
 def single_rounds(runs: Sequence[Run]) -> list[Figure]:
     """Return a figure for each auditor that gives an ε of single rounds."""
     names = dict.fromkeys(
@@ -58,7 +99,7 @@ def single_rounds(runs: Sequence[Run]) -> list[Figure]:
 
 def _is_of_round(f: Finding) -> bool:
     shown = f.kind in ("estimate", "lower_bound")
-    return f.server_round is not None and f.quantity == "epsilon" and shown
+    return f.server_round is not None and is_epsilon(f) and shown and not f.is_anytime
 
 
 def _epsilons(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run]) -> Figure:
