@@ -38,8 +38,9 @@ from leakmeter.auditors.finding import Bound
 
 # When a lower bound holds: at the end of a run, or at all its rounds together.
 Bounds = Literal["split", "anytime"]
-# Every 0.05 up to what p-values from seeds of 128 bits can show.
-_CANDIDATES: Final = np.arange(1721) / 20
+# Every 0.05 up to 20, where an attacker is practically certain. Then every 0.5, up to what p-values
+# from seeds of 128 bits can show.
+_CANDIDATES: Final = np.concatenate([np.arange(400) / 20, np.arange(40, 177) / 2])
 _ROUNDING: Final = 1e-12  # a level below this is a difference of equal numbers
 _ASSUMED: Final = {
     "canaries": (Assumption.FAIR_COINS, Assumption.UNIFORM_CANARIES, Assumption.KNOWN_NULL),
@@ -64,7 +65,8 @@ class AnytimeBound:
         confidence: In (0, 1).
         planned: Most coins that will be bet on, as canaries or guesses. Their δ is paid once:
             nothing is refuted if planned·δ reaches the allowed failure, 1 − confidence.
-        candidates: The ε to bet against, ascending; None for every 0.05 up to 86.
+        candidates: The ε to bet against, ascending; None for every 0.05 up to 20 and every 0.5
+            up to 88.
 
     >>> bound = AnytimeBound(delta=1e-6, planned=100)
     >>> round(bound.add_canaries(np.full(100, -50.0), np.arange(100) < 50), 2)

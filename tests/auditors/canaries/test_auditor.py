@@ -104,6 +104,7 @@ def checked(findings: list[Finding], sees: str) -> Finding:
         {"seats": 3, "include": "all"},
         {"seats": 3, "excluded": "honest"},
         {"seats": 4, "canaries": 6, "repetitions": 3, "seed": 5},
+        {"seats": 4, "repetitions": 2, "bounds": "anytime"},
     ],
 )
 def test_it_keeps_the_contract_of_auditors(
