@@ -220,7 +220,7 @@ class OneShotCanaries(Auditor):
         self._played[now] += 1
         if view.facts.noised is not None and view.facts.noise_std:
             self._interference.add(view.facts.noised, view.facts.noise_std)
-        return [*self._bet(view.server_round), *self._from_round(cosines, view.server_round)]
+        return [*self._bet(view), *self._from_round(cosines, view.server_round)]
 
     def report(self) -> Sequence[Finding]:
         """Return what the final model and all models show, and tests of what that assumes."""
@@ -277,13 +277,15 @@ class OneShotCanaries(Auditor):
         took_part[: len(self._played)] = self._played > 0
         return np.flatnonzero(took_part), np.flatnonzero(~took_part)
 
-    def _bet(self, server_round: int) -> list[Finding]:
+    def _bet(self, view: RoundView) -> list[Finding]:
         """Bet on canaries that have played for the last time; return the bound so far."""
         if self._betting is None:
             return []
-        planned = 0 if self._begun is None else server_round - self._begun + 1
+        if self._begun is None and (self.first_round == 1 or view.instructed):
+            self._begun = view.server_round  # in a replay, where nobody is instructed
+        planned = 0 if self._begun is None else view.server_round - self._begun + 1
         self._betting.after(planned, self._transcript)
-        return [self._proven(bound, _ALL, server_round) for bound in self._betting.bounds()]
+        return [self._proven(bound, _ALL, view.server_round) for bound in self._betting.bounds()]
 
     def _proven(
         self, bound: Bound, sees: Sees, server_round: int | None = None, **more: Any
