@@ -21,7 +21,6 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
 
 from leakmeter.auditors._types import Floats, Indices
 from leakmeter.auditors._validate import within
@@ -213,7 +212,9 @@ class AnytimeBound:
         for kind, outcomes in counts.items():
             bets = self._table(kind)  # (ε, thresholds, stakes, outcomes)
             each = (bets * outcomes[..., None, :]).sum(axis=-1)  # (ε, thresholds, stakes)
-            total += logsumexp(each, axis=(1, 2)) - math.log(each.shape[1] * each.shape[2])
+            each = each.reshape(len(each), -1)
+            most = each.max(axis=1)  # so that no exponential overflows
+            total += most + np.log(np.exp(each - most[:, None]).mean(axis=1))
         return total
 
     def _table(self, kind: str) -> Floats:

@@ -22,9 +22,10 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
-from leakmeter.auditors.bounds.anytime import Bounds, check_bounds
+from leakmeter.auditors.bounds.anytime import Bounds
 from leakmeter.auditors.canaries.betting import Betting
 from leakmeter.auditors.canaries.changes import check_room, file_size
 from leakmeter.auditors.canaries.estimates import (
@@ -43,7 +44,7 @@ from leakmeter.auditors.canaries.estimates import (
 )
 from leakmeter.auditors.canaries.limitations import canary_limitations
 from leakmeter.auditors.canaries.proofs import headline, prove
-from leakmeter.auditors.canaries.schedule import affordable, schedule
+from leakmeter.auditors.canaries.schedule import affordable, check_settings, schedule
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.details import Histogram
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Sees, ThreatModel
@@ -101,25 +102,9 @@ class OneShotCanaries(Auditor):
         bounds: Bounds = "split",
         seed: int = 0,
     ) -> None:
-        if seats < 1:
-            raise ValueError(f"seats must be at least 1, got {seats}")
-        if canaries is not None and canaries < 2:
-            raise ValueError(f"canaries must be at least 2, or None for all seats, got {canaries}")
-        if repetitions < 1:
-            raise ValueError(f"repetitions must be at least 1, got {repetitions}")
-        if not 0 < delta < 1:
-            raise ValueError(f"delta must be in (0, 1), got {delta}")
-        if not 0 < confidence < 1:
-            raise ValueError(f"confidence must be in (0, 1), got {confidence}")
-        if include not in ("coin", "all"):
-            raise ValueError(f"include must be 'coin' or 'all', got {include!r}")
-        if excluded not in ("zero", "honest"):
-            raise ValueError(f"excluded must be 'zero' or 'honest', got {excluded!r}")
-        check_bounds(bounds)
-        if bounds == "anytime" and include != "coin":
-            raise ValueError(
-                f"include must be 'coin' with bounds='anytime': it bets on coins; got {include!r}"
-            )
+        check_settings(seats, canaries, repetitions, include, excluded, bounds)
+        within("delta", delta, above=0.0, below=1.0)
+        within("confidence", confidence, above=0.0, below=1.0)
         self.seats, self.canaries, self.repetitions = seats, canaries, repetitions
         self.bounds = bounds
         self.delta, self.include, self.excluded, self.seed = delta, include, excluded, seed

@@ -258,6 +258,12 @@ EXPERIMENTS: Final = {
         small=8,
         paper=1200,
     ),
+    "anytime-coverage": Entry(
+        "anytime.coverage",
+        "Bounds that hold at all rounds together: how often they fail, how soon they refute",
+        small=4,
+        paper=700,
+    ),
     "textbook-examples": Entry(
         "textbook",
         "Textbook chapter on privacy, worked examples 1 and 2: noise scale and masks",
