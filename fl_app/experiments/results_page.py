@@ -80,7 +80,7 @@ def results_page(results: Sequence[Kept], folder: str) -> str:
     parts += [_section(paper, results, folder, shown) for paper in PAPERS]
     rest = [kept for kept in results if kept.name not in shown]
     if rest:
-        parts.append("## Ours\n")
+        parts.append("## Beyond the papers\n")
         parts += ["\n".join(_block(kept.name, kept, [], folder)) for kept in rest]
     return "\n".join(parts)
 

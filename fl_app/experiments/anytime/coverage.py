@@ -19,6 +19,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.anytime.streams import ALLOWED, COINS, ROUNDS, TRIALS, Case, cases
 from leakmeter.fl_app.experiments.anytime.waiting import (
     ASKED,
+    DELIVERED,
     DELTA,
     TARGETS,
     bounds_of,
@@ -52,7 +53,7 @@ def run(scale: str, cells: Cells) -> Table:
         columns=("mechanism", "ε at δ", "bound", "result"),
         rows=(*map(_row, watched), *(row for cell in waited for row in _waits(cell))),
         notes=_notes(streams),
-        figures={"anytime.svg": (_crossings(watched), _refuted(waited[-2]))},
+        figures={"anytime.svg": (_grown(waited[-2]), _refuted(waited[-2]), _crossings(watched))},
     )
 
 
@@ -72,8 +73,8 @@ def _notes(streams: int) -> tuple[str, ...]:
         "each coin is guessed by the noised sum of its round and the coins before it.",
         "Wrong: δ is paid in the odds of each guess, and wealth 1/0.05 refutes. This covers "
         "mechanisms that show each coin with chance δ, not one that shows all of them at once.",
-        f"Flower's LocalDpMod, asked for ε = {ASKED:g} at δ = {DELTA:g}, delivers 96.4. Each round "
-        "has one canary with a fair coin, and an eavesdropper sees its noised update. Failures "
+        f"Flower's LocalDpMod, asked for ε = {ASKED:g} at δ = {DELTA:g}, delivers {DELIVERED:g}. "
+        "Each round has one canary with a fair coin, and an eavesdropper sees its noised update. Failures "
         "split over the rounds: coin_bound on all canaries so far, each round at an equal part of "
         "5 %. The right noise is the analytic calibration.",
     )
@@ -114,6 +115,7 @@ def _waited(planned: int, runs: int, *, is_right: bool) -> dict[str, Any]:
             name: {f"{t:g}": [rounds_until(one[name], t) for one in found] for t in TARGETS}
             for name in _BOUNDS
         },
+        "first": {name: found[0][name] for name in _BOUNDS},
     }
 
 
@@ -125,7 +127,7 @@ def _row(cell: Cell) -> tuple[str, ...]:
 
 def _waits(cell: Cell) -> list[tuple[str, ...]]:
     noise = "the right noise" if cell["is_right"] else "Flower's local noise"
-    truth = f"{ASKED:g} at {DELTA:g}" if cell["is_right"] else f"96.4 at {DELTA:g}"
+    truth = f"{ASKED:g} at {DELTA:g}" if cell["is_right"] else f"{DELIVERED:g} at {DELTA:g}"
     targets = TARGETS[:1] if cell["is_right"] else TARGETS
     return [
         (
@@ -161,6 +163,17 @@ def _crossings(watched: Sequence[Cell]) -> Panel:
     return Panel(title, "mechanism, as in the table", "share of streams", tuple(lines))
 
 
+def _grown(cell: Cell) -> Panel:
+    """Return the bounds of one run after each round."""
+    at = list(range(1, int(cell["planned"]) + 1))
+    lines = [
+        Line(words, at, cell["first"][name], i) for i, (name, words) in enumerate(_BOUNDS.items())
+    ]
+    lines.append(Line("asked for", at, [ASKED] * len(at), 7, ":"))
+    lines.append(Line("delivered", at, [DELIVERED] * len(at), 7, "--"))
+    return Panel("One run with Flower's local noise", "round", "ε proven so far", tuple(lines))
+
+
 def _refuted(cell: Cell) -> Panel:
     """Return the share of runs in which each target is refuted by a round."""
     at = list(range(1, int(cell["planned"]) + 1))
@@ -170,5 +183,5 @@ def _refuted(cell: Cell) -> Panel:
             rounds = cell["rounds"][name][f"{target:g}"]
             shares = [sum(r is not None and r <= t for r in rounds) / len(rounds) for t in at]
             lines.append(Line(f"ε = {target:g}, {name}", at, shares, i, style))
-    title = "Flower's local noise (truth 96.4): refuted by round"
+    title = f"Flower's local noise (truth {DELIVERED:g}): refuted by round"
     return Panel(title, "round", "share of runs", tuple(lines), log_x=True, y_limits=(0.0, 1.02))

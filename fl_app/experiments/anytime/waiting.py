@@ -18,6 +18,7 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds import AnytimeBound, coin_bound
 from leakmeter.auditors.gaussian.pair import (
     classical_sigma_unsafe_above_epsilon_1,
+    epsilon_gaussian,
     gaussian_sigma,
 )
 from leakmeter.auditors.rng import stream
@@ -25,6 +26,9 @@ from leakmeter.fl_app.experiments.anytime.streams import ALLOWED
 
 ASKED: Final = 50.0
 DELTA: Final = 1e-5
+DELIVERED: Final = round(
+    epsilon_gaussian(DELTA, 1 / classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA)), 1
+)
 TARGETS: Final = (50.0, 60.0, 70.0)
 _CANDIDATES: Final = np.arange(101.0)
 _SEED: Final = 0
@@ -53,7 +57,8 @@ def bounds_of(planned: int, number: int, *, is_right: bool = False) -> Mapping[s
     by_bets = [bets.add_canaries(log_p[t - 1 : t], is_in[t - 1 : t]) for t in after]
     part = 1 - ALLOWED / planned
     by_band = [coin_bound(log_p[:t], is_in[:t], delta=DELTA, confidence=part).value for t in after]
-    return {"anytime": np.array(by_bets), "split": np.array(by_band)}
+    # The limits of all looks hold together, so the largest so far is a bound as well.
+    return {"anytime": np.array(by_bets), "split": np.maximum.accumulate(by_band)}
 
 
 def rounds_until(values: Floats, target: float) -> int | None:

@@ -1,0 +1,78 @@
+"""Bets rarely refute the true ε; bets that pay δ for each guess do so too often."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.anytime.coverage import most_allowed
+from leakmeter.fl_app.experiments.anytime.streams import ALLOWED, cases
+from leakmeter.fl_app.experiments.anytime.waiting import bounds_of, rounds_until
+from tests.fl_app.experiments.small import RESULTS, Reproduced, read_cells
+
+CASES = {case.key: case for case in cases()}
+
+
+def crossed(key: str, streams: int) -> float:
+    found = [CASES[key].crosses(stream(1, "crossed", key, i)) for i in range(streams)]
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("key", ["guesses", "guessed-all", "parity", "response", "revealed-all"])
+def test_the_true_epsilon_is_rarely_refuted(key: str) -> None:
+    # A bound at exactly 5 % fails in 1 of 1,000 seeds; the seed is fixed.
+    assert crossed(key, 100) <= most_allowed(100)
+
+
+def test_bets_that_pay_delta_for_each_guess_cross_too_often() -> None:
+    # With chance δ = 0.2 everything is shown, so the share is near 20 %: 400 streams, ± 2 %.
+    assert crossed("per-guess-0.2", 400) > most_allowed(400)
+
+
+def test_every_mechanism_that_bets_must_survive_is_there() -> None:
+    names = " ".join(case.name for case in CASES.values())
+    for part in ("no leak", "Laplace", "Gaussian", "randomised response", "dependent rounds"):
+        assert part in names
+    for part in ("shared coins", "with chance δ all canaries are shown", "trials"):
+        assert part in names
+    assert {case.delta > 0 for case in CASES.values() if case.is_sound} == {True, False}
+
+
+def test_a_small_version_has_all_rows_and_figures(reproduced: Reproduced) -> None:
+    small = reproduced("anytime-coverage")
+    assert {row["mechanism"] for row in small.rows} >= {case.name for case in CASES.values()}
+    assert any("Flower's local noise" in row["mechanism"] for row in small.rows)
+    assert "anytime.svg" in small.table.figures
+
+
+def test_the_kept_results_keep_their_confidence() -> None:
+    cells = read_cells(RESULTS / "anytime-coverage")
+    watched = [cell for cell in cells.values() if "crossed" in cell]
+    assert len(watched) == len(CASES)
+    for cell in watched:
+        assert cell["streams"] == 10_000
+        if cell["is_sound"]:
+            assert cell["crossed"] <= most_allowed(10_000), cell["name"]
+        else:
+            assert cell["crossed"] > most_allowed(10_000), cell["name"]
+
+
+def test_the_kept_results_refute_flowers_noise_and_not_the_right_one() -> None:
+    cells = read_cells(RESULTS / "anytime-coverage")
+    waited = {key: cell["rounds"]["anytime"] for key, cell in cells.items() if "rounds" in cell}
+    flower, right = waited["flower-noise-300-rounds-300"], waited["right-noise-30-rounds-300"]
+    assert None not in flower["50"]
+    assert np.median(flower["50"]) <= 5
+    refuted = sum(r is not None for r in right["50"]) / 300
+    assert refuted <= ALLOWED + 3 * math.sqrt(ALLOWED * (1 - ALLOWED) / 300)
+
+
+def test_bounds_of_a_run_never_fall_and_rounds_are_counted_from_one() -> None:
+    found = bounds_of(12, 0)
+    for values in found.values():
+        assert (np.diff(values) >= 0).all()
+    assert rounds_until(np.array([0.0, 50.0, 60.0]), 50.0) == 2
+    assert rounds_until(np.array([0.0, 50.0, 60.0]), 70.0) is None
