@@ -74,9 +74,9 @@ def _notes(streams: int) -> tuple[str, ...]:
         "Wrong: δ is paid in the odds of each guess, and wealth 1/0.05 refutes. This covers "
         "mechanisms that show each coin with chance δ, not one that shows all of them at once.",
         f"Flower's LocalDpMod, asked for ε = {ASKED:g} at δ = {DELTA:g}, delivers {DELIVERED:g}. "
-        "Each round has one canary with a fair coin, and an eavesdropper sees its noised update. Failures "
-        "split over the rounds: coin_bound on all canaries so far, each round at an equal part of "
-        "5 %. The right noise is the analytic calibration.",
+        "Each round has one canary with a fair coin, and an eavesdropper sees its noised update. "
+        "Failures split over the rounds: coin_bound on all canaries so far, each round at an equal "
+        "part of 5 %, and the largest so far. The right noise is the analytic calibration.",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.information.figure import NATS_PER_BIT
@@ -46,44 +47,41 @@ def accuracy(runs: Sequence[Run]) -> list[Figure]:
 
 
 def growth(runs: Sequence[Run]) -> list[Figure]:
-    """Return a figure for each auditor whose bound grows from round to round."""
-    names = dict.fromkeys(f.auditor for run in runs for f in run.findings if _is_so_far(f))
-    return [_growth(name, runs) for name in names]
-
-
-def _is_so_far(f: Finding) -> bool:
-    return f.server_round is not None and is_epsilon(f) and f.is_anytime
-
-
-def _growth(auditor: str, runs: Sequence[Run]) -> Figure:
-    lines: list[Series] = []
-    for i, run in enumerate(runs):
-        found = [f for f in run.findings if _is_so_far(f) and f.auditor == auditor]
-        if not found:
-            continue
-        name = f"{run.name}: " if len(runs) > 1 else ""
-        rounds, values = [float(f.server_round or 0) for f in found], [f.value for f in found]
-        label = f"{name}proven so far"
-        lines.append(Series(label, rounds, values, i, marker=_MARKERS[i % 4], kind="lower_bound"))
-        limit = run.settings.get("stop-above")
-        if isinstance(limit, float) and limit > 0:
-            ends = [rounds[0], rounds[-1]]
-            lines.append(Series(f"{name}limit of --stop-above", ends, [limit] * 2, REFERENCE, 1))
-    last = max(v for one in lines for v in one.y[-1:])
-    form: Form = "shifted" if last > 30 else "linear"
-    return Figure(
-        Chart(
-            f"growth-{slug(auditor)}",
-            f"Proven ε so far, {auditor}",
-            f"The lower bound of epsilon after each round; it ends at {number(last)}.",
-            Axis(_ROUND, is_whole=True),
-            Axis("ε", form, has_zero=True),
-            tuple(lines),
-        ),
-        "The bound after each round, from bets on everything seen so far. It never falls, and all "
-        "its values hold together at the stated confidence: you may stop at any round.",
-        is_first=True,
+    """Return how bounds that hold at all rounds together have grown, if there are any."""
+    lines = [line for run in runs for line in _grown(run, f"{run.name}: " * (len(runs) > 1))]
+    if not lines:
+        return []
+    # A color for each line; a limit that several runs share is drawn once.
+    lines = [replace(one, color=i, marker=_MARKERS[i % 4]) for i, one in enumerate(lines)]
+    last = max(one.y[-1] for one in lines)
+    rounds = [r for one in lines for r in one.x]
+    limits = {run.settings.get("stop-above") for run in runs}
+    for limit in sorted(one for one in limits if isinstance(one, float) and one > 0):
+        ends = (min(rounds), max(rounds))
+        lines.append(Series("limit of --stop-above", ends, (limit, limit), REFERENCE, 1))
+    chart = Chart(
+        "growth",
+        "Proven ε so far",
+        f"The lower bound of epsilon after each round; the largest ends at {number(last)}.",
+        Axis(_ROUND, is_whole=True),
+        Axis("ε", "shifted" if last > 30 else "linear", has_zero=True),
+        tuple(lines),
     )
+    caption = (
+        "The bound after each round, from bets on everything seen so far. It never falls, and all "
+        "its values hold together at the stated confidence: you may stop at any round."
+    )
+    return [Figure(chart, caption, is_first=True)]
+
+
+def _grown(run: Run, name: str) -> Iterator[Series]:
+    """Yield a line for each auditor of a run whose bound grows from round to round."""
+    found = [f for f in run.findings if f.server_round is not None and f.is_anytime]
+    found = [f for f in found if is_epsilon(f)]
+    for auditor in dict.fromkeys(f.auditor for f in found):
+        own = [f for f in found if f.auditor == auditor]
+        rounds, values = [float(f.server_round or 0) for f in own], [f.value for f in own]
+        yield Series(f"{name}{short_name(auditor)}", rounds, values, kind="lower_bound")
 
 
 def single_rounds(runs: Sequence[Run]) -> list[Figure]:
