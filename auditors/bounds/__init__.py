@@ -8,7 +8,7 @@ canaries, `one_run_epsilon` takes guesses, `coin_bound` and `share_bound` take p
 
 from __future__ import annotations
 
-from leakmeter.auditors.bounds.anytime import AnytimeBound
+from leakmeter.auditors.bounds.anytime import Anytime, AnytimeBound
 from leakmeter.auditors.bounds.band import upper_limit
 from leakmeter.auditors.bounds.coins import coin_bound, share_bound
 from leakmeter.auditors.bounds.curve import ErrorCurve
@@ -27,6 +27,7 @@ from leakmeter.auditors.bounds.rules import (
 )
 
 __all__ = [
+    "Anytime",
     "AnytimeBound",
     "BandAndFixed",
     "Bonferroni",

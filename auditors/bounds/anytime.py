@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,8 +36,6 @@ from leakmeter.auditors.bounds.bets import (
 from leakmeter.auditors.bounds.coins import checked_p_values
 from leakmeter.auditors.finding import Bound
 
-# When a lower bound holds: at the end of a run, or at all its rounds together.
-Bounds = Literal["split", "anytime"]
 # Every 0.05 up to 20, where an attacker is practically certain. Then every 0.5, up to what p-values
 # from seeds of 128 bits can show.
 _CANDIDATES: Final = np.concatenate([np.arange(400) / 20, np.arange(40, 177) / 2])
@@ -51,6 +50,28 @@ _WHAT: Final = {
     "guesses": "guesses of coins",
     "trials": "trials",
 }
+
+
+@dataclass(frozen=True)
+class Anytime:
+    """The confidence of bounds that are made after every round and hold together.
+
+    Give it to an auditor as its `confidence`.
+
+    >>> Anytime(0.95)
+    Anytime(confidence=0.95)
+    """
+
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        within("confidence", self.confidence, above=0.0, below=1.0)
+
+    @staticmethod
+    def level(confidence: float | Anytime) -> float:
+        """Return the confidence as a number in (0, 1), whichever way it was given."""
+        number = confidence.confidence if isinstance(confidence, Anytime) else confidence
+        return float(within("confidence", number, above=0.0, below=1.0))
 
 
 class AnytimeBound:
@@ -241,12 +262,6 @@ class AnytimeBound:
         """Return the largest candidate that is refuted together with every smaller one."""
         first_left = refuted.size if refuted.all() else int(refuted.argmin())
         return float(self._epsilons[first_left - 1]) if first_left else 0.0
-
-
-def check_bounds(bounds: str) -> None:
-    """Raise unless it is one of `Bounds`."""
-    if bounds not in get_args(Bounds):
-        raise ValueError(f"bounds must be one of {get_args(Bounds)}, got {bounds!r}")
 
 
 def _ascending(candidates: ArrayLike) -> Floats:

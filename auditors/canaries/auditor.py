@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
-from leakmeter.auditors.bounds.anytime import Bounds
+from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.canaries.betting import Betting
 from leakmeter.auditors.canaries.changes import check_room, file_size
 from leakmeter.auditors.canaries.estimates import (
@@ -74,13 +74,12 @@ class OneShotCanaries(Auditor):
         canaries: How many canaries; None fills all seats of all rounds.
         repetitions: In how many rounds each canary plays.
         delta: The delta of every epsilon.
-        confidence: Confidence of each single lower bound.
+        confidence: Confidence of each single lower bound. `Anytime(0.95)` also proves an ε after
+            every round, and these bounds hold together; it needs include="coin".
         include: "coin" leaves each canary out with probability 1/2; "all" plays all of them, as
             in the paper, and draws as many unobserved ones for the null.
         excluded: What the seat of a canary that is out sends: "zero" (zero-out adjacency), or
             its own "honest" update, a weaker test that the findings name.
-        bounds: "split" proves an ε at the end of the run. "anytime" also proves one after every
-            round, and all of them hold together; it needs include="coin".
         seed: Seed of canaries, coins and seats.
     """
 
@@ -96,19 +95,20 @@ class OneShotCanaries(Auditor):
         canaries: int | None = None,
         repetitions: int = 1,
         delta: float = 1e-5,
-        confidence: float = 0.95,
+        confidence: float | Anytime = 0.95,
         include: Literal["coin", "all"] = "coin",
         excluded: Literal["zero", "honest"] = "zero",
-        bounds: Bounds = "split",
         seed: int = 0,
     ) -> None:
-        check_settings(seats, canaries, repetitions, include, excluded, bounds)
+        check_settings(seats, canaries, repetitions, include, excluded)
         within("delta", delta, above=0.0, below=1.0)
-        within("confidence", confidence, above=0.0, below=1.0)
+        self._is_anytime = isinstance(confidence, Anytime)
+        if self._is_anytime and include != "coin":
+            allowed = "'coin' with confidence=Anytime(…), which bets on coins"
+            raise ValueError(f"include must be {allowed}, got {include!r}")
         self.seats, self.canaries, self.repetitions = seats, canaries, repetitions
-        self.bounds = bounds
         self.delta, self.include, self.excluded, self.seed = delta, include, excluded, seed
-        self.confidence = confidence
+        self.confidence = Anytime.level(confidence)
         self._canary_seed = derive(seed, "one-shot")  # of 128 bits
         self._dim = 0
         self._begun: int | None = None  # first round of the plan
@@ -137,7 +137,7 @@ class OneShotCanaries(Auditor):
         )
         self._interference = Interference()
         self._betting: Betting | None = None
-        if self.bounds == "anytime":
+        if self._is_anytime:
             self._betting = Betting(
                 self._plan, self._included, dim, delta=self.delta, confidence=self.confidence
             )
@@ -173,7 +173,7 @@ class OneShotCanaries(Auditor):
     @property
     def is_anytime(self) -> bool:
         """Whether it bets after every round."""
-        return self.bounds == "anytime"
+        return self._is_anytime
 
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from leakmeter.auditors.auditor import UnableError
-from leakmeter.auditors.bounds.anytime import check_bounds
 from leakmeter.auditors.rng import stream
 
 
@@ -15,7 +14,6 @@ def check_settings(
     repetitions: int,
     include: str,
     excluded: str,
-    bounds: str,
 ) -> None:
     """Raise for a setting of `OneShotCanaries` that no project can have."""
     if seats < 1:
@@ -28,11 +26,6 @@ def check_settings(
         raise ValueError(f"include must be 'coin' or 'all', got {include!r}")
     if excluded not in ("zero", "honest"):
         raise ValueError(f"excluded must be 'zero' or 'honest', got {excluded!r}")
-    check_bounds(bounds)
-    if bounds == "anytime" and include != "coin":
-        raise ValueError(
-            f"include must be 'coin' with bounds='anytime': it bets on coins; got {include!r}"
-        )
 
 
 def affordable(

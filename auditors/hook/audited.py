@@ -65,11 +65,9 @@ class Audited(Wrapper):
             it from the replies of round 1, in which no canary plays.
         config: What to note in the report about how the run was made.
         rounds_done: Rounds of an interrupted run that are done; numbering continues after them.
-        stop_above: End the run in order before its next round once an ε above this is proven, by an
-            auditor with bounds="anytime"; None runs all rounds. `ended` then says why, and `start`
-            returns the model and the metrics so far.
         callbacks: Told of the start, of each round and of the end, such as a logger of
-            `leakmeter.loggers`; what one raises is logged.
+            `leakmeter.loggers`; what one raises is logged. `StopAbove(ε)` ends the run once more
+            than ε is proven.
 
     Attributes:
         logs_verdict: Whether the log ends with the verdict; an app that prints it says False.
@@ -95,14 +93,13 @@ class Audited(Wrapper):
         sends: Choice = "auto",
         config: Mapping[str, Any] | None = None,
         rounds_done: int = 0,
-        stop_above: float | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
         super().__init__(strategy)
         self._panel = Panel(auditors)
-        self._limit = Limit(stop_above, auditors)
+        self._limit = Limit(callbacks, auditors)
         self._known: tuple[Limitation, ...] = ()
         self._sending = Sending(sends)
         self._run_log: RunLog | None = None

@@ -101,8 +101,9 @@ class Health:
         return tuple(found)
 
     def state(self) -> dict[str, Any]:
-        """Return the counts so far."""
-        return {kind: list(counts) for kind, counts in self._counts.items()}
+        """Return the counts so far; a stop is noted after the last checkpoint."""
+        kept = {kind: counts for kind, counts in self._counts.items() if kind != "stopped-above"}
+        return {kind: list(counts) for kind, counts in kept.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned."""

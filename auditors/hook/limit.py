@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from flwr.serverapp.strategy import Result
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor
+from leakmeter.auditors.callback import Callback, StopAbove
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.wording import is_epsilon, number
 
@@ -29,7 +29,7 @@ class Limit:
     stopping at the first large one, would break their confidence.
 
     Args:
-        above: The ε; None never stops a run.
+        callbacks: Those of the run; without a `StopAbove` it is never stopped.
         auditors: Those of the run.
 
     Attributes:
@@ -38,16 +38,15 @@ class Limit:
         reason: Why the run was stopped; None if it was not.
     """
 
-    def __init__(self, above: float | None, auditors: Sequence[Auditor]) -> None:
-        if above is not None and not 0 <= above < math.inf:
-            raise ValueError(f"stop_above must be an ε in [0, inf) or None, got {above}")
-        if above is not None and not any(auditor.is_anytime for auditor in auditors):
+    def __init__(self, callbacks: Sequence[Callback], auditors: Sequence[Auditor]) -> None:
+        limits = [one.epsilon for one in callbacks if isinstance(one, StopAbove)]
+        if limits and not any(auditor.is_anytime for auditor in auditors):
             names = [auditor.name for auditor in auditors]
             raise ValueError(
-                "stop_above needs an auditor whose bound holds at all rounds together, got "
-                f"{names}: try OneShotCanaries(seats=2, bounds='anytime')"
+                "StopAbove needs an auditor whose bounds hold at all rounds together, got "
+                f"{names}: try OneShotCanaries(seats=2, confidence=Anytime(0.95))"
             )
-        self.above = above
+        self.above = min(limits, default=None)
         self.begin()
 
     def begin(self) -> None:

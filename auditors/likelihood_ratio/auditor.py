@@ -32,7 +32,7 @@ from leakmeter.auditors.auditor import (
     check_noise_is_known,
     few_clients,
 )
-from leakmeter.auditors.bounds.anytime import AnytimeBound, Bounds, check_bounds
+from leakmeter.auditors.bounds.anytime import Anytime, AnytimeBound
 from leakmeter.auditors.due import Due
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.findings import Judge
@@ -66,10 +66,9 @@ class LikelihoodRatio(ResamplingAuditor):
         observer: "server" sees the sum before server noise, "outsider" after it. Both know who
             takes part in the round.
         delta: The delta of the bounds.
-        confidence: Of each round's bound, and of the run's.
-        bounds: How the run's bound is made. "split" takes the largest of the rounds, which share
-            the confidence. "anytime" bets on the trials of all rounds and has a bound after each of
-            them; all of these hold together.
+        confidence: Of each round's bound; over the run it is shared among the audited rounds.
+            With `Anytime(0.95)` the rounds share nothing: bets on the trials of all of them prove
+            an ε after each, and these bounds hold together.
         seed: Names all draws.
     """
 
@@ -89,19 +88,17 @@ class LikelihoodRatio(ResamplingAuditor):
         effort: Effort = Effort(),  # noqa: B008 - a frozen value
         observer: Literal["server", "outsider"] = "server",
         delta: float = 1e-5,
-        confidence: float = 0.95,
-        bounds: Bounds = "split",
+        confidence: float | Anytime = 0.95,
         seed: int = 0,
     ) -> None:
         super().__init__(sampler, every=every, observer=observer)
         within("delta", delta, above=0.0, below=1.0)
-        within("confidence", confidence, above=0.0, below=1.0)
         if target is not None and target < 0:
             raise ValueError(f"target must be a client, 0 or more, or None, got {target}")
-        check_bounds(bounds)
-        self.target, self.effort, self.bounds, self.seed = target, effort, bounds, seed
-        self.delta, self.confidence = delta, confidence
-        self._judge = Judge(self.name, observer, delta, seed, confidence)
+        self.target, self.effort, self.seed = target, effort, seed
+        self.delta, self.confidence = delta, Anytime.level(confidence)
+        self._is_anytime = isinstance(confidence, Anytime)
+        self._judge = Judge(self.name, observer, delta, seed, self.confidence)
         self._played: list[dict[str, Any]] = []
         self._bets: AnytimeBound | None = None
         self._repeated: dict[str, Any] | None = None  # the first audited round at other models
@@ -110,14 +107,14 @@ class LikelihoodRatio(ResamplingAuditor):
     @property
     def is_anytime(self) -> bool:
         """Whether it bets after every round."""
-        return self.bounds == "anytime"
+        return self._is_anytime
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited: they share the run's confidence."""
         if wrong := [np.shape(m) for m in self.effort.models if np.shape(m) != (dim,)]:
             raise ValueError(f"models must have the shape ({dim},), got {wrong[0]}")
         self._played, self._repeated, self._constant = [], None, None
-        if self.bounds == "anytime":
+        if self._is_anytime:
             self._bets = AnytimeBound(delta=self.delta, confidence=self.confidence)
         super().begin(dim, num_rounds)
 

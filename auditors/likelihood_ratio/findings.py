@@ -239,18 +239,12 @@ class Judge:
             rounds: Audited rounds so far.
             largest: For the run: the largest bound of a round, whose curves are drawn.
         """
-        if largest is None:
-            words, facts, details = self._words(), self._clients(), ()
-        else:
-            own = ("auditor", "quantity", "threat_model", "adjacency", "unit", "seed")
-            words = {name: getattr(largest, name) for name in own}
-            facts, details = {}, largest.details
-        return Finding.of(
-            replace(bound, assumptions=(*bound.assumptions, *_ASSUMED)),
-            facts={**facts, "audited rounds": rounds},
-            details=details,
-            **words,
-        )
+        own = self._words() | {"facts": {**self._clients(), "audited rounds": rounds}}
+        if largest is not None:
+            names = ("auditor", "quantity", "threat_model", "adjacency", "unit", "seed", "details")
+            own = {name: getattr(largest, name) for name in names}
+            own["facts"] = {"audited rounds": rounds}
+        return Finding.of(replace(bound, assumptions=(*bound.assumptions, *_ASSUMED)), **own)
 
     def over_models(
         self, played: Sequence[Mapping[str, Any]], where: Mapping[str, Any], constant: int

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
-from leakmeter.auditors import Audited, Finding, Limitation, RunWarning
+from leakmeter.auditors import Audited, Finding, Limitation, RunWarning, StopAbove
 from leakmeter.auditors.auditor import DamagedError
 from leakmeter.auditors.hook.chain import chain, wrappers
 from leakmeter.auditors.run_log import RoundLine
@@ -175,7 +175,7 @@ def _audited(
         out=folder.path,
         config={**STAMP, **config.to_mapping()},
         rounds_done=_rounds_done(kept),
-        stop_above=config.stop_above or None,
+        callbacks=[StopAbove(config.stop_above)] if config.stop_above else [],
         sends="models",
     )
     audited.on_round = keep

@@ -18,6 +18,7 @@ from leakmeter.auditors.gaussian.pair import gaussian_sigma
 
 Rng = np.random.Generator
 Floats = NDArray[np.float64]
+Coins = NDArray[np.bool_]
 
 ALLOWED: Final = 0.05
 ROUNDS: Final = 10
@@ -102,7 +103,7 @@ def _wrong() -> list[Case]:
 # Canaries. A release of a round is drawn as P(in and p-value), with r the density of p-values of
 # included canaries relative to excluded ones: the largest freedom that a mechanism has.
 
-Draw = Callable[[Rng], tuple[Floats, NDArray[np.bool_]]]
+Draw = Callable[[Rng], tuple[Floats, Coins]]
 
 
 def _bets(epsilon: float, delta: float) -> AnytimeBound:
@@ -124,7 +125,7 @@ def _watched(epsilon: float, delta: float, rng: Rng, draw: Draw) -> bool:
     return _refutes(bound)
 
 
-def _coins(rng: Rng) -> NDArray[np.bool_]:
+def _coins(rng: Rng) -> Coins:
     return rng.random(COINS) < 0.5
 
 
@@ -132,7 +133,7 @@ def _uniform(epsilon: float, delta: float, rng: Rng) -> bool:
     return _watched(epsilon, delta, rng, lambda rng: (rng.random(COINS), _coins(rng)))
 
 
-def _responses(epsilon: float, rng: Rng) -> tuple[Floats, NDArray[np.bool_]]:
+def _responses(epsilon: float, rng: Rng) -> tuple[Floats, Coins]:
     """Return p-values that are e^ε times as likely below 1/(1 + e^ε), and e^−ε times above."""
     is_in, edge = _coins(rng), expit(-epsilon)
     below = rng.random(COINS) < edge * math.exp(epsilon)
@@ -145,7 +146,7 @@ def _response(epsilon: float, delta: float, rng: Rng) -> bool:
 
 
 def _laplace(epsilon: float, delta: float, rng: Rng) -> bool:
-    def draw(rng: Rng) -> tuple[Floats, NDArray[np.bool_]]:
+    def draw(rng: Rng) -> tuple[Floats, Coins]:
         is_in = _coins(rng)
         return laplace.sf(is_in + rng.laplace(0, 1 / epsilon, COINS), scale=1 / epsilon), is_in
 
@@ -155,7 +156,7 @@ def _laplace(epsilon: float, delta: float, rng: Rng) -> bool:
 def _gaussian(epsilon: float, delta: float, rng: Rng) -> bool:
     separation = 1 / gaussian_sigma(epsilon, delta)
 
-    def draw(rng: Rng) -> tuple[Floats, NDArray[np.bool_]]:
+    def draw(rng: Rng) -> tuple[Floats, Coins]:
         is_in = _coins(rng)
         return np.exp(log_ndtr(-rng.standard_normal(COINS) - separation * is_in)), is_in
 
@@ -194,7 +195,7 @@ def _reacts(epsilon: float, delta: float, rng: Rng) -> bool:
 def _all_shown(epsilon: float, delta: float, rng: Rng) -> bool:
     is_shown = rng.random() < delta
 
-    def draw(rng: Rng) -> tuple[Floats, NDArray[np.bool_]]:
+    def draw(rng: Rng) -> tuple[Floats, Coins]:
         p, is_in = _responses(epsilon, rng)
         return np.where(is_in & is_shown, 1e-30, p), is_in
 
@@ -202,7 +203,7 @@ def _all_shown(epsilon: float, delta: float, rng: Rng) -> bool:
 
 
 def _each_shown(epsilon: float, delta: float, rng: Rng) -> bool:
-    def draw(rng: Rng) -> tuple[Floats, NDArray[np.bool_]]:
+    def draw(rng: Rng) -> tuple[Floats, Coins]:
         p, is_in = _responses(epsilon, rng)
         return np.where(is_in & (rng.random(COINS) < delta), 1e-30, p), is_in
 
@@ -212,7 +213,7 @@ def _each_shown(epsilon: float, delta: float, rng: Rng) -> bool:
 # Guesses of coins.
 
 
-def _guessed(epsilon: float, delta: float, rng: Rng, draw: Callable[[Rng], Floats]) -> bool:
+def _guessed(epsilon: float, delta: float, rng: Rng, draw: Callable[[Rng], Coins]) -> bool:
     bound = _bets(epsilon, delta)
     for _ in range(ROUNDS):
         bound.add_guesses(draw(rng))
@@ -226,8 +227,8 @@ def _each_coin(epsilon: float, delta: float, rng: Rng) -> bool:
 def _parity(epsilon: float, delta: float, rng: Rng) -> bool:
     """Guess the first coin of a pair at random, and the second by the first and the parity."""
 
-    def draw(rng: Rng) -> Floats:
-        return rng.random(COINS) < np.where(np.arange(COINS) % 2, expit(epsilon), 0.5)
+    def draw(rng: Rng) -> Coins:
+        return np.asarray(rng.random(COINS) < np.where(np.arange(COINS) % 2, expit(epsilon), 0.5))
 
     return _guessed(epsilon, delta, rng, draw)
 
@@ -235,7 +236,7 @@ def _parity(epsilon: float, delta: float, rng: Rng) -> bool:
 def _noised_sum(epsilon: float, delta: float, rng: Rng) -> bool:
     """Guess each coin by the noised sum and the coins before it."""
 
-    def draw(rng: Rng) -> Floats:
+    def draw(rng: Rng) -> Coins:
         coins = _coins(rng).astype(np.int64)
         seen = coins.sum() + rng.laplace(0, 1 / epsilon)
         return np.array([_likely(coins[:i], seen, epsilon) == coins[i] for i in range(COINS)])

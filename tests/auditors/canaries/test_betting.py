@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from leakmeter.auditors import Finding, OneShotCanaries, RoundFacts, RoundView
+from leakmeter.auditors import Anytime, Finding, OneShotCanaries, RoundFacts, RoundView
 from leakmeter.auditors.canaries.proofs import cosine_logsf
 from leakmeter.auditors.canaries.schedule import schedule
 from leakmeter.auditors.canaries.transcript import Transcript
@@ -45,7 +46,7 @@ def play(
 
 def test_the_bound_grows_round_by_round_and_stays_below_the_truth() -> None:
     sigma = 0.25  # four standard deviations: ε = 24 at δ = 1e-5
-    found = play(OneShotCanaries(seats=8, bounds="anytime"), 12, sigma)
+    found = play(OneShotCanaries(seats=8, confidence=Anytime(0.95)), 12, sigma)
     *so_far, of_run = found
     assert [f.server_round for f in so_far] == list(range(1, 13))
     assert all(a.value <= b.value for a, b in pairwise(so_far))
@@ -59,13 +60,13 @@ def test_the_bound_grows_round_by_round_and_stays_below_the_truth() -> None:
 
 
 def test_nothing_is_proven_where_nothing_leaks() -> None:
-    found = play(OneShotCanaries(seats=8, bounds="anytime"), 12, 0.25, leak=False)
+    found = play(OneShotCanaries(seats=8, confidence=Anytime(0.95)), 12, 0.25, leak=False)
     assert {f.value for f in found} == {0.0}
 
 
 @pytest.mark.parametrize("repetitions", [1, 3])
 def test_each_coin_is_bet_on_once_after_the_last_round_of_its_canary(repetitions: int) -> None:
-    auditor = OneShotCanaries(seats=3, repetitions=repetitions, bounds="anytime", seed=2)
+    auditor = OneShotCanaries(seats=3, repetitions=repetitions, confidence=Anytime(0.95), seed=2)
     found = play(auditor, 6, 1.0)
     plan = schedule(18 // repetitions, repetitions, 6, 2)
     last = {canary: r for r in range(1, 7) for canary in plan[r]}
@@ -78,7 +79,7 @@ def test_each_coin_is_bet_on_once_after_the_last_round_of_its_canary(repetitions
 
 def test_more_rounds_of_a_canary_show_more() -> None:
     once, often = (
-        play(OneShotCanaries(seats=6, repetitions=r, bounds="anytime"), 12, 0.5)[-1].value
+        play(OneShotCanaries(seats=6, repetitions=r, confidence=Anytime(0.95)), 12, 0.5)[-1].value
         for r in (1, 4)
     )
     assert often > 2 * once
@@ -129,10 +130,12 @@ def test_p_values_of_canaries_that_are_out_are_uniform() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"bounds": "any"}, "bounds must be one of"),
-        ({"bounds": "anytime", "include": "all"}, "include must be 'coin' with bounds='anytime'"),
+        ({"confidence": 1.5}, "confidence must be in"),
+        ({"confidence": Anytime(0.95), "include": "all"}, "include must be 'coin' with"),
     ],
 )
-def test_wrong_settings_are_named(settings: dict[str, str], words: str) -> None:
+def test_wrong_settings_are_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        OneShotCanaries(seats=2, **settings)  # type: ignore[arg-type]
+        OneShotCanaries(seats=2, **settings)
+    with pytest.raises(ValueError, match="confidence must be in"):
+        Anytime(1.0)

@@ -1,4 +1,4 @@
-"""`stop_above`: a run ends in order once enough is proven, and trains as without until then."""
+"""`StopAbove`: a run ends in order once enough is proven, and trains as without until then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from leakmeter.auditors import Audited, OneShotCanaries
+from leakmeter.auditors import Anytime, Audited, OneShotCanaries, StopAbove
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.strategies import Chosen, FixedSize
 from tests.helpers.strategies import OwnLoop
@@ -29,10 +29,13 @@ def chosen(strategy: Strategy | None = None) -> Chosen:
     return Chosen(strategy or FedAvg(), FixedSize(6), num_clients=6, seed=1)
 
 
-def audited(strategy: Strategy | None = None, **more: Any) -> Audited:
+def audited(
+    strategy: Strategy | None = None, *, stop_above: float | None = None, **more: Any
+) -> Audited:
     """Return an audit that proves some ε in its first rounds: nothing hides the canaries."""
-    auditor = OneShotCanaries(seats=4, bounds="anytime")
-    return Audited(chosen(strategy), [auditor], sends="models", **more)
+    auditor = OneShotCanaries(seats=4, confidence=Anytime(0.95))
+    stop = [] if stop_above is None else [StopAbove(stop_above)]
+    return Audited(chosen(strategy), [auditor], sends="models", callbacks=stop, **more)
 
 
 def proven(run: Audited) -> list[float]:
@@ -149,7 +152,7 @@ def test_a_second_start_begins_anew(federation: Any, limit: tuple[float, int]) -
 
 
 def test_it_needs_an_auditor_whose_bounds_hold_at_every_round() -> None:
-    with pytest.raises(ValueError, match=r"stop_above needs an auditor .* got \['one-shot'\]: try"):
-        Audited(FedAvg(), [OneShotCanaries(seats=2)], stop_above=1.0)
-    with pytest.raises(ValueError, match=r"stop_above must be an ε in \[0, inf\) or None, got -1"):
-        audited(stop_above=-1)
+    with pytest.raises(ValueError, match=r"StopAbove needs an auditor .* got \['one-shot'\]: try"):
+        Audited(FedAvg(), [OneShotCanaries(seats=2)], callbacks=[StopAbove(1.0)])
+    with pytest.raises(ValueError, match=r"StopAbove must be given an ε in \[0, inf\), got -1"):
+        StopAbove(-1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leakmeter.auditors import LikelihoodRatio, check_auditor
+from leakmeter.auditors import Anytime, LikelihoodRatio, check_auditor
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts, RoundView
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
@@ -47,24 +47,24 @@ def by_name(findings, quantity: str, kind: str | None = None) -> list[Finding]:
     return [f for f in findings if f.quantity == quantity and kind in (None, f.kind)]
 
 
-@pytest.mark.parametrize("bounds", ["split", "anytime"])
-def test_it_keeps_the_contract_of_auditors(gaussian_sampler, bounds) -> None:
+@pytest.mark.parametrize("confidence", [0.95, Anytime(0.95)])
+def test_it_keeps_the_contract_of_auditors(gaussian_sampler, confidence) -> None:
     effort = Effort(fit=60, candidates=10, pilot=20, trials=40)
     sampler = gaussian_sampler(np.eye(128))
-    check_auditor(lambda: LikelihoodRatio(sampler, every=3, effort=effort, bounds=bounds))
+    check_auditor(lambda: LikelihoodRatio(sampler, every=3, effort=effort, confidence=confidence))
 
 
 def test_bets_on_the_trials_of_all_rounds_prove_more_than_any_round(gaussian_sampler) -> None:
     """With 3 clients no trial errs, so ε grows like ln of all trials."""
     rounds, found = 6, {}
-    for bounds in ("split", "anytime"):
+    for name, confidence in (("split", 0.95), ("anytime", Anytime(0.95))):
         auditor = LikelihoodRatio(
-            gaussian_sampler(np.eye(DIM)), target=0, every=1, effort=QUICK, bounds=bounds
+            gaussian_sampler(np.eye(DIM)), target=0, every=1, effort=QUICK, confidence=confidence
         )
         auditor.begin(DIM, rounds)
         seen = [f for r in range(1, rounds + 1) for f in auditor.observe(view_of(r, clients=3))]
         (of_run,) = by_name(auditor.report(), "epsilon", "lower_bound")
-        found[bounds] = (seen, of_run)
+        found[name] = (seen, of_run)
     seen, of_run = found["anytime"]
     values = [f.value for f in seen if f.is_anytime]
     assert values == sorted(values)
