@@ -31,6 +31,7 @@ from leakmeter.auditors.bounds.bets import (
     count_canaries,
     count_trials,
     guess_bets,
+    log_wealth,
     trial_bets,
 )
 from leakmeter.auditors.bounds.coins import checked_p_values
@@ -231,11 +232,7 @@ class AnytimeBound:
         """Return ln of the wealth if these had been the outcomes."""
         total = np.zeros(self._epsilons.size)
         for kind, outcomes in counts.items():
-            bets = self._table(kind)  # (ε, thresholds, stakes, outcomes)
-            each = (bets * outcomes[..., None, :]).sum(axis=-1)  # (ε, thresholds, stakes)
-            each = each.reshape(len(each), -1)
-            most = each.max(axis=1)  # so that no exponential overflows
-            total += most + np.log(np.exp(each - most[:, None]).mean(axis=1))
+            total += log_wealth(self._table(kind), outcomes)
         return total
 
     def _table(self, kind: str) -> Floats:

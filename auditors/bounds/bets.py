@@ -21,7 +21,7 @@ import numpy as np
 from leakmeter.auditors._types import Floats, Indices
 
 # Scores −ln p above ε that count as hits, and the share of included canaries that hit.
-_ABOVE: Final = np.array([0.5, 1.0, 2.0, 3.0, 4.5, 6.5, 9.0])
+ABOVE: Final = np.array([0.5, 1.0, 2.0, 3.0, 4.5, 6.5, 9.0])
 _HITS: Final = np.array([0.95, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02])
 # Share of the wealth that a wrong guess or trial loses. All of it would end every bet at once.
 _STAKES: Final = np.array([0.98, 0.7, 0.4, 0.2, 0.1, 0.05, 0.02])
@@ -41,9 +41,9 @@ def canary_bets(epsilons: Floats) -> Floats:
     """
     # The most similar case has the largest x. The ratio m/out is its own to choose above the
     # smallest m; at m = (1 − h)(1 + x)/(1 + h) a miss pays 1, so only hit and out are bet on.
-    x = np.exp(-_ABOVE)[:, None]  # (thresholds, 1)
+    x = np.exp(-ABOVE)[:, None]  # (thresholds, 1)
     epsilon = epsilons[:, None, None]
-    least = np.exp(-epsilon) * -np.expm1(-epsilon - _ABOVE[:, None])  # (ε, thresholds, 1)
+    least = np.exp(-epsilon) * -np.expm1(-epsilon - ABOVE[:, None])  # (ε, thresholds, 1)
     miss = np.maximum((1 - _HITS) * (1 + x) / (1 + _HITS), least)
     total = 1 + x + miss
     pays = np.stack(
@@ -61,7 +61,7 @@ def count_canaries(epsilons: Floats, scores: Floats, num_out: int) -> Indices:
         scores: −ln p of the canaries that are in.
         num_out: How many are out.
     """
-    below = np.searchsorted(np.sort(scores), epsilons[:, None] + _ABOVE, side="left")
+    below = np.searchsorted(np.sort(scores), epsilons[:, None] + ABOVE, side="left")
     return np.stack([scores.size - below, below, np.full_like(below, num_out)], axis=-1)
 
 
@@ -91,14 +91,30 @@ def trial_bets(epsilons: Floats, delta: float) -> Floats:
 
 
 def count_trials(inside: Floats, outside: Floats) -> Indices:
-    """Return how many trials have both answers right, one, none, or one wrong, (thresholds, 4).
+    """Return how many trials have both answers right, one, none, or one wrong.
 
     Args:
-        inside: Log-likelihood ratio of each trial in the world "in".
+        inside: Log-likelihood ratio of each trial in the world "in", (..., trials).
         outside: The same draw in the world "out"; no larger.
+
+    Returns:
+        Counts, (..., thresholds, 4).
     """
-    at = _DECIDED[:, None]
+    at, inside, outside = _DECIDED[:, None], inside[..., None, :], outside[..., None, :]
     wrong = (outside >= at) | (inside < -at)
     right = (inside >= at).astype(np.int64) + (outside < -at)
-    kinds = np.where(wrong, 3, 2 - right)  # (thresholds, trials)
-    return np.stack([(kinds == kind).sum(axis=1) for kind in range(4)], axis=-1)
+    kinds = np.where(wrong, 3, 2 - right)  # (..., thresholds, trials)
+    return np.stack([(kinds == kind).sum(axis=-1) for kind in range(4)], axis=-1)
+
+
+def log_wealth(bets: Floats, counts: Indices) -> Floats:
+    """Return ln of the wealth after all bets, spread evenly over thresholds and stakes.
+
+    Args:
+        bets: ln of what each outcome pays, (..., thresholds, stakes, outcomes).
+        counts: How often each outcome came, (..., thresholds, outcomes).
+    """
+    each = (bets * counts[..., None, :]).sum(axis=-1)
+    each = each.reshape(*each.shape[:-2], -1)
+    most = each.max(axis=-1)  # so that no exponential overflows
+    return np.asarray(most + np.log(np.exp(each - most[..., None]).mean(axis=-1)))

@@ -262,7 +262,7 @@ EXPERIMENTS: Final = {
         "anytime.coverage",
         "Bounds that hold at all rounds together: how often they fail, how soon they refute",
         small=4,
-        paper=700,
+        paper=200,
     ),
     "textbook-examples": Entry(
         "textbook",

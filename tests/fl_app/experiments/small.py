@@ -49,7 +49,7 @@ Reproduced = Callable[[str], Small]
 _FEWER: dict[str, Any] = {
     "best-threshold": best_threshold._Scale((200,), 50),
     "one-shot-coverage": (10, 30),
-    "anytime-coverage": (6, 2),
+    "anytime-coverage": (500, 2),
 }
 
 
