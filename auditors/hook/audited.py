@@ -383,8 +383,7 @@ class Audited(Wrapper):
         if after is not None:
             self._lines.put(line, after)
         metrics = with_findings(metrics, findings) if self._has_metrics else metrics
-        if metrics is not None:
-            self._limit.result.train_metrics_clientapp[server_round - self._offset] = metrics
+        self._limit.keep("train_metrics_clientapp", server_round - self._offset, metrics)
         return arrays, metrics, *rest
 
     def _keep(self, line: RoundLine, arrays: ArrayRecord) -> None:
@@ -418,8 +417,7 @@ class Audited(Wrapper):
     ) -> MetricRecord | None:
         """Stand in for the inner `aggregate_evaluate`: note what the clients measured."""
         metrics = self._inner_aggregate_evaluate(server_round + self._offset, replies)
-        if metrics is not None:
-            self._limit.result.evaluate_metrics_clientapp[server_round] = metrics
+        self._limit.keep("evaluate_metrics_clientapp", server_round, metrics)
         self._lines.note(metrics)
         return metrics
 
@@ -428,8 +426,7 @@ class Audited(Wrapper):
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             metrics = evaluate_fn(server_round + self._offset, arrays)
-            if metrics is not None:
-                self._limit.result.evaluate_metrics_serverapp[server_round] = metrics
+            self._limit.keep("evaluate_metrics_serverapp", server_round, metrics)
             self._lines.note(metrics)
             self._flush()
             return metrics

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Literal
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from leakmeter.auditors.assumptions import Assumption
@@ -16,6 +17,11 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.wording import is_epsilon, number
 
 _log = logging.getLogger("flwr")
+
+# Fields of Flower's result.
+Metrics = Literal[
+    "train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"
+]
 
 
 class ProvenError(Exception):
@@ -58,6 +64,11 @@ class Limit:
         """Note what a round has proven."""
         shown = (f.value for f in findings if f.is_anytime and is_epsilon(f))
         self.proven = max(self.proven, *shown, 0.0)
+
+    def keep(self, name: Metrics, server_round: int, metrics: MetricRecord | None) -> None:
+        """Keep metrics of a round for the result of a run that may stop."""
+        if self.above is not None and metrics is not None:
+            getattr(self.result, name)[server_round] = metrics
 
     def check(self, arrays: ArrayRecord) -> None:
         """Stop before a round if more than the limit is proven.
