@@ -164,7 +164,7 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
     ),
     "stopped-above": (
         "The run stopped {count} of {total} rounds early, as asked: the proven ε has passed the "
-        "limit (--stop-above, StopAbove). Model and report are those of the rounds that were played."
+        "limit (--stop-above, StopAbove). Model and report are those of the rounds played."
     ),
     "ended-early": (
         "The run ended {count} of {total} rounds early: three secure sums in a row were opened and "
