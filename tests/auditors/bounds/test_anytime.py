@@ -76,6 +76,48 @@ def test_wealth_over_canaries_gains_nothing_against_a_mechanism_that_reacts() ->
     assert max(values.values()) > 50  # and yet some outcomes pay
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 0.7, 2.0])
+def test_delta_pays_for_what_no_pure_mechanism_does(epsilon: float) -> None:
+    """Random mechanisms, exactly: outcomes differ from those of an ε-DP one by δ on average.
+
+    Q1 and Q0 are joint probabilities of canary (rows) and release (columns), in and out. Out, the
+    canary is uniform. Given a release, r = Q1/Q0 is clipped to what ε-DP allows.
+    """
+    rng = np.random.default_rng(8)
+    for _ in range(300):
+        canaries, releases = rng.integers(1, 6, 2)
+        q0 = np.tile(rng.dirichlet(np.full(releases, 0.5)), (canaries, 1)) / canaries
+        q1 = rng.dirichlet(np.full(canaries * releases, 0.3)).reshape(q0.shape)
+        odds = math.exp(epsilon)
+        excess = (q1 - odds * q0).clip(0).sum(), (q0 - odds * q1).clip(0).sum()
+        delta = max(excess)
+        clipped = np.clip(q1, q0 / odds, q0 * odds)
+        differ = 0.0
+        for t in range(releases):
+            real, pure = (np.append(q[:, t], q0[:, t]) for q in (q1, clipped))
+            share = np.abs(real / real.sum() - pure / pure.sum()).sum() / 2
+            differ += share * real.sum() / 2  # the coin is fair
+        assert differ <= delta * (1 + 1 / odds) / 2 + 1e-12
+        assert differ <= delta + 1e-12
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.2])
+def test_the_truth_is_ever_refuted_as_rarely_as_promised(epsilon: float) -> None:
+    """All 4,096 ways in which 12 guesses can go, at the odds of randomised response."""
+    right, wrong = np.moveaxis(guess_bets(np.array([epsilon]))[0, 0], -1, 0)
+    ways = np.array(list(itertools.product((0, 1), repeat=12)))
+    counts = ways.cumsum(axis=1)[..., None]
+    wealth = np.exp(counts * right + (np.arange(1, 13)[:, None] - counts) * wrong).mean(axis=-1)
+    chance = 1 / (1 + math.exp(-epsilon))
+    each = chance ** ways.sum(axis=1) * (1 - chance) ** (12 - ways.sum(axis=1))
+    assert each.sum() == pytest.approx(1)
+    assert 0 < each[wealth.max(axis=1) >= 20].sum() <= 0.05
+    # At odds for a smaller ε than the true one, it is refuted too often.
+    true = 1 / (1 + math.exp(-epsilon - 2))
+    more = true ** ways.sum(axis=1) * (1 - true) ** (12 - ways.sum(axis=1))
+    assert more[wealth.max(axis=1) >= 20].sum() > 0.05
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 10.0])
 def test_a_guess_at_the_odds_of_randomised_response_is_fair(epsilon: float) -> None:
     right, wrong = np.moveaxis(np.exp(guess_bets(np.array([epsilon]))[0, 0]), -1, 0)
