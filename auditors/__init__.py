@@ -23,7 +23,8 @@ if TYPE_CHECKING:
         RoundView,
         UnableError,
     )
-    from leakmeter.auditors.callback import Callback, RunEnd, RunStart
+    from leakmeter.auditors.bounds.anytime import Anytime
+    from leakmeter.auditors.callback import Callback, RunEnd, RunStart, StopAbove
     from leakmeter.auditors.canaries.auditor import OneShotCanaries
     from leakmeter.auditors.checks import check_auditor
     from leakmeter.auditors.finding import Bound, Finding, Limitation, RunWarning, ThreatModel
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AggregateRecorder",
+    "Anytime",
     "Assumption",
     "Audited",
     "Auditor",
@@ -81,6 +83,7 @@ __all__ = [
     "RunStart",
     "RunWarning",
     "SpanCondition",
+    "StopAbove",
     "ThreatModel",
     "TranscriptEffort",
     "TranscriptLikelihoodRatio",
@@ -97,6 +100,7 @@ __all__ = [
 
 _HOME = {
     "AggregateRecorder": "replay_log",
+    "Anytime": "bounds.anytime",
     "Assumption": "assumptions",
     "Audited": "hook.audited",
     "Auditor": "auditor",
@@ -127,6 +131,7 @@ _HOME = {
     "RunStart": "callback",
     "RunWarning": "finding",
     "SpanCondition": "likelihood_ratio.span_condition",
+    "StopAbove": "callback",
     "ThreatModel": "finding",
     "TranscriptEffort": "likelihood_ratio.transcript.case",
     "TranscriptLikelihoodRatio": "likelihood_ratio.transcript.auditor",

@@ -26,6 +26,8 @@ class Assumption(StrEnum):
     GAUSSIAN_MECHANISM = "gaussian-mechanism"
     FAIR_COINS = "fair-coins"
     FIXED_GUESSES = "fixed-guesses"
+    ALL_ROUNDS_TOGETHER = "all-rounds-together"
+    FIXED_END = "fixed-end"
     # Canaries
     UNIFORM_CANARIES = "uniform-canaries"
     GAUSSIAN_COSINES_NULL_STD = "gaussian-cosines-null-std"
@@ -111,6 +113,11 @@ _SENTENCES: Final[dict[Assumption, str]] = {
     _A.GAUSSIAN_MECHANISM: "the mechanism is Gaussian (μ-GDP for some μ)",
     _A.FAIR_COINS: "a fair and independent coin decided whether each canary takes part",
     _A.FIXED_GUESSES: "the number of guesses was fixed before their success was seen",
+    _A.ALL_ROUNDS_TOGETHER: (
+        "the bound holds at all rounds together: each coin and trial is bet on once, and stopping "
+        "at any round keeps the confidence"
+    ),
+    _A.FIXED_END: "the run would have ended at this round whatever the audit had shown",
     _A.UNIFORM_CANARIES: "canaries are uniform on the sphere and used nowhere else",
     _A.GAUSSIAN_COSINES_NULL_STD: (
         "cosines of included canaries are Gaussian with the standard deviation of excluded ones"
@@ -240,6 +247,7 @@ _SENTENCES: Final[dict[Assumption, str]] = {
 _CONDITIONS: Final = frozenset(
     {
         _A.INDEPENDENT_SCORES,
+        _A.FIXED_END,
         _A.GAUSSIAN_MECHANISM,
         _A.GAUSSIAN_COSINES_NULL_STD,
         _A.GAUSSIAN_COSINES,

@@ -241,6 +241,11 @@ class Auditor(ABC):
         return None
 
     @property
+    def is_anytime(self) -> bool:
+        """Whether findings of its rounds have bounds that hold at all rounds together."""
+        return False
+
+    @property
     def due(self) -> Due | None:
         """Which rounds it audits, for auditors that skip some; None for all."""
         return None

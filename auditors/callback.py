@@ -1,13 +1,14 @@
 """What `Audited` tells others during a run; subclass `Callback` to send it anywhere.
 
 A callback only listens: it changes neither the training nor the audit. One that fails is logged and
-left out, and the run continues without it.
+left out, and the run continues without it. `StopAbove` alone does more: it ends the run.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
@@ -81,6 +82,29 @@ class Callback(ABC):
 
     def on_end(self, end: RunEnd) -> None:
         """Called after the last round, when the report is on disk."""
+
+
+@dataclass(frozen=True)
+class StopAbove(Callback):
+    """Ends a run in order, before its next round, once an ε above a limit is proven.
+
+    It needs an auditor with `confidence=Anytime(…)`: looking at other bounds after every round, and
+    stopping at the first large one, would break their confidence. `start` returns the model and the
+    metrics so far; `Audited.ended`, log and report say why.
+
+    Attributes:
+        epsilon: The limit.
+
+    Example:
+        auditors = [OneShotCanaries(seats=2, confidence=Anytime(0.95))]
+        strategy = Audited(FedAvg(), auditors, callbacks=[StopAbove(5.0)])
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epsilon < math.inf:
+            raise ValueError(f"StopAbove must be given an ε in [0, inf), got {self.epsilon}")
 
 
 @dataclass(frozen=True)

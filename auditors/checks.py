@@ -50,6 +50,13 @@ def check_findings_are_complete(make: Make) -> None:
         except (TypeError, ValueError) as error:
             raise AssertionError(f"findings must survive JSON: {error}") from error
         assert read.to_json() == written, f"findings must survive JSON unchanged: {finding}"
+    together = [finding.value for finding in findings if finding.is_anytime]
+    assert together == sorted(together), (
+        f"bounds that hold at all rounds together must never fall, got {together}"
+    )
+    assert auditor.is_anytime or not together, (
+        "is_anytime must be true for an auditor whose bounds hold at all rounds together"
+    )
 
 
 def check_same_seed_same_findings(make: Make) -> None:

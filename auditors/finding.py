@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Self, get_args
 import numpy as np
 
 from leakmeter.auditors import wording
-from leakmeter.auditors.assumptions import conditions
+from leakmeter.auditors.assumptions import Assumption, conditions
 from leakmeter.auditors.details import Detail
 
 # How strong a number is. A weaker kind is never printed as a stronger one.
@@ -73,6 +73,7 @@ WarningKind = Literal[
     "few-canaries",
     "rejected-sums",
     "ended-early",
+    "stopped-above",
 ]
 
 # Seeing the first of each pair, one can compute the second: models follow from noised sums, noised
@@ -241,6 +242,11 @@ class Bound:
     def is_conditional(self) -> bool:
         """Whether it is a lower bound only under an assumption that nobody has checked."""
         return self.kind == "lower_bound" and bool(conditions(self.assumptions))
+
+    @property
+    def is_anytime(self) -> bool:
+        """Whether it holds at all rounds together, so that a run may stop because of it."""
+        return self.kind == "lower_bound" and Assumption.ALL_ROUNDS_TOGETHER in self.assumptions
 
 
 @dataclass(frozen=True, kw_only=True)

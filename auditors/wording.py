@@ -166,6 +166,10 @@ _WARNINGS: Final[Mapping[WarningKind, str]] = {
         "rejected it. The server has seen these sums, so they are charged like any other. Some "
         "client lies or has other settings: the log has the reason."
     ),
+    "stopped-above": (
+        "The run stopped {count} of {total} rounds early, as asked: the proven ε has passed the "
+        "limit (--stop-above, StopAbove). Model and report are those of the rounds played."
+    ),
     "ended-early": (
         "The run ended {count} of {total} rounds early: three secure sums in a row were opened and "
         "rejected, and each further one would cost privacy. Masks hide whose update was wrong: "
@@ -320,7 +324,8 @@ def terms(finding: Finding) -> str:
     """Return δ and confidence of a number, such as " at δ = 1e-05, 95 % confidence"."""
     words = [] if finding.delta is None else [f"at δ = {number(finding.delta)}"]
     if finding.confidence is not None:
-        words.append(f"{percent(finding.confidence)} confidence")
+        together = " at all rounds together" if finding.is_anytime else ""
+        words.append(f"{percent(finding.confidence)} confidence{together}")
     return " " + ", ".join(words) if words else ""
 
 

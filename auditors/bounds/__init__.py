@@ -3,10 +3,12 @@
 Needs numpy and scipy only. An attack scores what it saw in two worlds; `epsilon_lower_bound` turns
 the scores into a lower bound, `ErrorCurve` into one for every delta. For a single run with many
 canaries, `one_run_epsilon` takes guesses, `coin_bound` and `share_bound` take p-values.
+`AnytimeBound` takes evidence as it arrives, and holds after every piece of it.
 """
 
 from __future__ import annotations
 
+from leakmeter.auditors.bounds.anytime import Anytime, AnytimeBound
 from leakmeter.auditors.bounds.band import upper_limit
 from leakmeter.auditors.bounds.coins import coin_bound, share_bound
 from leakmeter.auditors.bounds.curve import ErrorCurve
@@ -25,6 +27,8 @@ from leakmeter.auditors.bounds.rules import (
 )
 
 __all__ = [
+    "Anytime",
+    "AnytimeBound",
     "BandAndFixed",
     "Bonferroni",
     "ErrorCurve",

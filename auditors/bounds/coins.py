@@ -56,7 +56,7 @@ def coin_bound(
     # a·(1 − q) ≤ q·Q0(t), it is at most q + (1 − q)·g/S. So f = G/S serves every c at once, and
     # E f = ∫ G/S · S/2 ≤ δ/2. Averaging Q1 and Q0 over later canaries and their coins keeps
     # (ε, δ)-DP; so the bound holds given the earlier canaries, one after the other.
-    scores, is_in = _checked(log_p, included)
+    scores, is_in = checked_p_values(log_p, included)
     within("delta", delta, lowest=0.0, below=1.0)
     within("confidence", confidence, above=0.0, below=1.0)
     k = scores.size
@@ -120,7 +120,7 @@ def share_bound(scores: ArrayLike, *, delta: float, confidence: float = 0.95) ->
     )
 
 
-def _checked(log_p: ArrayLike, included: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
+def checked_p_values(log_p: ArrayLike, included: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
     """Return scores −ln p and coins, or raise."""
     scores, is_in = -_row("log_p", log_p), np.asarray(included)
     if is_in.shape != scores.shape or not np.isin(is_in, (0, 1)).all():

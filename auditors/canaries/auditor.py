@@ -8,7 +8,7 @@ for Federated Learning, arXiv:2302.03098, Algorithms 1-3. Ours differs in five p
 4. Every estimate has its null band, the 90 % band of what the method says when nothing leaks. It
    is left out where the cosines are clearly not Gaussian, or where a lower bound refutes it.
 5. The first lower bound for each attacker does not need independent scores; the others do, and say
-   so.
+   so. One that holds at all rounds together is an option.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from leakmeter.auditors._validate import within
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundView, UnableError
+from leakmeter.auditors.bounds.anytime import Anytime
+from leakmeter.auditors.canaries.betting import Betting
 from leakmeter.auditors.canaries.changes import check_room, file_size
 from leakmeter.auditors.canaries.estimates import (
     LEAST_FITTED,
@@ -33,6 +36,7 @@ from leakmeter.auditors.canaries.estimates import (
     band,
     histogram,
     interfered,
+    nobody,
     normality,
     one_fit,
     two_fits,
@@ -40,7 +44,7 @@ from leakmeter.auditors.canaries.estimates import (
 )
 from leakmeter.auditors.canaries.limitations import canary_limitations
 from leakmeter.auditors.canaries.proofs import headline, prove
-from leakmeter.auditors.canaries.schedule import affordable, schedule
+from leakmeter.auditors.canaries.schedule import affordable, check_settings, schedule
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.details import Histogram
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Sees, ThreatModel
@@ -70,7 +74,8 @@ class OneShotCanaries(Auditor):
         canaries: How many canaries; None fills all seats of all rounds.
         repetitions: In how many rounds each canary plays.
         delta: The delta of every epsilon.
-        confidence: Confidence of each single lower bound.
+        confidence: Confidence of each single lower bound. `Anytime(0.95)` also proves an ε after
+            every round, and these bounds hold together; it needs include="coin".
         include: "coin" leaves each canary out with probability 1/2; "all" plays all of them, as
             in the paper, and draws as many unobserved ones for the null.
         excluded: What the seat of a canary that is out sends: "zero" (zero-out adjacency), or
@@ -90,28 +95,20 @@ class OneShotCanaries(Auditor):
         canaries: int | None = None,
         repetitions: int = 1,
         delta: float = 1e-5,
-        confidence: float = 0.95,
+        confidence: float | Anytime = 0.95,
         include: Literal["coin", "all"] = "coin",
         excluded: Literal["zero", "honest"] = "zero",
         seed: int = 0,
     ) -> None:
-        if seats < 1:
-            raise ValueError(f"seats must be at least 1, got {seats}")
-        if canaries is not None and canaries < 2:
-            raise ValueError(f"canaries must be at least 2, or None for all seats, got {canaries}")
-        if repetitions < 1:
-            raise ValueError(f"repetitions must be at least 1, got {repetitions}")
-        if not 0 < delta < 1:
-            raise ValueError(f"delta must be in (0, 1), got {delta}")
-        if not 0 < confidence < 1:
-            raise ValueError(f"confidence must be in (0, 1), got {confidence}")
-        if include not in ("coin", "all"):
-            raise ValueError(f"include must be 'coin' or 'all', got {include!r}")
-        if excluded not in ("zero", "honest"):
-            raise ValueError(f"excluded must be 'zero' or 'honest', got {excluded!r}")
+        check_settings(seats, canaries, repetitions, include, excluded)
+        within("delta", delta, above=0.0, below=1.0)
+        self._is_anytime = isinstance(confidence, Anytime)
+        if self._is_anytime and include != "coin":
+            allowed = "'coin' with confidence=Anytime(…), which bets on coins"
+            raise ValueError(f"include must be {allowed}, got {include!r}")
         self.seats, self.canaries, self.repetitions = seats, canaries, repetitions
         self.delta, self.include, self.excluded, self.seed = delta, include, excluded, seed
-        self.confidence = confidence
+        self.confidence = Anytime.level(confidence)
         self._canary_seed = derive(seed, "one-shot")  # of 128 bits
         self._dim = 0
         self._begun: int | None = None  # first round of the plan
@@ -139,6 +136,11 @@ class OneShotCanaries(Auditor):
             self._canary_seed, self._ids, dim, self._changes_file, self.watch
         )
         self._interference = Interference()
+        self._betting: Betting | None = None
+        if self._is_anytime:
+            self._betting = Betting(
+                self._plan, self._included, dim, delta=self.delta, confidence=self.confidence
+            )
 
     def limits(self, project: Project) -> Sequence[str]:
         """Return where there are too few canaries, clients or parameters to see much.
@@ -168,6 +170,11 @@ class OneShotCanaries(Auditor):
         """Canaries that have taken part so far, and those that the plan includes."""
         return int((self._played > 0).sum()), int(self._included.sum())
 
+    @property
+    def is_anytime(self) -> bool:
+        """Whether it bets after every round."""
+        return self._is_anytime
+
     def instruct(self, server_round: int, chosen: Sequence[int]) -> Mapping[int, Canary]:
         """Give this round's canaries to clients drawn among the chosen."""
         if self._begun is None:  # the plan starts once it is known what clients send
@@ -190,14 +197,15 @@ class OneShotCanaries(Auditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Compute the cosines of this round, and estimate epsilon from this round alone."""
-        now = sorted(o.id for o in view.instructed.values() if self._plays(o))
+        ours = (o for o in view.instructed.values() if o.seed == self._canary_seed)
+        now = sorted(o.id for o in ours if o.included)
         cosines = self._transcript.add(*view.step, now)
         if not cosines.any():  # an abandoned round: whatever was sent has not reached the model
             now, cosines = [], cosines[:0]
         self._played[now] += 1
         if view.facts.noised is not None and view.facts.noise_std:
             self._interference.add(view.facts.noised, view.facts.noise_std)
-        return self._from_round(cosines, view.server_round)
+        return [*self._bet(view), *self._from_round(cosines, view.server_round)]
 
     def report(self) -> Sequence[Finding]:
         """Return what the final model and all models show, and tests of what that assumes."""
@@ -231,6 +239,7 @@ class OneShotCanaries(Auditor):
             "begun": self._begun,
             "transcript": self._transcript.state(),
             "interference": self._interference.state(),
+            "betting": None if self._betting is None else self._betting.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -239,15 +248,13 @@ class OneShotCanaries(Auditor):
         self._begun = state["begun"]
         self._transcript.restore(state["transcript"])
         self._interference = Interference(state["interference"])
+        if self._betting is not None:
+            self._betting.restore(state["betting"])
 
     def close(self) -> None:
         """Delete the file with the changes of the model."""
         if self._dim:
             self._transcript.close()
-
-    def _plays(self, order: Canary) -> bool:
-        """Whether an order puts one of our canaries into the sum."""
-        return order.seed == self._canary_seed and order.included
 
     def _observed(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the canaries that took part and those that never did."""
@@ -255,11 +262,29 @@ class OneShotCanaries(Auditor):
         took_part[: len(self._played)] = self._played > 0
         return np.flatnonzero(took_part), np.flatnonzero(~took_part)
 
+    def _bet(self, view: RoundView) -> list[Finding]:
+        """Bet on canaries that have played for the last time; return the bound so far."""
+        if self._betting is None:
+            return []
+        if self._begun is None and (self.first_round == 1 or view.instructed):
+            self._begun = view.server_round  # in a replay, where nobody is instructed
+        planned = 0 if self._begun is None else view.server_round - self._begun + 1
+        self._betting.after(planned, self._transcript)
+        return [self._proven(bound, _ALL, view.server_round) for bound in self._betting.bounds()]
+
+    def _proven(
+        self, bound: Bound, sees: Sees, server_round: int | None = None, **more: Any
+    ) -> Finding:
+        """Return a lower bound as a finding."""
+        context = self._context(sees, server_round, {})
+        shared = {k: v for k, v in context.items() if k not in ("delta", "sample_sizes")}
+        return Finding.of(bound, assumptions=(*bound.assumptions, *self._world()), **shared, **more)
+
     def _from_round(self, cosines: Scores, server_round: int) -> list[Finding]:
         """Return the estimate of one round, or a note that its cosines are not Gaussian."""
         context = self._context(_ROUND, server_round, {"included": len(cosines)})
         if not len(cosines):
-            return [self._nobody(context)]
+            return [nobody(context)]
         check = normality(context, cosines)
         if check is not None and check.facts["rejected"]:
             return [check]
@@ -269,7 +294,7 @@ class OneShotCanaries(Auditor):
         """Estimate from the final model (Algorithm 2), with the test of what that assumes."""
         context = self._context(_FINAL, None, {"included": len(cosines)})
         if not len(cosines):
-            return [self._nobody(context)]
+            return [nobody(context)]
         stds: tuple[Std, ...] = ("known", "fitted") if len(cosines) >= LEAST_FITTED else ("known",)
         check = normality(context, cosines)
         if check is None:
@@ -331,16 +356,12 @@ class OneShotCanaries(Auditor):
             "guesses": max(self._k // _GUESSED, 1) if self.include == "coin" else None,
             "spent": spent,
         }
+        others = [self._proven(b, sees) for b in prove(scores, is_in, log_p, **settings)]
+        if self._betting is not None and sees == _ALL:
+            bets = self._betting.bounds()
+            return [*(self._proven(b, sees, details=(bins,)) for b in bets), *others]
         first, facts = headline(scores, is_in, log_p, **settings)
-        context = self._context(sees, None, {})
-        shared = {k: v for k, v in context.items() if k not in ("delta", "sample_sizes")}
-
-        def found(bound: Bound, **more: Any) -> Finding:
-            assumed = (*bound.assumptions, *self._world())
-            return Finding.of(bound, assumptions=assumed, **shared, **more)
-
-        others = (found(bound) for bound in prove(scores, is_in, log_p, **settings))
-        return [found(first, facts=facts, details=(bins,)), *others]
+        return [self._proven(first, sees, facts=facts, details=(bins,)), *others]
 
     def _world(self) -> tuple[str, ...]:
         """Return the assumptions about canaries: how they were drawn, and what seats send."""
@@ -372,13 +393,3 @@ class OneShotCanaries(Auditor):
             "server_round": server_round,
             "seed": self.seed,
         }
-
-    def _nobody(self, context: dict[str, Any]) -> Finding:
-        """Return the finding that no canary took part; it claims nothing about epsilon."""
-        none: dict[str, Any] = {"quantity": "canaries", "delta": None}
-        return Finding(
-            value=0.0,
-            kind="diagnostic",
-            rule="no canary took part, so there is no estimate",
-            **(context | none),
-        )

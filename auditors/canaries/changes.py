@@ -64,14 +64,20 @@ class Changes:
                 os.fsync(self._opened().fileno())
         self._lengths.append(length)
 
-    def blocks(self, columns: int) -> Iterator[Rows]:
-        """Yield all rows, some columns at a time; the next block overwrites the previous one."""
-        if not self._lengths:
+    def blocks(self, columns: int, rows: Sequence[int] | None = None) -> Iterator[Rows]:
+        """Yield rows, some columns at a time; the next block overwrites the previous one.
+
+        Args:
+            columns: Columns of a block.
+            rows: Which rows; None for all.
+        """
+        rows = range(len(self._lengths)) if rows is None else rows
+        if not rows:
             return
-        buffer = np.empty((len(self._lengths), min(columns, self._dim)), dtype=np.float32)
+        buffer = np.empty((len(rows), min(columns, self._dim)), dtype=np.float32)
         for start in range(0, self._dim, columns):
             block = buffer[:, : self._dim - start]
-            for row, numbers in enumerate(block):
+            for row, numbers in zip(rows, block, strict=True):
                 self._read(row, start, numbers)
             yield block
 

@@ -192,3 +192,14 @@ def interfered(interference: Interference, context: Mapping[str, Any]) -> list[F
             **fields,
         )
     ]
+
+
+def nobody(context: Mapping[str, Any]) -> Finding:
+    """Return the finding that no canary took part; it claims nothing about epsilon."""
+    none: dict[str, Any] = {"quantity": "canaries", "delta": None}
+    return Finding(
+        value=0.0,
+        kind="diagnostic",
+        rule="no canary took part, so there is no estimate",
+        **{**context, **none},
+    )

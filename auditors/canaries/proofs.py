@@ -139,7 +139,7 @@ def headline(
     facts = {"median_score": float(np.median(shown[is_in]))}
     if bound.value > 0:
         facts |= {"threshold": threshold, "share_at_threshold": float(reaches.mean())}
-    return replace(bound, confidence=confidence, rule=bound.rule + _paid(spent)), facts
+    return replace(bound, confidence=confidence, rule=bound.rule + paid(spent)), facts
 
 
 def surprise(log_p: Scores) -> Scores:
@@ -179,7 +179,7 @@ def _larger(one: Bound, other: Bound) -> Bound:
     )
 
 
-def _paid(spent: float) -> str:
+def paid(spent: float = 0.0) -> str:
     """Return in words what was done to the p-values."""
     simulated = f"null simulated, at a chance of {spent:.2g} to fail, " if spent else ""
     return f" ({simulated}scores capped at {MOST_SCORE:.1f}, seeds of {SEED_BITS} bits)"
@@ -223,7 +223,7 @@ def prove(
         ),
     )
     assumed = (known.assumptions[0], _EXACT)
-    rule = known.rule + _paid(spent)
+    rule = known.rule + paid(spent)
     found = [replace(known, confidence=confidence, rule=rule, assumptions=assumed)]
     if outside.size:
         found.append(

@@ -1,4 +1,4 @@
-"""Plans how many canaries play, and which one in which round."""
+"""Checks the settings, and plans how many canaries play and which one in which round."""
 
 from __future__ import annotations
 
@@ -6,6 +6,26 @@ import numpy as np
 
 from leakmeter.auditors.auditor import UnableError
 from leakmeter.auditors.rng import stream
+
+
+def check_settings(
+    seats: int,
+    canaries: int | None,
+    repetitions: int,
+    include: str,
+    excluded: str,
+) -> None:
+    """Raise for a setting of `OneShotCanaries` that no project can have."""
+    if seats < 1:
+        raise ValueError(f"seats must be at least 1, got {seats}")
+    if canaries is not None and canaries < 2:
+        raise ValueError(f"canaries must be at least 2, or None for all seats, got {canaries}")
+    if repetitions < 1:
+        raise ValueError(f"repetitions must be at least 1, got {repetitions}")
+    if include not in ("coin", "all"):
+        raise ValueError(f"include must be 'coin' or 'all', got {include!r}")
+    if excluded not in ("zero", "honest"):
+        raise ValueError(f"excluded must be 'zero' or 'honest', got {excluded!r}")
 
 
 def affordable(

@@ -128,6 +128,33 @@ class Transcript:
         log_p = largest_cosine_log_p(seen.largest, pool, self._dim, int(moved.sum()), level)
         return seen.largest, log_p, pool
 
+    def together(self, canaries: Sequence[int], rows: Sequence[Sequence[int]]) -> Scores:
+        """Return the cosine of each canary with the sum of some normalised changes.
+
+        Args:
+            canaries: Their numbers.
+            rows: For each of them, which changes, from 0; those without length are left out.
+
+        Returns:
+            Cosines, 0 where nothing changed, (canaries,).
+        """
+        used = sorted({row for some in rows for row in some if self._changes.lengths[row] > 0})
+        if not used:
+            return np.zeros(len(canaries))
+        drawn, products = CanaryBlocks(self._seed, canaries), np.zeros((len(used), len(canaries)))
+        gram = np.zeros((len(used), len(used)))
+        for block in self._changes.blocks(max(min(_CHANGES // len(used), _COLUMNS), 1), used):
+            exact = block.astype(np.float64)
+            gram += exact @ exact.T
+            drawn.add_products(exact, products, max(_CANARIES // exact.shape[1], 1))
+        weights = np.array([[row in some for some in rows] for row in used], dtype=np.float64)
+        weights /= np.sqrt(np.diag(gram))[:, None]  # (used, canaries)
+        length = np.sqrt(np.maximum((weights * (gram @ weights)).sum(axis=0), 0.0))
+        along = (weights * products).sum(axis=0) / drawn.norms()
+        # Changes that cancel leave no direction, and a cosine with rounding would be no evidence.
+        is_left = length > _GONE * len(used)
+        return np.where(is_left, along / np.where(is_left, length, 1.0), 0.0)
+
     def state(self) -> dict[str, Any]:
         """Return the state for a resume; changes in a named file stay there."""
         return self._changes.state()

@@ -22,8 +22,9 @@ from leakmeter.auditors.callback import Callback, Listeners, ProgressFile, RunEn
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.hook import remarks, wire
 from leakmeter.auditors.hook.chain import survey, understood, weight_key, with_round, wrappers
-from leakmeter.auditors.hook.health import Health
+from leakmeter.auditors.hook.health import Early, Health
 from leakmeter.auditors.hook.layout import Layout, LayoutError
+from leakmeter.auditors.hook.limit import Limit, ProvenError
 from leakmeter.auditors.hook.observer import RoundObserver
 from leakmeter.auditors.hook.open_round import (
     ClientNumbers,
@@ -65,7 +66,8 @@ class Audited(Wrapper):
         config: What to note in the report about how the run was made.
         rounds_done: Rounds of an interrupted run that are done; numbering continues after them.
         callbacks: Told of the start, of each round and of the end, such as a logger of
-            `leakmeter.loggers`; what one raises is logged.
+            `leakmeter.loggers`; what one raises is logged. `StopAbove(ε)` ends the run once more
+            than ε is proven.
 
     Attributes:
         logs_verdict: Whether the log ends with the verdict; an app that prints it says False.
@@ -97,6 +99,7 @@ class Audited(Wrapper):
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
         super().__init__(strategy)
         self._panel = Panel(auditors)
+        self._limit = Limit(callbacks, auditors)
         self._known: tuple[Limitation, ...] = ()
         self._sending = Sending(sends)
         self._run_log: RunLog | None = None
@@ -180,17 +183,22 @@ class Audited(Wrapper):
         left = max(num_rounds - self._offset, 0)
         usual = {"timeout": timeout, "train_config": train_config}
         usual["evaluate_config"] = evaluate_config
-        result = super().start(
-            grid=grid,
-            initial_arrays=initial_arrays,
-            num_rounds=left,
-            **understood(self.strategy, usual),
-            **more,
-        )
+        try:
+            result = super().start(
+                grid=grid,
+                initial_arrays=initial_arrays,
+                num_rounds=left,
+                **understood(self.strategy, usual),
+                **more,
+            )
+        except ProvenError:
+            result = self._limit.result
         self._flush()
-        has_ended = any(wrapper.ended for wrapper in wrappers(self.strategy))
+        self.ended = self._limit.reason
+        has_ended = any(wrapper.ended for wrapper in (self, *wrappers(self.strategy)))
         if has_ended:
-            self._observer.health.note_end(self._offset + self._seen, num_rounds)
+            kind: Early = "ended-early" if self.ended is None else "stopped-above"
+            self._observer.health.note_end(self._offset + self._seen, num_rounds, kind)
         with self._panel.guarded("the run has no complete report"):
             # A resumed run may have no round left to play.
             self._finish(was_seen=self._seen > 0 or left == 0 or has_ended)
@@ -203,6 +211,7 @@ class Audited(Wrapper):
             "layout": layout,
             "sending": self._sending.state(),
             "health": self._observer.health.state(),
+            **({} if self._limit.above is None else {"proven": self._limit.proven}),
             **self._panel.state(),
         }
 
@@ -213,6 +222,7 @@ class Audited(Wrapper):
             self._layout = Layout.from_json(state["layout"])
         self._sending.restore(state["sending"])
         self._observer.health.restore(state["health"])
+        self._limit.proven = float(state.get("proven", 0.0))
         self._panel.restore(state)
 
     def _hooks(self) -> Mapping[str, Callable[..., Any]]:
@@ -232,6 +242,7 @@ class Audited(Wrapper):
         if self._seen:  # a second start is another run
             self._lines.findings, self._layout, self._project = [], None, None
             self._observer.health = Health()
+            self._limit.begin()
             if self._run_log is not None:
                 self._run_log.start_again()
         self._seen, self._is_blind = 0, False
@@ -261,6 +272,7 @@ class Audited(Wrapper):
         self._flush()
         self._panel.tidy()
         self._open = None
+        self._limit.check(arrays)
         server_round += self._offset
         kept = ArrayRecord(dict(arrays))  # the inner strategy may change the record
         made = self._inner_configure_train(server_round, arrays, config, grid, *more, **named)
@@ -363,6 +375,7 @@ class Audited(Wrapper):
                     findings = self._observer.observe(opened, updates, answers, arrays, refused)
                 except LayoutError as error:
                     self._stop(f"round {server_round}", f"{remarks.CHANGED}: {error}")
+        self._limit.note(findings)
         contents = [m for m in wire.distinct(messages) if m.has_content()]
         answered = len(contents) if updates is None else len(updates)
         line = RoundLine(server_round, answered, scalars(metrics), tuple(findings))
@@ -370,6 +383,7 @@ class Audited(Wrapper):
         if after is not None:
             self._lines.put(line, after)
         metrics = with_findings(metrics, findings) if self._has_metrics else metrics
+        self._limit.keep("train_metrics_clientapp", server_round - self._offset, metrics)
         return arrays, metrics, *rest
 
     def _keep(self, line: RoundLine, arrays: ArrayRecord) -> None:
@@ -403,6 +417,7 @@ class Audited(Wrapper):
     ) -> MetricRecord | None:
         """Stand in for the inner `aggregate_evaluate`: note what the clients measured."""
         metrics = self._inner_aggregate_evaluate(server_round + self._offset, replies)
+        self._limit.keep("evaluate_metrics_clientapp", server_round, metrics)
         self._lines.note(metrics)
         return metrics
 
@@ -411,6 +426,7 @@ class Audited(Wrapper):
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             metrics = evaluate_fn(server_round + self._offset, arrays)
+            self._limit.keep("evaluate_metrics_serverapp", server_round, metrics)
             self._lines.note(metrics)
             self._flush()
             return metrics
@@ -423,7 +439,7 @@ class Audited(Wrapper):
             self._panel.fail("the run was not audited", RuntimeError(remarks.UNSEEN))
         if self._seen and self._sending.sends is None:
             self._panel.note_canaries(remarks.UNDECIDED)
-        final = self._panel.report() if was_seen else []
+        final = self._limit.qualified(self._panel.report()) if was_seen else []
         for wrapper in wrappers(self.strategy):  # what the mechanism itself guarantees
             with self._panel.guarded(f"{type(wrapper).__name__} has no findings"):
                 final += wrapper.findings()

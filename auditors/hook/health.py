@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -12,9 +12,11 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.finding import RunWarning, WarningKind
 
+Early = Literal["ended-early", "stopped-above"]
 # Least share that causes a warning; 0 for any. Under differential privacy most updates may be
 # clipped, and a few dropouts are usual.
 _LEAST: Final[Mapping[WarningKind, float]] = {
+    "stopped-above": 0.0,
     "ended-early": 0.0,
     "rejected-sums": 0.0,
     "non-finite-updates": 0.0,
@@ -69,9 +71,9 @@ class Health:
             clipped = sum(norm >= _AT_THE_NORM * facts.clip_norm for norm in norms)
             self._add("clipped-updates", clipped, len(norms))
 
-    def note_end(self, played: int, planned: int) -> None:
+    def note_end(self, played: int, planned: int, kind: Early) -> None:
         """Count the rounds of a run that has ended before its last."""
-        self._counts["ended-early"] = (planned - played, planned)
+        self._counts[kind] = (planned - played, planned)
 
     def warnings(self, canaries: Collection[tuple[int, int]]) -> tuple[RunWarning, ...]:
         """Return the warnings, the worst first.
@@ -86,7 +88,8 @@ class Health:
             if count and total and count >= _LEAST[kind] * total
         ]
         kinds = {one.kind for one in found}
-        if "non-finite-updates" in kinds:  # more canaries would not help
+        # More canaries would not help, or nobody wants to see more.
+        if kinds & {"non-finite-updates", "stopped-above"}:
             return tuple(found)
         # If rounds were lost, a plan with enough canaries does not need more of them.
         most = _ENOUGH_CANARIES if "abandoned-rounds" in kinds else math.inf
@@ -98,8 +101,9 @@ class Health:
         return tuple(found)
 
     def state(self) -> dict[str, Any]:
-        """Return the counts so far."""
-        return {kind: list(counts) for kind, counts in self._counts.items()}
+        """Return the counts so far; a stop is noted after the last checkpoint."""
+        kept = {kind: counts for kind, counts in self._counts.items() if kind != "stopped-above"}
+        return {kind: list(counts) for kind, counts in kept.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned."""

@@ -151,7 +151,8 @@ def glimpse(finding: Finding) -> str:
     if not is_epsilon(finding):
         return f"{name} {_cut(value(finding))}"
     doubt = " if assumed" if finding.is_conditional else ""
-    return f"{name} ε{sign}{_small(finding)}{doubt}"
+    until = " so far" if finding.is_anytime else ""
+    return f"{name} ε{sign}{_small(finding)}{until}{doubt}"
 
 
 def _small(finding: Finding) -> str:

@@ -32,6 +32,7 @@ from leakmeter.auditors.auditor import (
     check_noise_is_known,
     few_clients,
 )
+from leakmeter.auditors.bounds.anytime import Anytime, AnytimeBound
 from leakmeter.auditors.due import Due
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.findings import Judge
@@ -66,6 +67,8 @@ class LikelihoodRatio(ResamplingAuditor):
             takes part in the round.
         delta: The delta of the bounds.
         confidence: Of each round's bound; over the run it is shared among the audited rounds.
+            With `Anytime(0.95)` the rounds share nothing: bets on the trials of all of them prove
+            an ε after each, and these bounds hold together.
         seed: Names all draws.
     """
 
@@ -85,26 +88,34 @@ class LikelihoodRatio(ResamplingAuditor):
         effort: Effort = Effort(),  # noqa: B008 - a frozen value
         observer: Literal["server", "outsider"] = "server",
         delta: float = 1e-5,
-        confidence: float = 0.95,
+        confidence: float | Anytime = 0.95,
         seed: int = 0,
     ) -> None:
         super().__init__(sampler, every=every, observer=observer)
         within("delta", delta, above=0.0, below=1.0)
-        within("confidence", confidence, above=0.0, below=1.0)
         if target is not None and target < 0:
             raise ValueError(f"target must be a client, 0 or more, or None, got {target}")
         self.target, self.effort, self.seed = target, effort, seed
-        self.delta, self.confidence = delta, confidence
-        self._judge = Judge(self.name, observer, delta, seed, confidence)
+        self.delta, self.confidence = delta, Anytime.level(confidence)
+        self._is_anytime = isinstance(confidence, Anytime)
+        self._judge = Judge(self.name, observer, delta, seed, self.confidence)
         self._played: list[dict[str, Any]] = []
+        self._bets: AnytimeBound | None = None
         self._repeated: dict[str, Any] | None = None  # the first audited round at other models
         self._constant: dict[str, Any] | None = None  # the first round in which nothing hid anyone
+
+    @property
+    def is_anytime(self) -> bool:
+        """Whether it bets after every round."""
+        return self._is_anytime
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Count the rounds that will be audited: they share the run's confidence."""
         if wrong := [np.shape(m) for m in self.effort.models if np.shape(m) != (dim,)]:
             raise ValueError(f"models must have the shape ({dim},), got {wrong[0]}")
         self._played, self._repeated, self._constant = [], None, None
+        if self._is_anytime:
+            self._bets = AnytimeBound(delta=self.delta, confidence=self.confidence)
         super().begin(dim, num_rounds)
 
     def limits(self, project: Project) -> Sequence[str]:
@@ -177,14 +188,14 @@ class LikelihoodRatio(ResamplingAuditor):
             return [judge.constant(error.draws, is_rounded=is_rounded)]
         self._played.append(where | _kept(played))
         seen = seen_sum(view, self.observer, sampler.scale)
-        found = [*judge.claims(played), *judge.guess(played, seen)]
+        found = [*self._bet(played, judge), *judge.claims(played), *judge.guess(played, seen)]
         if self.effort.models and self._repeated is None:
             self._repeat(view, sampler, others, where)
             found += [replace(f, server_round=view.server_round) for f in self._over_models()]
         return found
 
     def report(self) -> Sequence[Finding]:
-        """Return the largest bound of the audited rounds, at a confidence that they share.
+        """Return the largest bound of the audited rounds, or what all bets together prove.
 
         Rounds in which nothing hid the target have no bound; the first of them is reported too.
         """
@@ -192,7 +203,10 @@ class LikelihoodRatio(ResamplingAuditor):
         if not self._played:
             return found
         shared = 1 - (1 - self.confidence) / max(len(self._due), len(self._played))
-        return [self._judge.of_run(self._played, shared), *self._over_models(), *found]
+        largest = self._judge.of_run(self._played, shared)
+        if self._bets is not None:
+            largest = self._judge.so_far(self._bets.bound(), len(self._played), largest)
+        return [largest, *self._over_models(), *found]
 
     def state(self) -> dict[str, Any]:
         """Return the scores of the audited rounds, and the first round in which nothing varied."""
@@ -200,6 +214,7 @@ class LikelihoodRatio(ResamplingAuditor):
             "played": [dict(p) for p in self._played],
             "repeated": self._repeated,
             "constant": self._constant,
+            "bets": None if self._bets is None else self._bets.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -209,6 +224,16 @@ class LikelihoodRatio(ResamplingAuditor):
         if repeated is not None:
             repeated = {**repeated, "games": [_restored(p) for p in repeated["games"]]}
         self._repeated, self._constant = repeated, state.get("constant")
+        if self._bets is not None:
+            self._bets.restore(state["bets"])
+
+    def _bet(self, played: Duel, judge: Judge) -> list[Finding]:
+        """Bet on the trials of a round, and return what all bets so far prove."""
+        if self._bets is None:
+            return []
+        if played.shift > 0:  # else the pair is no pair, and there is nothing to bet on
+            self._bets.add_trials(*played.ratios())
+        return [judge.so_far(self._bets.bound(), len(self._played))]
 
     def _repeat(
         self, view: RoundView, sampler: UpdateSampler, others: list[int], where: Mapping[str, Any]

@@ -242,6 +242,24 @@ class Judge:
         }
         return Finding.of(bound, facts=facts, details=(curve,), **judge._words())
 
+    def so_far(self, bound: Bound, rounds: int, largest: Finding | None = None) -> Finding:
+        """Return what bets on the trials of all audited rounds prove.
+
+        If every audited round is (ε, δ)-DP, the bets gain nothing. So the bound says that the sum
+        of some audited round distinguishes its two updates.
+
+        Args:
+            bound: What the bets prove.
+            rounds: Audited rounds so far.
+            largest: For the run: the largest bound of a round, whose curves are drawn.
+        """
+        own = self._words() | {"facts": {**self._clients(), "audited rounds": rounds}}
+        if largest is not None:
+            names = ("auditor", "quantity", "threat_model", "adjacency", "unit", "seed", "details")
+            own = {name: getattr(largest, name) for name in names}
+            own["facts"] = {"audited rounds": rounds}
+        return Finding.of(replace(bound, assumptions=(*bound.assumptions, *_ASSUMED)), **own)
+
     def over_models(
         self, played: Sequence[Mapping[str, Any]], where: Mapping[str, Any], constant: int
     ) -> Finding:

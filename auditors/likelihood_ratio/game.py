@@ -33,6 +33,7 @@ from leakmeter.auditors.sampling.row_store import RowStore, file_bytes
 ENOUGH_DRAWS: Final = 60
 # Rounding of the secure sum may hide a difference of fewer of its standard deviations.
 _ROUNDED = 10.0
+_DECISIVE: Final = 1e3  # a separation in standard deviations that leaves no doubt
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,17 @@ class Duel:
     def separation(self) -> float:
         """Distance of the two worlds in standard deviations of the trials."""
         return _ratio(self.shift, float(self.scores.std(ddof=1)))
+
+    def ratios(self) -> tuple[Vector, Vector]:
+        """Return log-likelihood ratios of all trials in both worlds, as the pilot models them.
+
+        The pilot fixed threshold and scale, so both are fixed before any trial. The shift must be
+        above 0.
+        """
+        # Gaussians `piloted` standard deviations apart. Beyond the cap every trial is decided.
+        scale = min(self.piloted, _DECISIVE) ** 2 / self.shift
+        outside = scale * (self.scores - self.middle)
+        return outside + scale * self.shift, outside
 
 
 class ConstantSumError(ValueError):

@@ -22,6 +22,7 @@ from leakmeter.auditors import (
     TranscriptLikelihoodRatio,
 )
 from leakmeter.auditors._types import Watch
+from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import (
     IndependentWhitened,
@@ -74,9 +75,14 @@ def _one_shot(config: Config, _: Samplers) -> Auditor:
         canaries=config.canaries or None,
         repetitions=config.canary_repetitions,
         delta=config.delta,
-        confidence=config.confidence,
+        confidence=_confidence(config),
         seed=config.seed,
     )
+
+
+def _confidence(config: Config) -> float | Anytime:
+    """Return the confidence of auditors that may have bounds after every round."""
+    return Anytime(config.confidence) if config.bounds == "anytime" else config.confidence
 
 
 def _likelihood_ratio(config: Config, samplers: Samplers) -> Auditor:
@@ -93,7 +99,7 @@ def _likelihood_ratio(config: Config, samplers: Samplers) -> Auditor:
         ),
         observer="outsider" if config.noise == "central" else "server",
         delta=config.delta,
-        confidence=config.confidence,
+        confidence=_confidence(config),
         seed=config.seed,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from leakmeter.fl_app.config.field import setting
 from leakmeter.fl_app.config.names import (
     AUDITORS,
+    BOUNDS,
     CASES,
     COHORTS,
     GAMES,
@@ -30,6 +31,13 @@ class AuditSettings:
     delta: float = setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)
     confidence: float = setting(
         0.95, "confidence of every lower bound on ε", group="audit", low=0.5, below=1
+    )
+    bounds: str = setting(
+        "split",
+        "how one-shot and likelihood-ratio prove an ε for the run: at its end (split), or after "
+        "every round, at one confidence for all rounds together (anytime)",
+        group="audit",
+        choices=BOUNDS,
     )
     canary_seats: int = setting(
         10,

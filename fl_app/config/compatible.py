@@ -18,6 +18,7 @@ from leakmeter.fl_app.config.settings import Settings
 # Noise for records that keeps the sum of a round Gaussian.
 _AUDITED = ("wfna", "record-gd", "record-isotropic")
 _SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
+_BETTING = ("one-shot", "likelihood-ratio")  # auditors with bounds that hold at all rounds
 _OF_SUMS = ("likelihood-ratio", "transcript", "mutual-information", "mine")  # auditors
 _ALL_OTHERS = "Try --secagg-neighbours 0 for all others of the round"
 
@@ -74,6 +75,7 @@ def check_together(config: Settings) -> None:
     _check_over_rounds(config)
     if "transcript" in config.auditor_names:
         _check_transcript(config)
+    _check_bounds(config)
 
 
 def _check_transcript(config: Settings) -> None:
@@ -109,6 +111,29 @@ def _check_whole_runs(config: Settings) -> None:
     if config.clip_aggregate:
         wanted = "0 with --transcript-mode whole-runs"
         raise out_of_range("--clip-aggregate", wanted, config.clip_aggregate, fix=fix)
+
+
+def _check_bounds(config: Settings) -> None:
+    """Require an auditor that bets, and a δ that leaves some of the allowed failures to it."""
+    if config.stop_above and config.bounds != "anytime":
+        allowed = "0 without --bounds anytime: only its bounds hold at every round"
+        fix = "Add --bounds anytime"
+        raise out_of_range("--stop-above", allowed, config.stop_above, fix=fix)
+    if config.bounds != "anytime":
+        return
+    if not set(_BETTING) & set(config.auditor_names):
+        allowed = f"split without one of the auditors {', '.join(_BETTING)}"
+        fix = "Add --auditors one-shot"
+        raise out_of_range("--bounds", allowed, config.bounds, fix=fix)
+    slots = config.canary_seats * config.rounds // config.canary_repetitions
+    canaries = config.canaries or slots
+    most = (1 - config.confidence) / canaries
+    if "one-shot" in config.auditor_names and config.delta >= most:
+        allowed = (
+            f"below (1 − confidence) / canaries = {most:.2g} with --bounds anytime, which pays δ "
+            "for each canary"
+        )
+        raise out_of_range("--delta", allowed, config.delta, fix=f"Try --delta {most / 100:.1g}")
 
 
 def _check_over_rounds(config: Settings) -> None:

@@ -46,6 +46,7 @@ CASES: Final = ("none", "independent", "log-concave")
 GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")
 TRANSCRIPTS: Final = ("frozen-models", "whole-runs")
 COHORTS: Final = ("known", "hidden")
+BOUNDS: Final = ("split", "anytime")
 ENGINES: Final = ("inline", "ray")
 SECAGG: Final = ("on", "active", "off")
 # Noise that protects single records, on the clipped gradients of a client's examples.

@@ -31,6 +31,13 @@ class RunSettings:
         group="run",
         metavar="HOST:PORT",
     )
+    stop_above: float = setting(
+        0.0,
+        "end the run in order, with model and report, once an ε above this is proven; needs "
+        "--bounds anytime; 0 = run all rounds",
+        group="run",
+        low=0,
+    )
 
 
 @dataclass(frozen=True)

@@ -307,6 +307,12 @@ EXPERIMENTS: Final = {
         small=2,
         paper=8,
     ),
+    "anytime-coverage": Entry(
+        "anytime.coverage",
+        "Bounds that hold at all rounds together: how often they fail, how soon they refute",
+        small=4,
+        paper=200,
+    ),
     "textbook-examples": Entry(
         "textbook",
         "Textbook chapter on privacy, worked examples 1 and 2: noise scale and masks",

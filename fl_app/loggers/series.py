@@ -85,7 +85,8 @@ def _found(scope: str, findings: Iterable[Finding]) -> dict[str, float]:
 
 def _name(scope: str, finding: Finding) -> str:
     model = finding.threat_model
-    kind = ("conditional-" if finding.is_conditional else "") + finding.kind
+    strength = "conditional-" if finding.is_conditional else "anytime-" * finding.is_anytime
+    kind = strength + finding.kind
     parts = (finding.auditor, finding.quantity, kind, model.observer, model.sees or "unknown view")
     return f"{_PREFIX} {scope}/" + ".".join(part.replace("/", "-") for part in parts)
 

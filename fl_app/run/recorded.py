@@ -72,7 +72,7 @@ class Recorded:
         ours = self.config.to_mapping()
         self._check_given(given, ours)
         own = ",".join(name for name in self.config.auditor_names if name != _RECORDER)
-        here = {"auditors": own, "engine": "inline", "ray-address": ""}
+        here = {"auditors": own, "engine": "inline", "ray-address": "", "stop-above": 0.0}
         values = {kebab(f.name): f.name for f in fields(Config)}
         merged = {**ours, **here, **given}
         config = ReplayConfig(

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
-from leakmeter.auditors import Audited, Finding, Limitation, RunWarning
+from leakmeter.auditors import Audited, Finding, Limitation, RunWarning, StopAbove
 from leakmeter.auditors.auditor import DamagedError
 from leakmeter.auditors.hook.chain import chain, wrappers
 from leakmeter.auditors.run_log import RoundLine
@@ -67,7 +67,7 @@ class Outcome:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all rounds were played and every auditor worked to the end."""
+        """Whether every auditor worked to the end; a run may stop early if it was asked to."""
         ended_early = any(warning.kind == "ended-early" for warning in self.warnings)
         return not self.failures and not ended_early
 
@@ -175,6 +175,7 @@ def _audited(
         out=folder.path,
         config={**STAMP, **config.to_mapping()},
         rounds_done=_rounds_done(kept),
+        callbacks=[StopAbove(config.stop_above)] if config.stop_above else [],
         sends="models",
     )
     audited.on_round = keep

@@ -24,6 +24,12 @@ def found(name: str, value: Any, server_round: int | None = None, **more: Any) -
     return Finding(value=value, server_round=server_round, **(fields | more))
 
 
+def together(name: str, value: float, server_round: int | None = None) -> Finding:
+    """Return a bound that holds at all rounds together."""
+    more = {"kind": "lower_bound", "confidence": 0.95, "assumptions": ("all-rounds-together",)}
+    return found(name, value, server_round, **more)
+
+
 class Honest(Auditor):
     """Reports how far the model moved, in each round and in sum; plays one canary a round."""
 
@@ -71,6 +77,25 @@ class SeesNothing(Honest):
     def report(self) -> Sequence[Finding]:
         nothing = ThreatModel(observer="outsider", sees=None)
         return [found(self.name, 1.0, kind="estimate", threat_model=nothing)]
+
+
+class Falls(Honest):
+    """Its bound at all rounds together is smaller at the end."""
+
+    is_anytime = True
+
+    def observe(self, view: RoundView) -> Sequence[Finding]:
+        return [together(self.name, 2.0, view.server_round)]
+
+    def report(self) -> Sequence[Finding]:
+        return [together(self.name, 1.0)]
+
+
+class SaysNotThatItIsAnytime(Falls):
+    is_anytime = False
+
+    def report(self) -> Sequence[Finding]:
+        return [together(self.name, 2.0)]
 
 
 class NotJson(Honest):
@@ -177,6 +202,8 @@ BROKEN: list[tuple[type[Auditor], Callable[[checks.Make], None], str]] = [
     (NotAFinding, checks.check_findings_are_complete, "findings must be Finding"),
     (UnderAnotherName, checks.check_findings_are_complete, "auditor must be 'honest'"),
     (SeesNothing, checks.check_findings_are_complete, "sees must say what the attacker sees"),
+    (Falls, checks.check_findings_are_complete, "must never fall"),
+    (SaysNotThatItIsAnytime, checks.check_findings_are_complete, "is_anytime must be true"),
     (NotJson, checks.check_findings_are_complete, "must survive JSON"),
     (UntypedDetails, checks.check_findings_are_complete, r"length.details\[0\].type must be one"),
     (ListAsFact, checks.check_findings_are_complete, r"length.facts.curve must be a number"),

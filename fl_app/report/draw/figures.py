@@ -18,6 +18,7 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
         *curves.tradeoffs(runs),
         *curves.epsilons(runs),
         *cosines(runs),
+        *rounds.growth(runs),
         *rounds.single_rounds(runs),
         *rounds.information(runs),
         *rounds.critics(runs),

@@ -1,15 +1,24 @@
-"""What changes from round to round: accuracy, ε of single rounds, mutual information."""
+"""What changes from round to round: accuracy, proven ε, ε of single rounds, information."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from leakmeter.auditors.finding import Finding, Kind
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.findings import NEURAL
 from leakmeter.auditors.judge.terse import short_name
-from leakmeter.auditors.wording import KINDS, claim, condition, number, share, slug
+from leakmeter.auditors.wording import (
+    KINDS,
+    claim,
+    condition,
+    is_epsilon,
+    number,
+    share,
+    slug,
+)
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Figure, Marker, Series
 from leakmeter.fl_app.report.draw.scale import Form
 from leakmeter.fl_app.report.read.run import Run
@@ -45,6 +54,44 @@ def accuracy(runs: Sequence[Run]) -> list[Figure]:
     return [Figure(chart, "What the model is worth, next to what it leaks.", is_first=True)]
 
 
+def growth(runs: Sequence[Run]) -> list[Figure]:
+    """Return how bounds that hold at all rounds together have grown, if there are any."""
+    lines = [line for run in runs for line in _grown(run, f"{run.name}: " * (len(runs) > 1))]
+    if not lines:
+        return []
+    # A color for each line; a limit that several runs share is drawn once.
+    lines = [replace(one, color=i, marker=_MARKERS[i % 4]) for i, one in enumerate(lines)]
+    last = max(one.y[-1] for one in lines)
+    rounds = [r for one in lines for r in one.x]
+    limits = {run.settings.get("stop-above") for run in runs}
+    for limit in sorted(one for one in limits if isinstance(one, float) and one > 0):
+        ends = (min(rounds), max(rounds))
+        lines.append(Series("limit of --stop-above", ends, (limit, limit), REFERENCE, 1))
+    chart = Chart(
+        "growth",
+        "Proven ε so far",
+        f"The lower bound of epsilon after each round; the largest ends at {number(last)}.",
+        Axis(_ROUND, is_whole=True),
+        Axis("ε", "shifted" if last > 30 else "linear", has_zero=True),
+        tuple(lines),
+    )
+    caption = (
+        "The bound after each round, from bets on everything seen so far. It never falls, and all "
+        "its values hold together at the stated confidence: you may stop at any round."
+    )
+    return [Figure(chart, caption, is_first=True)]
+
+
+def _grown(run: Run, name: str) -> Iterator[Series]:
+    """Yield a line for each auditor of a run whose bound grows from round to round."""
+    found = [f for f in run.findings if f.server_round is not None and f.is_anytime]
+    found = [f for f in found if is_epsilon(f)]
+    for auditor in dict.fromkeys(f.auditor for f in found):
+        own = [f for f in found if f.auditor == auditor]
+        rounds, values = [float(f.server_round or 0) for f in own], [f.value for f in own]
+        yield Series(f"{name}{short_name(auditor)}", rounds, values, kind="lower_bound")
+
+
 def single_rounds(runs: Sequence[Run]) -> list[Figure]:
     """Return a figure for each auditor that gives an ε of single rounds."""
     names = dict.fromkeys(
@@ -58,7 +105,7 @@ def single_rounds(runs: Sequence[Run]) -> list[Figure]:
 
 def _is_of_round(f: Finding) -> bool:
     shown = f.kind in ("estimate", "lower_bound")
-    return f.server_round is not None and f.quantity == "epsilon" and shown
+    return f.server_round is not None and is_epsilon(f) and shown and not f.is_anytime
 
 
 def _epsilons(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run]) -> Figure:

@@ -107,11 +107,11 @@ def _head(title: str, live: Live | None) -> Markup:
 
 
 def _single(run: Run, galleries: Sequence[Path]) -> list[Markup]:
-    """Return the first screen, three figures, and everything else folded."""
+    """Return the first screen, the main figures, and everything else folded."""
     main, more = _split([run])
     return [
         first_screen(run),
-        _section("figures", "The three figures", _grid(main)) if main else joined(),
+        _section("figures", "The main figures", _grid(main)) if main else joined(),
         *(fold.html() for fold in _folds([run], more, galleries)),
     ]
 

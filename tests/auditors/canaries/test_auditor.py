@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from leakmeter.auditors import (
+    Anytime,
     Canary,
     Finding,
     OneShotCanaries,
@@ -104,6 +105,7 @@ def checked(findings: list[Finding], sees: str) -> Finding:
         {"seats": 3, "include": "all"},
         {"seats": 3, "excluded": "honest"},
         {"seats": 4, "canaries": 6, "repetitions": 3, "seed": 5},
+        {"seats": 4, "repetitions": 2, "confidence": Anytime(0.95)},
     ],
 )
 def test_it_keeps_the_contract_of_auditors(

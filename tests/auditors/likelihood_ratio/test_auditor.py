@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leakmeter.auditors import LikelihoodRatio, check_auditor
+from leakmeter.auditors import Anytime, LikelihoodRatio, check_auditor
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts, RoundView
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
@@ -47,9 +47,36 @@ def by_name(findings, quantity: str, kind: str | None = None) -> list[Finding]:
     return [f for f in findings if f.quantity == quantity and kind in (None, f.kind)]
 
 
-def test_it_keeps_the_contract_of_auditors(gaussian_sampler) -> None:
+@pytest.mark.parametrize("confidence", [0.95, Anytime(0.95)])
+def test_it_keeps_the_contract_of_auditors(gaussian_sampler, confidence) -> None:
     effort = Effort(fit=60, candidates=10, pilot=20, trials=40)
-    check_auditor(lambda: LikelihoodRatio(gaussian_sampler(np.eye(128)), every=3, effort=effort))
+    sampler = gaussian_sampler(np.eye(128))
+    check_auditor(lambda: LikelihoodRatio(sampler, every=3, effort=effort, confidence=confidence))
+
+
+def test_bets_on_the_trials_of_all_rounds_prove_more_than_any_round(gaussian_sampler) -> None:
+    """With 3 clients no trial errs, so ε grows like ln of all trials."""
+    rounds, found = 6, {}
+    for name, confidence in (("split", 0.95), ("anytime", Anytime(0.95))):
+        auditor = LikelihoodRatio(
+            gaussian_sampler(np.eye(DIM)), target=0, every=1, effort=QUICK, confidence=confidence
+        )
+        auditor.begin(DIM, rounds)
+        seen = [f for r in range(1, rounds + 1) for f in auditor.observe(view_of(r, clients=3))]
+        (of_run,) = by_name(auditor.report(), "epsilon", "lower_bound")
+        found[name] = (seen, of_run)
+    seen, of_run = found["anytime"]
+    values = [f.value for f in seen if f.is_anytime]
+    assert values == sorted(values)
+    assert len(values) == rounds
+    assert values[-1] == of_run.value > values[0] + 1
+    assert of_run.is_anytime
+    assert not of_run.is_conditional
+    assert of_run.sample_sizes == {"trials": rounds * QUICK.trials}
+    assert of_run.facts == {"audited rounds": rounds}
+    assert of_run.value > found["split"][1].value + 1
+    # All else is as without bets.
+    assert [f for f in seen if not f.is_anytime] == found["split"][0]
 
 
 def test_few_others_hide_nothing_and_many_do(gaussian_sampler) -> None:

@@ -115,6 +115,7 @@ TINY: dict[str, Any] = {
         for case in scales_of("dlg-users")["small"]
     ),
     "mine-dimension": _fewer("mine-dimension", dims=(1, 100), pairs=100, steps=60),
+    "anytime-coverage": (500, 2),
 }
 
 

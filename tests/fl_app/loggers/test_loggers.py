@@ -99,7 +99,10 @@ def test_names_say_kind_and_attacker_and_none_is_lost() -> None:
     conditional = finding(
         2.0, kind="lower_bound", confidence=0.95, assumptions=("independent_scores",)
     )
-    values = [finding(3.0, null_band=(0.1, 0.4)), finding(4.0), bound, conditional]
+    together = finding(
+        5.0, kind="lower_bound", confidence=0.95, assumptions=("all-rounds-together",)
+    )
+    values = [finding(3.0, null_band=(0.1, 0.4)), finding(4.0), bound, conditional, together]
     line = RoundLine(1, 5, {"accuracy": 0.5, "loss": float("inf")}, tuple(values))
     said = series.of_round(line, [RunWarning.of("dropouts", 1, 4)])
     assert said == {
@@ -111,6 +114,7 @@ def test_names_say_kind_and_attacker_and_none_is_lost() -> None:
         "leakmeter round/a-b.epsilon.estimate.server.round sum.2": 4.0,
         "leakmeter round/a-b.epsilon.lower_bound.server.round sum": 1.0,
         "leakmeter round/a-b.epsilon.conditional-lower_bound.server.round sum": 2.0,
+        "leakmeter round/a-b.epsilon.anytime-lower_bound.server.round sum": 5.0,
         "leakmeter warnings/dropouts": 0.25,
     }
 

@@ -1,0 +1,269 @@
+"""A lower bound on ε that holds at all times together, so that watching longer costs nothing.
+
+For each candidate ε, bets against (ε, δ)-DP are placed one after the other. If ε is true, their
+wealth is a test supermartingale: it ever reaches 1/α with probability at most α (Ville's
+inequality). The bound is the largest candidate that was ever refuted together with every smaller
+one. Sequential audits with other bets: González et al. 2025, Sequentially Auditing Differential
+Privacy (arXiv:2509.07055); Kutta et al. 2026, Sequential Auditing for f-Differential Privacy
+(arXiv:2602.06518). Ours differs:
+
+1. It bounds ε, where these test one ε or one trade-off curve.
+2. Canaries of one run share its noise. Their bets need fair coins, not independent scores.
+3. δ is paid once for all coins. Paid in the odds of each bet, it would cover a mechanism that
+   reveals one coin with probability δ, but not one that reveals all coins at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from leakmeter.auditors._types import Floats, Indices
+from leakmeter.auditors._validate import within
+from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.bets import (
+    canary_bets,
+    count_canaries,
+    count_trials,
+    guess_bets,
+    log_wealth,
+    trial_bets,
+)
+from leakmeter.auditors.bounds.coins import checked_p_values
+from leakmeter.auditors.finding import Bound
+
+# Every 0.05 up to 20, where an attacker is practically certain. Then every 0.5, up to what p-values
+# from seeds of 128 bits can show.
+_CANDIDATES: Final = np.concatenate([np.arange(400) / 20, np.arange(40, 177) / 2])
+_ROUNDING: Final = 1e-12  # a level below this is a difference of equal numbers
+_ASSUMED: Final = {
+    "canaries": (Assumption.FAIR_COINS, Assumption.UNIFORM_CANARIES, Assumption.KNOWN_NULL),
+    "guesses": (Assumption.FAIR_COINS,),
+    "trials": (Assumption.SEPARATE_TRIALS, Assumption.FIXED_THRESHOLD),
+}
+_WHAT: Final = {
+    "canaries": "coins and p-values of canaries",
+    "guesses": "guesses of coins",
+    "trials": "trials",
+}
+
+
+@dataclass(frozen=True)
+class Anytime:
+    """The confidence of bounds that are made after every round and hold together.
+
+    Give it to an auditor as its `confidence`.
+
+    >>> Anytime(0.95)
+    Anytime(confidence=0.95)
+    """
+
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        within("confidence", self.confidence, above=0.0, below=1.0)
+
+    @staticmethod
+    def level(confidence: float | Anytime) -> float:
+        """Return the confidence as a number in (0, 1), whichever way it was given."""
+        number = confidence.confidence if isinstance(confidence, Anytime) else confidence
+        return float(within("confidence", number, above=0.0, below=1.0))
+
+
+class AnytimeBound:
+    """Bets against every ε, and the largest ε that has lost.
+
+    Add evidence whenever it arrives; `value` never falls, and all its values hold together with the
+    stated confidence. What is added, and when to stop, may depend on everything seen before.
+
+    Args:
+        delta: In [0, 1).
+        confidence: In (0, 1).
+        planned: Most coins that will be bet on, as canaries or guesses. Their δ is paid once:
+            nothing is refuted if planned·δ reaches the allowed failure, 1 − confidence.
+        candidates: The ε to bet against, ascending; None for every 0.05 up to 20 and every 0.5
+            up to 88.
+
+    >>> bound = AnytimeBound(delta=1e-6, planned=100)
+    >>> round(bound.add_canaries(np.full(100, -50.0), np.arange(100) < 50), 2)
+    49.0
+    """
+
+    def __init__(
+        self,
+        *,
+        delta: float,
+        confidence: float = 0.95,
+        planned: int = 0,
+        candidates: ArrayLike | None = None,
+    ) -> None:
+        within("delta", delta, lowest=0.0, below=1.0)
+        within("confidence", confidence, above=0.0, below=1.0)
+        within("planned", planned, lowest=0)
+        self._epsilons = _CANDIDATES if candidates is None else _ascending(candidates)
+        self._delta, self._confidence, self._planned = delta, confidence, planned
+        level = 1 - confidence - planned * delta
+        self._needed = -math.log(level) if level > _ROUNDING else math.inf
+        self._bets: dict[str, Floats] = {}
+        self._counts: dict[str, Indices] = {}
+        self._sizes: dict[str, int] = {}
+        self._refuted = np.zeros(self._epsilons.size, dtype=bool)
+
+    @property
+    def value(self) -> float:
+        """The largest candidate refuted so far together with every smaller one, 0 if none is."""
+        return self._largest(self._refuted)
+
+    def add_canaries(self, log_p: ArrayLike, included: ArrayLike) -> float:
+        """Bet on canaries that have played for the last time, and return the bound.
+
+        Under (ε, δ)-DP, given the release and the earlier canaries, the probability of each outcome
+        is that of a mechanism that the bets allow for, except with a probability f that is at most
+        δ on average. So bets gain as under ε-DP, except with probability at most planned·δ.
+
+        Args:
+            log_p: ln of each canary's p-value under "out", given the release so far, or an upper
+                limit on it. Values of canaries that are out are not used, (n,).
+            included: Whether the coin said in, also where the seat failed to deliver, (n,).
+        """
+        # Proof. With Q1 and Q0 as in `coin_bound`, r = Q1/Q0 in one release and its clipping r̃ to
+        # [e^−ε, e^ε], the laws of (coin, canary) under r and r̃ differ in total variation by at
+        # most max(∫(r − r̃)₊, ∫(r̃ − r)₊) / (1 + ∫r) ≤ (G1 + e^−ε·G0) / (Q1 + Q0), where G1 and G0
+        # are the excesses in both directions. Its mean is at most (δ + e^−ε·δ) / 2 ≤ δ.
+        if not np.size(log_p):
+            return self.value
+        scores, is_in = checked_p_values(log_p, included)
+        num_in = int(is_in.sum())
+        self._count_coins(canaries=scores.size, **{"in": num_in})
+        counts = count_canaries(self._epsilons, scores[is_in], scores.size - num_in)
+        return self._bet("canaries", counts)
+
+    def add_guesses(self, is_right: ArrayLike) -> float:
+        """Bet on guesses of coins, each guessed once, and return the bound.
+
+        Args:
+            is_right: Whether each guess is right; coins that nobody guessed are left out, (n,).
+        """
+        right = np.asarray(is_right, dtype=bool)
+        self._count_coins(guesses=right.size)
+        num_right = int(right.sum())
+        return self._bet("guesses", np.array([[num_right, right.size - num_right]]))
+
+    def add_trials(self, inside: ArrayLike, outside: ArrayLike) -> float:
+        """Bet on independent trials, each played in both worlds, and return the bound.
+
+        Args:
+            inside: Log-likelihood ratio of each trial in the world "in", up to a scale and an
+                offset that were fixed before the trials, (n,).
+            outside: Of the same draws in the world "out"; none may be larger than `inside`, (n,).
+        """
+        ins, outs = (np.asarray(row, dtype=np.float64) for row in (inside, outside))
+        if ins.shape != outs.shape or ins.ndim != 1 or not (ins >= outs).all():
+            raise ValueError(
+                "inside must be as long as outside and nowhere smaller: both show the same draws; "
+                f"got shapes {ins.shape} and {outs.shape}"
+            )
+        self._sizes["trials"] = self._sizes.get("trials", 0) + ins.size
+        return self._bet("trials", count_trials(ins, outs))
+
+    def bound(self) -> Bound:
+        """Return the bound so far."""
+        kinds = list(self._counts)
+        return Bound(
+            value=self.value,
+            kind="lower_bound",
+            rule=f"wealth of bets on {' and '.join(_WHAT[kind] for kind in kinds) or 'nothing'}",
+            delta=self._delta,
+            confidence=self._confidence,
+            sample_sizes=dict(self._sizes),
+            cap=(cap := self._cap()),
+            saturated=self.value >= cap,
+            assumptions=(
+                *dict.fromkeys(name for kind in kinds for name in _ASSUMED[kind]),
+                Assumption.ALL_ROUNDS_TOGETHER,
+            ),
+        )
+
+    def log_wealth(self) -> Floats:
+        """Return ln of the wealth against each candidate, (candidates,)."""
+        return self._wealth(self._counts)
+
+    def state(self) -> dict[str, Any]:
+        """Return the counts behind the wealth, and what was refuted."""
+        return {
+            "counts": {kind: counts.copy() for kind, counts in self._counts.items()},
+            "sizes": dict(self._sizes),
+            "refuted": self._refuted.copy(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that `state` returned."""
+        refuted = np.asarray(state["refuted"], dtype=bool)
+        if refuted.shape != self._epsilons.shape:
+            raise ValueError(f"refuted must have shape {self._epsilons.shape}, got {refuted.shape}")
+        self._counts = {k: np.asarray(c, dtype=np.int64) for k, c in state["counts"].items()}
+        self._sizes = {name: int(size) for name, size in state["sizes"].items()}
+        self._refuted = refuted.copy()
+
+    def _count_coins(self, **more: int) -> None:
+        """Count coins; raise if δ was not paid for so many."""
+        used = {**self._sizes}
+        for name, size in more.items():
+            used[name] = used.get(name, 0) + size
+        total = used.get("canaries", 0) + used.get("guesses", 0)
+        if total > self._planned:
+            raise ValueError(
+                f"planned must be at least the number of coins bet on, {total}, got {self._planned}"
+            )
+        self._sizes = used
+
+    def _bet(self, kind: str, counts: Indices) -> float:
+        """Add what came of some bets and note what is refuted now."""
+        self._counts[kind] = counts + self._counts.get(kind, 0)
+        self._refuted |= self.log_wealth() >= self._needed
+        return self.value
+
+    def _wealth(self, counts: Mapping[str, Indices]) -> Floats:
+        """Return ln of the wealth if these had been the outcomes."""
+        total = np.zeros(self._epsilons.size)
+        for kind, outcomes in counts.items():
+            total += log_wealth(self._table(kind), outcomes)
+        return total
+
+    def _table(self, kind: str) -> Floats:
+        """Return what the bets of a kind pay, computed once."""
+        if kind not in self._bets:
+            made = {"canaries": canary_bets, "guesses": guess_bets}.get(kind)
+            self._bets[kind] = (
+                trial_bets(self._epsilons, self._delta) if made is None else made(self._epsilons)
+            )
+        return self._bets[kind]
+
+    def _cap(self) -> float:
+        """Return the bound if every included canary had hit, and every guess had been right."""
+        best = {}
+        for kind, counts in self._counts.items():
+            kept = counts[..., 2:].copy() if kind == "canaries" else counts[..., :0]
+            lost = counts[..., : counts.shape[-1] - kept.shape[-1]]
+            won = np.zeros_like(lost)
+            won[..., 0] = lost.sum(axis=-1)
+            best[kind] = np.concatenate([won, kept], axis=-1)
+        return self._largest((self._wealth(best) >= self._needed) | self._refuted)
+
+    def _largest(self, refuted: NDArray[np.bool_]) -> float:
+        """Return the largest candidate that is refuted together with every smaller one."""
+        first_left = refuted.size if refuted.all() else int(refuted.argmin())
+        return float(self._epsilons[first_left - 1]) if first_left else 0.0
+
+
+def _ascending(candidates: ArrayLike) -> Floats:
+    """Return the candidates, or raise."""
+    row = within("candidates", candidates, lowest=0.0, below=math.inf)
+    if row.ndim != 1 or not row.size or not (np.diff(row) > 0).all():
+        raise ValueError(f"candidates must be one ascending row, got shape {row.shape}")
+    return row

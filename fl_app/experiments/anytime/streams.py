@@ -1,0 +1,289 @@
+"""Mechanisms at exactly (ε, δ), round by round, and whether bets ever refute the true ε.
+
+Many streams are drawn at once, each with all its rounds. What they pay follows from the bets of
+`AnytimeBound` and their mixture; a test compares streams with the class itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_ndtr, ndtri
+from scipy.stats import laplace
+
+from leakmeter.auditors.bounds.bets import (
+    ABOVE,
+    canary_bets,
+    count_trials,
+    guess_bets,
+    log_wealth,
+    trial_bets,
+)
+from leakmeter.auditors.gaussian.pair import gaussian_sigma
+
+Rng = np.random.Generator
+Floats = NDArray[np.float64]
+Coins = NDArray[np.bool_]
+Shape = tuple[int, ...]
+
+ALLOWED: Final = 0.05
+ROUNDS: Final = 20
+COINS: Final = 6  # per round
+TRIALS: Final = 100  # per round
+_SHOWN: Final = 1e-30  # the p-value of a canary that is shown
+_STAKE: Final = 0.6  # of the wrong bets
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mechanism and how it is bet against.
+
+    Attributes:
+        key: Of its cell.
+        name: What it does.
+        epsilon: Its exact ε.
+        delta: At this δ.
+        crosses: Whether the true ε is ever refuted, in each of so many streams.
+        is_sound: Whether the bets are ours; else they show what goes wrong without care.
+    """
+
+    key: str
+    name: str
+    epsilon: float
+    delta: float
+    crosses: Callable[[Rng, int], Coins]
+    is_sound: bool = True
+
+
+# Draws p-values and coins, (streams, rounds, coins), given ε and δ.
+Canaries = Callable[[float, float, Rng, Shape], tuple[Floats, Coins]]
+# Draws whether guesses are right, (streams, rounds, coins).
+Guesses = Callable[[float, float, Rng, Shape], Coins]
+# Turns uniform numbers into log-likelihood ratios in both worlds.
+Trials = Callable[[float, float, Floats], tuple[Floats, Floats]]
+
+
+def cases() -> list[Case]:
+    """Return all mechanisms."""
+    canaries: list[tuple[str, str, float, float, Canaries]] = [
+        ("no-leak", "no leak", 0.0, 0.0, _uniform),
+        ("response", "randomised response about each p-value", 1.0, 0.0, _response),
+        ("laplace", "Laplace noise on each canary", 1.0, 0.0, _laplace),
+        ("gaussian-1", "Gaussian noise on each canary", 1.0, 1e-4, _gaussian),
+        ("gaussian-8", "Gaussian noise on each canary", 8.0, 1e-4, _gaussian),
+        ("one-flag", "dependent rounds: one flag makes all of them leak, or none", 1.0, 0.0, _flag),
+        ("revealed-all", "response; with chance δ all canaries are shown", 1.0, 2e-4, _all_shown),
+        ("revealed-each", "response; with chance δ each one is shown", 1.0, 2e-4, _each_shown),
+    ]
+    guesses: list[tuple[str, str, float, float, Guesses]] = [
+        ("guesses", "coins by randomised response", 1.0, 0.0, _each_coin),
+        ("parity", "shared coins: randomised response about the parity of two", 1.0, 0.0, _parity),
+        ("sum", "shared coins: Laplace noise on the sum of a round", 1.0, 0.0, _noised_sum),
+        ("guessed-all", "response; with chance δ all coins are shown", 1.0, 2e-4, _known_coins),
+    ]
+    trials: list[tuple[str, str, float, float, Trials]] = [
+        ("trials-none", "trials, no leak", 0.0, 0.0, _same_worlds),
+        ("trials-response", "trials, randomised response with chance δ shown", 1.0, 1e-3, _pairs),
+        ("trials-laplace", "trials, Laplace noise", 1.0, 0.0, _laplace_pairs),
+        ("trials-gaussian", "trials, Gaussian noise", 1.0, 1e-3, _gaussian_pairs),
+    ]
+    reacting = "dependent rounds: leaks more after every lost bet"
+    wrong = "δ paid in the odds of each guess; with chance δ all coins are shown"
+    return [
+        *(Case(k, n, e, d, partial(_canaries, e, d, draw)) for k, n, e, d, draw in canaries),
+        Case("reacts", reacting, 1.0, 0.0, partial(_reacts, 1.0)),
+        *(Case(k, n, e, d, partial(_guesses, e, d, draw)) for k, n, e, d, draw in guesses),
+        *(Case(k, n, e, d, partial(_trials, e, d, draw)) for k, n, e, d, draw in trials),
+        *(
+            Case(f"per-guess-{d:g}", wrong, 1.0, d, partial(_per_guess, 1.0, d), is_sound=False)
+            for d in (0.05, 0.1, 0.2)
+        ),
+    ]
+
+
+def _ever(bets: Floats, counts: NDArray[np.int64], level: float) -> Coins:
+    """Return whether the wealth ever reaches 1/level.
+
+    Args:
+        bets: Against one ε, (thresholds, stakes, outcomes).
+        counts: Outcomes of each round, (streams, rounds, thresholds, outcomes).
+        level: Allowed failures that are left after δ is paid.
+    """
+    return np.asarray(log_wealth(bets, counts.cumsum(axis=1)).max(axis=1) >= -math.log(level))
+
+
+# Canaries. A mechanism chooses the density r of the p-values of included canaries, relative to
+# excluded ones, between e^−ε and e^ε.
+
+
+def _canaries(epsilon: float, delta: float, draw: Canaries, rng: Rng, streams: int) -> Coins:
+    p, is_in = draw(epsilon, delta, rng, (streams, ROUNDS, COINS))
+    counts = canary_counts(epsilon, p, is_in)
+    return _ever(canary_bets(np.array([epsilon]))[0], counts, ALLOWED - ROUNDS * COINS * delta)
+
+
+def canary_counts(epsilon: float, p: Floats, is_in: Coins) -> NDArray[np.int64]:
+    """Return how many canaries of a round hit, miss and are out, (..., thresholds, 3)."""
+    is_hit = is_in[..., None] & (-np.log(p)[..., None] >= epsilon + ABOVE)
+    hits, ins = is_hit.sum(axis=-2), is_in.sum(axis=-1)[..., None]
+    out = np.broadcast_to(is_in.shape[-1] - ins, hits.shape)
+    return np.stack([hits, ins - hits, out], axis=-1)
+
+
+def _coins(rng: Rng, shape: Shape) -> Coins:
+    return np.asarray(rng.random(shape) < 0.5)
+
+
+def _uniform(_e: float, _d: float, rng: Rng, shape: Shape) -> tuple[Floats, Coins]:
+    return rng.random(shape), _coins(rng, shape)
+
+
+def _response(epsilon: float, _d: float, rng: Rng, shape: Shape) -> tuple[Floats, Coins]:
+    """Draw p-values that are e^ε times as likely below 1/(1 + e^ε), and e^−ε times above."""
+    is_in, edge = _coins(rng, shape), float(expit(-epsilon))
+    below = rng.random(shape) < edge * math.exp(epsilon)
+    u = rng.random(shape)
+    shown = np.where(below, edge * u, edge + (1 - edge) * u)
+    return np.where(is_in, shown, rng.random(shape)), is_in
+
+
+def _laplace(epsilon: float, _d: float, rng: Rng, shape: Shape) -> tuple[Floats, Coins]:
+    is_in = _coins(rng, shape)
+    seen = is_in + rng.laplace(0, 1 / epsilon, shape)
+    return np.asarray(laplace.sf(seen, scale=1 / epsilon)), is_in
+
+
+def _gaussian(epsilon: float, delta: float, rng: Rng, shape: Shape) -> tuple[Floats, Coins]:
+    is_in = _coins(rng, shape)
+    seen = rng.standard_normal(shape) + is_in / gaussian_sigma(epsilon, delta)
+    return np.exp(log_ndtr(-seen)), is_in
+
+
+def _flag(epsilon: float, delta: float, rng: Rng, shape: Shape) -> tuple[Floats, Coins]:
+    p, is_in = _response(epsilon, delta, rng, shape)
+    leaks = rng.random((shape[0], 1, 1)) < 0.5
+    return np.where(leaks, p, rng.random(shape)), is_in
+
+
+def _all_shown(epsilon: float, delta: float, rng: Rng, shape: Shape) -> tuple[Floats, Coins]:
+    p, is_in = _response(epsilon, delta, rng, shape)
+    return np.where(is_in & (rng.random((shape[0], 1, 1)) < delta), _SHOWN, p), is_in
+
+
+def _each_shown(epsilon: float, delta: float, rng: Rng, shape: Shape) -> tuple[Floats, Coins]:
+    p, is_in = _response(epsilon, delta, rng, shape)
+    return np.where(is_in & (rng.random(shape) < delta), _SHOWN, p), is_in
+
+
+def _reacts(epsilon: float, rng: Rng, streams: int) -> Coins:
+    """Play the worst case of one threshold, and a higher threshold the more was lost.
+
+    Release a has the largest r above the threshold and the smallest below. Release b, with r = e^ε
+    everywhere, makes the coin fair over both.
+    """
+    bets, odds = canary_bets(np.array([epsilon]))[0], math.exp(epsilon)
+    counts = np.zeros((streams, ABOVE.size, 3), dtype=np.int64)
+    ever = np.zeros(streams, dtype=bool)
+    for _ in range(ROUNDS * COINS):
+        wealth = log_wealth(bets, counts)
+        edge = np.exp(-epsilon - np.minimum(0.5 + 2 * np.maximum(-wealth, 0.0), 6.0))
+        hit, miss = edge * odds, (1 - edge) / odds
+        chance_a = (odds - 1) / (odds - hit - miss)  # of release a if the canary is out
+        is_in = _coins(rng, (streams,))
+        is_a = rng.random(streams) < chance_a * np.where(is_in, hit + miss, 1.0)
+        is_hit = rng.random(streams) < hit / (hit + miss)
+        u = rng.random(streams)
+        shown = np.where(is_hit, edge * u, edge + (1 - edge) * u)
+        p = np.where(is_a & is_in, shown, u)
+        counts += canary_counts(epsilon, p[:, None], is_in[:, None])
+        ever |= log_wealth(bets, counts) >= -math.log(ALLOWED)
+    return ever
+
+
+# Guesses of coins.
+
+
+def _guesses(epsilon: float, delta: float, draw: Guesses, rng: Rng, streams: int) -> Coins:
+    right = draw(epsilon, delta, rng, (streams, ROUNDS, COINS)).sum(axis=-1)
+    counts = np.stack([right, COINS - right], axis=-1)[..., None, :]
+    return _ever(guess_bets(np.array([epsilon]))[0], counts, ALLOWED - ROUNDS * COINS * delta)
+
+
+def _each_coin(epsilon: float, _d: float, rng: Rng, shape: Shape) -> Coins:
+    return np.asarray(rng.random(shape) < expit(epsilon))
+
+
+def _parity(epsilon: float, _d: float, rng: Rng, shape: Shape) -> Coins:
+    """Guess the first coin of a pair at random, and the second by the first and the parity."""
+    return np.asarray(rng.random(shape) < np.where(np.arange(COINS) % 2, expit(epsilon), 0.5))
+
+
+def _noised_sum(epsilon: float, _d: float, rng: Rng, shape: Shape) -> Coins:
+    """Guess each coin by the noised sum of its round and the coins before it."""
+    coins = _coins(rng, shape)
+    left = coins.sum(axis=-1) + rng.laplace(0, 1 / epsilon, shape[:-1])  # without known coins
+    right = np.empty(shape, dtype=bool)
+    for i in range(COINS):
+        later = np.arange(COINS - i)
+        ways = np.array([math.comb(COINS - i - 1, int(n)) for n in later])
+        chances = [
+            (ways * np.exp(-epsilon * np.abs(left[..., None] - coin - later))).sum(axis=-1)
+            for coin in (0, 1)
+        ]
+        right[..., i] = (chances[1] > chances[0]) == coins[..., i]
+        left = left - coins[..., i]
+    return right
+
+
+def _known_coins(epsilon: float, delta: float, rng: Rng, shape: Shape) -> Coins:
+    is_shown = rng.random((shape[0], 1, 1)) < delta
+    return np.asarray(rng.random(shape) < np.where(is_shown, 1.0, expit(epsilon)))
+
+
+def _per_guess(epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
+    """Bet at odds that include δ, and refute at 1/α."""
+    odds = math.exp(epsilon)
+    chance = (odds + delta) / (1 + odds)
+    right = _known_coins(epsilon, delta, rng, (streams, ROUNDS, COINS)).sum(axis=-1)
+    # One threshold, one stake, two outcomes.
+    bets = np.array([[[math.log1p(_STAKE * (1 - chance) / chance), math.log1p(-_STAKE)]]])
+    return _ever(bets, np.stack([right, COINS - right], axis=-1)[..., None, :], ALLOWED)
+
+
+# Trials. One number draws both worlds, so that the score in the world "in" is never smaller.
+
+
+def _trials(epsilon: float, delta: float, draw: Trials, rng: Rng, streams: int) -> Coins:
+    inside, outside = draw(epsilon, delta, rng.random((streams, ROUNDS, TRIALS)))
+    bets = trial_bets(np.array([epsilon]), delta)[0]
+    return _ever(bets, count_trials(inside, outside), ALLOWED)
+
+
+def _same_worlds(_e: float, _d: float, u: Floats) -> tuple[Floats, Floats]:
+    return ndtri(u), ndtri(u)
+
+
+def _pairs(epsilon: float, delta: float, u: Floats) -> tuple[Floats, Floats]:
+    """Return scores of randomised response that shows the world with chance δ: ±∞ and ±ε."""
+    right = (1 - delta) * expit(epsilon)
+    inside = np.select([u >= 1 - delta, u >= 1 - delta - right], [np.inf, epsilon], -epsilon)
+    outside = np.select([u < delta, u < delta + right], [-np.inf, -epsilon], epsilon)
+    return inside, outside
+
+
+def _laplace_pairs(epsilon: float, _d: float, u: Floats) -> tuple[Floats, Floats]:
+    noise = np.asarray(laplace.ppf(u, scale=1 / epsilon))
+    inside, outside = (epsilon * (np.abs(x) - np.abs(x - 1)) for x in (1 + noise, noise))
+    return np.maximum(inside, outside), outside  # up to rounding
+
+
+def _gaussian_pairs(epsilon: float, delta: float, u: Floats) -> tuple[Floats, Floats]:
+    separation = 1 / gaussian_sigma(epsilon, delta)
+    outside = separation * ndtri(u) - separation**2 / 2
+    return outside + separation**2, outside
