@@ -8,8 +8,9 @@ linear layers can train this way; every other client trains alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,45 @@ class _Done:
     told: Trained
 
     def answer(self) -> tuple[ArrayRecord, Trained]:
-        return _record(self.arrays), self.told
+        record = ArrayRecord()
+        for name, array in self.arrays.items():
+            record[name] = packed(array)  # one by one: the constructor would make each array again
+        return record, self.told
+
+
+@dataclass(frozen=True)
+class _Local:
+    """A job and all that clients need for it; `net` has the model that was sent."""
+
+    job: _Job
+    seed: int
+    rule: UpdateRule
+    task: Task
+    net: nn.Module
+
+    def alone(self, client: int) -> _Done:
+        """Train one client, which changes `net`."""
+        rng = self.job.rng(self.seed, client)
+        told = self.rule(self.net, *self.task.examples(client), rng)
+        state = self.net.state_dict().items()
+        return _Done(self.job, {name: value.numpy() for name, value in state}, told)
+
+    def together(self, find: Callable[[], Mapping[str, int]]) -> dict[str, _Done]:
+        """Train the clients that are found, and return what each answers; none if they cannot."""
+        data = self.task.dataset
+        x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
+        steps, layers = as_steps(self.rule), dense_layers(self.net, x, y)
+        group = find() if steps is not None and layers is not None else {}
+        if steps is None or layers is None or len(group) < 2:
+            return {}
+        records = [self.task.parts[client].numpy() for client in group.values()]
+        rngs = [self.job.rng(self.seed, client) for client in group.values()]
+        stacks, told = train_together(steps, layers, self.net, x, y, records, rngs)
+        named = dict(zip(self.net.state_dict(), (stack.numpy() for stack in stacks), strict=True))
+        return {
+            key: _Done(self.job, {name: stack[i] for name, stack in named.items()}, told[i])
+            for i, key in enumerate(group)
+        }
 
 
 def trained(
@@ -77,48 +116,11 @@ def trained(
     net = _net(config.task)
     arrays = wire.arrays(message.content)
     net.load_state_dict({name: torch.tensor(shaped(a)) for name, a in arrays.items()})
+    local = _Local(job, config.seed, rule, task, net)
     if delivery is not None:
-        done = _together(config.seed, rule, task, net, job, delivery, own)
-        if own in done:
-            answer = done.pop(own).answer()
-            delivery.ahead.update(done)
-            return answer
-    told = rule(net, *task.examples(client), job.rng(config.seed, client))
-    return _record({name: value.numpy() for name, value in net.state_dict().items()}), told
-
-
-def _record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    record = ArrayRecord()
-    for name, array in arrays.items():
-        record[name] = packed(array)  # one by one: the constructor would make each array again
-    return record
-
-
-def _together(
-    seed: int,
-    rule: UpdateRule,
-    task: Task,
-    net: nn.Module,
-    job: _Job,
-    delivery: Delivery,
-    own: str,
-) -> dict[str, _Done]:
-    """Train a group of clients and return what each answers, by message; nothing without one."""
-    x, y = torch.from_numpy(task.dataset.train_x), torch.from_numpy(task.dataset.train_y)
-    steps, layers = as_steps(rule), dense_layers(net, x, y)
-    if steps is None or layers is None:
-        return {}
-    group = _group(delivery, own, job, task)
-    if len(group) < 2:
-        return {}
-    records = [task.parts[client].numpy() for client in group.values()]
-    rngs = [job.rng(seed, client) for client in group.values()]
-    stacks, told = train_together(steps, layers, net, x, y, records, rngs)
-    named = dict(zip(net.state_dict(), (stack.numpy() for stack in stacks), strict=True))
-    return {
-        key: _Done(job, {name: stack[i] for name, stack in named.items()}, told[i])
-        for i, key in enumerate(group)
-    }
+        delivery.ahead.update(local.together(partial(_group, delivery, own, job, task)))
+        known = delivery.ahead.pop(own, None)
+    return (known or local.alone(client)).answer()
 
 
 def _group(delivery: Delivery, own: str, job: _Job, task: Task) -> dict[str, int]:
