@@ -35,11 +35,16 @@ class Moments:
     columns: NDArray[np.int64] | None = field(default=None, compare=False)
 
     @property
-    def covariance(self) -> NDArray[np.float64]:
-        """The unbiased covariance matrix."""
+    def freedom(self) -> int:
+        """What the scatter is divided by for the covariance."""
         if self.count < 2:
             raise ValueError(f"count must be at least 2 for a covariance, got {self.count}")
-        return self.scatter / (self.count - 1)
+        return self.count - 1
+
+    @property
+    def covariance(self) -> NDArray[np.float64]:
+        """The unbiased covariance matrix."""
+        return self.scatter / self.freedom
 
 
 Stream = Sequence[str | int]

@@ -33,7 +33,7 @@ def streamed(rows: NDArray[np.float32]) -> NDArray[np.float64]:
     scatter = Scatter(rows.shape[1])
     for first in range(0, len(rows), CHUNK):
         scatter.add(rows[first : first + CHUNK])
-    return scatter.moments().covariance
+    return scatter.covariance()
 
 
 def held(rows: int, dim: int) -> None:

@@ -83,7 +83,7 @@ def fitted(dim: int, size: Size, watch: Watch) -> SumLaw:
     for first in range(0, size.fit, CHUNK):
         rows = drawn(dim, min(CHUNK, size.fit - first), first)
         with watch:
-            scatter.add(rows[:, columns])
+            scatter.add(rows.take(columns, axis=1))
     with watch:
         return DenseLaw.fit(replace(scatter.moments(), columns=columns))
 

@@ -7,7 +7,7 @@ while slows both. The order alternates between repetitions. Above 1 ours is chea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
@@ -55,9 +55,6 @@ class Row:
         if self.target is None or not self.ours:
             return None
         return median(self.ratios) / self.target if self.peer else self.target / median(self.ours)
-
-
-Rows = Iterable[Row]
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -70,9 +70,11 @@ def write(entries: Iterable[Entry], folder: Path, names: Sequence[str]) -> None:
     latest = {(entry.name, entry.scale): entry for entry in entries if entry.name in names}
     kept = sorted(latest.values(), key=lambda entry: (names.index(entry.name), entry.scale))
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps([asdict(entry) for entry in kept], ensure_ascii=False, indent=1)
-    (folder / DATA).write_text(text + "\n", encoding="utf-8")
-    (folder / PAGE).write_text(page(kept), encoding="utf-8")
+    data = json.dumps([asdict(entry) for entry in kept], ensure_ascii=False, indent=1) + "\n"
+    for name, text in ((DATA, data), (PAGE, page(kept))):
+        new = folder / f"{name}.new"
+        new.write_text(text, encoding="utf-8")
+        new.replace(folder / name)  # at once: a run that is ended here loses nothing
 
 
 def page(entries: Sequence[Entry]) -> str:

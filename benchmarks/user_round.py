@@ -50,7 +50,7 @@ def theirs(peer: str, file: Path, model: str, rounds: int) -> float:
 
 def measure(scale: Scale) -> Iterator[Row]:
     """Yield a row for each model and peer."""
-    rounds, records, times = (2, 6_000, 1) if scale == "quick" else (10, 60_000, 3)
+    rounds, records, times = (2, 6_000, 1) if scale == "quick" else (10, 60_000, 2)
     peers = [peer for peer in PEERS if peer != "pfl" or os.environ.get(PYTHON)]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "data.npz")

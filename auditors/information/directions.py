@@ -68,7 +68,9 @@ def _principal(rows: AnyFloats, rank: int) -> tuple[Floats, float]:
 
 def _from_products(samples: _Deviations, rank: int) -> Subspace:
     """Return the directions from fewer samples than coordinates."""
-    products = sum(rows @ rows.T for _, rows in samples.blocks())  # (samples, samples)
+    products = np.zeros((samples.count, samples.count))
+    for _, rows in samples.blocks():
+        products += rows @ rows.T
     if not np.trace(products) > 0:
         raise _nothing_varies()
     mix, kept = _mixed(products, rank)
@@ -109,7 +111,7 @@ def _recentred(products: Floats, clients: int) -> Floats:
     found = products.reshape(draws, clients, others, clients)
     found = found - found.mean(axis=0)
     found -= found.mean(axis=2, keepdims=True)
-    return found.reshape(products.shape)
+    return np.asarray(found.reshape(products.shape))
 
 
 class _Deviations:
@@ -122,7 +124,7 @@ class _Deviations:
 
     def __init__(self, rows: RowStore, draws: int) -> None:
         self._rows, self._draws = rows, draws
-        self.clients, self.dim = len(rows) // draws, rows.shape[1]
+        self.clients, (self.count, self.dim) = len(rows) // draws, rows.shape
 
     def blocks(self) -> Iterator[tuple[slice, Floats]]:
         """Yield blocks of columns, (draws · clients, columns), and which columns they are."""

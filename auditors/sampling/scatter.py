@@ -89,7 +89,7 @@ class Scatter:
         scatter = Scatter(dim)
         for rows in chunks:
             scatter.add(rows)
-        covariance = scatter.moments().covariance
+        covariance = scatter.covariance()
 
     Attributes:
         count: Rows seen, and
@@ -201,15 +201,21 @@ class Scatter:
         """Add centred products, a few rows at a time, and what the distance of the means adds."""
         dim, total = self.mean.size, self.count + count
         between = math.sqrt(self.count * count / total) * (mean - self.mean)
-        if self._scatter is None:
-            self._scatter = np.zeros((dim, dim))
+        if is_first := self._scatter is None:
+            self._scatter = np.empty((dim, dim))
+        assert self._scatter is not None
         for i in range(0, dim, _BLOCK):
             into = self._scatter[i : i + _BLOCK, i:]
-            into += block(i)
+            np.copyto(into, block(i)) if is_first else np.add(into, block(i), out=into)
             if self.count:
                 into += between[i : i + _BLOCK, None] * between[i:]
         self.count = total
         self.mean = self.mean + (mean - self.mean) * (count / total)
+
+    def covariance(self) -> NDArray[np.float64]:
+        """Return the unbiased covariance matrix, in place; this empties the accumulator."""
+        found = self.moments()
+        return np.divide(found.scatter, found.freedom, out=found.scatter)
 
     def moments(self) -> Moments:
         """Return what was seen, with the full symmetric matrix; this empties the accumulator."""

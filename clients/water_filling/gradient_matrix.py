@@ -220,8 +220,9 @@ class FactoredGradients:
 
     def gram(self) -> Floats:
         """Return G Gᵀ."""
-        total = np.zeros((self.count, self.count))
-        for layer in self.layers:
+        first, *others = self.layers
+        total = first.gram().astype(np.float64, copy=False)
+        for layer in others:
             total += layer.gram()
         return total
 

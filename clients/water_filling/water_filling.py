@@ -103,9 +103,9 @@ class WaterFilling:
         z = gaussian(gradients.dim, 1.0, rng)  # (dim,)
         scale = batch_size * gradients.count
         sigma = math.sqrt(self.sigma2)
-        eigenvalues, moved = function_times(
-            gradients.gram() / scale, self._factor, gradients.products(z)
-        )
+        matrix = gradients.gram()
+        matrix /= scale  # in place: memory that is new costs as much as a pass over it
+        eigenvalues, moved = function_times(matrix, self._factor, gradients.products(z))
         weights -= moved / scale  # moved is c(K) Gz, (count,)
         gradient = gradients.combined(weights) + sigma * z
         return gradient, Spectrum.of_eigenvalues(eigenvalues, gradients.dim, self.sigma2)

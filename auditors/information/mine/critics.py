@@ -185,7 +185,7 @@ class GuidedCritic:
         drawn = [w.detach() for w in network.weights]
         drawn = [*drawn[:-1], 0 * drawn[-1], torch.diag_embed(slope), square, square]
         flat = torch.cat([weight.flatten(1) for weight in drawn], dim=1)
-        cut = flat.split([weight[0].numel() for weight in drawn], dim=1)
+        cut = torch.split(flat, [weight[0].numel() for weight in drawn], dim=1)
         views = (own.unflatten(1, w.shape[1:]) for own, w in zip(cut, drawn, strict=True))
         return cls(flat, tuple(views), most)
 

@@ -56,6 +56,12 @@ def test_single_precision_is_exact_in_units_of_each_coordinate() -> None:
     np.testing.assert_array_equal(moments.scatter, moments.scatter.T)
 
 
+def test_a_covariance_in_place_is_that_of_the_moments() -> None:
+    data = rows(50, 7)
+    both = [Scatter(7).add(data[:20]).add(data[20:]) for _ in range(2)]
+    np.testing.assert_array_equal(both[0].covariance(), both[1].moments().covariance)
+
+
 def test_the_quartic_of_gaussians_is_known() -> None:
     data = stream(1, "quartic").standard_normal((4000, 30))
     moments = Scatter(30).add(data).moments()
@@ -77,6 +83,8 @@ def test_wrong_shapes_are_named() -> None:
         Scatter(0)
     with pytest.raises(ValueError, match="count must be at least 2 for a covariance, got 1"):
         _ = Scatter(2).add(np.zeros((1, 2))).moments().covariance
+    with pytest.raises(ValueError, match="at least 2"):
+        Scatter(2).add(np.zeros((1, 2))).covariance()
 
 
 def truth_of(chunks: list[np.ndarray]) -> np.ndarray:
