@@ -67,14 +67,14 @@ class Sampler:
         return found
 
 
-def total_variation(noise: IntegerNoise) -> float:
-    """Return a bound on the total variation between one draw and the law it should have.
+def total_variation(variance: float) -> float:
+    """Return a bound on the total variation between one draw and the law of this variance.
 
     Each limit errs by less than 2^-127, the weights beneath it by far less, and the outcomes that
     are left out have less than 2^-130.
     """
     # Not from the table, which would have to be made: no law reaches further than this.
-    outcomes = 16 * math.sqrt(noise.variance) + 160
+    outcomes = 16 * math.sqrt(variance) + 160
     return outcomes * 2.0**-126
 
 

@@ -192,7 +192,8 @@ def _without_units(pieces: Sequence[str]) -> list[str]:
 def _noise(config: Config) -> str:
     """Return what protects the updates."""
     sums = "secure aggregation" if config.has_sums else "no secure aggregation"
-    return f"{sums}, {'no' if config.noise == 'none' else config.noise} noise"
+    law = "" if config.noise_law == "gaussian" else f" ({config.noise_law})"
+    return f"{sums}, {'no' if config.noise == 'none' else config.noise} noise{law}"
 
 
 def _calibration(config: Config) -> tuple[str, str]:

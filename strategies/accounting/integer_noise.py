@@ -1,6 +1,7 @@
 """What integer noise on a grid guarantees, by Rényi divergences.
 
-- Skellam: Agarwal, Kairouz, Liu (2021), arXiv:2110.04995, Theorem 3.5, for integer orders from 2.
+- Skellam: Agarwal, Kairouz, Liu (2021), arXiv:2110.04995, the bound of the
+  multidimensional mechanism, for integer orders from 2.
 - Discrete Gaussian: Canonne, Kamath, Steinke (2020), arXiv:2004.00010, Theorem 4: at integer
   distances no more than a Gaussian of the same parameter.
 - Sums of n discrete Gaussians: Kairouz, Liu, Steinke (2021), arXiv:2102.06387, Proposition 14.
@@ -20,7 +21,7 @@ from typing import get_args
 import numpy as np
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.discrete.law import IntegerLaw, IntegerNoise
+from leakmeter.auditors.discrete.law import IntegerLaw
 from leakmeter.clients.noise.integers import total_variation
 
 # Orders of Rényi divergences: fractions, where the Skellam's has no proof, and integers, all of
@@ -83,7 +84,7 @@ class GridNoise:
         """Return how far the sampler's noise may be from its law, over all draws of a sum."""
         if noise_std == 0 or self.shares == 0:
             return 0.0
-        share = IntegerNoise(self.law, (noise_std / self.step) ** 2 / self.shares)
+        share = (noise_std / self.step) ** 2 / self.shares
         return self.dim * self.shares * total_variation(share)
 
 

@@ -127,7 +127,9 @@ def _protection(run: Run) -> str:
     if noise is None:
         return "not stated"
     sums = "secure sum" if run.settings.get("secagg") in ("on", "active") else "no secure sum"
-    return f"{sums}, {'no' if noise == 'none' else noise} noise"
+    named = run.settings.get("noise-law", "gaussian")
+    law = "" if named == "gaussian" else f" ({named})"
+    return f"{sums}, {'no' if noise == 'none' else noise} noise{law}"
 
 
 def upper_words(run: Run) -> str:
