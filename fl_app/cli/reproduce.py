@@ -127,7 +127,7 @@ def _run(name: str, scale: str, folder: Path) -> int:
     experiment = entry.load()
     # After this import: Flower sets its own level when it is imported.
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    cells = Cells(folder / "cells", partial(print, flush=True), partial(_require, entry, scale))
+    cells = Cells(folder, partial(print, flush=True), partial(_require, entry, scale))
     table = experiment(scale, cells)
     write_table(table, folder)
     print(table.to_markdown())

@@ -18,6 +18,7 @@ from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
 
 Say = Callable[[str], None]
+CELLS = "cells.jsonl"  # what was computed, a cell per line
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,10 @@ class Experiment(Protocol):
 
 
 class Cells:
-    """Results kept one by one, so that an interrupted experiment goes on where it stopped.
+    """Results kept one by one in `cells.jsonl`, so that an interrupted experiment can resume.
 
     Args:
-        folder: Where they are kept.
+        folder: Folder of the experiment.
         say: Told of every cell that was computed.
         before: Called once, before the first cell that has to be computed; it may refuse.
     """
@@ -86,20 +87,35 @@ class Cells:
     def __init__(self, folder: Path, say: Say, before: Callable[[], None] | None = None) -> None:
         self.folder, self._say, self._before = folder, say, before
         self._start = time.monotonic()
-        folder.mkdir(parents=True, exist_ok=True)
+        self._kept = read_cells(folder)
 
     def get(self, key: str, compute: Callable[[], Any]) -> Any:
         """Return what `compute` gave for this key, now or in an earlier run."""
-        path = self.folder / f"{key}.json"
-        if path.exists():
-            return json.loads(path.read_text())
+        if key in self._kept:
+            return self._kept[key]
         if self._before:
             self._before()
             self._before = None
-        value = plain(compute())
-        write_atomically(path, json.dumps(value, indent=1) + "\n")
+        # As it will be read again, so that a resumed experiment has the same numbers.
+        self._kept[key] = json.loads(json.dumps(plain(compute())))
+        self._write()
         self._say(f"  {key}: done after {time.monotonic() - self._start:.0f} s")
-        return value
+        return self._kept[key]
+
+    def _write(self) -> None:
+        """Write all cells by name: interruptions do not change the file."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps({"cell": key, "value": self._kept[key]}) for key in sorted(self._kept)]
+        write_atomically(self.folder / CELLS, "\n".join(lines) + "\n")
+
+
+def read_cells(folder: Path) -> dict[str, Any]:
+    """Return the kept cells of an experiment by their names; none if nothing was kept."""
+    path = folder / CELLS
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {line["cell"]: line["value"] for line in lines}
 
 
 def write_table(table: Table, folder: Path) -> None:

@@ -20,6 +20,7 @@ class Entry:
     Attributes:
         module: In this package; it has a function `run`.
         what: What it shows.
+        size: Whether the scale "paper" has the published size, or what is reduced.
         small: Processor time of the small scale in seconds.
         paper: Of the published size.
         data: Data sets that the published size reads: names of `fl_app.config.names.DATASETS`, and
@@ -31,6 +32,7 @@ class Entry:
 
     module: str
     what: str
+    size: str
     small: float
     paper: float
     data: tuple[str, ...] = ()
@@ -67,12 +69,14 @@ EXPERIMENTS: Final = {
     "one-shot-table1": Entry(
         "andrew2024.table1",
         "Andrew et al. 2024, Table 1: one-shot estimates of the Gaussian mechanism",
+        size="as published",
         small=2,
         paper=50,
     ),
     "dp-fedavg-writers": Entry(
         "andrew2024.dp_fedavg_writers",
         "DP-FedAvg on MNIST by writer: one-shot findings against the accountant's ε",
+        size="reduced (539 writers in place of 341,000 users)",
         small=30,
         paper=215,
         data=("mnist", "writers"),
@@ -81,6 +85,8 @@ EXPERIMENTS: Final = {
     "one-shot-writers": Entry(
         "andrew2024.writers",
         "Andrew et al. 2024, Tables 2 and 5: canaries in final and in all models",
+        size="reduced (539 writers in place of 341,000 users and of 3,383 writers; one run of "
+        "most rows)",
         small=7,
         paper=150,
         data=("mnist", "writers"),
@@ -88,12 +94,14 @@ EXPERIMENTS: Final = {
     "one-shot-all-models": Entry(
         "andrew2024.all_models",
         "Andrew et al. 2024, Tables 2 and 5: Algorithm 3 as printed, and with momentum",
+        size="reduced (ten simulated runs per row)",
         small=4,
         paper=20,
     ),
     "one-shot-accuracy": Entry(
         "andrew2024.accuracy",
         "Andrew et al. 2024, Table 3: what canaries cost in accuracy",
+        size="reduced (539 writers, fewer runs)",
         small=4,
         paper=40,
         data=("mnist", "writers"),
@@ -101,6 +109,7 @@ EXPERIMENTS: Final = {
     "one-shot-repetitions": Entry(
         "andrew2024.repetitions",
         "Andrew et al. 2024, Fig. 1 to 3, Table 4: canaries that play several times",
+        size="reduced (539 writers, one run per row)",
         small=6,
         paper=60,
         data=("mnist", "writers"),
@@ -108,6 +117,7 @@ EXPERIMENTS: Final = {
     "one-shot-many-runs": Entry(
         "andrew2024.many_runs",
         "Andrew et al. 2024, Fig. 4: one run with many canaries against many runs",
+        size="reduced (539 writers; DP-FedAvg repeated fewer than 50 times)",
         small=9,
         paper=80,
         data=("mnist", "writers"),
@@ -115,6 +125,7 @@ EXPERIMENTS: Final = {
     "one-shot-records": Entry(
         "andrew2024.records",
         "Andrew et al. 2024, Table 6: gradient canaries in DP-SGD, without CANIFE",
+        size="reduced (few runs in place of 50, no momentum)",
         small=4,
         paper=45,
         data=("fashion-mnist",),
@@ -122,12 +133,14 @@ EXPERIMENTS: Final = {
     "one-shot-coverage": Entry(
         "andrew2024.coverage",
         "Andrew et al. 2024, section 5: how often published bounds and ours are above the truth",
+        size="beyond the paper",
         small=8,
         paper=185,
     ),
     "secagg-lrt-adult": Entry(
         "ngo2024.secure_sum",
         "Ngo et al. 2024, Fig. 2: distinguishing two updates in a secure sum, ADULT",
+        size="as published",
         variant="adult",
         small=15,
         paper=500,
@@ -138,6 +151,7 @@ EXPERIMENTS: Final = {
     "secagg-lrt-mnist": Entry(
         "ngo2024.secure_sum",
         "Ngo et al. 2024, Fig. 3: the same for d = 7,850, MNIST, even labels",
+        size="reduced (600 images per client in place of 2,800, 1,000 trials in place of 5,000)",
         variant="mnist",
         small=60,
         paper=2500,
@@ -148,6 +162,7 @@ EXPERIMENTS: Final = {
     "secagg-lrt-mnist-skewed": Entry(
         "ngo2024.secure_sum",
         "Ngo et al. 2024, Fig. 4: the same with skewed labels",
+        size="reduced (600 images per client in place of 2,800, 1,000 trials in place of 5,000)",
         variant="mnist-skewed",
         small=60,
         paper=2500,
@@ -158,12 +173,14 @@ EXPERIMENTS: Final = {
     "ldp-curves": Entry(
         "ngo2024.ldp_curves",
         "Ngo et al. 2024, Fig. 1: optimal LDP curves of a secure sum without noise",
+        size="as published, with n and d of our own, which the paper does not state",
         small=3,
         paper=6,
     ),
     "dlg-users": Entry(
         "elkordy2023.dlg_users",
         "Elkordy et al. 2023, Fig. 15: what gradient inversion brings back from a secure sum",
+        size="reduced (few attacks per point; 4,000 pictures of CIFAR-10)",
         small=7,
         paper=630,
         data=("mnist", "cifar10"),
@@ -171,6 +188,7 @@ EXPERIMENTS: Final = {
     "mi-users": Entry(
         "elkordy2023.users",
         "Elkordy et al. 2023, Fig. 3 to 5: information in a secure sum over the number of users",
+        size="reduced (40 directions of 7,850)",
         small=14,
         paper=620,
         data=("mnist",),
@@ -179,6 +197,7 @@ EXPERIMENTS: Final = {
     "mi-models": Entry(
         "elkordy2023.models",
         "Elkordy et al. 2023, Fig. 3 to 5: information over data sets, models and algorithms",
+        size="reduced (some directions of each model; 4,000 pictures of CIFAR-10)",
         small=6,
         paper=900,
         data=("mnist", "cifar10"),
@@ -187,6 +206,7 @@ EXPERIMENTS: Final = {
     "mi-batch": Entry(
         "elkordy2023.sweep",
         "Elkordy et al. 2023, Fig. 6 to 8: the same over the batch size",
+        size="reduced (40 directions; the linear model only)",
         variant="batch",
         small=6,
         paper=120,
@@ -196,6 +216,7 @@ EXPERIMENTS: Final = {
     "mi-epochs": Entry(
         "elkordy2023.sweep",
         "Elkordy et al. 2023, Fig. 11 and 12: the same over local epochs",
+        size="reduced (40 directions; the linear model only)",
         variant="epochs",
         small=8,
         paper=505,
@@ -205,6 +226,7 @@ EXPERIMENTS: Final = {
     "mi-rounds": Entry(
         "elkordy2023.rounds",
         "Elkordy et al. 2023, Fig. 9: what all rounds together tell of a client's data",
+        size="reduced (ten rounds, few directions per round; the linear model only)",
         small=15,
         paper=550,
         data=("mnist",),
@@ -212,6 +234,7 @@ EXPERIMENTS: Final = {
     "mi-heterogeneity": Entry(
         "elkordy2023.heterogeneity",
         "Elkordy et al. 2023, Fig. 13: information in a secure sum of unlike clients",
+        size="reduced (MNIST and the linear model in place of CIFAR-10 and a CNN)",
         small=6,
         paper=450,
         data=("mnist",),
@@ -220,6 +243,7 @@ EXPERIMENTS: Final = {
     "mi-dp": Entry(
         "elkordy2023.dp",
         "Elkordy et al. 2023, Fig. 16: information in a sum with noise after it",
+        size="reduced (40 directions; at most 50 users in place of 1,000)",
         small=5,
         paper=90,
         data=("mnist",),
@@ -228,6 +252,7 @@ EXPERIMENTS: Final = {
     "mi-accuracy": Entry(
         "elkordy2023.accuracy",
         "Elkordy et al. 2023, Fig. 10: what all rounds tell, against the model's accuracy",
+        size="reduced (two directions per round; a target of 80 % in place of 85 %)",
         small=4,
         paper=150,
         data=("mnist",),
@@ -235,6 +260,7 @@ EXPERIMENTS: Final = {
     "mi-writers": Entry(
         "elkordy2023.writers",
         "Elkordy et al. 2023, Fig. 14: information in a secure sum of writers",
+        size="reduced (539 writers of MNIST and the linear model in place of FEMNIST and a CNN)",
         small=3,
         paper=70,
         data=("mnist", "writers"),
@@ -243,18 +269,21 @@ EXPERIMENTS: Final = {
     "mine-dimension": Entry(
         "elkordy2023.mine_dimension",
         "Elkordy et al. 2023, Appendix D: what the neural estimator finds where the truth is known",
+        size="beyond the paper",
         small=5,
         paper=250,
     ),
     "best-threshold": Entry(
         "andrew2024.best_threshold",
         "Ngo et al. 2024, (8): how often bounds exceed the truth if the best threshold is taken",
+        size="beyond the paper",
         small=4,
         paper=90,
     ),
     "active-server": Entry(
         "active_server.table",
         "Malicious server against a secure sum: eight attacks, before and after, and what remains",
+        size="beyond the papers",
         small=8,
         paper=1200,
     ),
@@ -267,12 +296,14 @@ EXPERIMENTS: Final = {
     "textbook-examples": Entry(
         "textbook",
         "Textbook chapter on privacy, worked examples 1 and 2: noise scale and masks",
+        size="as published",
         small=1,
         paper=1,
     ),
     "wfna-mnist": Entry(
         "zhang2024.noised_gradients",
         "Zhang and Psounis 2024, Fig. 4 and 5: noised gradients at equal ε, linear model",
+        size="reduced (600 records per user and 20 rounds in place of 1,200 and 100 epochs)",
         variant="linear",
         small=15,
         paper=1050,
@@ -281,6 +312,8 @@ EXPERIMENTS: Final = {
     "wfna-mnist-cnn": Entry(
         "zhang2024.noised_gradients",
         "Zhang and Psounis 2024, Fig. 4 and 5: noised gradients at equal ε, CNN",
+        size="reduced (60 records per user, 8 rounds, B = 8, one run in place of 1,200, 100 "
+        "epochs, 32)",
         variant="cnn",
         small=15,
         paper=400,
@@ -289,12 +322,14 @@ EXPERIMENTS: Final = {
     "wfna-table1": Entry(
         "zhang2024.table1",
         "Zhang and Psounis 2024, Table 1: what a record is guaranteed, by the rows that hold",
+        size="as published",
         small=4,
         paper=10,
     ),
     "span-counterexample": Entry(
         "zhang2024.span_counterexample",
         "Elkordy et al. 2023, Fig. 17; Zhang and Psounis 2024, Fig. 3: a sum that hides nothing",
+        size="as published, with numbers of our own, which the paper does not state",
         small=2,
         paper=6,
     ),

@@ -10,23 +10,25 @@ from pathlib import Path
 
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.config.errors import ConfigError, unknown_name
+from leakmeter.fl_app.experiments.base import CELLS
 from leakmeter.fl_app.experiments.published import PAPERS, Paper, items_of
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
 
 _PAGE = "RESULTS.md"
 _INTRO = """# Results
 
-Published tables and figures, run again at their own size, beside what was published. Every line
-follows from the data in `{folder}/NAME/`: `table.csv`, `table.json`, `table.md`, and in `cells/`
-what was computed. `reproduce NAME --scale paper --out {folder}/NAME` makes a table from its cells
-again without computing anything. This page is written by `python run_sim.py reproduce --results`,
-and a test keeps it so.
+Published tables and figures, computed again by this code and set next to the published numbers.
+The first table says for each experiment whether it has the published size or a reduced one. Every
+line follows from the data in `{folder}/NAME/`: `table.csv`, `table.json`, `table.md`, and in
+`cells.jsonl` what was computed. `reproduce NAME --scale paper --out {folder}/NAME` makes a table
+from its cells again without computing anything. `python run_sim.py reproduce --results` writes
+this page, and a test compares it with the data.
 
-Seeds stand in the code, and nothing was tuned to a published number; where a case, a target or
-what is compared was chosen after a first look, the table's notes say so. Times are those of one
-processor core. Where a paper gives a plot without numbers, its claim is put into words. ε ≥ is a
-lower bound with its confidence, ε ≈ an estimate, bits are those of a model
-([what a number means](reading-the-numbers.md)).
+Seeds are in the code, and nothing was tuned to a published number. Where a case, a target or a
+comparison was chosen after a first look, the table's notes say so. Times are those of one
+processor core. Where a paper has a plot without numbers, its claim is put into words. ε ≥ is a
+lower bound with its confidence, ε ≈ an estimate; bits are log₂ and those of a model ([what a
+number means](reading-the-numbers.md)).
 """
 
 
@@ -96,14 +98,15 @@ def covering(paper: Paper, item: str, results: Sequence[Kept]) -> list[str]:
 
 def _index(results: Sequence[Kept]) -> str:
     """Return every table and figure with where to find it on the page."""
-    lines = ["| paper | | what | run again by |", "|---|---|---|---|"]
+    lines = ["| paper | | what | computed again by | size |", "|---|---|---|---|---|"]
     for paper in PAPERS:
         for item, what in paper.items.items():
             names = covering(paper, item, results)
             links = ", ".join(
                 f"[{name}](#{_slug(_heading(name, paper, results))})" for name in names
             )
-            lines.append(_line([paper.key, item, what, links or "no results kept yet"]))
+            sizes = "; ".join(dict.fromkeys(EXPERIMENTS[name].size for name in names))
+            lines.append(_line([paper.key, item, what, links or "no results yet", sizes]))
     return "\n".join([*lines, ""])
 
 
@@ -117,7 +120,7 @@ def _section(paper: Paper, results: Sequence[Kept], folder: str, shown: set[str]
         lines += _block(_heading(kept.name, paper, results), kept, kept.of(paper), folder)
         shown.add(kept.name)
     if paper.left_out:
-        lines += ["Not run again:", ""]
+        lines += ["Not computed again:", ""]
         lines += [f"- {item}: {why}." for item, why in paper.left_out.items()]
         lines.append("")
     return "\n".join(lines)
@@ -126,11 +129,12 @@ def _section(paper: Paper, results: Sequence[Kept], folder: str, shown: set[str]
 def _block(heading: str, kept: Kept, rows: Sequence[Mapping[str, str]], folder: str) -> list[str]:
     """Return an experiment: its command, its time, its comparisons and its figures."""
     own = f"{folder}/{kept.name}"
-    links = [f"[table]({own}/table.md)", f"[CSV]({own}/table.csv)", f"[data]({own}/cells)"]
+    links = [f"[table]({own}/table.md)", f"[CSV]({own}/table.csv)", f"[data]({own}/{CELLS})"]
     links += [f"[{name}]({own}/{name})" for name in kept.figures if name.endswith(".png")]
     lines = [f"### {heading}", "", f"{kept.title}.", ""]
     lines += [f"`python run_sim.py reproduce {kept.name} --scale paper`"]
     lines[-1] += f", about {duration(EXPERIMENTS[kept.name].paper)}: {', '.join(links)}."
+    lines += ["", f"Size: {EXPERIMENTS[kept.name].size}."]
     if rows:
         lines += [
             "",

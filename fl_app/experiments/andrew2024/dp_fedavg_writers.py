@@ -73,7 +73,7 @@ def run(scale: str, cells: Cells) -> Table:
     for seed in range(size.seeds):  # the outer loop: runs with the same seed share their data
         for noise in _NOISES:
             key = f"{scale}-noise{noise:g}-seed{seed}"
-            compute = partial(_cell, cells.folder / key, _config(size, noise, seed))
+            compute = partial(_cell, cells.folder / "runs" / key, _config(size, noise, seed))
             got[noise].append(cells.get(key, compute))
     rows = [(noise, *_row(runs)) for noise, runs in got.items()]
     pairs = [(name, model) for name in _SHOWN for model in _MODELS]

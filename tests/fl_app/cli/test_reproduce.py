@@ -24,6 +24,7 @@ from leakmeter.fl_app.config.names import DATASETS
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE
 from leakmeter.fl_app.experiments.andrew2024 import dp_fedavg_writers
 from leakmeter.fl_app.experiments.andrew2024 import table1 as one_shot_table1
+from leakmeter.fl_app.experiments.base import CELLS, read_cells
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
 from tests.helpers import findings
 from tests.helpers.project import ROOT
@@ -183,11 +184,11 @@ def test_the_committed_tables_follow_from_the_committed_cells(
 ) -> None:
     monkeypatch.setattr("leakmeter.fl_app.experiments.base.drawn", lambda _: "")  # takes longest
     kept = ROOT / "docs" / "results" / name
-    shutil.copytree(kept / "cells", tmp_path / "cells")
+    shutil.copy(kept / CELLS, tmp_path)
     assert main(["reproduce", name, "--scale", "paper", "--out", str(tmp_path)]) == 0
     for table in ("table.csv", "table.json", "table.md"):
         assert (tmp_path / table).read_bytes() == (kept / table).read_bytes()
-    assert len(list((tmp_path / "cells").iterdir())) == len(list((kept / "cells").iterdir()))
+    assert (tmp_path / CELLS).read_bytes() == (kept / CELLS).read_bytes()
 
 
 def test_what_ray_cannot_distribute_runs_in_this_process(
@@ -209,10 +210,10 @@ def test_table_1_agrees_with_the_known_std_and_not_with_the_printed_algorithm(
 ) -> None:
     # Three standard errors of 50 simulations: a chance of 0.3 % a case, and the seed is fixed.
     mean, std = REFERENCE[epsilon]
-    cell = json.loads((table1 / "cells" / f"eps{epsilon}-d10000.json").read_text())
+    cell = read_cells(table1)[f"eps{epsilon}-d10000"]
     assert abs(cell["known_mean"] - mean) < 3 * std / 50**0.5
     assert cell["fitted_mean"] > cell["known_mean"] + 10 * std / 50**0.5
-    larger = json.loads((table1 / "cells" / f"eps{epsilon}-d100000.json").read_text())
+    larger = read_cells(table1)[f"eps{epsilon}-d100000"]
     assert larger["known_std"] < cell["known_std"]
     assert larger["fitted_mean"] < cell["fitted_mean"]
 
@@ -272,7 +273,7 @@ def test_experiments_with_real_data_say_what_they_need(
 ) -> None:
     assert main(["reproduce", "dp-fedavg-writers", "--out", "here"]) == 2
     assert "error: mnist: looked for MNIST/raw/ or mnist/" in capsys.readouterr().err
-    assert not list((tmp_path / "here" / "cells").iterdir())
+    assert not (tmp_path / "here").exists()
 
 
 def test_a_run_of_a_cell_goes_on_or_is_refused_if_it_was_another(
@@ -312,8 +313,7 @@ def test_noise_hides_the_writers_as_far_as_it_guarantees(
     monkeypatch.setenv(FOLDER_VARIABLE, str(REAL))
     assert main(["reproduce", "dp-fedavg-writers", "--scale", "small", "--out", "here"]) == 0
     none, low, high = (
-        json.loads((tmp_path / "here" / "cells" / f"small-noise{z}-seed0.json").read_text())
-        for z in ("0", "0.5", "2")
+        read_cells(tmp_path / "here")[f"small-noise{z}-seed0"] for z in ("0", "0.5", "2")
     )
     for model in ("final", "all rounds"):
         headlines = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from leakmeter.fl_app.experiments.andrew2024 import best_threshold
-from leakmeter.fl_app.experiments.base import Cells, Table, write_table
+from leakmeter.fl_app.experiments.base import Cells, Table, read_cells, write_table
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS
 from tests.helpers.project import ROOT
 
@@ -55,7 +54,7 @@ _FEWER: dict[str, Any] = {
 
 def reproduce(name: str, folder: Path, kept: Mapping[str, Any] | None = None) -> Small:
     """Run an experiment with some of its cells computed beforehand."""
-    cells = Cells(folder / "cells", lambda _: None)
+    cells = Cells(folder, lambda _: None)
     for key, value in (kept or {}).items():
         cells.get(key, lambda value=value: value)
     table = table_of(name, cells)
@@ -69,12 +68,6 @@ def table_of(name: str, cells: Cells) -> Table:
     scales = import_module(f"leakmeter.fl_app.experiments.{entry.module}")._SCALES
     with patch.dict(scales, {"small": _FEWER[name]} if name in _FEWER else {}):
         return entry.load()("small", cells)
-
-
-def read_cells(folder: Path) -> dict[str, Any]:
-    """Return every cell of a folder of results by its name."""
-    paths = sorted((folder / "cells").iterdir())
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def read_rows(folder: Path) -> list[dict[str, str]]:

@@ -22,7 +22,7 @@ def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path: Path) -> N
                 raise KeyboardInterrupt
             return float("inf")
 
-        return Cells(tmp_path / "cells", said.append).get(key, compute)
+        return Cells(tmp_path, said.append).get(key, compute)
 
     assert get("a") == "inf"
     with pytest.raises(KeyboardInterrupt):
@@ -36,7 +36,7 @@ def test_nothing_is_asked_of_the_data_until_a_cell_has_to_be_computed(tmp_path: 
     asked: list[str] = []
 
     def cells() -> Cells:
-        return Cells(tmp_path / "cells", lambda _: None, lambda: asked.append("data"))
+        return Cells(tmp_path, lambda _: None, lambda: asked.append("data"))
 
     first = cells()
     assert (first.get("a", lambda: 1), first.get("b", lambda: 2)) == (1, 2)

@@ -55,7 +55,7 @@ def check_kept_cells_give_the_same_and_no_work(name: str, small: Small) -> None:
     def refuse(text: str) -> None:
         raise AssertionError(f"computed again: {text}")
 
-    again = table_of(name, Cells(small.folder / "cells", refuse))
+    again = table_of(name, Cells(small.folder, refuse))
     assert again.to_csv() == small.table.to_csv()
     assert again.to_markdown() == small.table.to_markdown()
     assert again.comparisons == small.table.comparisons
