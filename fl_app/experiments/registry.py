@@ -310,6 +310,7 @@ EXPERIMENTS: Final = {
     "anytime-coverage": Entry(
         "anytime.coverage",
         "Bounds that hold at all rounds together: how often they fail, how soon they refute",
+        size="beyond the papers",
         small=4,
         paper=200,
     ),
