@@ -110,8 +110,10 @@ def _common(message: Message) -> dict[str, object]:
 
 def _is_own(name: str, record: object) -> bool:
     """Whether a record is what one client is told by itself, and nothing beside."""
-    kind, fields = _OWN.get(name, (ConfigRecord, frozenset()))
-    return name in _OWN and isinstance(record, kind) and fields.issuperset(record)
+    if name not in _OWN or not isinstance(record, Mapping):
+        return False
+    kind, fields = _OWN[name]
+    return isinstance(record, kind) and fields.issuperset(record)
 
 
 def _record(record: object) -> bytes:

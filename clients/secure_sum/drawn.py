@@ -17,7 +17,8 @@ The draws are independent, so the chance that some C of size c exists is at most
 (n − T choose c)·p_c^c, p_c the chance that a uniform k-subset of n − 1 has at least 2·t − k − 2 of
 c − 1 + T marked ones. This covers every choice that the server makes after the draws, dropouts that
 it invents included. Summed over c = 1 … m − 1 it is the chance that a sum has fewer than m honest
-clients; (1) is the case c = 1.
+clients. (1) fails only where a group of one is possible, so the case c = 1 covers it. A group has
+one roster, which is part of its digest: a server that uses several has these chances for each.
 
 Different from the paper: tails are summed exactly in logs, and the size of the smallest sum is a
 result, not an assumption.
