@@ -32,6 +32,7 @@ PAGES = sorted(
 # Programs of others that pages may call; their arguments are not ours to check.
 OTHERS = {"pip", "pytest", "flwr", "flower-simulation", "flower-superlink", "flower-supernode"}
 OTHERS |= {
+    "docker",
     "mkdocs",
     "tensorboard",
     "ray",
