@@ -156,16 +156,21 @@ def test_mlflow_has_the_series_the_settings_and_the_page(audit: Any, tmp_path: P
 
 @pytest.mark.slow
 def test_mlflow_leaves_a_run_of_the_users_open(
-    audit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    with mlflow.start_run() as own:
-        audit(loggers.MLflow())
+    logger = loggers.MLflow()
+    logger.on_start(RunStart(1, config={"lr": 0.5}))
+    with mlflow.start_run() as own:  # as in a strategy's own `start`
+        logger.on_round(RoundLine(1, 5, {"accuracy": 0.3}), [])
+        logger.on_end(RunEnd([]))
         active = mlflow.active_run()
         assert active is not None
         assert active.info.run_id == own.info.run_id
-    assert mlflow.get_run(own.info.run_id).data.metrics["leakmeter/accuracy"] == 0.3
+    data = mlflow.get_run(own.info.run_id).data
+    assert data.metrics["leakmeter/accuracy"] == 0.3
+    assert data.params["leakmeter.lr"] == "0.5"
 
 
 @pytest.mark.slow  # starts wandb's own service
