@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from leakmeter import __version__
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.cli.watch import HOST, add_address, check_port
+from leakmeter.fl_app.cli.watch import add_address, check_port
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
 from leakmeter.fl_app.config.field import expanded, kebab, read_toml
 from leakmeter.fl_app.config.meaning import check_meaning, is_written_by_a_run
+from leakmeter.fl_app.live.address import HOST
 
 if TYPE_CHECKING:
     from leakmeter.fl_app.live.server import LiveServer
