@@ -23,6 +23,6 @@ def on_page_markdown(markdown: str, *, page: Any, files: Any, **_: Any) -> str:
         path = posixpath.normpath(posixpath.join("docs", here, target))
         if files.get_file_from_path(path.removeprefix("docs/")) is not None:
             return link[0]
-        return text if text.strip("`") == path else f"{text} (`{path}`)"
+        return f"`{path}`" if text.strip("`") in path else f"{text} (`{path}`)"
 
     return _LINK.sub(replaced, markdown)

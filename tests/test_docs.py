@@ -32,6 +32,7 @@ PAGES = sorted(
 # Programs of others that pages may call; their arguments are not ours to check.
 OTHERS = {"pip", "pytest", "flwr", "flower-simulation", "flower-superlink", "flower-supernode"}
 OTHERS |= {
+    "docker",
     "mkdocs",
     "tensorboard",
     "ray",
@@ -72,6 +73,24 @@ def test_python_blocks_run_in_order(
             exec(compile("\n" * block.line + block.text, str(page), "exec"), names)
 
 
+@pytest.mark.slow
+def test_blocks_that_need_a_tool_run_where_it_is(
+    federation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = [(page, b) for page in python_pages() for b in blocks(page) if b.language == "python"]
+    needed = [
+        (p, b, b.not_run.split()[1]) for p, b in found if (b.not_run or "").startswith("needs ")
+    ]
+    assert [tool for _, _, tool in needed] == ["tensorboard"]
+    for page, block, tool in needed:
+        pytest.importorskip(tool)
+        of = federation(mods=[canary_mod])
+        names = {"grid": of.grid, "initial_arrays": of.arrays()}
+        exec(compile("\n" * block.line + block.text, str(page), "exec"), names)
+    assert list(tmp_path.glob("tensorboard/mine/events.*"))
+
+
 class Parsed(Exception):  # noqa: N818 - no error
     """The command line was understood; nothing is run."""
 
@@ -92,7 +111,7 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduce, "_run", stop)
     monkeypatch.setattr(reproduce, "_engine", lambda *_: nullcontext())
     monkeypatch.setattr("leakmeter.fl_app.report.read.run.read_runs", stop)
-    monkeypatch.setattr("leakmeter.fl_app.live.server.open_server", stop)
+    monkeypatch.setattr("leakmeter.fl_app.live.page.LiveFolder.check", stop)
     try:
         assert main(arguments) == 0, f"not understood: {arguments}"
     except Parsed:

@@ -6,12 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from leakmeter import auditors, clients, loggers, strategies
+from tests.helpers.browser import BROWSER, DRIVER, browser
 from tests.helpers.project import ROOT
 
 # What a page loads while somebody reads it; a link that the reader may click is none.
@@ -51,16 +55,45 @@ def pages(site: Path) -> list[Path]:
     return sorted(site.rglob("*.html"))
 
 
+def outside(text: str) -> list[str]:
+    """Return what a page loads from elsewhere, by its tags or its style."""
+    urls = [*Loads(text).urls, *re.findall(r"url\(\s*['\"]?([^'\")]+)", text)]
+    return [url for url in urls if re.match(r"(https?:)?//", url)]
+
+
+def test_what_comes_from_elsewhere_would_be_noticed() -> None:
+    assert outside('<script src="https://x.example/a.js"></script>')
+    assert outside("<style>a { background: url( '//x.example/a.png' ) }</style>")
+    assert not outside('<a href="https://x.example">x</a><img src="a.png">')
+
+
 @pytest.mark.slow
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     assert len(pages(site)) > 30
     for page in pages(site):
-        text = page.read_text(encoding="utf-8")
-        urls = [*Loads(text).urls, *re.findall(r"url\((['\"]?)(?!data:)([^)]+)\1\)", text)]
-        outside = [u for u in map(str, urls) if re.match(r"(https?:)?//", u)]
-        assert outside == [], page.name
+        assert outside(page.read_text(encoding="utf-8")) == [], page.name
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", sheet.read_text()), sheet.name
+
+
+@pytest.mark.slow  # starts a browser
+@pytest.mark.skipif(not (BROWSER and DRIVER), reason="no Chromium is installed")
+@pytest.mark.parametrize("name", ["index", "gallery", "mathematics", "reference/auditors"])
+def test_scripts_ask_nobody_else_either(site: Path, name: str) -> None:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Keep the terminal for the tests."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        home = f"http://127.0.0.1:{server.server_port}/"
+        with browser() as page:
+            page.open(f"{home}{name}.html")
+            asked = page.run("return performance.getEntriesByType('resource').map((e) => e.name)")
+            assert len(asked) >= 3
+            assert [url for url in asked if not url.startswith(home)] == []
+            assert page.errors() == []
+        server.shutdown()
 
 
 @pytest.mark.slow

@@ -126,7 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page or with its state."""
         if not self.server.address.may_be_called(self.headers.get("Host", "")):
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this host name is not served")
+            words = "this host name is not served; open the address that the terminal shows"
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", words)
             return
         with self.server.answering():
             self._read(self.path.partition("?")[0])

@@ -160,16 +160,21 @@ def test_mlflow_has_the_series_the_settings_and_the_page(audit: Any, tmp_path: P
 
 @pytest.mark.slow
 def test_mlflow_leaves_a_run_of_the_users_open(
-    audit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    with mlflow.start_run() as own:
-        audit(loggers.MLflow())
+    logger = loggers.MLflow()
+    logger.on_start(RunStart(1, config={"lr": 0.5}))
+    with mlflow.start_run() as own:  # as in a strategy's own `start`
+        logger.on_round(RoundLine(1, 5, {"accuracy": 0.3}), [])
+        logger.on_end(RunEnd([]))
         active = mlflow.active_run()
         assert active is not None
         assert active.info.run_id == own.info.run_id
-    assert mlflow.get_run(own.info.run_id).data.metrics["leakmeter/accuracy"] == 0.3
+    data = mlflow.get_run(own.info.run_id).data
+    assert data.metrics["leakmeter/accuracy"] == 0.3
+    assert data.params["leakmeter.lr"] == "0.5"
 
 
 @pytest.mark.slow  # starts wandb's own service
@@ -192,14 +197,45 @@ def test_wandb_offline_has_the_series_and_the_page(
     assert "<!doctype html" in page.read_text().lower()
 
 
+@pytest.mark.slow  # starts wandb's own service
+@pytest.mark.parametrize("steps", [True, False])
+def test_wandb_leaves_a_run_of_the_users_and_its_steps_alone(
+    steps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logger = loggers.WandB("privacy", mode="offline")
+    logger.on_start(RunStart(3, config={"lr": 0.5}))
+    # As Flower's advanced example does: in the strategy's own `start`, with steps of its own.
+    with wandb.init(project="mine", mode="offline", dir=str(tmp_path)) as own:
+        for n in (1, 2, 3):
+            if steps:
+                own.log({"loss": float(n)}, step=n)
+            logger.on_round(RoundLine(n, 5, {"accuracy": n / 10}), [])
+            if steps:
+                own.log({"mine": n / 10}, step=n)
+        logger.on_end(RunEnd([]))
+        assert wandb.run is own
+    [folder] = (tmp_path / "wandb").glob("offline-run-*")
+    rows = [{_key(i): json.loads(i.value_json) for i in r.history.item} for r in records(folder)]
+    own_names = {"loss", "mine"} if steps else set()
+    names = {"leakmeter/round", "leakmeter/accuracy", *own_names}
+    found = [{k: row[k] for k in names} for row in rows if names <= set(row)]
+    assert [row["leakmeter/round"] for row in found] == [1, 2, 3]
+    assert [row["leakmeter/accuracy"] for row in found] == [0.1, 0.2, 0.3]
+    assert not steps or [row["mine"] for row in found] == [0.1, 0.2, 0.3]
+
+
 def _key(item: Any) -> str:
     return str(item.nested_key[0] if item.nested_key else item.key)
 
 
 def records(folder: Path) -> list[Any]:
     """Return the records of an offline run: protocol buffers in LevelDB's log format."""
+    import wandb
     from wandb.proto import wandb_internal_pb2
 
+    wandb.teardown()  # its service writes the last records after the run has ended
     [path] = folder.glob("run-*.wandb")
     data, at, open_record, found = path.read_bytes(), 7, b"", []
     while at + 7 <= len(data):
