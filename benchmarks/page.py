@@ -27,13 +27,13 @@ highest repetition in brackets. Each benchmark shows the row closest to its targ
 Each question is a module in [`benchmarks/`](../benchmarks) that says how it is measured. Ours and
 its peer take turns in one process, equally often, and the order alternates. Libraries use one
 thread unless a row says two. CPU time counts a core's work whatever else runs on it; wall time does
-not. Memory is the peak of a process beside its libraries. The load is the machine's average when
+not. Memory is the peak of a process without its libraries. The load is the machine's average when
 the benchmark started.
 
 `python -m benchmarks` measures everything again and writes this page; what is on it took {minutes}
 minutes, without the long scale. `python -m benchmarks NAME --out docs` measures one benchmark, with
 `--long` at its long scale. `python -m benchmarks --page` writes the page from
-[`{data}`]({data}), which holds every repetition.
+[`{data}`]({data}), which contains every repetition.
 """
 _STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
 

@@ -21,6 +21,7 @@ from leakmeter.auditors.auditor import (
 )
 from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation
+from leakmeter.auditors.wording import counted
 
 _log = logging.getLogger("flwr")
 BEFORE = "before round 1"
@@ -219,10 +220,10 @@ class Panel:
         left = sum(later > server_round for later in due.rounds())
         if took * left > _LONG:
             _log.warning(
-                "%s: %d more rounds to audit, about %d minutes; every=-1 audits fewer",
+                "%s: %s to audit, about %s; every=-1 audits fewer",
                 auditor.name,
-                left,
-                round(took * left / 60),
+                counted(left, "more round"),
+                counted(round(took * left / 60), "minute"),
             )
 
     def report(self) -> list[Finding]:

@@ -21,7 +21,6 @@ from leakmeter.auditors.wording import (
     is_certain,
     is_epsilon,
     remark,
-    sentence,
     sureness,
     terms,
 )
@@ -262,7 +261,7 @@ def _worst(lines: Sequence[Standing]) -> str:
                 f"{_lowered(attacker)}; no audit measured it."
             )
         case _:
-            return sentence(f"no useful guarantee: {claim(lead)}")
+            return _nothing_guaranteed(worst, measured)
 
 
 def _suspected(lead: Finding) -> str:
@@ -276,6 +275,18 @@ def _both(worst: Standing) -> str:
         return f"{terse.amount(worst.lead)}, no upper bound"
     doubt = ", which promises practically nothing" if is_certain(upper) else ""
     return f"{terse.amount(worst.lead)} shown, {terse.amount(upper)} guaranteed{doubt}"
+
+
+def _nothing_guaranteed(worst: Standing, measured: Sequence[Standing]) -> str:
+    """Return whom no useful guarantee is against, and whom one is against."""
+    who = _lowered(terse.subject(worst.lead.threat_model))
+    large = f" ({terse.amount(worst.lead)})" if math.isfinite(worst.lead.value) else ""
+    uppers = [one.upper for one in measured if one.upper is not None]
+    best = _smallest([f for f in uppers if math.isfinite(f.value) and not is_certain(f)])
+    said = f"Nothing useful is guaranteed against {who}{large}"
+    if best is None:
+        return f"{said}."
+    return f"{said}; {terse.amount(best)} is guaranteed against: {terse.who(best.threat_model)}."
 
 
 def _nothing_shown(measured: Sequence[Standing]) -> str:

@@ -198,10 +198,11 @@ def _noise(config: Config) -> str:
 
 def _calibration(config: Config) -> tuple[str, str]:
     """Return the calibrated noise multiplier, and what it is calibrated for, in two lines."""
-    observer = "outsiders that see every model" if config.noise == "central" else "a server"
+    is_central = config.noise == "central"
+    observer = "outsiders that see every model and" if is_central else "a server that"
     world = "added or removed" if config.clipping == "adaptive" else "zeroed out"
     return (
         f"noise     multiplier {config.noise_multiplier:g}, calibrated: the planned run guarantees "
         f"ε ≤ {config.target_epsilon:g} at δ = {config.delta:g}",
-        f"          for one client {world}, against {observer} that may know every cohort",
+        f"          for one client {world}, against {observer} may know every cohort",
     )

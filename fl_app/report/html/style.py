@@ -211,6 +211,7 @@ th small, td small { display: block; font-weight: 400; font-size: .8rem; }
 .compare th, .compare td { min-width: 7.5rem; } .compare tbody th { max-width: 20rem; }
 .compare thead th { font-size: .86rem; color: var(--ink); }
 .compare data { white-space: normal; } .pair td:nth-child(n+4) { white-space: nowrap; }
+.pair td small { white-space: normal; }
 .cards + h3 { margin-top: 1.4rem; }
 data { white-space: nowrap; }
 .plain { list-style: none; margin: 0; padding: 0; }

@@ -102,7 +102,7 @@ def _noise(run: Run, leaks: Sequence[Standing], lines: Sequence[Standing]) -> It
     }
     who = {"central": "outsiders", "distributed": "the server too", "local": "everybody"}[fits]
     text = f"Add noise: guarantee ε ≤ {target:g} against {who}; accuracy will drop:"
-    yield from _changed(run, text, change, f"epsilon-{target:g}")
+    yield from _changed(run, text, change, f"{fits}-{target:g}")
 
 
 def _kind(settings: Mapping[str, Any], *, faces_server: bool) -> str:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from leakmeter.auditors import Finding
+from leakmeter.auditors import Finding, ThreatModel
 from leakmeter.auditors.judge.standing import (
     Severity,
     headline,
@@ -72,6 +72,17 @@ def test_a_bound_stands_between_what_is_shown_and_what_is_guaranteed() -> None:
     assert "ε ≥ 2, no upper bound" in said(bound(2.0))
     [line] = standings(judged([bound(2.0), guarantee(8.0)]))
     assert (line.shown, line.at_most, line.evidence) == ("ε ≥ 2", "ε ≤ 8", "proven 95 %")
+
+
+def test_a_missing_guarantee_names_its_attacker_and_whom_another_is_against() -> None:
+    server = ThreatModel(observer="server", sees="round sum", participations=3, knows_cohort=True)
+    open_ = guarantee(math.inf, threat_model=server)
+    words = "Nothing useful is guaranteed against a server that sees the sums of all rounds"
+    assert said(open_) == f"{words}."
+    assert said(guarantee(53.0, threat_model=server)) == f"{words} (ε ≤ 53)."
+    assert said(open_, bound(0.0), guarantee(8.0)) == (
+        f"{words}; ε ≤ 8 is guaranteed against: outsider, noised sums."
+    )
 
 
 def test_the_upper_bound_names_whom_it_is_against_or_why_there_is_none() -> None:

@@ -96,13 +96,13 @@ def test_a_final_model_in_which_nothing_is_shown_has_no_number() -> None:
 def test_there_are_at_most_three_steps_and_the_first_command_is_compared() -> None:
     steps = next_steps(run(bound(9.0)))
     assert len(steps) <= 3
-    assert steps[-1].command == "python run_sim.py report /somewhere/demo /somewhere/demo-epsilon-8"
+    assert steps[-1].command == "python run_sim.py report /somewhere/demo /somewhere/demo-central-8"
 
 
 def test_a_page_names_only_the_last_part_of_the_path() -> None:
     steps = next_steps(run(bound(9.0)), is_public=True)
     assert not any("/somewhere" in step.command for step in steps)
-    assert steps[0].command.endswith(" --out demo-epsilon-8")
+    assert steps[0].command.endswith(" --out demo-central-8")
 
 
 def test_another_project_gets_words_and_no_command() -> None:
