@@ -106,7 +106,7 @@ def _address(host: str) -> str:
     # Looked up once: binding a name would look it up for every port that is tried.
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter for a label of more than 63 characters
         raise _no_address(error, host) from None
 
 
@@ -129,7 +129,7 @@ def _explained(error: OSError, host: str, port: int) -> ConfigError:
     return ConfigError(f"--port {port} is in use; the next free one is {free}: --port {free}")
 
 
-def _no_address(error: OSError, host: str) -> ConfigError:
+def _no_address(error: Exception, host: str) -> ConfigError:
     return ConfigError(
         f"--host must be an address of this machine, such as {HOST}, got {host!r}: {error}"
     )

@@ -154,6 +154,8 @@ def test_a_busy_usual_port_gives_way(unfinished: Path, monkeypatch: pytest.Monke
         (["nowhere"], "must be the folder of a run"),
         (["nowhere", "--port", "70000"], "--port must be from 0 .* to 65535, got 70000"),
         (["nowhere", "--host", "192.0.2.1"], "--host must be an address"),  # RFC 5737: nobody's
+        (["nowhere", "--host", "x" * 70], "--host must be an address"),
+        (["nowhere", "--host", ""], "--host must be an address"),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], said: str, capsys: Any) -> None:
