@@ -81,10 +81,11 @@ def test_images_come_back_and_strangers_do_not(tmp_path: Path) -> None:
     assert "Top: images reconstructed" in caption_of(picture.read_bytes())
 
 
-def test_without_a_leak_the_band_has_nine_of_ten_values() -> None:
+@pytest.mark.parametrize(("trials", "most"), [(20, 5), pytest.param(40, 8, marks=pytest.mark.slow)])
+def test_without_a_leak_the_band_has_nine_of_ten_values(trials: int, most: int) -> None:
     """Reconstructions that know nothing: beyond an edge with 5 %, more than 5 of 20 with 0.03 %."""
     beyond = [0, 0]
-    for trial in range(20):
+    for trial in range(trials):
         rng = stream(trial, "no leak")
         # More originals than one in twenty: the nearest stranger alone would be too far away.
         of_round = RoundImages(rng.random((30, *SHAPE)), rng.random((40, *SHAPE)))
@@ -92,7 +93,7 @@ def test_without_a_leak_the_band_has_nine_of_ten_values() -> None:
         low, high = found["band"]
         beyond[0] += found["psnr"] < low
         beyond[1] += found["psnr"] > high
-    assert max(beyond) <= 5
+    assert max(beyond) <= most
 
 
 def test_what_makes_the_gradient_approximate_is_said() -> None:

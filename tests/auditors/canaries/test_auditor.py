@@ -149,7 +149,7 @@ def test_estimates_agree_with_the_published_table(runs: int) -> None:
 
 @pytest.mark.parametrize("runs", few_or_many(4, 10))
 def test_the_estimate_is_near_the_truth_that_interference_leaves(runs: int) -> None:
-    # sqrt(d) E[cos] = 1 / sqrt(sigma² + k / d), k the canaries that are in; s.e. 8 % a run.
+    # sqrt(d) E[cos] = 1 / sqrt(sigma² + k / d), k the canaries that are in; two s.e. of 8 % a run.
     dim, values, truths = 500, [], []
     for seed in range(runs):
         auditor = OneShotCanaries(seats=200, delta=DELTA, seed=seed)

@@ -17,6 +17,7 @@ from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import PerRound
+from tests.helpers.numbers import few_or_many
 
 DIM, CLIENTS = 40, 6
 QUICK = Effort(fit=300, candidates=20, pilot=30, trials=300)
@@ -218,10 +219,11 @@ def test_canary_seats_do_not_count_as_clients(gaussian_sampler) -> None:
     assert total.facts["honest clients"] == CLIENTS - 2
 
 
-def test_the_guess_about_the_released_sum_is_mostly_right(gaussian_sampler) -> None:
+@pytest.mark.parametrize("runs", few_or_many(15, 30))
+def test_the_guess_about_the_released_sum_is_mostly_right(gaussian_sampler, runs) -> None:
     # Separations are above 3 standard deviations: errors are rarer than 7 %.
     right = []
-    for key in range(15):
+    for key in range(runs):
         auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), target=0, seed=key, effort=QUICK)
         auditor.begin(DIM, 1)
         update = stream(key, "sent").standard_normal(DIM)
@@ -229,7 +231,7 @@ def test_the_guess_about_the_released_sum_is_mostly_right(gaussian_sampler) -> N
         (guess,) = by_name(auditor.observe(view), "guess")
         assert guess.kind == "diagnostic"
         right.append(guess.facts["right"])
-    assert sum(right) >= 12
+    assert sum(right) >= 0.8 * runs
 
 
 def test_the_guess_sees_the_sum_and_not_who_sent_what(gaussian_sampler) -> None:

@@ -25,6 +25,7 @@ from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.strategies.water_filling.guarantee import guarantee as guarantee_of
 from leakmeter.strategies.water_filling.guarantee import water_filling_epsilon
 from leakmeter.strategies.water_filling.rdp import Contribution, Round
+from tests.helpers.numbers import few_or_many
 
 DELTA = 1e-2
 QUICK = RecordEffort(pairs=2, pilot=20, trials=150)
@@ -81,7 +82,8 @@ def test_noise_of_others_in_some_directions_is_in_both_densities(dim: int) -> No
     np.testing.assert_allclose(np.cov(drawn.T), seen, atol=0.22 * np.abs(seen).max())
 
 
-def test_draws_by_the_law_and_by_the_code_agree_and_a_wrong_floor_is_seen() -> None:
+@pytest.mark.parametrize("draws", few_or_many(800, 1500))
+def test_draws_by_the_law_and_by_the_code_agree_and_a_wrong_floor_is_seen(draws: int) -> None:
     # Chance of failure by bad luck 1e-3, fixed seed.
     rows = gradients(7, 9)
     options: dict[str, Any] = {"records": 6, "floor": 0.15, "rest": 0.0}
@@ -89,19 +91,19 @@ def test_draws_by_the_law_and_by_the_code_agree_and_a_wrong_floor_is_seen() -> N
     def draw(which: np.ndarray, rng: np.random.Generator, floor: float = 0.15) -> np.ndarray:
         return WaterFilling(floor).draw(DenseGradients(rows[which]), 2, rng).gradient
 
-    def scores(draws: Any) -> np.ndarray:
-        found = case(rows, **options, draw=draws)
+    def scores(by: Any) -> np.ndarray:
+        found = case(rows, **options, draw=by)
         own, other = np.arange(6), np.array([6, 1, 2, 3, 4, 5])
         about: dict[str, Any] = {"batch": 2, "floor": 0.15, "rest": 0.0}
         law = PairLaw.of(rows @ rows.T, own, other, **about)
-        if draws is None:
-            return law.log_ratio(law.worlds[0].draw(800, stream(0, "law")))
+        if by is None:
+            return law.log_ratio(law.worlds[0].draw(draws, stream(0, "law")))
         rng = stream(0, "code")
         block = found.blocks[0]
         return np.array(
             [
-                float(law.log_ratio(law.coordinates(block.products(draws(own, rng)))))
-                for _ in range(800)
+                float(law.log_ratio(law.coordinates(block.products(by(own, rng)))))
+                for _ in range(draws)
             ]
         )
 
@@ -147,8 +149,13 @@ def test_where_only_means_differ_the_bound_is_below_the_exact_epsilon_and_near_i
     assert found.bound.kind == "lower_bound"
 
 
-@pytest.mark.parametrize("by_code", [False, True])
-def test_the_noise_of_the_others_own_data_hides_more_than_their_floor(by_code: bool) -> None:
+@pytest.mark.parametrize(
+    ("by_code", "trials"),
+    [(False, 4000), (True, 1000), pytest.param(True, 2000, marks=pytest.mark.slow)],
+)
+def test_the_noise_of_the_others_own_data_hides_more_than_their_floor(
+    by_code: bool, trials: int
+) -> None:
     rows = np.zeros((4, 5))
     rows[0, 0], rows[3, 0] = 1.0, -1.0
     more = np.zeros((5, 5))
@@ -158,7 +165,7 @@ def test_the_noise_of_the_others_own_data_hides_more_than_their_floor(by_code: b
         own = WaterFilling(0.5).draw(DenseGradients(rows[which]), 2, rng).gradient
         return own + gaussian(5, math.sqrt(0.1), rng)
 
-    effort = RecordEffort(pairs=3, pilot=50, trials=1000 if by_code else 4000)
+    effort = RecordEffort(pairs=3, pilot=50, trials=trials)
     floor_only = case(rows, records=3, floor=0.5, draw=draw if by_code else None)
     of_run = replace(floor_only, excess=(rows @ more @ rows.T,))
     worst, run = (audit_records(c, delta=DELTA, effort=effort) for c in (floor_only, of_run))

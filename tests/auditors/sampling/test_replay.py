@@ -17,6 +17,7 @@ from leakmeter.auditors.hook.seat import Order
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.replay import ReplayError, ReplaySampler
 from leakmeter.clients import MaskMod
+from tests.helpers.numbers import few_or_many
 
 CLIENTS = [0, 1, 2, 3]
 
@@ -75,15 +76,16 @@ class Round:
         return np.concatenate([plain["w"].ravel(), plain["b"]]) - self.sent
 
 
-def test_replays_have_the_law_of_the_clients_updates_times_their_weights(federation) -> None:
+@pytest.mark.parametrize("draws", few_or_many(80, 200))
+def test_replays_have_the_law_of_the_clients_updates_times_their_weights(federation, draws) -> None:
     of = Round(federation)
-    rows = np.concatenate(list(of.bound(chunk=30).sample(of.sent, CLIENTS, 80, ("a",))))
-    assert rows.shape == (80, 4, 132)
+    rows = np.concatenate(list(of.bound(chunk=30).sample(of.sent, CLIENTS, draws, ("a",))))
+    assert rows.shape == (draws, 4, 132)
     for place, client in enumerate(CLIENTS):
         weight, std = 10 * (client + 1), client + 1
         updates = rows[:, place] / weight
         found = updates.mean(axis=0) - of.expected(client)
-        assert np.abs(found).max() < 5 * std / np.sqrt(80)
+        assert np.abs(found).max() < 5 * std / np.sqrt(draws)
         assert updates.std(axis=0).mean() == pytest.approx(std, rel=0.05)
 
 

@@ -16,6 +16,7 @@ from leakmeter.clients.secure_sum.drawn import (
     union,
 )
 from leakmeter.clients.secure_sum.policy import Policy, RefusedError
+from tests.helpers.numbers import few_or_many
 
 
 def test_draws_are_distinct_others_and_every_other_equally_often() -> None:
@@ -77,9 +78,10 @@ def closed_groups(drawn: list[set[int]], bad: set[int], needed: int, size: int) 
     )
 
 
+@pytest.mark.parametrize("trials", few_or_many(500, 1500))
 @pytest.mark.parametrize(("k", "t", "size"), [(5, 5, 1), (5, 5, 2), (5, 5, 3), (6, 6, 2)])
-def test_the_bound_is_above_what_random_graphs_do(k: int, t: int, size: int) -> None:
-    n, bad, trials = 12, {0, 1, 2}, 500
+def test_the_bound_is_above_what_random_graphs_do(k: int, t: int, size: int, trials: int) -> None:
+    n, bad = 12, {0, 1, 2}
     rng = np.random.default_rng(k * t * size)
     found = 0
     for _ in range(trials):

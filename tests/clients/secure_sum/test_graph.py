@@ -22,7 +22,7 @@ from leakmeter.clients.secure_sum.graph import (
     plan_graph,
     regular_graph,
 )
-from tests.helpers.numbers import num_examples
+from tests.helpers.numbers import few_or_many, num_examples
 
 # Neighbours on the circle 0 … n − 1; drawing who drops is the same as drawing the order.
 Circle = dict[int, tuple[int, ...]]
@@ -125,8 +125,9 @@ def test_chance_of_falling_apart_is_above_the_truth_and_near_it(degree: int, mis
     assert bound <= 4 * truth
 
 
-def test_risks_agree_with_simulation_of_real_graphs() -> None:
-    rng, trials, aborts, exposures = np.random.default_rng(0), 1500, 0, 0
+@pytest.mark.parametrize("trials", few_or_many(1500, 3000))
+def test_risks_agree_with_simulation_of_real_graphs(trials: int) -> None:
+    rng, aborts, exposures = np.random.default_rng(0), 0, 0
     gone, bad, everyone = set(range(8)), set(range(8, 14)), set(range(40))
     for _ in range(trials):
         links = regular_graph(range(40), 12, rng)

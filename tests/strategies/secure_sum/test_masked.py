@@ -38,7 +38,7 @@ from leakmeter.strategies.grid import GridWrapper
 from leakmeter.strategies.secure_sum.topology import Topology
 from leakmeter.strategies.state import restore_strategy, strategy_state
 from tests.helpers import federation
-from tests.helpers.numbers import num_examples
+from tests.helpers.numbers import few_or_many, num_examples
 
 Arrays = dict[str, Any]
 Reply = Callable[[Message], Message]
@@ -488,8 +488,9 @@ def test_the_mean_is_within_the_quantum_for_any_cohort_weights_and_shapes(
         assert result.arrays[name].numpy().dtype == array.dtype
 
 
-def test_the_mean_is_unbiased() -> None:
-    # The mean of 140 errors of at most quantum/(2·√3) standard deviation: beyond 6, chance 2e-9.
+@pytest.mark.parametrize("rounds", few_or_many(20, 80))
+def test_the_mean_is_unbiased(rounds: int) -> None:
+    # Mean of 140 or 560 errors, std at most quantum/(2·√3) each: beyond 6 with chance 2e-9.
     clients = Federation(num=3, update=lambda c: 0.123 + 0.01 * c)
     clients.mod = MaskMod()  # rounding from the operating system's source
     strategy = masked(clients, bits=14, threshold=2)
@@ -501,7 +502,7 @@ def test_the_mean_is_unbiased() -> None:
             means.append(view.facts.aggregate)
             return ()
 
-    clients.run(Audited(strategy, [Watch()], sends="models"), rounds=20)
+    clients.run(Audited(strategy, [Watch()], sends="models"), rounds=rounds)
     errors = np.concatenate(means) - clients.mean()
     quantum = strategy.facts().quantum
     assert np.abs(errors).max() > quantum / 20  # the rounding is coarse enough to be seen

@@ -22,6 +22,7 @@ from leakmeter.strategies.water_filling.guarantee import (
     water_filling_epsilon,
 )
 from leakmeter.strategies.water_filling.rdp import Contribution, Mechanism, Round
+from tests.helpers.numbers import few_or_many
 
 # N = 50, C = 10, B = 32, D = 1200, δ = 1e-4: computed with 40 digits by another route.
 WATER_FILLING = {1e-4: 12.65812195628309, 1e-3: 1.221943360424485, 1e-2: 0.175118}
@@ -207,12 +208,13 @@ def floored(g: np.ndarray, batch: int, floor: float) -> np.ndarray:
     return np.asarray((vectors * np.maximum(values, floor)) @ vectors.T)
 
 
+@pytest.mark.parametrize("draws", few_or_many(700, 1500))
 @pytest.mark.parametrize(("shrunk", "holds"), [(1.0, True), (0.1, False)])
 def test_the_best_test_between_two_worlds_stays_within_epsilon_unless_noise_is_missing(
-    shrunk: float, holds: bool
+    shrunk: float, holds: bool, draws: int
 ) -> None:
     # Two clients of three records; in the other world the first one's record points back.
-    batch, delta, draws = 500, 0.05, 700
+    batch, delta = 500, 0.05
     mine, other = np.array([[1.0, 0.0], [0.0, 0.2], [0.1, 0.0]]), np.full((3, 2), 0.1)
     worlds = [mine, mine * np.array([[-1.0], [1.0], [1.0]])]
     epsilon = water_filling_epsilon(
