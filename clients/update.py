@@ -320,7 +320,8 @@ def train_together(
     size, losses = len(records[0]), []
     for _ in range(rule.passes):
         orders = [own[rule.order(size, rng)] for own, rng in zip(records, rngs, strict=True)]
-        for batch in torch.from_numpy(np.stack(orders)).split(rule.batch_size or size, dim=1):
+        index = torch.from_numpy(np.stack(orders))  # (clients, size)
+        for batch in torch.split(index, rule.batch_size or size, dim=1):
             losses.append(stack.step(x[batch].flatten(2), y[batch], rule.lr, rule.mu))
     # By client: the mean of a column of a table is summed in another order than that of a list.
     means = [float(np.mean(own)) for own in zip(*losses, strict=True)]

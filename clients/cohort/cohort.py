@@ -198,7 +198,7 @@ def _projected(updates: Tensor, project: Tensor) -> Tensor:
     # A few clients at a time: their numbers in double precision are used before they leave the
     # cache.
     few = max(1, _CACHE // (8 * updates.shape[2]))
-    parts = updates.split(few, dim=1)
+    parts = torch.split(updates, few, dim=1)
     return torch.cat([part.to(project.dtype) @ project for part in parts], dim=1)
 
 

@@ -12,7 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from flwr.app import (
     ArrayRecord,
@@ -33,7 +33,7 @@ from leakmeter.strategies.grid import CLIENT_APP_RAISED
 _log = logging.getLogger("flwr")
 
 T = TypeVar("T")
-R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
+Record: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
 
 _RUN_ID = 1
 _TRIED = "1.26.1 and 1.41.0"
@@ -125,7 +125,7 @@ def _copied(state: RecordDict) -> RecordDict:
     return RecordDict({key: _twin(record) for key, record in state.items()})
 
 
-def _twin(record: R) -> R:
+def _twin(record: Record) -> Record:
     """Return a copy of a record: of numbers, texts, bytes, arrays, and lists of them."""
     # A look at each value, as by the constructors or by `deepcopy`, takes as long as the rest of a
     # short message.
