@@ -86,7 +86,7 @@ class Candidates:
         |x - c|² is |c|² - 2 x·c and what all candidates share, and Σ⁻¹x is solved for once.
         """
         toward = self.laws[0].solve(update - self.centre)
-        products = self.rows.times(toward) - self.centre @ toward
+        products = self.rows.times(toward, self.centre)
         index = int((np.diagonal(self.grams[0]) - 2 * products).argmax())
         return between(update, self.rows.row(index), self.laws[0], (-1, index))
 

@@ -150,11 +150,11 @@ class RowStore:
         """Return the mean of the rows, (dim,)."""
         return np.concatenate([block.mean(axis=0) for _, block in self.blocks()])
 
-    def times(self, vector: Vector) -> Vector:
-        """Return the products of all rows with a vector, (count,), in the rows' own precision."""
+    def times(self, vector: Vector, centre: AnyFloats) -> Vector:
+        """Return the products of all rows less a centre with a vector, (count,)."""
         found = np.zeros(len(self))
-        for at, block in self.blocks():
-            found += block @ vector[at].astype(block.dtype)
+        for at, block in self.blocks():  # in the rows' own precision, hence the centre
+            found += (block - centre[at]) @ vector[at].astype(block.dtype)
         return found
 
     @property

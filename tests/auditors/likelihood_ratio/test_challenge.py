@@ -63,8 +63,9 @@ def test_an_update_is_tested_against_the_candidate_farthest_from_it() -> None:
     for law in laws():
         for update in CANDIDATES[:5] + ROOT[0]:
             gaps = update - CANDIDATES
-            found = Candidates.of(CANDIDATES, [law]).against(update)
-            assert found.pair == (-1, np.einsum("ij,jk,ik->i", gaps, inverse, gaps).argmax())
+            farthest_one = np.einsum("ij,jk,ik->i", gaps, inverse, gaps).argmax()
+            for rows in (CANDIDATES, CANDIDATES.astype(np.float32)):
+                assert Candidates.of(rows, [law]).against(update).pair == (-1, farthest_one)
 
 
 def test_forms_of_one_fit_see_the_candidates_as_each_does_alone() -> None:
