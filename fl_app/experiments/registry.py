@@ -163,7 +163,7 @@ EXPERIMENTS: Final = {
     ),
     "dlg-users": Entry(
         "elkordy2023.dlg_users",
-        "Elkordy et al. 2023, Fig. 15: what gradient inversion recovers from a secure sum",
+        "Elkordy et al. 2023, Fig. 15: what gradient inversion brings back from a secure sum",
         small=7,
         paper=630,
         data=("mnist", "cifar10"),
@@ -204,14 +204,14 @@ EXPERIMENTS: Final = {
     ),
     "mi-rounds": Entry(
         "elkordy2023.rounds",
-        "Elkordy et al. 2023, Fig. 9: what all rounds together reveal about a client's data",
+        "Elkordy et al. 2023, Fig. 9: what all rounds together tell of a client's data",
         small=15,
         paper=550,
         data=("mnist",),
     ),
     "mi-heterogeneity": Entry(
         "elkordy2023.heterogeneity",
-        "Elkordy et al. 2023, Fig. 13: information in a secure sum of heterogeneous clients",
+        "Elkordy et al. 2023, Fig. 13: information in a secure sum of unlike clients",
         small=6,
         paper=450,
         data=("mnist",),
@@ -227,7 +227,7 @@ EXPERIMENTS: Final = {
     ),
     "mi-accuracy": Entry(
         "elkordy2023.accuracy",
-        "Elkordy et al. 2023, Fig. 10: what all rounds reveal, against the model's accuracy",
+        "Elkordy et al. 2023, Fig. 10: what all rounds tell, against the model's accuracy",
         small=4,
         paper=150,
         data=("mnist",),
@@ -248,13 +248,13 @@ EXPERIMENTS: Final = {
     ),
     "best-threshold": Entry(
         "andrew2024.best_threshold",
-        "Ngo et al. 2024, (8): how often bounds exceed the truth at the best threshold",
+        "Ngo et al. 2024, (8): how often bounds exceed the truth if the best threshold is taken",
         small=4,
         paper=90,
     ),
     "active-server": Entry(
         "active_server.table",
-        "Malicious server against a secure sum: nine attacks, before and after, and what remains",
+        "Malicious server against a secure sum: eight attacks, before and after, and what remains",
         small=8,
         paper=1200,
     ),
@@ -282,7 +282,7 @@ EXPERIMENTS: Final = {
     ),
     "wfna-table1": Entry(
         "zhang2024.table1",
-        "Zhang and Psounis 2024, Table 1: what a record is guaranteed, by the valid rows",
+        "Zhang and Psounis 2024, Table 1: what a record is guaranteed, by the rows that hold",
         small=4,
         paper=10,
     ),

@@ -1,4 +1,4 @@
-"""The page of all results: what was published next to what came out, from the kept tables alone."""
+"""The page of all results: what was published beside what came out, from the kept tables alone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
 _PAGE = "RESULTS.md"
 _INTRO = """# Results
 
-Published tables and figures, run again at their own size, compared with the originals. Every line
+Published tables and figures, run again at their own size, beside what was published. Every line
 follows from the data in `{folder}/NAME/`: `table.csv`, `table.json`, `table.md`, and in `cells/`
 what was computed. `reproduce NAME --scale paper --out {folder}/NAME` makes a table from its cells
 again without computing anything. This page is written by `python run_sim.py reproduce --results`,
 and a test keeps it so.
 
-All seeds are in the code, and nothing was tuned to a published number; where a case, a target or
+Seeds stand in the code, and nothing was tuned to a published number; where a case, a target or
 what is compared was chosen after a first look, the table's notes say so. Times are those of one
 processor core. Where a paper gives a plot without numbers, its claim is put into words. ε ≥ is a
 lower bound with its confidence, ε ≈ an estimate, bits are those of a model
@@ -46,7 +46,7 @@ class Kept:
 
 
 def write_page(folder: Path) -> Path:
-    """Write the page next to a folder of results and return where it is."""
+    """Write the page beside a folder of results and return where it is."""
     page = folder.parent / _PAGE
     write_atomically(page, results_page(kept_results(folder), folder.name))
     return page
@@ -74,7 +74,7 @@ def _kept(path: Path) -> Kept:
 
 
 def results_page(results: Sequence[Kept], folder: str) -> str:
-    """Return the page; links go to `folder` next to it."""
+    """Return the page; links go to `folder` beside it."""
     shown: set[str] = set()
     parts = [_INTRO.format(folder=folder), _index(results)]
     parts += [_section(paper, results, folder, shown) for paper in PAPERS]
