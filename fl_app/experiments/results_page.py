@@ -1,4 +1,4 @@
-"""The page of all results: what was published next to what came out, from the kept tables alone."""
+"""The page of all results: what was published beside what came out, from the kept tables alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Kept:
 
 
 def write_page(folder: Path) -> Path:
-    """Write the page next to a folder of results and return where it is."""
+    """Write the page beside a folder of results and return where it is."""
     page = folder.parent / _PAGE
     write_atomically(page, results_page(kept_results(folder), folder.name))
     return page
@@ -76,7 +76,7 @@ def _kept(path: Path) -> Kept:
 
 
 def results_page(results: Sequence[Kept], folder: str) -> str:
-    """Return the page; links go to `folder` next to it."""
+    """Return the page; links go to `folder` beside it."""
     shown: set[str] = set()
     parts = [_INTRO.format(folder=folder), _index(results)]
     parts += [_section(paper, results, folder, shown) for paper in PAPERS]

@@ -206,7 +206,7 @@ def test_a_large_recording_is_announced_and_one_without_room_refused(
     (said,) = recorder.limits(Project(dim=10**6, num_rounds=100))
     assert "up to 2.4 GB of disk: 100 rounds of 1,000,000 parameters" in said
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
-    with pytest.raises(UnableError, match=r"needs up to 2.4 GB in .* 1.0 GB free: make room"):
+    with pytest.raises(UnableError, match=r"needs up to 2.4 GB in .* 1.0 GB free: free some space"):
         recorder.limits(Project(dim=10**6, num_rounds=100))
 
 

@@ -81,9 +81,11 @@ def _common(lines: Sequence[Mapping[Adversary, Standing]]) -> Adversary | None:
 
 
 def _ends(one: Standing) -> tuple[float, ...]:
-    """Return the shown and the guaranteed ε of a line, those that there are."""
+    """Return the shown and the guaranteed ε of a line; a single one has no guarantee above it."""
     lead, upper = one.lead, one.upper
     is_shown = is_epsilon(lead) and lead.kind == "lower_bound" and not lead.is_conditional
     low = [lead.value] if is_shown else []
     high = [upper.value] if upper is not None and is_promise(upper) else []
-    return tuple(dict.fromkeys(v for v in (*low, *high) if math.isfinite(v)))
+    finite = [value for value in high if math.isfinite(value)]
+    # Where nothing is shown, the truth may be anywhere from 0 to the guarantee.
+    return tuple(dict.fromkeys([*(low or ([0.0] if finite else [])), *finite]))

@@ -106,7 +106,7 @@ def _facts(run: Run, words: Glossary) -> Markup:
         (joined("Clients per round"), _clients(run)),
         (joined("Rounds"), str(len(run.rounds))),
         (words.term("Protection"), _protection(run)),
-        (words.term("Upper bound"), upper_words(run)),
+        (words.term("Upper bound"), _upper(run)),
     )
     pairs = [tag("div", tag("dt", name), tag("dd", value)) for name, value in entries]
     return tag("dl", *pairs, class_="facts")
@@ -132,7 +132,7 @@ def _protection(run: Run) -> str:
     return f"{sums}, {'no' if noise == 'none' else noise} noise{law}"
 
 
-def upper_words(run: Run) -> str:
+def _upper(run: Run) -> str:
     """Return the guarantee that the terminal names too, with the attacker it is against."""
     best = smallest_promise(run.findings) if run.is_typed else None
     if best is None:

@@ -44,7 +44,11 @@ SCRIPT = """
     e.preventDefault();
     move(group, from, steps[e.key]);
   });
-  addEventListener("scroll", hide, { passive: true });
+  // The tab key scrolls to what it reaches: the words of that stay, next to it.
+  addEventListener("scroll", () => {
+    const one = document.activeElement;
+    if (!tip.hidden && one && one.matches(".pt, [data-tip]")) show(one); else hide();
+  }, { passive: true });
   const reveal = () => {
     const one = document.getElementById(location.hash.slice(1));
     if (one instanceof HTMLDetailsElement) one.open = true;

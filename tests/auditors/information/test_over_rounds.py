@@ -155,7 +155,9 @@ def test_directions_are_as_many_as_the_pairs_allow() -> None:
     assert directions_of(400, 20, 8) == 8
     assert directions_of(100, 10, 8) == 5
     assert directions_of(1000, 2, None) == 8
-    with pytest.raises(ValueError, match=r"over 30 audited rounds must be at least 60, got 50: ta"):
+    with pytest.raises(
+        ValueError, match=r"over 30 audited rounds must be at least 60, got 50: use more"
+    ):
         directions_of(50, 30, 8)
     with pytest.raises(ValueError, match="must be at least 20, got 5"):
         directions_of(5, 1, 8)

@@ -271,7 +271,7 @@ def test_mnist_without_writers_loads_and_says_which_file_lacks(tmp_path: Path) -
 
 
 def test_a_data_set_without_people_says_so() -> None:
-    with pytest.raises(ConfigError, match=r"each record of synthetic: it does not tell whom"):
+    with pytest.raises(ConfigError, match=r"each record of synthetic: it does not say who"):
         load("synthetic").known_users()
 
 

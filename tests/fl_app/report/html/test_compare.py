@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from leakmeter.auditors import Finding
+from leakmeter.auditors import Finding, RoundLine
 from leakmeter.auditors.judge.adversary import Adversary
+from leakmeter.fl_app.report.draw.compared import aliases, tradeoff
 from leakmeter.fl_app.report.html.compare import comparison
-from tests.fl_app.report.judge.makers import ANYONE, bound, guarantee, run
+from tests.fl_app.report.judge.makers import ANYONE, bound, finding, guarantee, run
 
 FINAL = replace(ANYONE, sees="final model")
 
@@ -22,6 +23,16 @@ def cell(other: Finding, *promised: Finding) -> str:
     [row] = [row for row in comparison([first, second]).split("<tr>") if f">{who}" in row]
     words = re.findall(r"<td>(.*?)</td>", row)[1]
     return re.sub("<[^>]*>", " ", words).replace("\N{NO-BREAK SPACE}", " ").strip()
+
+
+def test_a_guarantee_without_a_lower_bound_is_no_single_point() -> None:
+    estimate = finding(kind="estimate", value=3.0, null_band=(0.0, 1.0))
+    runs = [
+        replace(run(*found), rounds=(RoundLine(1, 9, {"accuracy": 0.5}),))
+        for found in ((bound(9.0),), (bound(0.0), estimate, guarantee(8.0)))
+    ]
+    [figure] = tradeoff(runs, aliases(runs))
+    assert {one.label: one.x for one in figure.chart.series} == {"A": (9.0,), "B": (0.0, 8.0)}
 
 
 def test_the_upper_bound_of_a_run_is_shown_whoever_its_worst_attacker_is() -> None:
