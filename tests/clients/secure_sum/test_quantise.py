@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakmeter.clients.secure_sum import quantise
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, add_vectors, mask_stream
 from leakmeter.clients.secure_sum.quantise import Quantiser
+from leakmeter.clients.secure_sum.wire import get_quantiser, put_quantiser
 from tests.helpers.numbers import num_examples
 
 BITS = [8, 12, 16, 24, 32, 48, 64]
@@ -313,3 +315,49 @@ def test_settings_at_the_limits_give_the_mean(scale: float) -> None:
     decoded = quantiser.decode(encoded)
     assert np.abs(decoded.mean - update).max() <= decoded.quantum < 1e-6 * scale
     assert decoded.metrics["loss"] == pytest.approx(0.5 * scale, rel=1e-6)
+
+
+def integers(bits: int = 16, **changes: Any) -> Quantiser:
+    noise = {"noise_std": 0.3, "law": "skellam"}
+    return plain(**{"bits": bits, "max_clients": 5, **noise, **changes})
+
+
+def test_sums_of_integers_are_exact_and_wrap_around_the_ring() -> None:
+    quantiser, rng = integers(12), np.random.default_rng(0)
+    steps = rng.integers(-200, 200, (5, 40))
+    encoded = [quantiser.encode_integers(row) for row in steps]
+    total = add_vectors(encoded, quantiser.ring)
+    assert quantiser.implausible(total, 5) is None
+    mean = quantiser.decode(total)
+    np.testing.assert_array_equal(mean.mean, steps.sum(axis=0) * (quantiser.step / 5))
+    assert (mean.num_clients, mean.total_weight, mean.quantum) == (5, 5.0, quantiser.step)
+    far = steps + 2**12 * rng.integers(-3, 4, steps.shape)  # the same elements of the ring
+    again = add_vectors([quantiser.encode_integers(row) for row in far], quantiser.ring)
+    np.testing.assert_array_equal(again, total)
+
+
+def test_the_ring_has_room_for_all_clients_and_the_noise_of_their_sum() -> None:
+    quantiser = integers(12)
+    most = 5 * (quantiser.clip_range / quantiser.step + 1)
+    noise = 10 * math.sqrt(5) * quantiser.noise_std / quantiser.step
+    assert most + noise == pytest.approx(2**11 - 1)
+    assert quantiser.step < plain(bits=12, max_clients=5, noise_std=0.3).step
+    # In a large ring the sampler's table is the limit.
+    assert integers(48).step == pytest.approx(0.3 / 2**14)
+
+
+def test_integers_and_floats_are_not_confused() -> None:
+    with pytest.raises(ValueError, match="update must be integers"):
+        integers().encode(np.zeros(3), 1.0, {}, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="law must be one of integers"):
+        plain().encode_integers(np.zeros(3, np.int64))
+    for wrong in (np.zeros(3), np.zeros((2, 2), np.int64)):
+        with pytest.raises(ValueError, match="flat vector of int64"):
+            integers().encode_integers(wrong)
+
+
+def test_a_law_travels_with_its_quantiser_and_gaussian_orders_are_as_before() -> None:
+    for quantiser in (integers(), plain()):
+        record = ConfigRecord(put_quantiser(quantiser))
+        assert get_quantiser(record) == quantiser
+        assert ("noise-law" in record) == quantiser.has_integers
