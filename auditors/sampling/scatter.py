@@ -206,7 +206,10 @@ class Scatter:
         assert self._scatter is not None
         for i in range(0, dim, _BLOCK):
             into = self._scatter[i : i + _BLOCK, i:]
-            np.copyto(into, block(i)) if is_first else np.add(into, block(i), out=into)
+            if is_first:
+                into[:] = block(i)  # what is not there yet is not added to zeros
+            else:
+                into += block(i)
             if self.count:
                 into += between[i : i + _BLOCK, None] * between[i:]
         self.count = total
