@@ -92,8 +92,8 @@ class LiveFolder:
         if runs and not self.has_run:
             newest = max(runs, key=lambda one: one.stat().st_mtime)
             raise ConfigError(
-                f"DIR must be the folder of one run, got {self.path} with {len(set(runs))}; "
-                f"the newest is {newest}"
+                f"DIR must be the folder of one run, got {self.path}; "
+                f"the newest run in it is {newest}"
             )
 
     @property

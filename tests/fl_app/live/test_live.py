@@ -219,7 +219,7 @@ def test_a_folder_without_a_run_waits_for_one(finished: Path, tmp_path: Path) ->
 
 
 def test_the_folder_of_several_runs_names_the_newest(finished: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"with 1; the newest is {finished}$"):
+    with pytest.raises(ConfigError, match=rf"; the newest run in it is {finished}$"):
         LiveFolder(finished.parent).check()
     assert LiveFolder.at(finished / "rounds.jsonl").path == finished
 
