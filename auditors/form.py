@@ -67,7 +67,7 @@ def form(hint: Any) -> Form:
     """
     if hint in _PLAIN:
         return _PLAIN[hint]
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return _of_dataclass(hint)
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:

@@ -186,7 +186,7 @@ class GuidedCritic:
         drawn = [*drawn[:-1], 0 * drawn[-1], torch.diag_embed(slope), square, square]
         flat = torch.cat([weight.flatten(1) for weight in drawn], dim=1)
         cut = torch.split(flat, [weight[0].numel() for weight in drawn], dim=1)
-        views = (own.unflatten(1, w.shape[1:]) for own, w in zip(cut, drawn, strict=True))
+        views = (own.view(w.shape) for own, w in zip(cut, drawn, strict=True))
         return cls(flat, tuple(views), most)
 
     @property
