@@ -100,7 +100,10 @@ def test_rows_stand_under_their_papers_in_the_papers_order(tmp_path: Path) -> No
     assert places == sorted(places)
     assert "| Fig. 6 to 8 | batch | log\\|Σ\\| | same | by chance |" in page
     assert "| Fig. 16 | noise | much | less | they agree |" in page
-    assert "| Elkordy et al. 2023 | Fig. 7 | the same, FedAvg | [mi-batch](#mi-batch) | reduced" in page
+    assert (
+        "| Elkordy et al. 2023 | Fig. 7 | the same, FedAvg | [mi-batch](#mi-batch) | reduced"
+        in page
+    )
     assert "| Ngo et al. 2024 | Fig. 2 |" in page
     assert page.count("no results yet") > 20
 
