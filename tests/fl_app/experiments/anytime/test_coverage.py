@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -11,13 +13,14 @@ from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.anytime import streams
 from leakmeter.fl_app.experiments.anytime.coverage import most_allowed
 from leakmeter.fl_app.experiments.anytime.streams import (
+    ALLOWED,
     COINS,
     ROUNDS,
     canary_counts,
     cases,
 )
 from leakmeter.fl_app.experiments.anytime.waiting import bounds_of, rounds_until
-from tests.fl_app.experiments.small import Reproduced
+from tests.fl_app.experiments.small import RESULTS, Reproduced, read_cells
 
 CASES = {case.key: case for case in cases()}
 
@@ -68,6 +71,28 @@ def test_a_small_version_has_all_rows_and_figures(reproduced: Reproduced) -> Non
     assert {row["mechanism"] for row in small.rows} >= {case.name for case in CASES.values()}
     assert any("Flower's local noise" in row["mechanism"] for row in small.rows)
     assert "anytime.svg" in small.table.figures
+
+
+def test_the_kept_results_keep_their_confidence() -> None:
+    cells = read_cells(RESULTS / "anytime-coverage")
+    watched = [cell for cell in cells.values() if "crossed" in cell]
+    assert len(watched) == len(CASES)
+    for cell in watched:
+        assert cell["streams"] == 10_000
+        if cell["is_sound"]:
+            assert cell["crossed"] <= most_allowed(10_000), cell["name"]
+        else:
+            assert cell["crossed"] > most_allowed(10_000), cell["name"]
+
+
+def test_the_kept_results_refute_flowers_noise_and_not_the_right_one() -> None:
+    cells = read_cells(RESULTS / "anytime-coverage")
+    waited = {key: cell["rounds"]["anytime"] for key, cell in cells.items() if "rounds" in cell}
+    flower, right = waited["flower-noise-300-rounds-200"], waited["right-noise-30-rounds-200"]
+    assert None not in flower["50"]
+    assert np.median(flower["50"]) <= 5
+    refuted = sum(r is not None for r in right["50"]) / 200
+    assert refuted <= ALLOWED + 3 * math.sqrt(ALLOWED * (1 - ALLOWED) / 200)
 
 
 def test_bounds_of_a_run_never_fall_and_rounds_are_counted_from_one() -> None:
