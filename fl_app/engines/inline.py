@@ -102,7 +102,8 @@ class InlineGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
     def _client(self, node: int) -> int:
-        return int(self._contexts[node].node_config["partition-id"])
+        # A foreign app may run without numbers; only ours trains clients together, and has them.
+        return int(self._contexts[node].node_config.get("partition-id", -1))
 
     def _deliver(self, message: Message) -> Message:
         """Call the client app; as in Flower an exception is an error reply and keeps no state."""

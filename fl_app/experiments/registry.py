@@ -174,7 +174,7 @@ EXPERIMENTS: Final = {
         "ngo2024.transcript",
         "Beyond the papers: ten rounds of a client in one test against the best single round",
         small=10,
-        paper=900,
+        paper=650,
         data=("adult",),
         distributes=True,
     ),
@@ -312,7 +312,7 @@ EXPERIMENTS: Final = {
         "Bounds that hold at all rounds together: how often they fail, how soon they refute",
         size="beyond the papers",
         small=4,
-        paper=200,
+        paper=70,
     ),
     "textbook-examples": Entry(
         "textbook",

@@ -86,5 +86,5 @@ def test_a_sampler_for_each_round_says_nothing_before_it() -> None:
         lambda: sampler.sample(np.zeros(3), [1], 1, ()),
         lambda: sampler.moments(np.zeros(3), [1], 1, ()),
     ):
-        with pytest.raises(TypeError, match=r"ask for_round\(view\)"):
+        with pytest.raises(TypeError, match=r"call for_round\(view\)"):
             ask()

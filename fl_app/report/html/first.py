@@ -145,7 +145,7 @@ def _attackers(attackers: Sequence[Standing], words: Glossary) -> Markup:
     """Return the attackers, worst first, on one scale."""
     shown = attackers[:_MOST_ROWS]
     left = len(attackers) - len(shown)
-    more = tag("p", f"{counted(left, 'more attacker')} below.", class_="note") if left else None
+    more = tag("p", f"And {counted(left, 'more attacker')} below.", class_="note") if left else None
     return tag(
         "section",
         tag("h2", "Who can tell what, worst first"),

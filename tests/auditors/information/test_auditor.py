@@ -90,7 +90,7 @@ def test_one_client_in_all_coordinates_with_enough_draws(gaussian_sampler) -> No
 
 
 def test_too_few_draws_for_all_coordinates_are_refused_in_words(gaussian_sampler) -> None:
-    with pytest.raises(ValueError, match=r"draws must be above 20 .* got 20: take more, or give a"):
+    with pytest.raises(ValueError, match=r"draws must be above 20 .* got 20: use more, or give a"):
         audited(gaussian_sampler(EYE), view_of(), draws=20, rank=None)
     dealt = gaussian_sampler(EYE, game="partition")
     with pytest.raises(ValueError, match=r"draws must be above 40 .* game partition, got 30"):

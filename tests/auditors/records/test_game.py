@@ -82,7 +82,7 @@ def test_noise_of_others_in_some_directions_is_in_both_densities(dim: int) -> No
     np.testing.assert_allclose(np.cov(drawn.T), seen, atol=0.22 * np.abs(seen).max())
 
 
-@pytest.mark.parametrize("draws", few_or_many(800, 1500))
+@pytest.mark.parametrize("draws", few_or_many(1500, 1500))
 def test_draws_by_the_law_and_by_the_code_agree_and_a_wrong_floor_is_seen(draws: int) -> None:
     # Chance of failure by bad luck 1e-3, fixed seed.
     rows = gradients(7, 9)

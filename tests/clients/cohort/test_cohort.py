@@ -443,7 +443,7 @@ def test_steps_pad_with_the_clients_own_records() -> None:
     [
         ({"start": torch.zeros(7)}, r"start must have shape \(51,\) or \(models, 51\), got \(7,\)"),
         ({"rngs": rngs(2)}, "rngs must be 7, one per client, got 2"),
-        ({"rngs": [stream(0, "a")] * 7}, "a generator of its own for each client"),
+        ({"rngs": [stream(0, "a")] * 7}, "a different generator for each client"),
         (
             {"records": [*parts()[:-1], np.zeros(0, np.int64)]},
             r"records\[6\] must contain at least",

@@ -29,7 +29,7 @@ def test_every_number_has_an_upper_limit() -> None:
 def test_an_upper_limit_is_named_only_where_it_is_exceeded() -> None:
     with pytest.raises(ConfigError) as caught:
         Config(rounds=HUGE)
-    assert str(caught.value) == f"--rounds must be at most 100000, got {HUGE}"
+    assert str(caught.value) == f"--rounds must be at most 100000, got {HUGE}. Try --rounds 30."
 
 
 @pytest.mark.parametrize(

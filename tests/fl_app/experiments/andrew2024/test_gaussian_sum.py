@@ -24,7 +24,7 @@ def with_real_vectors(dim: int, canaries: int, sigma: float, seed: int) -> np.nd
     return np.asarray(rows @ released / np.linalg.norm(released))
 
 
-@pytest.mark.parametrize("runs", few_or_many(700, 1200))
+@pytest.mark.parametrize("runs", few_or_many(1200, 3000))
 @pytest.mark.parametrize(("dim", "canaries", "sigma"), [(40, 10, 0.5), (20, 20, 1.0), (30, 5, 0.0)])
 def test_cosines_have_the_law_of_real_vectors(
     dim: int, canaries: int, sigma: float, runs: int

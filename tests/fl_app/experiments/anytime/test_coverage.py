@@ -88,7 +88,7 @@ def test_the_kept_results_keep_their_confidence() -> None:
 def test_the_kept_results_refute_flowers_noise_and_not_the_right_one() -> None:
     cells = read_cells(RESULTS / "anytime-coverage")
     waited = {key: cell["rounds"]["anytime"] for key, cell in cells.items() if "rounds" in cell}
-    flower, right = waited["flower-noise-300-rounds-200"], waited["right-noise-30-rounds-200"]
+    flower, right = waited["flower-noise-30-rounds-200"], waited["right-noise-30-rounds-200"]
     assert None not in flower["50"]
     assert np.median(flower["50"]) <= 5
     refuted = sum(r is not None for r in right["50"]) / 200

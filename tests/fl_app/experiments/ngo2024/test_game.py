@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.fl_app.experiments.base import CELLS, Cells
 from leakmeter.fl_app.experiments.ngo2024.game import Setting, audit
 from leakmeter.fl_app.experiments.ngo2024.secure_sum import _GAMES, _PAGES, table
 
@@ -89,8 +89,9 @@ def test_an_interrupted_experiment_computes_only_what_is_missing(tmp_path: Path)
     said: list[str] = []
     first = audit(SMALL, "independent", Cells(tmp_path, said.append))
     assert len(said) == 5  # attack, pilot, two blocks of trials, and all of them together
-    for part in ("", "-trials-150"):
-        (tmp_path / f"synthetic-iid-independent-2x1500x60x300x50{part}.json").unlink()
+    kept = (tmp_path / CELLS).read_text().splitlines(keepends=True)
+    lost = ('"synthetic-iid-independent-2x1500x60x300x50"', "-trials-150")
+    (tmp_path / CELLS).write_text("".join(k for k in kept if not any(part in k for part in lost)))
     assert audit(SMALL, "independent", Cells(tmp_path, said.append)) == first
     again = [line.partition(":")[0] for line in (*said[5:], said[4])]
     assert again[:-1] == ["  synthetic-iid-independent-2x1500x60x300x50-trials-150", again[-1]]
