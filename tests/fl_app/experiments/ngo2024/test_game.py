@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leakmeter.fl_app.experiments.base import CELLS, Cells
+from leakmeter.fl_app.experiments.base import CELLS, Cells, Table
 from leakmeter.fl_app.experiments.ngo2024.game import Setting, audit
 from leakmeter.fl_app.experiments.ngo2024.secure_sum import _GAMES, _PAGES, table
 
