@@ -131,7 +131,7 @@ class RunLog:
             "schema": SCHEMA,
             "name": self._name,
             "config": self._config,
-            "versions": dict(versions()),
+            "versions": versions(),
             "rounds": [{k: v for k, v in line.items() if k != "schema"} for line in rounds],
             "findings": listed,
             "failures": list(failures),
@@ -162,16 +162,18 @@ def glossary(findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {name: sentence_of(name) for name in sorted(names)}
 
 
-@cache  # reads files of every package
-def versions() -> Mapping[str, str]:
+def versions() -> dict[str, str]:
     """Return Python's release and those of the packages that are installed."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # a plug-in needs few of them
-            continue
-    return found
+    found = {name: release for name in _PACKAGES if (release := _release(name))}
+    return {"python": platform.python_version(), **found}
+
+
+@cache  # each reads a file of the package
+def _release(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # a plug-in needs few of them
+        return None
 
 
 def _line(values: Mapping[str, Any]) -> str:

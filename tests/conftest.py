@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 # More examples of every property: pytest --hypothesis-profile=thorough
-settings.register_profile("thorough", max_examples=100)
-settings.register_profile("fast", max_examples=25)
+settings.register_profile("thorough", max_examples=100, deadline=None)
+settings.register_profile("fast", max_examples=25, deadline=None)
 settings.load_profile("fast")
 
 
