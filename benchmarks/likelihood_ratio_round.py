@@ -73,7 +73,7 @@ class Watch:
 
 
 def fitted(dim: int, size: Size, watch: Watch) -> SumLaw:
-    """Return the law of the others, from chunks or in its dual form."""
+    """Return the distribution of the others' sum, from chunks or in its dual form."""
     if size.is_dual:
         rows = drawn(dim, size.fit, 0)
         with watch:

@@ -117,7 +117,7 @@ Clipping: TypeAlias = FixedClip | AdaptiveClip
 
 
 def law_of(noise: Noise) -> Law:
-    """Return the law of the noise; local noise is Gaussian."""
+    """Return which noise law it has; local noise is Gaussian."""
     return "gaussian" if isinstance(noise, Local) else noise.law
 
 

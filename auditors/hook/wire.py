@@ -271,7 +271,7 @@ def share_std(content: RecordDict) -> float:
 
 
 def noise_law(content: RecordDict) -> Law:
-    """Return the law of the noise that the message asks each client to add.
+    """Return which noise law the message asks each client to add.
 
     Raises:
         WireError: It is unknown.

@@ -68,7 +68,7 @@ class Sampler:
 
 
 def total_variation(variance: float) -> float:
-    """Return a bound on the total variation between one draw and the law of this variance.
+    """Return a bound on the total variation between one draw and the exact distribution.
 
     Each limit errs by less than 2^-127, the weights beneath it by far less, and the outcomes that
     are left out have less than 2^-130.

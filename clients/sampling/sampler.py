@@ -1,4 +1,4 @@
-"""Fresh local updates by the ten thousand, for audits that need the law of an update.
+"""Fresh local updates by the ten thousand, for audits that need the distribution of an update.
 
 A call is cut into pieces whose bounds depend on nothing but the call, and every client of every
 draw has generators of its own. So a number depends neither on the workers nor on who else was

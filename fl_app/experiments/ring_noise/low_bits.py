@@ -65,7 +65,7 @@ def run(scale: str, cells: Cells) -> Table:
         notes=(
             f"{_SCALES[scale]} trials a row, noise from the operating system's source. An attacker "
             "who learns nothing is right in half of them; ties are decided by a coin.",
-            "By likelihood ratio: the nearer sum. That is all that the law of the noise tells.",
+            "By likelihood ratio: the nearer sum. The distribution of the noise tells no more.",
         ),
     )
 

@@ -50,7 +50,7 @@ def test_no_mechanism_makes_a_bet_on_a_canary_gain(epsilon: float) -> None:
 
 
 def test_wealth_over_canaries_gains_nothing_against_a_mechanism_that_reacts() -> None:
-    """The largest mean wealth over all mechanisms that choose anew after every coin.
+    """The largest mean wealth over all mechanisms that choose again after every coin.
 
     Backward induction over three coins: the wealth of every outcome, then the best corner before
     each coin.
