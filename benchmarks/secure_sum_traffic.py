@@ -46,7 +46,7 @@ def counted(case: Case) -> list[Row]:
     note = "bytes a parameter: ours {:.2f}, Flower {:.2f}".format(*(up / case.dim for up in ups))
     return [
         paired(f"{case}, up", ups[:1], ups[1:], peer="Flower", unit="bytes", note=note),
-        paired(f"{case}, down beside the model", downs[:1], downs[1:], peer="Flower", unit="bytes"),
+        paired(f"{case}, down less the model", downs[:1], downs[1:], peer="Flower", unit="bytes"),
     ]
 
 
@@ -58,5 +58,5 @@ def signed(case: Case) -> list[Row]:
     note = f"bytes a parameter: {up / case.dim:.2f}"
     return [
         alone(f"{case}, signed and checked, up", [up], unit="bytes", note=note),
-        alone(f"{case}, signed and checked, down beside the model", [down], unit="bytes"),
+        alone(f"{case}, signed and checked, down, without the model", [down], unit="bytes"),
     ]

@@ -271,7 +271,7 @@ def share_std(content: RecordDict) -> float:
 
 
 def noise_law(content: RecordDict) -> Law:
-    """Return which noise law the message asks each client to add.
+    """Return the noise law that the message names.
 
     Raises:
         WireError: It is unknown.

@@ -24,6 +24,7 @@ from scipy.signal import lfilter
 from leakmeter.auditors.canaries.estimates import two_fits
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.experiments.andrew2024.audit import mean_std, published_sampled
 from leakmeter.fl_app.experiments.andrew2024.federation import SEED
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
@@ -165,7 +166,8 @@ def _comparison(table: str, times: int, noise: float, got: Mapping[str, Any]) ->
     mean, momentum = (got[name] for name in ("mean", "momentum"))
     return Comparison(
         source=f"Andrew et al. 2024, Table {table}",
-        what=f"noise multiplier {noise:g}, {times} participation(s), all models: ε_est; ε_lo",
+        what=f"noise multiplier {noise:g}, {counted(times, 'participation')}, all models: ε_est; "
+        "ε_lo",
         paper=f"{estimate:g}; {lower:g}",
         ours=f"Algorithm 3 as printed {mean_std(mean['estimate'])}; "
         f"{mean_std(mean['published'])}. With momentum {mean_std(momentum['estimate'])}; "
@@ -197,6 +199,6 @@ def _panels(got: Mapping[tuple[str, int, float], Any]) -> list[Panel]:
             Line("paper", noises, [_TABLES[table].rows[z][1] for z in noises], 3, "o"),
             Line("ε of the noise", noises, [one["epsilon"] for one in here.values()], 7, ":"),
         )
-        title = f"Table {table}, {times} participation(s)"
+        title = f"Table {table}, {counted(times, 'participation')}"
         panels.append(Panel(title, "noise multiplier", "ε", lines, log_y=True))
     return panels

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import ThreatModel
+from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
@@ -79,7 +80,7 @@ def run(scale: str, cells: Cells) -> Table:
     pairs = [(name, model) for name in _SHOWN for model in _MODELS]
     return Table(
         title=f"DP-FedAvg on MNIST by writer, {size.clients} writers once each, "
-        f"{size.seats * size.rounds} canaries, δ = 1e-5, {size.seeds} run(s) a row",
+        f"{size.seats * size.rounds} canaries, δ = 1e-5, {counted(size.seeds, 'run')} per row",
         columns=(
             "noise multiplier",
             "accuracy",

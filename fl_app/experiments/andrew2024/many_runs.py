@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
 from leakmeter.auditors.rng import derive, stream
+from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.experiments.andrew2024.federation import SEED, Canaries, Federation, play
 from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
@@ -168,7 +169,7 @@ def _panels(got: Mapping[tuple[str, float, int], Any]) -> list[Panel]:
     for name, epsilon in dict.fromkeys(key[:2] for key in got):
         lines = [
             Line(
-                f"{runs} run(s)",
+                counted(runs, "run"),
                 list(_QUANTILES),
                 np.quantile(one["known"], _QUANTILES).tolist(),
                 i,

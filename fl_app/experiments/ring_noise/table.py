@@ -21,6 +21,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from leakmeter.auditors import wording
+from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.build.calibrate import calibrated
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -69,8 +70,8 @@ def run(scale: str, cells: Cells) -> Table:
             rows.append((bits, law, *_row(runs)))
     return Table(
         title=f"Distributed noise in the ring, {size.task['dataset']}, linear model, "
-        f"{size.sample} of {size.clients} clients a round and each once, {size.rounds} rounds, "
-        f"target ε = {size.epsilon:g} at δ = 1e-5, {size.seeds} run(s) a row",
+        f"{size.sample} of {size.clients} clients per round, each once, {size.rounds} rounds, "
+        f"target ε = {size.epsilon:g} at δ = 1e-5, {counted(size.seeds, 'run')} per row",
         columns=(
             "bits per coordinate",
             "law",
