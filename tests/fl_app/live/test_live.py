@@ -415,7 +415,8 @@ def test_a_running_job_updates_the_page_and_keeps_the_readers_place(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    words = [sys.executable, "run_sim.py", *tiny, "--rounds", "8", "--out", str(tmp_path / "run")]
+    # Enough rounds that the run still goes on when the browser has started.
+    words = [sys.executable, "run_sim.py", *tiny, "--rounds", "150", "--out", str(tmp_path / "run")]
     job = subprocess.Popen(
         [*words, "--live", "--port", str(port)],
         cwd=ROOT,
@@ -450,5 +451,5 @@ def test_a_running_job_updates_the_page_and_keeps_the_readers_place(
         job.kill()
         job.wait()
     report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert len(report["rounds"]) == 8
+    assert len(report["rounds"]) == 150
     assert not (tmp_path / "run" / "progress.json").exists()
