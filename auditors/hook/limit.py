@@ -61,8 +61,9 @@ class Limit:
         self.reason: str | None = None
 
     def note(self, findings: Iterable[Finding]) -> None:
-        """Note what a round has proven."""
-        shown = (f.value for f in findings if f.is_anytime and is_epsilon(f))
+        """Note what a round has proven; a bound under a condition proves nothing."""
+        together = (f for f in findings if f.is_anytime and not f.is_conditional)
+        shown = (f.value for f in together if is_epsilon(f))
         self.proven = max(self.proven, *shown, 0.0)
 
     def keep(self, name: Metrics, server_round: int, metrics: MetricRecord | None) -> None:

@@ -205,7 +205,9 @@ class LikelihoodRatio(ResamplingAuditor):
         shared = 1 - (1 - self.confidence) / max(len(self._due), len(self._played))
         largest = self._judge.of_run(self._played, shared)
         if self._bets is not None:
-            largest = self._judge.so_far(self._bets.bound(), len(self._played), largest)
+            has_integers = any(p.get("has_integers") for p in self._played)
+            judge = replace(self._judge, has_integers=has_integers)
+            largest = judge.so_far(self._bets.bound(), len(self._played), largest)
         return [largest, *self._over_models(), *found]
 
     def state(self) -> dict[str, Any]:

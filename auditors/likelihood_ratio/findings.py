@@ -258,7 +258,7 @@ class Judge:
             names = ("auditor", "quantity", "threat_model", "adjacency", "unit", "seed", "details")
             own = {name: getattr(largest, name) for name in names}
             own["facts"] = {"audited rounds": rounds}
-        return Finding.of(replace(bound, assumptions=(*bound.assumptions, *_ASSUMED)), **own)
+        return Finding.of(replace(bound, assumptions=(*bound.assumptions, *self._assumed)), **own)
 
     def over_models(
         self, played: Sequence[Mapping[str, Any]], where: Mapping[str, Any], constant: int

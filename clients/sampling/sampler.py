@@ -95,7 +95,7 @@ class CohortSampler(Sampling):
     def keeping(self, stream: Stream) -> CohortSampler:
         """Return the sampler whose clients hold, in draw t of any call, what this stream says."""
         other = copy.copy(self)
-        other._kept = tuple(stream)
+        other._kept, other._source = tuple(stream), self._source.settled()
         return other
 
     def holding(self, client: int, stream: Stream, draw: int) -> CohortSampler:

@@ -88,6 +88,10 @@ class Source(Protocol):
         """Return the source for the others when `client` holds these records."""
         ...
 
+    def settled(self) -> Source:
+        """Return the source whose clients have their records whoever else is asked for."""
+        ...
+
     def check(self, clients: Sequence[int]) -> None:
         """Raise if some of these are not there, or are named twice."""
         ...
@@ -120,6 +124,9 @@ class Kept:
         return [self.parts[client] for client in clients]
 
     def without(self, client: int, held: Indices) -> Self:
+        return self
+
+    def settled(self) -> Self:
         return self
 
     def check(self, clients: Sequence[int]) -> None:
@@ -157,6 +164,9 @@ class _Pool:
         rest = np.setdiff1d(self.pool, held)
         return replace(self, pool=rest, absent=tuple(sorted({*self.absent, client})))
 
+    def settled(self) -> Self:
+        return self
+
     def check(self, clients: Sequence[int]) -> None:
         _check(clients, self.num_clients)
         if gone := sorted(set(clients) & set(self.absent)):
@@ -174,9 +184,12 @@ class Dealt(_Pool):
         absent: Clients that get nothing, since their records were taken out of the pool.
         size: Records of a usual share. What is taken out of the pool makes fewer shares, not
             smaller ones, unless more clients are asked for than there are shares.
+        is_settled: Whether every client has a share of its own, whoever else is asked for. All
+            others than the absent may be asked for, one after the other.
     """
 
     deal: Deal
+    is_settled: bool = False
     game: ClassVar[Game] = "partition"
 
     def records(
@@ -188,8 +201,15 @@ class Dealt(_Pool):
         if not self.absent:
             parts = self.deal(self.pool, self.shares, deals())
             return [parts[client] for client in clients]
+        if self.is_settled:
+            present = [c for c in range(self.num_clients) if c not in self.absent]
+            parts = self.deal(self.pool, max(self.shares, len(present)), deals())
+            return [parts[present.index(client)] for client in clients]
         # Fewer shares than clients: those who are asked for take theirs in order.
         return list(self.deal(self.pool, max(self.shares, len(clients)), deals())[: len(clients)])
+
+    def settled(self) -> Self:
+        return replace(self, is_settled=True)
 
 
 @dataclass(frozen=True, kw_only=True)

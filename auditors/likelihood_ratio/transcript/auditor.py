@@ -96,6 +96,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
     def _reset(self) -> None:
         self._case: Case | None = None
         self._game: Any = None
+        self._has_integers = False  # whether the noise of some round was of integers
         self._start: Vector | None = None
         self._rounds: list[Transcripts] = []  # scores of the sums
         self._models: list[Transcripts] = []  # scores of the models, of whole runs only
@@ -120,9 +121,15 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Play this round of every transcript, if the target takes part or might."""
-        is_last = view.server_round == self._due.num_rounds
-        if view.facts.abandoned:
-            return ()
+        found = () if view.facts.abandoned else self._observed(view)
+        # Now, so that the state after the last round has them, even if that round was abandoned.
+        if self._plans and view.server_round == self._due.num_rounds:
+            self._runner = fitting_sampler(self.sampler, view)
+            self._run_all()
+        return found
+
+    def _observed(self, view: RoundView) -> Sequence[Finding]:
+        """Return what the rounds up to this one show; nothing in whole runs, which come last."""
         honest = sorted(set(view.replies) - set(view.instructed))
         target = self._chosen(honest)
         if target is None or len(honest) < 2:
@@ -130,8 +137,9 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
             return ()
         rng = stream(self.seed, _NAME, "stand-in", view.server_round)
         cohort = Cohort.of(honest, target, self.hidden, rng)
-        sampler = fitting_sampler(self.sampler, view)
+        sampler = self._runner = fitting_sampler(self.sampler, view)
         self._game = sampler.game
+        self._has_integers |= view.facts.noise_law is not None
         try:
             if self._case is None:
                 self._case = self._choose(sampler, view, target, cohort)
@@ -139,20 +147,13 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         except NothingMovesError:
             _log.warning("round %d: no update of the others varies; left out", view.server_round)
             return ()
-        if self.effort.mode == "whole-runs":
-            self._runner = sampler
-            if is_last:
-                self._run_all()
-        return (
-            [self._verdicts().bound(self._rounds, server_round=view.server_round)]
-            if is_played
-            else ()
-        )
+        if not is_played:
+            return ()
+        return [self._verdicts().bound(self._rounds, server_round=view.server_round)]
 
     def report(self) -> Sequence[Finding]:
         """Return what all rounds together prove."""
-        if self.effort.mode == "whole-runs":
-            self._run_all()
+        self._run_all()  # of a run that has ended early
         return [self._verdicts().bound(self._rounds, self._models)] if self._rounds else []
 
     def state(self) -> dict[str, Any]:
@@ -161,6 +162,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
             "target": None if self._case is None else self._case.target,
             "pair": None if self._case is None else list(self._case.pair),
             "game": self._game,
+            "has_integers": self._has_integers,
             "start": self._start,
             "rounds": [vars(one) for one in self._rounds],
             "models": [vars(one) for one in self._models],
@@ -173,7 +175,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         if state["pair"] is not None:
             first, second = state["pair"]
             self._case = Case(int(state["target"]), self._stream, (int(first), int(second)))
-        self._game = state["game"]
+        self._game, self._has_integers = state["game"], bool(state["has_integers"])
         if state["start"] is not None:
             self._start = np.asarray(state["start"], dtype=np.float64)
         self._rounds = [_transcripts(one) for one in state["rounds"]]
@@ -243,8 +245,14 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         )
 
     def _run_all(self) -> None:
-        """Play all whole runs, once."""
-        if self._rounds or self._runner is None or self._case is None or self._start is None:
+        """Play all whole runs, once; nothing if models are frozen."""
+        if (
+            self._rounds
+            or not self._plans
+            or self._runner is None
+            or self._case is None
+            or self._start is None
+        ):
             return
         self._rounds, self._models = WholeRuns(
             self._runner,
@@ -268,6 +276,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
             confidence=self.confidence,
             seed=self.seed,
             pilot=self.effort.pilot,
+            has_integers=self._has_integers,
         )
 
 

@@ -37,8 +37,9 @@ class TranscriptEffort:
         pilot: Transcripts that fix how rounds are combined, and the threshold.
         trials: Transcripts on which the test is judged, in each world.
         mode: "frozen-models" plays every round at the model that it really started from.
-            "whole-runs" trains every transcript from the first model to the last, exact for a
-            server that adds the mean update to the model, and much slower.
+            "whole-runs" trains every transcript from the first model to the last. It is exact for
+            a server that adds the mean update to the model, clients that do the same in every
+            round, and no canary seats; and much slower.
     """
 
     fit: int = 200

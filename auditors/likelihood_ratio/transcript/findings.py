@@ -36,6 +36,7 @@ class Verdicts:
         confidence: Of the bounds.
         seed: Of the audit.
         pilot: Transcripts that fix the test; the others are trials.
+        has_integers: Whether the run's noise is of integers, which the trials only resemble.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Verdicts:
     confidence: float
     seed: int
     pilot: int
+    has_integers: bool = False
 
     def bound(
         self,
@@ -107,8 +109,9 @@ class Verdicts:
         return bound.value, separation(first, second)
 
     def _assumed(self) -> tuple[Assumption, ...]:
-        assumed = (Assumption.KNOWN_SEATS, Assumption.GAUSSIAN_ROUNDING)
-        return (*assumed, Assumption.MODELS_AS_SENT) if self.mode == "frozen-models" else assumed
+        frozen = (Assumption.MODELS_AS_SENT,) if self.mode == "frozen-models" else ()
+        integers = (Assumption.GAUSSIAN_TRIALS,) if self.has_integers else ()
+        return (Assumption.KNOWN_SEATS, Assumption.GAUSSIAN_ROUNDING, *frozen, *integers)
 
     def _words(self, rounds: int) -> dict[str, Any]:
         """Return the fields that all findings share."""

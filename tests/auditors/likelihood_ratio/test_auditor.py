@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leakmeter.auditors import Anytime, LikelihoodRatio, check_auditor
+from leakmeter.auditors import Anytime, LikelihoodRatio, StopAbove, check_auditor
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Canary, DivergedError, RoundFacts, RoundView
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed
 from leakmeter.auditors.details import ErrorCurve
 from leakmeter.auditors.finding import Finding, ThreatModel
+from leakmeter.auditors.hook.limit import Limit
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import PerRound
@@ -78,6 +79,22 @@ def test_bets_on_the_trials_of_all_rounds_prove_more_than_any_round(gaussian_sam
     assert of_run.value > found["split"][1].value + 1
     # All else is as without bets.
     assert [f for f in seen if not f.is_anytime] == found["split"][0]
+
+
+def test_bets_on_trials_that_only_resemble_noise_of_integers_are_conditional(
+    gaussian_sampler,
+) -> None:
+    auditor = LikelihoodRatio(
+        gaussian_sampler(np.eye(DIM)), target=0, effort=QUICK, confidence=Anytime(0.95)
+    )
+    auditor.begin(DIM, 1)
+    seen = auditor.observe(view_of(share_std=0.1, noise_std=0.1, noise_law="skellam"))
+    together = [f for f in (*seen, *auditor.report()) if f.is_anytime]
+    assert [f.server_round for f in together] == [1, None]
+    assert all(f.is_conditional for f in together)
+    limit = Limit([StopAbove(0.0)], [auditor])
+    limit.note(together)
+    assert limit.proven == 0.0 < together[0].value
 
 
 def test_few_others_hide_nothing_and_many_do(gaussian_sampler) -> None:

@@ -353,6 +353,21 @@ def test_kept_data_are_the_same_in_every_call_and_batches_are_not(game: str) -> 
     assert not np.isclose(first, second).all(axis=-1).any()
 
 
+@pytest.mark.parametrize("game", ["partition", "independent", "independent-held-out"])
+def test_kept_data_do_not_depend_on_who_else_is_asked_for(game: str) -> None:
+    """Cohorts change between rounds, and a stand-in is asked for alone: no share has two owners."""
+    of = sampler(game, FullBatchGD(lr=0.2, steps=1), weighted=False)
+    kept = of.apart(1, ("candidates",), [0, 3]).keeping(("data", 1))
+    everyone = rows(kept, [0, 2, 3, 4, 5])
+    for place, client in enumerate((0, 2, 3, 4, 5)):
+        np.testing.assert_array_equal(rows(kept, [client])[:, 0], everyone[:, place])
+    np.testing.assert_array_equal(rows(kept, [3, 5]), everyone[:, [2, 4]])
+    if game == "partition":
+        held = [kept.held(client, ("any",), [2]) for client in (0, 2, 3, 4, 5)]
+        together = np.concatenate([*held, of.held(1, ("candidates",), [0, 3])])
+        assert sorted(together) == list(range(RECORDS))
+
+
 def test_a_rule_without_randomness_gives_equal_reruns() -> None:
     found = rows(sampler(rule=FullBatchGD(steps=2, lr=0.1)))
     np.testing.assert_array_equal(found, found[:1].repeat(5, axis=0))

@@ -220,6 +220,13 @@ def test_the_claims_are_fields() -> None:
         assert not found.is_conditional
 
 
+def test_trials_only_resemble_noise_of_integers() -> None:
+    facts = {"noise_std": 1.0, "share_std": 1.0, "noise_law": "skellam"}
+    found = audited(DataSampler(), rounds=1, facts=facts)
+    assert Assumption.GAUSSIAN_TRIALS in found.assumptions
+    assert found.is_conditional
+
+
 def test_frozen_sums_are_set_against_guarantees_about_sums_only() -> None:
     bound = audited(DataSampler())
 
@@ -270,6 +277,24 @@ def test_it_resumes_bit_for_bit(mode) -> None:
     for r in (3, 4):
         resumed.observe(view_of(r))
     assert [f.to_json() for f in resumed.report()] == [f.to_json() for f in whole.report()]
+
+
+def test_whole_runs_of_a_run_killed_after_an_abandoned_last_round_are_not_lost() -> None:
+    effort = replace(QUICK, pilot=20, trials=40, mode="whole-runs")
+
+    def fresh() -> TranscriptLikelihoodRatio:
+        made = TranscriptLikelihoodRatio(DataSampler(), target=0, effort=effort)
+        made.begin(DIM, 3)
+        return made
+
+    ran, resumed = fresh(), fresh()
+    for r in (1, 2):
+        ran.observe(view_of(r))
+    ran.observe(view_of(3, (), abandoned="too few replies"))
+    resumed.restore(ran.state())
+    (found,) = ran.report()
+    assert [f.to_json() for f in resumed.report()] == [found.to_json()]
+    assert found.facts["rounds"] == 2
 
 
 def test_it_keeps_the_contract_of_auditors() -> None:
