@@ -57,8 +57,16 @@ def test_the_last_stage_runs_the_default_job_and_another_the_tests() -> None:
 @pytest.mark.launch
 def test_the_steps_build_an_environment_that_runs_the_default_job(tmp_path: Path) -> None:
     app, made = tmp_path / "app", stages()
-    ignored = shutil.ignore_patterns(*(ROOT / ".dockerignore").read_text().split(), "__pycache__")
-    shutil.copytree(ROOT, app, symlinks=True, ignore=ignored)
+    # Docker's patterns are about the top level alone: `build` is not `fl_app/build`.
+    top = shutil.ignore_patterns(*(ROOT / ".dockerignore").read_text().split())
+    shutil.copytree(
+        ROOT,
+        app,
+        symlinks=True,
+        ignore=lambda folder, names: (
+            {*(top(folder, names) if Path(folder) == ROOT else ()), *{"__pycache__"} & set(names)}
+        ),
+    )
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     path = os.pathsep.join([str(tmp_path / "venv" / "bin"), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "TORCH_INDEX": "", "FLWR_TELEMETRY_ENABLED": "0"}
