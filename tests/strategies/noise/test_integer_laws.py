@@ -262,7 +262,7 @@ def test_settings_without_a_proof_are_refused(noise: Any, options: Any, reason: 
     assert not [seen for seen in federation.seen if seen[0] == "train"]
 
 
-@pytest.mark.parametrize("law", ("gaussian", *LAWS))
+@pytest.mark.parametrize("law", ["gaussian", *LAWS])
 def test_shares_without_a_secure_sum_are_refused_before_anybody_trains(law: Law) -> None:
     federation = clients()
     with pytest.raises(ValueError, match=r"needs Masked around Noised.*got no secure sum; write"):
