@@ -90,12 +90,19 @@ def _multiplier(config: Config, _: bool) -> float:
         raise ConfigError(
             f"--target-epsilon must be one that noise of at most {most:.4g} times the clip norm "
             f"reaches in {config.rounds} rounds, got {target:g}; use fewer rounds, more clients "
-            "or a larger target"
+            f"or a larger target{_or_bits(config)}"
         )
     if excess(low) <= 0:  # a plan in which nobody takes part
         return _LEAST
     root = brentq(excess, low, high, xtol=1e-9)
     return _rounded_up(math.exp(root + 2e-9))
+
+
+def _or_bits(config: Config) -> str:
+    """Return what else helps where rounding in a small ring moves sums further than noise hides."""
+    if config.noise_law == "gaussian" or not config.has_sums:
+        return ""
+    return f", or more --secagg-bits than {config.secagg_bits}"
 
 
 def _planned_epsilon(config: Config) -> float:

@@ -341,11 +341,13 @@ def spent(entries: Sequence[Entry], delta: float) -> Bound:
     has_integers = any(r.grid is not None for e in entries for r in e.releases)
     value = _by_divergences(entries, delta) if has_integers else _by_separation(entries, delta)
     law = "Rényi DP of all noise" if has_integers else "Gaussian mechanisms"
+    # A client that is removed takes its own share of noise away: each run keeps its adjacency.
+    kinds = " and ".join(sorted({e.adjacency for e in entries})) or "zero-out"
     return Bound(
         value=value,
         kind="approximation" if any(e.is_rough for e in entries) else "guarantee",
         delta=delta,
-        rule=f"{law} composed over {counted(len(entries), 'run')}, {_adjacency(entries)}",
+        rule=f"{law} composed over {counted(len(entries), 'run')}, {kinds}",
         sample_sizes={
             "runs": len(entries),
             "participations": sum(entry.participations for entry in entries),
@@ -391,5 +393,5 @@ def spent_amplified(entries: Sequence[Entry], delta: float) -> Bound | None:
 
 
 def _adjacency(entries: Sequence[Entry]) -> Adjacency:
-    """Return an adjacency for all entries: zeroing out costs no more than adding."""
+    """Return an adjacency that every release has a price under; bits have none under zero-out."""
     return "add-remove" if any(e.adjacency == "add-remove" for e in entries) else "zero-out"

@@ -212,6 +212,11 @@ class Noised(Wrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Order each client of the round to clip, and to add noise if clients add it."""
+        if isinstance(self._noise, Distributed) and not self.gets_sums:
+            raise ValueError(
+                "noise Distributed needs Masked around Noised: single shares are weak, got no "
+                "secure sum; write Masked(Noised(strategy, ...), max_weight=1) or take Local"
+            )
         self._facts = RoundFacts()
         self._spending.close()
         self.unused = frozenset()
@@ -321,8 +326,6 @@ class Noised(Wrapper):
         A reply that cannot be read is a dropout. If several clients reply and all lack noise_mod,
         the app is wrong, and this raises.
         """
-        if isinstance(self._noise, Distributed) and not self.gets_sums:
-            raise ValueError("noise Distributed needs Masked around Noised: single shares are weak")
         parts = []
         failed: list[Exception] = []
         for message in replies:

@@ -69,6 +69,11 @@ def of_server(law: IntegerLaw, std: float, moved: float, dim: int) -> dict[str, 
 
 def of_clients(law: IntegerLaw, clip_norm: float, step: float, dim: int) -> dict[str, Any]:
     """Return sensitivity and grid of a sum of updates that clients round and noise."""
+    if not step > 0:
+        raise ValueError(
+            f"step must be above 0 with noise of the law {law}, got {step:g}: give the rounding "
+            "step of the secure sum, Masked.step"
+        )
     norms = RoundedNorms.of(clip_norm / step, dim)
     return {"sensitivity": norms.l2 * step, "grid": GridNoise(law, step, norms.l1, dim)}
 

@@ -106,11 +106,14 @@ def test_a_line_that_is_no_entry_is_an_error_not_a_gift(tmp_path: Path, line: st
             ask()
 
 
-def test_a_clip_bit_anywhere_makes_the_sum_add_remove() -> None:
+def test_a_clip_bit_makes_its_own_run_add_remove_and_no_other() -> None:
     bit = entry(releases=(Release(1.0, 1.0, bit_std=0.5),), rounds=1, adjacency="add-remove")
     bound = spent([entry("b"), bit], DELTA)
     assert bound.value == pytest.approx(epsilon_gaussian(DELTA, math.sqrt(3)))
-    assert "add-remove" in bound.rule
+    # Removing a client also removes its share of distributed noise, which nothing here prices.
+    assert bound.rule.endswith("2 runs, add-remove and zero-out")
+    assert spent([bit], DELTA).rule.endswith("1 run, add-remove")
+    assert spent([entry("b")], DELTA).rule.endswith("1 run, zero-out")
 
 
 def test_a_run_without_noise_has_spent_everything() -> None:

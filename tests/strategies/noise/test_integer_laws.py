@@ -262,6 +262,17 @@ def test_settings_without_a_proof_are_refused(noise: Any, options: Any, reason: 
     assert not [seen for seen in federation.seen if seen[0] == "train"]
 
 
+@pytest.mark.parametrize("law", ["gaussian", *LAWS])
+def test_shares_without_a_secure_sum_are_refused_before_anybody_trains(law: Law) -> None:
+    federation = clients()
+    with pytest.raises(ValueError, match=r"needs Masked around Noised.*got no secure sum; write"):
+        run(noised(shared(law)), federation)
+    assert not [seen for seen in federation.seen if seen[0] == "train"]
+    if law != "gaussian":
+        with pytest.raises(ValueError, match="step must be above 0 with noise of the law"):
+            noised(shared(law)).planned([range(NUM)], lambda _: 1, dim=DIM)
+
+
 def test_an_adaptive_clip_norm_and_integers_have_no_common_proof() -> None:
     with pytest.raises(ValueError, match="law must be gaussian with an adaptive clip norm"):
         noised(Central(1.0, "skellam"), clipping=AdaptiveClip(1.0))

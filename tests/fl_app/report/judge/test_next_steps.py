@@ -30,6 +30,11 @@ def settings(command: str) -> dict[str, str]:
     return given
 
 
+def _noise_asked(leaking: Run) -> dict[str, str]:
+    """Return the options of the step that adds noise."""
+    return settings(next(s for s in next_steps(leaking) if "guarantee" in s.text).command)
+
+
 @pytest.mark.parametrize(
     ("found", "changes", "noise"),
     [
@@ -42,11 +47,22 @@ def settings(command: str) -> dict[str, str]:
 def test_a_leak_gets_the_noise_that_its_attacker_does_not_see_through(
     found: Finding, changes: dict[str, object], noise: str
 ) -> None:
-    steps = next_steps(run(found, **changes))
-    given = settings(next(one for one in steps if "guarantee" in one.text).command)
+    given = _noise_asked(run(found, **changes))
     assert given["--noise"] == noise
     assert given["--target-epsilon"] == "8"
     assert given["--clip-norm"] == ("2" if changes.get("clip-norm") else "1")
+
+
+def test_a_target_under_an_integer_law_gets_the_grid_or_the_law_that_it_needs() -> None:
+    found = bound(9.0, observer="server", sees="round sum")
+    small = {"noise": "distributed", "noise-law": "skellam", "secagg-bits": 8, "clip-norm": 1.0}
+    given = _noise_asked(run(found, **small))
+    assert given["--noise-law"] == "skellam"
+    assert int(given.get("--secagg-bits", Config.secagg_bits)) == Config.secagg_bits
+    central = {**small, "noise": "central", "secagg": "off", "secagg-bits": 32}
+    given = _noise_asked(run(found, **central))
+    assert given["--noise"] == "local"
+    assert given.get("--noise-law", "gaussian") == "gaussian"
 
 
 def test_a_run_with_a_guarantee_is_asked_for_half_of_it() -> None:
