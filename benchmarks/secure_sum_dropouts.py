@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 from benchmarks.measure import Row, Scale, alone
 from benchmarks.secure_sum import DROPOUT, THRESHOLD, Case, within_a_run
@@ -81,7 +82,8 @@ def row(name: str, lost: int, rounds: int, plan: Plan) -> Row:
 
 def planned(case: Case) -> Plan:
     """Return graph and threshold as `Masked` has them."""
-    limits = {} if case.neighbours == "auto" else {"max_abort": 1.0, "max_exposure": 1.0}
-    risks = Risks(dropout_rate=DROPOUT, **limits)
+    risks = Risks(dropout_rate=DROPOUT)
+    if case.neighbours != "auto":  # as asked for, whatever it risks
+        risks = replace(risks, max_abort=1.0, max_exposure=1.0)
     topology = Topology(threshold=THRESHOLD, neighbours=case.neighbours, risks=risks)
     return topology.plan(case.clients)

@@ -76,7 +76,7 @@ def flower(file: str, name: str, rounds: int) -> float:
     @client_app.train()
     def answer(message: Message, context: Context) -> Message:
         sys.path.insert(0, here)  # by its name, so that an actor keeps the data
-        import user_round_peers as peers
+        import user_round_peers as peers  # type: ignore[import-not-found]
 
         arrays = message.content.array_records["arrays"]
         net, count = peers.train(file, name, arrays, int(context.node_config["partition-id"]))
@@ -97,11 +97,11 @@ def flower(file: str, name: str, rounds: int) -> float:
         strategy = Noting(0.999999, 0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
         strategy.start(grid, ArrayRecord(model(name).state_dict()), num_rounds=rounds)
 
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    local: dict[str, Any] = {"address": "local", "num_cpus": 2, "include_dashboard": False}
-    run_simulation(
-        server_app, client_app, CLIENTS, backend_config={"init_args": local, **resources}
-    )
+    backend: dict[str, Any] = {
+        "init_args": {"address": "local", "num_cpus": 2, "include_dashboard": False},
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
+    run_simulation(server_app, client_app, CLIENTS, backend_config=backend)
     return time.process_time() + sum(spent.values())
 
 

@@ -49,4 +49,5 @@ def test_the_command_of_each_row_runs_its_auditor(
     assert report["failures"] == []
     wanted = "accountant" if name == "none" else name
     assert wanted in {finding["auditor"] for finding in report["findings"]}
+    assert main(["report", "--text", str(tmp_path / "run")]) == 0
     assert f"{wanted}: " in " ".join(capsys.readouterr().out.split())

@@ -181,4 +181,4 @@ cli.main(["--dataset", "synthetic", "--model", "linear", "--out", sys.argv[1]])
         [sys.executable, "-c", code, str(tmp_path / "run")],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout.strip() == "False", done.stderr
+    assert done.stdout.splitlines()[-1] == "False", done.stderr

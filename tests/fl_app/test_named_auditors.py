@@ -14,6 +14,7 @@ import torch
 from leakmeter.auditors import RoundView
 from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.inversion import Inversion
+from leakmeter.auditors.judge.terse import short_name
 from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app.build.audit import _cohort_of, auditors
 from leakmeter.fl_app.cli.main import main
@@ -86,7 +87,7 @@ def test_an_auditor_asked_for_by_name_is_shown_everywhere_and_resumes(
     own = [f for f in report["findings"] if f["auditor"] == name]
     assert {f["server_round"] is None for f in own} == {True, False}
     rounds, _ = capsys.readouterr().out.split("VERDICT")
-    assert f"{name} " in rounds.split("round 1/3")[1]  # in the line of a round
+    assert f"{short_name(name)} " in rounds.split("round 1/3")[1]  # in the line of a round
     assert main(["report", "--text", str(tmp_path / "whole")]) == 0
     assert f"{name}: " in capsys.readouterr().out
     page = (tmp_path / "whole/report.html").read_text()

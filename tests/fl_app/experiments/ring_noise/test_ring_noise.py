@@ -14,7 +14,7 @@ from tests.fl_app.experiments.test_every import check_kept_cells_give_the_same_a
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
-    return reproduce("ring-noise", tmp_path_factory.mktemp("ring-noise"))
+    return reproduce("ring-noise", tmp_path_factory.mktemp("ring-noise"), is_tiny=False)
 
 
 @pytest.mark.slow
@@ -30,7 +30,7 @@ def test_every_law_is_trained_at_every_ring_and_few_bits_cost_noise(small: Small
     # Gaussian noise below two steps is priced as if there were no rounding, and says so.
     assert rows[8, "gaussian"]["ε against the server"] == "≈ 8"
     assert rows[32, "gaussian"]["ε against the server"] == "≤ 8"
-    check_kept_cells_give_the_same_and_no_work("ring-noise", small)
+    check_kept_cells_give_the_same_and_no_work("ring-noise", small, is_tiny=False)
 
 
 def test_a_target_beyond_the_ring_is_said_not_trained() -> None:
