@@ -131,7 +131,7 @@ def _block(heading: str, kept: Kept, rows: Sequence[Mapping[str, str]], folder: 
     own = f"{folder}/{kept.name}"
     links = [f"[table]({own}/table.md)", f"[CSV]({own}/table.csv)", f"[data]({own}/{CELLS})"]
     links += [f"[{name}]({own}/{name})" for name in kept.figures if name.endswith(".png")]
-    lines = [f"### {heading}", "", f"{kept.title}.", ""]
+    lines = [f"### {heading}", "", kept.title + "." * (kept.title[-1:] not in "?!"), ""]
     lines += [f"`python run_sim.py reproduce {kept.name} --scale paper`"]
     lines[-1] += f", about {duration(EXPERIMENTS[kept.name].paper)}: {', '.join(links)}."
     lines += ["", f"Size: {EXPERIMENTS[kept.name].size}."]

@@ -100,7 +100,10 @@ def run(scale: str, cells: Cells) -> Table:
             "the trials. The two worlds are two data sets of one client, kept over all rounds; "
             "batches are drawn again in every round.",
             "The other clients keep their data over a transcript too, so their sums are "
-            "correlated between rounds: rounds add up to less than √ΣΔ² of independent rounds.",
+            "correlated between rounds. In the game independent, rounds therefore add up to far "
+            "less than √ΣΔ² of independent rounds. In the game partition all clients together "
+            "hold one known data set, so the sums of changing cohorts determine more and more of "
+            "what hides the client.",
             "Frozen models bound the composition at the models that occurred. Whole runs train "
             "every trial from the first model and are exact.",
         ),
