@@ -290,7 +290,7 @@ EXPERIMENTS: Final = {
     ),
     "active-server": Entry(
         "active_server.table",
-        "Malicious server against a secure sum: eight attacks, before and after, and what remains",
+        "Malicious server against a secure sum: ten attacks, before and after, and what remains",
         small=8,
         paper=1200,
     ),
