@@ -190,7 +190,7 @@ def test_the_script_runs_flowers_simulation(inline: dict[str, Any], tmp_path: Pa
     out = tmp_path / "run"
     done = run(sys.executable, "run_sim.py", *ARGUMENTS, "--engine", "ray", "--out", out)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"report: {out / 'report.json'}"
+    assert f"page: {out / 'report.html'}" in done.stdout.splitlines()
     assert report(out)["findings"] == inline["findings"]
     [line] = done.stderr.splitlines()  # all there is to say
     assert "12 canaries in 3 rounds" in line
