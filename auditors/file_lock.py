@@ -23,6 +23,10 @@ class HeldError(Exception):
     """Another process has the lock. The text says which."""
 
 
+class NoLockFileError(OSError):
+    """The file of a lock cannot be opened. The text says which and why."""
+
+
 @contextmanager
 def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
     """Hold the lock of `path`, a file that is made if missing and stays.
@@ -36,9 +40,9 @@ def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
 
     Raises:
         HeldError: Another process has it all the time.
+        NoLockFileError: The file cannot be opened, for example because a folder has its name.
     """
-    # Not truncated yet: the text is that of the process that has the lock.
-    with path.open("a+b", buffering=0) as file:
+    with _opened(path) as file:
         until = time.monotonic() + wait
         while _is_taken(file, path):
             if time.monotonic() >= until:
@@ -48,6 +52,15 @@ def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
             file.truncate(0)
             file.write(f"process {os.getpid()} on {platform.node()}".encode())
         yield
+
+
+def _opened(path: Path) -> FileIO:
+    try:
+        # Not truncated yet: the text is that of the process that has the lock.
+        return path.open("a+b", buffering=0)
+    except OSError as error:
+        # Of its own type: whoever holds the lock may raise an OSError too.
+        raise NoLockFileError(error.errno, error.strerror, str(path)) from None
 
 
 def _is_taken(file: FileIO, path: Path) -> bool:

@@ -261,8 +261,8 @@ def _in_words(config: Config) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"--ledger must be a readable ledger that can be written, got {config.ledger}: "
-            f"{error.strerror}"
+            "--ledger must be a readable ledger that can be written, got "
+            f"{error.filename or config.ledger}: {error.strerror}"
         ) from None
     except ValueError as error:
         raise ConfigError(

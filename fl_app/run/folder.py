@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from leakmeter.auditors.file_lock import HeldError, locked
+from leakmeter.auditors.file_lock import HeldError, NoLockFileError, locked
 from leakmeter.auditors.run_log import SCHEMA, other_schema, read_rounds, write_atomically
 from leakmeter.fl_app.config.config import CALIBRATED, Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -97,6 +97,11 @@ class RunFolder:
         except HeldError as held:
             raise ConfigError(
                 f"{self.path} is in use by {held}: wait until it ends, or end it first"
+            ) from None
+        except NoLockFileError as error:
+            raise ConfigError(
+                f"{self.path / _LOCK} must be a file that can be written, got: {error.strerror}; "
+                "remove it and try again"
             ) from None
 
     @property

@@ -176,6 +176,14 @@ def test_a_folder_in_use_is_refused_and_its_user_named(folder: RunFolder) -> Non
         pass
 
 
+def test_a_lock_that_is_no_file_is_named_with_what_to_do(folder: RunFolder) -> None:
+    (folder.path / ".lock").unlink()
+    (folder.path / ".lock").mkdir()
+    words = r"/\.lock must be a file that can be written, got: Is a directory; remove it"
+    with pytest.raises(ConfigError, match=words), RunFolder.open(folder.path).locked():
+        raise AssertionError
+
+
 def test_two_runs_that_want_the_same_folder_do_not_write_over_each_other(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.mkdir()
