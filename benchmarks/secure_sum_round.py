@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 from benchmarks.measure import Row, Scale, Timer, alone, interleave, paired
 from benchmarks.secure_sum import Case, until_one_ends, within_a_run
@@ -40,26 +41,27 @@ CASES = {
 ALONE = {"quick": Case(20, 500, "auto", 1), "full": Case(1_000, 7_850, "auto", 2, {WHOLE: 60})}
 
 
-def measure(scale: Scale) -> list[Row]:
-    """Return two rows a shape beside Flower, and the largest cohort alone."""
+def measure(scale: Scale) -> Iterator[Row]:
+    """Yield two or three rows for each shape beside Flower, and the largest cohort alone."""
     # After these imports: Flower sets its own level when it is imported.
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    return within_a_run(lambda: list(rounds(scale)))
-
-
-def rounds(scale: Scale) -> Iterator[Row]:
-    """Yield all rows, where Flower lets messages be made."""
-    our_round(Case(5, 10, None, 1))  # imports and caches
+    within_a_run(lambda: our_round(Case(5, 10, None, 1)))  # imports and caches
     for case in CASES[scale]:
-        yield from compared(case)
+        # Flower lets messages be made within a run only; one run per shape, so that a shape that
+        # takes too long costs no other shape's rows.
+        yield from within_a_run(partial(compared, case))
     if scale in ALONE:
-        case = ALONE[scale]
-        spent = [our_round(case)[0] for _ in range(case.repetitions)]
-        yield alone(f"{case}, {WHOLE}", spent, target=case.targets.get(WHOLE))
+        yield within_a_run(partial(by_itself, ALONE[scale]))
 
 
-def compared(case: Case) -> Iterator[Row]:
-    """Yield the rows of ours; clients sign where all are peers."""
+def by_itself(case: Case) -> Row:
+    """Return the row of a cohort that Flower would need hours for."""
+    spent = [our_round(case)[0] for _ in range(case.repetitions)]
+    return alone(f"{case}, {WHOLE}", spent, target=case.targets.get(WHOLE))
+
+
+def compared(case: Case) -> list[Row]:
+    """Return the rows of ours; clients sign where all are peers."""
     ours = (FUNCTIONS, WHOLE, SIGNED) if case.neighbours is None else (FUNCTIONS, WHOLE)
     abandoned = dict.fromkeys((*ours, FLOWER), 0)
 
@@ -76,8 +78,10 @@ def compared(case: Case) -> Iterator[Row]:
     if case.neighbours is None:
         timers[SIGNED] = lambda: counted(SIGNED, lambda: our_round(case, is_signed=True)[0])
     times = interleave(timers, case.repetitions, warm_up=False)
+    rows = []
     for name in ours:
         figures, lost = (times[name], times[FLOWER]), (abandoned[name], abandoned[FLOWER])
         note = "abandoned rounds, counted: ours {}, Flower {}".format(*lost) if any(lost) else ""
         target = case.targets.get(name)
-        yield paired(f"{case}, {name}", *figures, peer=FLOWER, target=target, note=note)
+        rows.append(paired(f"{case}, {name}", *figures, peer=FLOWER, target=target, note=note))
+    return rows
