@@ -220,7 +220,7 @@ class Panel:
         left = sum(later > server_round for later in due.rounds())
         if took * left > _LONG:
             _log.warning(
-                "%s: %s to audit, about %s; every=-1 audits fewer",
+                "%s: %s to audit, about %s; every=-1 (command line: --…-every -1) audits fewer",
                 auditor.name,
                 counted(left, "more round"),
                 counted(round(took * left / 60), "minute"),

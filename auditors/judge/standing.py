@@ -69,7 +69,7 @@ class Standing:
         who: The attacker.
         tells: What it can tell.
         shown: At least this much; "nothing" where the audit proves nothing.
-        at_most: What is guaranteed; "none" where nothing is.
+        at_most: What is guaranteed; "no bound" where nothing is.
         evidence: How strong the evidence is.
     """
 
@@ -148,7 +148,7 @@ def _standing(verdict: Verdict) -> Standing:
         verdict, severity, terse.who(lead.threat_model), terse.tells(lead), shown, "", evidence
     )
     upper = line.upper
-    at_most = "none" if upper is None else terse.amount(upper)
+    at_most = "no bound" if upper is None else terse.amount(upper)
     if severity in ("protocol", "observed"):
         at_most = "–"
     return Standing(verdict, severity, line.who, line.tells, shown, at_most, evidence)
@@ -232,7 +232,7 @@ def _worst(lines: Sequence[Standing]) -> str:
         case "certain" if worst.verdict.level == "seen":
             return f"{attacker} could tell {about} in {draws_of(lead)}."
         case "certain":
-            return f"{attacker} is practically certain {about} ({terse.amount(lead)})."
+            return f"{attacker} can be practically certain {about} ({terse.amount(lead)})."
         case "severe" | "clear" | "slight" if is_epsilon(lead):
             sure = sureness(lead.value)
             return f"{attacker} can be at least {sure} sure {about} ({_both(worst)})."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Final
 
 from leakmeter.auditors.finding import Finding, Observer, Sees, ThreatModel
@@ -122,7 +123,7 @@ def amount(finding: Finding) -> str:
     """Return a number with the sign of its kind, such as "ε ≥ 2.15" or "≈ 0.428 bit"."""
     sign = SIGNS.get(finding.kind, "≈")
     if is_epsilon(finding):
-        return "none" if math.isinf(finding.value) else f"ε {sign} {value(finding)}"
+        return "no bound" if math.isinf(finding.value) else f"ε {sign} {value(finding)}"
     if finding.quantity in INFORMATION:
         return f"{sign} {number(finding.value, kind=finding.kind)} {_unit(finding)}"
     return value(finding)
@@ -136,7 +137,7 @@ def trust(finding: Finding) -> str:
 def glimpse(finding: Finding) -> str:
     """Return a finding of a round in a few characters, such as "LRT ε≥2.15"; "" for a remark.
 
-    Bits and an ε below 1 have two decimals, as many as a line of 80 columns has room for; the
+    Bits and an ε below 10 have two decimals, as many as a line of 80 columns has room for; the
     report has them all.
     """
     name = _NAMES.get(finding.auditor, finding.auditor)
@@ -156,11 +157,13 @@ def glimpse(finding: Finding) -> str:
 
 
 def _small(finding: Finding) -> str:
-    """Return an ε in as few characters as a round has room for, rounded to the safe side."""
-    if not 0 < finding.value < 1:
+    """Return an ε with two decimals, as rounds below each other have, rounded to the safe side."""
+    if not 0 < finding.value < 10:
         return value(finding)
-    cut = {"lower_bound": math.floor, "guarantee": math.ceil}.get(finding.kind, round)
-    return f"{cut(100 * finding.value) / 100:.2f}"
+    modes = {"lower_bound": ROUND_FLOOR, "guarantee": ROUND_CEILING}
+    mode = modes.get(finding.kind, ROUND_HALF_EVEN)
+    # In decimals: 100 · 0.29 is below 29 in binary, and would be cut to 0.28.
+    return str(Decimal(repr(finding.value)).quantize(Decimal("0.01"), rounding=mode))
 
 
 def short_name(auditor: str) -> str:

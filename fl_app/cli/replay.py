@@ -45,17 +45,19 @@ def set_up(parser: argparse.ArgumentParser) -> None:
 
 def replay(arguments: argparse.Namespace) -> int:
     """Audit the recorded run and print where the results are."""
-    from leakmeter.fl_app.report.read.run import REPLAY_OF
-    from leakmeter.fl_app.run.ending import end
-    from leakmeter.fl_app.run.progress import Progress, set_flower_log
     from leakmeter.fl_app.run.recorded import open_recorded
-    from leakmeter.fl_app.run.replay import audit_again, new_folder
 
-    set_flower_log(verbose=arguments.verbose)  # after these imports: Flower sets its own level
+    # A mistake here needs no torch, so that is imported after it.
     known = {kebab(spec.name) for spec in fields(Config)}
     given = {name: value for name, value in vars(arguments).items() if name in known}
     recorded = open_recorded(Path(arguments.run))
     config = recorded.settings(given)
+    from leakmeter.fl_app.report.read.run import REPLAY_OF
+    from leakmeter.fl_app.run.ending import end
+    from leakmeter.fl_app.run.progress import Progress, set_flower_log
+    from leakmeter.fl_app.run.replay import audit_again, new_folder
+
+    set_flower_log(verbose=arguments.verbose)  # after these imports: Flower sets its own level
     progress = Progress()
     out = new_folder(Path(arguments.out) if arguments.out else None, recorded.run)
     try:

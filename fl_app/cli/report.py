@@ -47,11 +47,13 @@ def report(arguments: argparse.Namespace) -> int:
         return _print(arguments)
     from leakmeter.auditors.run_log import write_atomically
     from leakmeter.fl_app.report import NAME
-    from leakmeter.fl_app.report.export import write_csv
-    from leakmeter.fl_app.report.html.page import page
     from leakmeter.fl_app.report.read.run import read_runs
 
     runs = read_runs([Path(run) for run in arguments.runs])
+    # After a wrong folder has been refused: the page takes a second to import.
+    from leakmeter.fl_app.report.export import write_csv
+    from leakmeter.fl_app.report.html.page import page
+
     here = runs[0].folder if len(runs) == 1 else Path.cwd()
     out = Path(arguments.out).expanduser() if arguments.out else here / NAME
     galleries = [_gallery(Path(folder).expanduser()) for folder in arguments.pictures]

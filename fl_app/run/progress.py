@@ -174,13 +174,15 @@ def _round(line: RoundLine, total: int) -> str:
         pieces.append(f"accuracy {share(line.accuracy)}")
     first = {f.auditor: f for f in reversed(line.findings)}
     pieces += _without_units([words for f in reversed(first.values()) if (words := glimpse(f))])
+    for gap in ("  ", " "):
+        if len(text := gap.join(pieces)) <= _WIDTH:
+            return text
     text = pieces[0]
     for piece in pieces[1:]:
         if len(text) + len(piece) + 2 > _WIDTH - 2:
-            is_last = piece is pieces[-1] and len(text) + len(piece) + 2 <= _WIDTH
-            return f"{text}  {piece}" if is_last else f"{text} …"
+            break
         text += f"  {piece}"
-    return text
+    return f"{text} …"
 
 
 def _without_units(pieces: Sequence[str]) -> list[str]:

@@ -12,7 +12,6 @@ from leakmeter.auditors.run_log import read_rounds
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.deployment import check_auditors_deployed
 from leakmeter.fl_app.report.read.run import Run, read_run
 from leakmeter.fl_app.run.folder import MAY_CHANGE
 
@@ -118,6 +117,8 @@ class Recorded:
                 "played in hindsight. Run again with --auditors one-shot,recorder"
             )
         if self.recording.about.get("deployed"):
+            from leakmeter.fl_app.deployment import check_auditors_deployed  # imports Flower
+
             check_auditors_deployed(config)
 
 

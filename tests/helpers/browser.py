@@ -58,13 +58,19 @@ class Browser:
             return json.load(answer)["value"]
 
     def open(
-        self, page: Path | str, width: int = 1280, height: int = 700, *, dark: bool = False
+        self,
+        page: Path | str,
+        width: int = 1280,
+        height: int = 700,
+        *,
+        dark: bool = False,
+        media: str = "screen",
     ) -> None:
-        """Show a page in a window of this size."""
+        """Show a page in a window of this size, or as it would be printed in this width."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._tool("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._tool("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self._tool("Emulation.setEmulatedMedia", {"media": media, "features": [scheme]})
         address = page.as_uri() if isinstance(page, Path) else page
         self._ask("POST", "/url", {"url": address})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.judge.adversary import Group, by_adversary
@@ -17,7 +17,7 @@ from leakmeter.fl_app.report.markup import Markup, exact_claim, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 
 _WIDTH, _HEIGHT, _PAD = 300, 26, 12
-_HIDDEN = tag("span", "ε", class_="hidden")  # what a screen reader calls the axis
+_LABEL: Final = "ε (log scale)"
 _COLORS = {"guarantee": "c2", "lower_bound": "c1", "estimate": "c0", "approximation": "c4"}
 
 
@@ -71,7 +71,7 @@ def forest(run: Run) -> Markup | None:
             tag(
                 "tr",
                 tag("th", "number", scope="col"),
-                tag("th", _HIDDEN, drawn.axis(), scope="col", class_="wide"),
+                tag("th", _LABEL, drawn.axis(), scope="col", class_="wide"),
                 tag("th", "how", scope="col"),
             ),
         ),
@@ -119,9 +119,9 @@ def _marks(finding: Finding, scale: Scale) -> Iterator[Markup]:
         return
     at = _x(scale, finding.value)
     if finding.kind == "lower_bound":
-        yield _ray(at, _WIDTH - 2, color)
+        yield _ray(at, _WIDTH - _PAD, color)
     if finding.kind == "guarantee":
-        yield _ray(at, 2, color)
+        yield _ray(at, _PAD, color)
     if finding.cap is not None and math.isfinite(finding.cap):
         cap = _x(scale, finding.cap)
         yield tag("path", d=f"M{cap:g} 4V{_HEIGHT - 4}", class_="line ref")

@@ -51,7 +51,13 @@ def accuracy(runs: Sequence[Run]) -> list[Figure]:
         Axis("accuracy", limits=(0.0, 1.0)),
         tuple(lines),
     )
-    return [Figure(chart, "What the model is worth, next to what it leaks.", is_first=True)]
+    return [
+        Figure(
+            chart,
+            "Share of test records that the model gets right after each round.",
+            is_first=True,
+        )
+    ]
 
 
 def growth(runs: Sequence[Run]) -> list[Figure]:
@@ -242,12 +248,13 @@ def _on_one_scale(lines: Sequence[Series]) -> tuple[list[Series], str]:
     """Return the lines without those that would flatten all others, and a sentence about these."""
     least = max((v for one in lines if one.color != REFERENCE for v in one.y), default=math.inf)
     kept = [one for one in lines if max(one.y) <= _MUCH * abs(least)]
-    said = [
-        f" Not drawn, {one.label}: {number(min(one.y), 3)} to {number(max(one.y), 3)} bits."
-        for one in lines
-        if one not in kept
-    ]
+    said = [f" Not drawn, {one.label}: {_span(one.y)} bits." for one in lines if one not in kept]
     return kept, "".join(said)
+
+
+def _span(values: Sequence[float]) -> str:
+    """Return the smallest and the largest value, or one number if they print alike."""
+    return " to ".join(dict.fromkeys(number(v, 3) for v in (min(values), max(values))))
 
 
 def _information(run: Run, color: int, many: bool) -> Iterator[Series]:

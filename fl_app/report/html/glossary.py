@@ -8,8 +8,9 @@ from leakmeter.auditors.wording import CERTAIN
 from leakmeter.fl_app.report.markup import Markup, joined, tag
 
 _WORDS: Final = {
-    "ε": "Compares two worlds: whatever has chance q in one has at most e^ε·q + δ in the other. 0 "
-    f"is perfect privacy; above {CERTAIN:g} an attacker is practically certain.",
+    "ε": "Compares two worlds: an event with probability q in one has probability at most "
+    f"e^ε·q + δ in the other. 0 is perfect privacy; above {CERTAIN:g} an attacker can be "
+    "practically certain.",
     "% sure": "An attacker that starts at 50:50 and sees some outcome is at least this sure: "
     "e^ε / (1 + e^ε). 50 % is a guess.",
     "proven": "A lower bound: at least this much leaks, with the stated confidence. More may leak.",

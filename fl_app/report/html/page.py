@@ -172,10 +172,11 @@ def _kinds() -> Markup:
         tag("tr", tag("th", name, scope="row"), tag("td", words)) for name, words in KINDS.values()
     ]
     words = (
-        "ε compares two worlds: whatever has chance q in one has at most e^ε·q + δ in the other. "
-        f"0 is perfect privacy; above {CERTAIN:g} an attacker is practically certain. Numbers of "
-        "different attackers, units (client, record) or adjacencies are not comparable. A null "
-        "band contains 90 % of what the method says without a leak."
+        "ε compares two worlds: an event with probability q in one has probability at most "
+        "e^ε·q + δ in the other. 0 is perfect privacy; above "
+        f"{CERTAIN:g} an attacker can be practically certain. Numbers of different attackers, "
+        "units (client, record) or adjacencies are not comparable. A null band contains 90 % of "
+        "what the method says without a leak."
     )
     table = tag(
         "table", tag("caption", "What each kind of number may be read as"), tag("tbody", *rows)

@@ -190,10 +190,11 @@ caption { text-align: left; font-size: .84rem; color: var(--soft); padding-botto
 th, td { text-align: left; vertical-align: top; padding: .45rem .8rem .45rem 0;
   border-bottom: 1px solid var(--rule); font-weight: 400; }
 thead th { font-size: .78rem; color: var(--soft); vertical-align: bottom; white-space: nowrap; }
-tbody th { font-weight: 600; }
+figure thead th { white-space: normal; } tbody th { font-weight: 600; }
 tbody tr:last-child > * { border-bottom: 0; }
 th small, td small { display: block; font-weight: 400; font-size: .8rem; }
-.findings .how { min-width: 17rem; } .findings td { font-size: .84rem; }
+.findings .how { min-width: 15rem; } .findings thead th { white-space: normal; }
+  .findings td { font-size: .84rem; }
 .findings .value { font-weight: 640; } .none { color: var(--soft); }
 .tag { display: block; font-size: .76rem; color: var(--warn); font-weight: 600; }
 .forest td { border-bottom: 0; padding-block: .28rem; } .forest tbody th { padding-top: 1.1rem; }
@@ -265,10 +266,13 @@ footer { margin-top: 2rem; padding-block: .8rem 2rem; font-size: .82rem; color: 
   .actions pre { max-height: none; }
   .term { text-decoration: none; }
   figure, tr, .card, .row, .actions li { break-inside: avoid; }
-  h2, h3, .eyebrow, .badge, summary { break-after: avoid; }
+  h2, h3, .eyebrow, .badge, summary, .fold > .note { break-after: avoid; }
+  .note { break-inside: avoid; }
   .card { font-size: 9pt; } th small, td small { font-size: 6.8pt; }
   .cards { grid-template-columns: 1fr; } .figures { grid-template-columns: 1fr 1fr; }
   .scroll { overflow: visible; } table { font-size: 7.6pt; } .findings td { font-size: 7.2pt; }
-  .findings .how { min-width: 0; } th, td { padding-right: .4rem; } a { color: inherit; }
+  th, td { padding-right: .4rem; } a { color: inherit; }
+  .findings .how { min-width: 0; width: 42%; } .findings :is(thead th, .tag) { font-size: 6.4pt; }
+  tr:has([scope="rowgroup"]) { break-after: avoid; }
 }
 """

@@ -102,10 +102,15 @@ def _attacker(f: Finding) -> str:
 def _samples(f: Finding) -> Markup | None:
     pieces: list[Markup] = []
     for name, count in f.sample_sizes.items():
-        pieces.append(joined(exact(count), f" {name}; "))
+        pieces.append(joined(exact(count), f" {name}"))
     if f.seed is not None:
         pieces.append(joined("seed ", exact(f.seed)))
-    return tag("small", *pieces) if pieces else None
+    return tag("small", *_listed(pieces)) if pieces else None
+
+
+def _listed(pieces: Sequence[Markup]) -> list[Markup]:
+    """Return pieces with a semicolon between each two."""
+    return [joined("; " if i else "", piece) for i, piece in enumerate(pieces)]
 
 
 def _facts(f: Finding) -> Markup | None:
@@ -119,7 +124,7 @@ def _facts(f: Finding) -> Markup | None:
             pieces.append(joined(f"{words}: ", exact(value)))
         elif value is not None:
             pieces.append(joined(f"{words}: {value}"))
-    return tag("small", *(joined(p, "; ") for p in pieces)) if pieces else None
+    return tag("small", *_listed(pieces)) if pieces else None
 
 
 def _keys(title: str, keys: Mapping[str, str]) -> Markup | None:

@@ -46,7 +46,7 @@ def test_the_worst_attacker_comes_first() -> None:
     mild, grave = bound(0.6, sees="final model"), bound(585.0, sees="all models")
     lines = standings(judged([mild, grave]))
     assert [one.severity for one in lines] == ["certain", "clear"]
-    assert "is practically certain whether a client sent a given update (ε ≥ 580)" in said(
+    assert "can be practically certain whether a client sent a given update (ε ≥ 580)" in said(
         mild, grave
     )
 
@@ -72,6 +72,10 @@ def test_a_bound_stands_between_what_is_shown_and_what_is_guaranteed() -> None:
     assert "ε ≥ 2, no upper bound" in said(bound(2.0))
     [line] = standings(judged([bound(2.0), guarantee(8.0)]))
     assert (line.shown, line.at_most, line.evidence) == ("ε ≥ 2", "ε ≤ 8", "proven 95 %")
+    # In a column "at most", "none" would read as "leaks nothing".
+    for found in ([bound(2.0)], [bound(2.0), guarantee(math.inf)]):
+        [line] = standings(judged(found))
+        assert line.at_most == "no bound"
 
 
 def test_a_missing_guarantee_names_its_attacker_and_whom_another_is_against() -> None:

@@ -60,6 +60,9 @@ def impostor() -> Iterator[int]:
         ["--resume", "nowhere"],
         ["--clients", "100000", "--sample", "3"],
         ["--engine", "ray", "--ray-address", "127.0.0.1:9"],
+        ["report", "nowhere"],
+        ["watch", "nowhere"],
+        ["replay", "nowhere", "--auditors", "mine"],
     ],
 )
 def test_a_mistake_that_needs_no_torch_is_found_without_it(

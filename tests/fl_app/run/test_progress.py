@@ -193,7 +193,7 @@ def test_a_conditional_bound_is_printed_with_its_condition() -> None:
     text = " ".join(summary(bound(assumptions=(Assumption.INDEPENDENT_SCORES,))).split())
     assert f"if {Assumption.INDEPENDENT_SCORES.sentence}: ε ≥ 1.23" in text
     assert text.startswith("VERDICT A leak is shown under a condition only: if ")
-    assert " see details none conditional " in text  # no number without its condition
+    assert " see details no bound conditional " in text  # no number without its condition
     line = RoundLine(1, 4, {}, (bound(server_round=1, assumptions=("all is well",)),))
     file = io.StringIO()
     progress = Progress(Console(file=file, width=150))
@@ -315,6 +315,12 @@ def test_a_round_fits_in_80_columns() -> None:
     assert a_round(*small, *found[2:]) == (  # a bound is rounded down
         "round 19/30  accuracy 0.882  one-shot ε≈0.95  LRT ε≥0.04  MI≈0.20  MINE≈0.18 bit"
     )
+    large = replace(found[0], value=7000.0)
+    assert a_round(large, *found[1:]) == (  # two columns too long: narrower, and nothing is lost
+        "round 19/30 accuracy 0.882 one-shot ε≈7,000 LRT ε≥2.15 MI≈0.20 MINE≈0.18 bit"
+    )
+    even = [bound(value=v, auditor="likelihood-ratio", server_round=19) for v in (2.6, 3.0, 0.29)]
+    assert [a_round(one).split("≥")[1] for one in even] == ["2.60", "3.00", "0.29"]
     more = [bound(value=3.0, auditor=f"an auditor called {i}", server_round=19) for i in range(4)]
     line = a_round(*found, *more)
     assert len(line) <= 80

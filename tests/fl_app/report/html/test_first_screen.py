@@ -191,6 +191,17 @@ def test_page_one_stands_alone_on_paper(window: Browser, pages: dict[str, Path])
     assert re.search(r"\.card[^{]*\{[^}]*break-inside: avoid", words)
 
 
+def test_the_table_of_findings_fits_on_paper(window: Browser, pages: dict[str, Path]) -> None:
+    wide = 690  # pixels of A4 between its margins
+    window.open(pages["single"], wide, 900, media="print")
+    window.run("for (const one of document.querySelectorAll('details')) one.open = true;")
+    assert window.run("return document.documentElement.scrollWidth") <= wide
+    columns = window.run(
+        "return [...document.querySelectorAll('td.how')].map(c => c.getBoundingClientRect().width)"
+    )
+    assert min(columns) > wide / 5  # words, not a column of syllables
+
+
 @pytest.mark.parametrize("name", ["single", "compared"])
 @pytest.mark.parametrize(
     "look", [{}, {"dark": True}, {"width": 390, "height": 844}], ids=["light", "dark", "phone"]

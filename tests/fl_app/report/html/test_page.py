@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -299,6 +300,21 @@ def test_a_conditional_bound_has_its_condition_wherever_it_is(tmp_path: Path) ->
     [row] = [r for r in csv.DictReader((tmp_path / "findings.csv").open()) if r["value"] == "5.5"]
     assert row["claim"].startswith(condition)
     assert row["conditional"] == "True"
+
+
+def test_a_list_of_facts_does_not_end_with_a_semicolon(tmp_path: Path) -> None:
+    facts = {"threshold": 2.5, "rejected": False}
+    folder = foreign(tmp_path / "run", finding(sample_sizes={"in": 3, "out": 4}, facts=facts))
+    assert main(["report", str(folder)]) == 0
+    [line] = [text for text in smalls(folder) if "rejected" in text]
+    assert line == "threshold: 2.5; rejected: no"
+    assert "3 in; 4 out" in smalls(folder)
+
+
+def smalls(folder: Path) -> list[str]:
+    """Return the texts in small type, without their markup."""
+    found = re.findall(r"<small>(.*?)</small>", (folder / "report.html").read_text())
+    return [re.sub(r"<[^>]*>", "", one) for one in found]
 
 
 def test_a_damaged_run_says_so_at_the_top(tmp_path: Path) -> None:
