@@ -73,6 +73,8 @@ class Account:
         """
         self.rounds.append(server_round)
         self.game = game
+        # Of the sum over clients: `error` is that of their mean. Rounds have draws of their own, so
+        # their variances add.
         self.variance += (len(each) * error) ** 2
         self.has_alike = self.has_alike and alike is not None
         for client, (nats, own_error) in each.items():

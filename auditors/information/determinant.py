@@ -33,12 +33,14 @@ _LEFT_OF_ROWS, _LEFT_OF_MOMENTS = 1e-10, 1e-6
 
 def log_det_bias(dim: int, count: int) -> float:
     """Return E ln|S| - ln|Σ| for the covariance S of `count` Gaussian rows."""
+    # Bartlett: |S| / |Σ| is a product of χ²_{K-1-i} / (K - 1), i < d; E ln χ²_k = ψ(k/2) + ln 2.
     halves = (count - 1 - np.arange(dim)) / 2
     return float(psi(halves).sum() - dim * math.log((count - 1) / 2))
 
 
 def log_det_std(dim: int, count: int) -> float:
     """Return the standard deviation of ln|S| for the covariance S of `count` Gaussian rows."""
+    # The same independent factors: Var ln χ²_k = ψ₁(k/2), the trigamma function.
     halves = (count - 1 - np.arange(dim)) / 2
     return math.sqrt(float(polygamma(1, halves).sum()))
 
@@ -61,10 +63,12 @@ def combine(dets: Sequence[LogDet], weights: Sequence[float]) -> tuple[float, fl
         det.shares is not None and np.array_equal(det.shares, shares) for det in dets
     )
     if paired and shares is not None:
+        # (parts,) changes of the whole combination, each with part k missing in all determinants.
         # Paired parts are left out together, so what they share cancels.
         left_out = sum(w * cast(Floats, det.left_out) for w, det in zip(weights, dets, strict=True))
         _, std = jackknife(np.asarray(total), total + cast(Floats, left_out), shares)
         return total, float(std)
+    # Unrelated draws: variances add. For draws that are paired this would be far too large.
     return total, math.hypot(*(w * det.std for w, det in zip(weights, dets, strict=True)))
 
 
@@ -79,8 +83,9 @@ def jackknife(whole: Floats, left_out: Floats, shares: Floats) -> tuple[Floats, 
         shares: For each part, all rows over rows of the part; all equal K if parts are rows.
     """
     h = shares.reshape(-1, *[1] * (left_out.ndim - 1))
+    # With equal shares h = K this is the usual K θ - (K - 1) mean θ_(-k).
     centre = len(h) * whole - ((1 - 1 / h) * left_out).sum(axis=0)
-    pseudo = h * whole - (h - 1) * left_out
+    pseudo = h * whole - (h - 1) * left_out  # (parts, ...)
     return centre, np.sqrt(((pseudo - centre) ** 2 / (h - 1)).mean(axis=0))
 
 
@@ -142,7 +147,10 @@ class Sample:
                 f"{self.name} must have linearly independent coordinates, got some that follow from"
                 " others: drop them (one class of a softmax layer, say) or use a subspace"
             )
+        # |scatter| = |factor|² · Π spread², and a triangular determinant is the product of its
+        # diagonal.
         log_scatter = 2 * float(np.log(factor.diagonal()).sum() + np.log(spread).sum())
+        # S = scatter / (K - 1), so its determinant is smaller by (K - 1)^d.
         value = log_scatter - rank * math.log(count - 1) - log_det_bias(rank, count)
         left_out, shares = self._left_out(moving, spread, factor, log_scatter)
         return LogDet(value, log_det_std(rank, count), left_out, shares)
@@ -155,6 +163,9 @@ class Sample:
         if self.rows is not None and self.leaves_out_rows:
             mean = self.moments.mean[moving]
             leverage = _leverage(self.rows, moving, mean, spread, factor)
+            # Matrix determinant lemma: without row k the scatter loses K/(K-1) · c cᵀ, c = row -
+            # mean, so |scatter| shrinks by 1 - K/(K-1) · leverage. The new divisor K - 2 is the
+            # same for every row, and a jackknife ignores constants.
             changes = np.log1p(-count / (count - 1) * leverage)
             return changes, np.full(count, float(count))
         if self.blocks is not None and count - max(b.count for b in self.blocks) > rank:
@@ -173,6 +184,9 @@ class Sample:
         """Return ln of the scatter's determinant with one block left out."""
         rest = self.count - block.count
         shift = block.mean - self.moments.mean
+        # Chan et al. backwards: removing a block also removes the spread between its mean and the
+        # mean of the rest, which is K_block · K / K_rest times the outer product of `shift`, (d,
+        # d).
         scatter = (
             self.moments.scatter
             - block.scatter
@@ -205,6 +219,7 @@ def _leverage(
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK][:, moving].astype(np.float64)
         centred = np.asfortranarray(((chunk - mean) / spread).T)
+        # L w = c gives w = L⁻¹ c, (d, rows), and cᵀ scatter⁻¹ c = ‖w‖²: no inverse is formed.
         white = solve_triangular(factor, centred, lower=True, overwrite_b=True, check_finite=False)
         found[start : start + _CHUNK] = np.einsum("ij,ij->j", white, white)
     return found
@@ -220,6 +235,7 @@ def _moments(name: str, rows: Rows) -> Moments:
     scatter = np.zeros((rows.shape[1], rows.shape[1]), order="F")
     for start in range(0, len(rows), _CHUNK):
         centred = rows[start : start + _CHUNK] - mean  # double, since the mean is
+        # A symmetric rank-k update writes one triangle: half the work of centredᵀ @ centred.
         scatter = dsyrk(1.0, centred.T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
     scatter += np.tril(scatter, -1).T
     return Moments(len(rows), mean, scatter)

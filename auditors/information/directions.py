@@ -53,8 +53,9 @@ def _from_rows(drawn: AnyFloats, rank: int) -> Subspace:
     every, first, second = map(_centred, (drawn, drawn[:half], drawn[half:]))
     if not every.any():
         raise _nothing_varies()
-    directions, kept = _principal(every, rank)
+    directions, kept = _principal(every, rank)  # (dim, rank)
     if first.any() and second.any():
+        # (draws/2 · clients, rank)
         along = second @ _principal(first, rank)[0].astype(second.dtype)
         kept = float(np.square(along).sum()) / float(np.square(second).sum())
     return Subspace(directions, kept)
@@ -68,6 +69,8 @@ def _principal(rows: AnyFloats, rank: int) -> tuple[Floats, float]:
 
 def _from_products(samples: _Deviations, rank: int) -> Subspace:
     """Return the directions from fewer samples than coordinates."""
+    # Gram matrix X Xᵀ, (samples, samples), summed over blocks of columns: X itself may be in a
+    # file.
     products = np.zeros((samples.count, samples.count))
     for _, rows in samples.blocks():
         products += rows @ rows.T
@@ -75,6 +78,7 @@ def _from_products(samples: _Deviations, rank: int) -> Subspace:
         raise _nothing_varies()
     mix, kept = _mixed(products, rank)
     share = _share_held_out(products, samples.clients, rank)
+    # Xᵀ u / √λ for each eigenvector u of the Gram matrix: orthonormal columns, (dim, rank).
     directions = np.empty((samples.dim, mix.shape[1]))
     for at, rows in samples.blocks():
         directions[at] = rows.T @ mix
@@ -83,6 +87,7 @@ def _from_products(samples: _Deviations, rank: int) -> Subspace:
 
 def _mixed(products: Floats, rank: int) -> tuple[Floats, float]:
     """Return the weights of samples in directions, (samples, rank), and the variance along all."""
+    # λ (k,) and u (samples, k); the weights u / √λ make each direction a unit vector.
     spectrum, left = positive(*np.linalg.eigh(products))
     kept = np.cumsum(spectrum) / spectrum.sum()
     every = num_directions(kept)
@@ -91,6 +96,7 @@ def _mixed(products: Floats, rank: int) -> tuple[Floats, float]:
 
 def _share_held_out(products: Floats, clients: int, rank: int) -> float | None:
     """Return the second half's share along the first half's directions; None if one is constant."""
+    # Whole draws only: a client split between halves would be centred around two means.
     half = len(products) // clients // 2 * clients
     first, crossed, second = (
         _recentred(part, clients)
@@ -99,6 +105,8 @@ def _share_held_out(products: Floats, clients: int, rank: int) -> float | None:
     least = ROUNDING**2 * np.trace(products)  # below it deviations are rounding
     if not min(np.trace(first), total := np.trace(second)) > least:
         return None
+    # crossed @ weights are the second half's coordinates along the first half's directions,
+    # (draws/2 · clients, rank); their squares over the trace of all squares are the share.
     return float(np.square(crossed @ _mixed(first, rank)[0]).sum() / total)
 
 
@@ -108,7 +116,8 @@ def _recentred(products: Floats, clients: int) -> Floats:
     Inner products are linear: means of samples are means of their products, on either side.
     """
     draws, others = (size // clients for size in products.shape)
-    found = products.reshape(draws, clients, others, clients)
+    found = products.reshape(draws, clients, others, clients)  # (k, i, l, j)
+    # ⟨a - ā, b - b̄⟩: the mean over draws is taken off once for each side of the product.
     found = found - found.mean(axis=0)
     found -= found.mean(axis=2, keepdims=True)
     return np.asarray(found.reshape(products.shape))
@@ -148,6 +157,7 @@ def _centred(drawn: AnyFloats) -> AnyFloats:
     """Return draws less each client's own mean as rows of one matrix; rounding is set to 0."""
     mean = drawn.mean(axis=0, dtype=np.float64)
     rest = drawn - mean.astype(drawn.dtype)
+    # A coordinate that never moves differs from its mean by rounding: that is no direction.
     still = np.abs(rest).max(axis=0) <= ROUNDING * np.abs(mean)  # (clients, columns)
     rest[:, still] = 0.0
     return np.reshape(rest, (-1, drawn.shape[-1]))

@@ -119,13 +119,14 @@ class Draws:
         free = self._sampler.free
         dim = self._model.size if free is None else free.size
         place = self._clients.index(target)
-        x = np.empty((draws, dim), dtype=np.float32)
+        x = np.empty((draws, dim), dtype=np.float32)  # updates of a model in single precision
         y = np.empty((draws, dim), dtype=np.float64 if noise_std else np.float32)
         done = 0
         for chunk in self._chunks("draws", draws, (*stream, "draws"), None):
-            rows = chunk if free is None else chunk[..., free]
+            rows = chunk if free is None else chunk[..., free]  # (chunk, clients, dim)
             here = slice(done, done + len(rows))
             x[here] = rows[:, place]
+            # Subtracting the target in double loses nothing; summing the others in single would.
             y[here] = rows.sum(axis=1, dtype=np.float64) - rows[:, place]
             done += len(rows)
         if rng is not None and noise_std:
@@ -142,6 +143,8 @@ class Draws:
             if done % len(self._clients) == 0:
                 self._watch("directions", done / len(rows))
         found = leading_directions(rows, draws, rank)
+        # (draws · clients, rank), block by block of columns: the rows may not fit into memory at
+        # once.
         along = np.zeros((len(rows), found.rank))
         for at, block in rows.blocks():
             along += block @ found.directions[at].astype(block.dtype)

@@ -61,10 +61,12 @@ def logdet_information(sums_with: Draws, sums_without: Draws) -> Information:
         raise ValueError(
             f"sums_with must vary wherever sums_without does, got coordinate {coordinate} constant"
         )
+    # Along such a coordinate the others hide nothing: z shows x exactly, and I(x; z) is infinite.
     if (z.moving & ~y.moving).any():
         return _approximation(math.inf, None, int(z.moving.sum()), sizes)
     if not z.moving.any():
         return _approximation(0.0, 0.0, 0, sizes)
+    # I = ½ ln|Σ_z| - ½ ln|Σ_y|. The entropies' constants, ½ d ln 2πe each, cancel.
     nats, error = combine([z.log_det(), y.log_det()], [0.5, -0.5])
     if z.count == y.count and z.leaves_out_rows and y.leaves_out_rows:
         error = _less_excess(error, nats, int(z.moving.sum()), z.count)
@@ -83,10 +85,12 @@ def joint_information(x: Rows, z: Rows) -> Information:
     sizes = {"pairs": len(x)}
     if not all(part.moving.any() for part in parts):
         return _approximation(0.0, 0.0, 0, sizes)
+    # (K, d_x + d_z): the determinant of the joint covariance, blocks S_x, S_z and what they share.
     both = np.concatenate([x[:, parts[0].moving], z[:, parts[1].moving]], axis=1)
     joint = Sample.of("x and z together", both)
     found = [sample.log_det() for sample in (*parts, joint)]
     nats, error = combine(found, [0.5, 0.5, -0.5])
+    # No more canonical correlations than the smaller of the two has coordinates.
     rank = min(int(part.moving.sum()) for part in parts)
     return _approximation(nats, error, rank, sizes, "joint Gaussian plug-in without its bias")
 
@@ -103,6 +107,7 @@ def _less_excess(error: float, nats: float, rank: int, count: int) -> float:
     c = rank / (count - 2)
     # A geometric mean, since Σ ln r_i = -2 I; it is below the arithmetic one: errs upwards.
     r = min(1.0, math.exp(-2 * nats / rank))
+    # r → 1 (z = y) gives 0 for both variances, r → 0 those of two unrelated determinants.
     gaussian = math.log((1 - c * r) / (1 - c))
     excess = c / (1 - c) - c * r / (1 - c * r) - gaussian
     return math.sqrt(max(error**2 - excess, gaussian))
@@ -177,6 +182,7 @@ def principal_subspace(
 
 def num_directions(kept: Floats, share: float = 1.0) -> int:
     """Return how many directions keep a share of the variance, from what the first k keep."""
+    # 1 + index, since kept[k - 1] is what the first k keep.
     # The last steps of a cumulative sum may miss 1 by a rounding.
     return 1 + int(np.searchsorted(kept, share * (1 - 1e-12)))
 
@@ -200,15 +206,20 @@ def _principal(draws: Rows | Moments) -> tuple[Floats, Floats]:
     """Return the positive eigenvalues of the scatter, largest first, and their directions."""
     if isinstance(draws, Moments):
         return positive(*np.linalg.eigh(draws.scatter))
+    # Mean in double: rows may be single, and a mean of thousands of them would lose digits.
     centred = draws - draws.mean(axis=0, dtype=np.float64)
     if len(draws) >= draws.shape[1]:
         return positive(*np.linalg.eigh(centred.T @ centred))
+    # Fewer rows than coordinates: (K, K) instead of (d, d). X Xᵀ u = λ u implies that Xᵀ u / √λ is
+    # a unit eigenvector of Xᵀ X for the same λ.
     spectrum, left = positive(*np.linalg.eigh(centred @ centred.T))
-    return spectrum, centred.T @ left / np.sqrt(spectrum)
+    return spectrum, centred.T @ left / np.sqrt(spectrum)  # (K,), (d, K)
 
 
 def positive(spectrum: Floats, directions: Floats) -> tuple[Floats, Floats]:
     """Return the eigenvalues above rounding, largest first, and their eigenvectors."""
+    # `eigh` sorts upwards, so the last one is the largest; below its rounding a 0 may have any
+    # sign.
     floor = len(spectrum) * np.finfo(np.float64).eps * spectrum[-1]
     real = spectrum > max(floor, 0.0)
     return spectrum[real][::-1], directions[:, real][:, ::-1]

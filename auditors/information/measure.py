@@ -50,6 +50,7 @@ class Look:
 
     def fit_draws(self, rank: int, clients: int) -> int:
         """Return draws that fix so many directions; more than asked for if clients are few."""
+        # Three samples per direction, and one draw more, since each client's mean is taken off.
         return max(self.fit, 1 + -(-3 * rank // clients))
 
 
@@ -108,6 +109,7 @@ def measure(
         check_whole(sampler, model.size, look.draws)
         one = clients[0] if target is None else target
         drawn = Draws(sampler, model, clients, watch)
+        # (K, d) each, in the same draws: row k of x + y has the y of row k.
         x, y = drawn.pairs(one, look.draws, stream, noise_std=noise_std, rng=rng)
         return _in_whole(x, y, one, is_dealt)
     rank = affordable(look.rank, look.draws, len(clients), sampler.game, noise_std)
@@ -121,10 +123,12 @@ def measure(
         stream=stream,
         watch=watch,
     )
+    # (K, clients, rank) and orthonormal (dim, rank).
     rows, subspace = found.rows, found.subspace
     place = None if target is None else list(clients).index(target)
     if is_dealt:
         # Along orthonormal directions noise is what it is in coordinates.
+        # (K, rank): the noise is on the sum, once, not on each client.
         noise = noise_std * rng.standard_normal(rows[:, 0].shape)
         figure, errors = _dependent(rows, noise, place)
     else:
@@ -143,6 +147,7 @@ def affordable(rank: int, draws: int, clients: int, game: Game, noise_std: float
     if game == "partition":
         most = (draws - 4) // 2  # the joint covariance of x and z, and some rows to spare
     elif noise_std > 0:
+        # Noise makes Σ_z regular in every direction, however few the draws.
         most = rank
     else:
         most = most_directions(draws, clients)
@@ -163,6 +168,7 @@ def _in_whole(x: Floats, y: Floats, client: int, is_dealt: bool) -> Measured:
 
 def _dependent(rows: Floats, noise: Floats, place: int | None) -> tuple[Information, Floats]:
     """Return the figure, and nats and errors of all clients, where clients share one partition."""
+    # z, (K, rank); x of client i is rows[:, i], (K, rank).
     total = rows.sum(axis=1) + noise
     found = [joint_information(rows[:, i], total) for i in range(rows.shape[1])]
     each = np.array([[one.nats, one.std_error or 0.0] for one in found])
@@ -177,6 +183,7 @@ def _dependent(rows: Floats, noise: Floats, place: int | None) -> tuple[Informat
 def check_whole(sampler: UpdateSampler, dim: int, draws: int) -> None:
     """Raise unless so many draws are enough for determinants of all coordinates."""
     dim = dim if sampler.free is None else sampler.free.size
+    # A sample covariance of d coordinates is singular unless K > d; the joint one has 2 d.
     needed = (2 if sampler.game == "partition" else 1) * dim
     if draws <= needed:
         raise UnableError(

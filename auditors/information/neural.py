@@ -167,6 +167,7 @@ class NeuralInformation(ResamplingAuditor):
             hidden=len(hidden),
             colluding=len(honest) - len(hidden),
         )
+        # Of one sum, in the units of the draws; colluders know their share of it.
         noise_std = noise_on_sum(
             view.facts, self.observer, sampler.scale, colluding=words.colluding
         )
@@ -290,6 +291,7 @@ class _Kept:
 
     def figure(self) -> Information:
         """Return the mean over the rounds. Each round is judged alone: nothing is added up."""
+        # (rounds, 4), transposed.
         means, _, _, caps = np.array(self.values).T
         rounds = counted(len(means), "audited round")
         return Information(

@@ -142,6 +142,7 @@ def draw_pairs(
     kept = sampler.keeping((*names, "data"))
     if kept is None:
         return None
+    # Three samples per direction, as elsewhere, and some to spare for the client's own mean.
     fit = 3 * directions + 2
     rows = RowStore(fit, model.size)
     for row in finite(sampler.updates(model, [client], fit, (*names, server_round, "directions"))):
@@ -151,6 +152,8 @@ def draw_pairs(
     for half in range(2):
         if watch is not None:
             watch("pairs of draws", half / 2)
+        # The stream names round and half, so batches differ; the data come from the stream of
+        # `kept`.
         drawn = kept.sample(model, [client], pairs, (*names, server_round, half), project=along)
         halves.append(np.concatenate(list(finite(drawn)))[:, 0])
     return np.stack(halves).astype(np.float64)
@@ -170,6 +173,7 @@ def over_rounds(drawn: Sequence[PairedDraws], client: int, seed: int) -> OverRou
     joint = _Joint.of(rounds)
     nats = joint.information()
     rng = numbers(seed, "over-rounds", "null")
+    # Shuffled, B is 0 in truth: what the figure then shows is the noise of its estimate.
     null = [joint.information(rng.permutation(joint.pairs)) for _ in range(_SHUFFLES)]
     low, high = np.quantile(null, (0.05, 0.95))
     told = nats > float(high)
@@ -214,11 +218,14 @@ class _Joint:
     def of(cls, rounds: Sequence[PairedDraws]) -> _Joint:
         halves = np.concatenate([one.halves for one in rounds], axis=2)
         which = np.repeat(np.arange(len(rounds)), [one.halves.shape[2] for one in rounds])
+        # n(t, s) of the module docstring, (rounds, rounds); a client in one round only adds no
+        # covariance.
         counts = np.array(
             [[len(set(a.hidden) & set(b.hidden)) for b in rounds] for a in rounds], dtype=np.float64
         )
         noise = np.array([one.noise_std**2 for one in rounds])[which]
         centred = halves - halves.mean(axis=(0, 1))
+        # From (rounds, rounds) to (numbers, numbers): all directions of a round share its counts.
         return cls(centred, counts[np.ix_(which, which)], noise)
 
     @property
@@ -236,6 +243,7 @@ class _Joint:
         parts have no negative eigenvalue, whatever the draws.
         """
         first, second = self.halves[0], self.halves[1] if order is None else self.halves[1][order]
+        # 2 (M - 1): both halves of M pairs, or, in C - B = ½ Cov(a - b), the ½ of the difference.
         scale = 2 * (len(first) - 1)
         total = (first.T @ first + second.T @ second) / scale  # C, (numbers, numbers)
         apart = (first - second).T @ (first - second) / scale  # C − B
@@ -251,6 +259,7 @@ class _Joint:
         found = [one.information() for one in self._without_groups()]
         if not np.isfinite(found).all():
             return None
+        # Delete-a-group: (g - 1)/g · Σ (θ_(-k) - mean)², and np.var divides by g.
         return math.sqrt((len(found) - 1) * float(np.var(found)))
 
     def _without_groups(self) -> Iterator[_Joint]:
@@ -260,5 +269,6 @@ class _Joint:
 
 
 def _log_det(matrix: Floats) -> float:
+    # Not a Cholesky factor: without noise a direction may have no variance at all.
     sign, value = np.linalg.slogdet(matrix)
     return float(value) if sign > 0 else -math.inf

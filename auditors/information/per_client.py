@@ -92,9 +92,12 @@ def each_information(rows: NDArray[np.floating[Any]], *, noise_std: float = 0.0)
         raise ValueError(
             f"rank must be at most {most} for {draws} draws of {clients} clients, got {rank}"
         )
-    centred = rows - rows.mean(axis=0, dtype=np.float64)
+    centred = rows - rows.mean(axis=0, dtype=np.float64)  # (draws, clients, rank)
+    # One covariance per client, (clients, rank, rank): K - 1 degrees of freedom each, and the sum
+    # over N independent clients has N times as many. Draws of the sum itself would have K - 1.
     whole, kept = _nats(np.einsum("kni,knj->nij", centred, centred) / (draws - 1), noise_std)
     parts = np.array_split(np.arange(draws), min(draws, _PARTS))
+    # (parts, clients)
     left_out = np.stack([_nats(_without(centred, part), noise_std)[0] for part in parts])
     shares = np.array([draws / len(part) for part in parts])
     finite = np.isfinite(whole) & np.isfinite(left_out).all(axis=0)
@@ -126,6 +129,7 @@ def _nats(covariances: Floats, noise_std: float) -> tuple[Floats, int]:
     real = spectrum > _ROUNDING * max(spectrum[-1], 0.0)
     if not real.any():  # nothing varies at all
         return np.zeros(len(covariances)), 0
+    # Whitens z: rootᵀ Σ_z root = 1, (rank, real).
     root = directions[:, real] / np.sqrt(spectrum[real])
     own = np.linalg.eigvalsh(root.T @ covariances @ root)  # (clients, rank): shares of the target
     alone = own[:, -1] > 1 - _OTHERS

@@ -88,6 +88,8 @@ class LogConcaveWhitened:
         # Of all distributions with identity covariance the Gaussian has the most entropy.
         gaussian = rank / 2 * math.log(2 * math.pi * math.e)
         within("entropy", self.entropy, highest=gaussian * (1 + 1e-12))
+        # As printed: at σ = 1 and the Gaussian's entropy it is 2 d*, where the true excess is 0 (3
+        # above).
         c_1 = 2 * (1 + self.sigma + math.log(2 * math.pi) - math.log(self.sigma))
         c_2 = 4 * self.entropy
         return (rank * c_1 - c_2) / self.sigma**4
@@ -113,6 +115,9 @@ class UpdateEntropy:
 
     def over(self, rounds: int) -> float:
         """Return the most that any observer can learn about the updates of so many rounds."""
+        # Two bounds of one joint entropy: the chain rule, with the records drawn once, and
+        # subadditivity, with each round's batches as if their records were drawn again. Few rounds
+        # favour the second.
         return min(self.records + rounds * self.batches, rounds * self.alone)
 
 
@@ -201,8 +206,11 @@ def round_bound(
         raise ValueError("cases must contain at least one Case, got none")
     gone = _whole("dropped", dropped, 0) + _whole("colluding", colluding, 0)
     honest = _summed("users - dropped - colluding", _whole("users", users, 1) - gone)
+    # (11): both cases have the same Gaussian term, so the smaller excess decides.
     best = min(cases, key=lambda case: case.excess(rank))
     return Information(
+        # The excess falls as 1/((N - 1) B): by the central limit theorem the sum of the others
+        # comes closer to a Gaussian with every further record.
         nats=_gaussian_nats(rank, honest) + best.excess(rank) / ((honest - 1) * batch_size),
         kind="guarantee",
         rule=f"Theorem 1, {'Case 1' if isinstance(best, IndependentWhitened) else 'Case 2'}",
@@ -246,6 +254,7 @@ def run_bound(
     if cohort > users:
         raise ValueError(f"cohort must be in [1, users = {users}], got {cohort}")
     if participations is None:
+        # (16) with T: each round draws the user with probability K/N, whatever happened before.
         participations = rounds * cohort / users
     within("participations", participations, lowest=0, highest=rounds)
     one = round_bound(rank, cohort, batch_size, cases=cases, dropped=dropped, colluding=colluding)
@@ -265,6 +274,8 @@ def accumulated(rounds: Sequence[Information]) -> Information:
         raise ValueError("rounds must contain at least one Information, got none")
     if weak := [r.kind for r in rounds if r.kind != "guarantee"]:
         raise ValueError(f"rounds must all be of kind 'guarantee', got {weak[0]!r}")
+    # Chain rule: the rounds' terms add up. Exact summation, so that the order of rounds is no
+    # matter.
     return Information(
         nats=math.fsum(r.nats for r in rounds),
         kind="guarantee",
@@ -318,6 +329,8 @@ def update_entropy(
         raise ValueError(f"own must be in [1, records = {records}], got {own}")
     if sum(used) > own:
         raise ValueError(f"batches must contain at most own = {own} records, got {sum(used)}")
+    # C(M, m) sets of records; per epoch m! / Π b_i! orders, as the order within a batch is no
+    # matter.
     return UpdateEntropy(
         records=_log_choices(records, [own]),
         batches=epochs * _log_choices(own, used),
@@ -327,6 +340,7 @@ def update_entropy(
 
 def _log_choices(total: int, parts: Sequence[int]) -> float:
     """Return the log number of ways to take disjoint parts of these sizes out of `total`."""
+    # Multinomial: total! / (Π parts! · rest!), by ln Γ since the factorials overflow from 171 on.
     rest = total - sum(parts)
     if rest == 0 and len(parts) == 1:  # exactly 0, where gammaln would leave a rounding error
         return 0.0
@@ -334,6 +348,7 @@ def _log_choices(total: int, parts: Sequence[int]) -> float:
 
 
 def _gaussian_nats(rank: int, users: int) -> float:
+    # ln(N / (N - 1)) = -ln(1 - 1/N): log1p keeps all digits where N is large and the ratio near 1.
     return rank / 2 * -math.log1p(-1 / users)
 
 

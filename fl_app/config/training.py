@@ -27,8 +27,8 @@ class TrainingSettings:
     dataset: str = setting("digits", "data set to train on", group="task", choices=DATASETS)
     data_dir: str = setting(
         "",
-        "folder that contains the files of adult, cifar10 or the mnist sets (default: the folder "
-        "in the environment variable LEAKMETER_DATA)",
+        "folder that contains the files of adult, cifar10 or the mnist sets; searched before the "
+        "folder in the environment variable LEAKMETER_DATA (default: only that)",
         group="task",
         metavar="DIR",
     )
@@ -186,8 +186,8 @@ class TrainingSettings:
     )
     noise_law: str = setting(
         "gaussian",
-        "law of central or distributed noise: Gaussian in floating point, or integers that are "
-        "exact: differences of Poissons (skellam; with distributed noise inside the ring of the "
+        "distribution of central or distributed noise: Gaussian in floating point, or exact "
+        "integers: differences of Poissons (skellam; with distributed noise inside the ring of the "
         "secure sum) or discrete Gaussians",
         group="privacy",
         choices=NOISE_LAWS,

@@ -60,6 +60,7 @@ class Spread:
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of the mean by Student's t."""
+        # A handful of seeds: the normal quantile 1.96 would be too short (2.78 for five).
         reach = float(stdtrit(len(self.values) - 1, 0.975)) * self.std_error
         return self.mean - reach, self.mean + reach
 
@@ -185,11 +186,13 @@ def rotated(rows: Rows) -> Rows:
     count, width = rows.shape
     if width <= count:
         return rows
+    # X Xᵀ = V Λ Vᵀ, (K, K), so L = V √Λ has the same inner products of rows as X, (K, rank).
     gram = np.zeros((count, count))
     for start in range(0, width, _COLUMNS):
         some = rows[:, start : start + _COLUMNS].astype(np.float64)
         gram += some @ some.T
     spectrum, vectors = np.linalg.eigh(gram)
+    # Centred rows have at most K - 1 directions; the last eigenvalue is rounding.
     real = spectrum > 1e-10 * spectrum[-1]
     return np.asarray(vectors[:, real] * np.sqrt(spectrum[real]))
 
@@ -216,8 +219,11 @@ def _split(
     count = len(rows[0])
     orders_x = np.stack([rng.permutation(count) for rng in rngs])
     shuffled = [rng.permutation(count) for rng in rngs[seeds:]]
+    # (models, K): the same order for both keeps pairs together, another one makes strangers of
+    # them.
     orders_z = np.concatenate([orders_x[:seeds], shuffled])
     x, z = (torch.from_numpy(np.asarray(part, dtype=np.float32)) for part in rows)
+    # Samples of (models, rows, width): each model has its own split of the same K pairs.
     cuts = [0, 3 * count // 5, 4 * count // 5, count]
     first, second, third = (
         Samples(x[orders_x[:, a:b]], z[orders_z[:, a:b]]) for a, b in pairwise(cuts)

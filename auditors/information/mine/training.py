@@ -140,6 +140,7 @@ def train(
     critic: Critic = kind.drawn(inputs, training.hidden, fan_in, rngs)
     best = _ascend(critic, fitting, choosing, training, rngs)
     with torch.no_grad():
+        # Before the best weights return: the paper's figure is that of the last step.
         fitted = _value(critic, fitting, training)
         last = _of_table(critic.table(testing.x, testing.z), training)
         best.put_back(critic)
@@ -192,12 +193,14 @@ def _ascend(
             best.look(critic, _promise(critic, choosing, training), step)
         order = _orders(rngs, fitting.x.shape[1])
         if isinstance(critic, JointCritic):
-            joint, strangers = critic.pairs(fitting.x, fitting.z, [order])
+            joint, strangers = critic.pairs(fitting.x, fitting.z, [order])  # (models, rows) each
             average = _moving(average, log_mean_exp(strangers.detach()), training.memory)
             gain = averaged_gain(joint, strangers, average)
         else:
             some = fitting.some(order[:, : training.rows])
+            # (models, rows, rows): every x with every z, pairs on the diagonal.
             gain = _separable_gain(critic.table(some.x, some.z), training)
+        # Models share no weight, so the gradient of the sum is each model's own.
         gain.sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     best.look(critic, _promise(critic, choosing, training), training.steps)
@@ -222,6 +225,7 @@ class Adam:
         import torch
 
         self._steps += 1
+        # Corrections of the moments' start at 0 (Algorithm 1, last lines).
         first, second = (1 - beta**self._steps for beta in _BETAS)
         with torch.no_grad():
             for (weight, rate), (mean, square) in zip(self._rates, self._moments, strict=True):
@@ -269,6 +273,8 @@ def averaged_gain(joint: Tensor, strangers: Tensor, log_average: Tensor) -> Tens
     The gradient of ln E_Q[e^T] is E_Q[e^T ∇T] / E_Q[e^T]. On a batch the quotient is biased; with
     a moving average below it is less so (Belghazi et al. 2018, §3.2).
     """
+    # The shift is by a constant (no gradient), so this is not the bound itself: only its gradient
+    # is.
     return joint.mean(1) - (strangers - log_average[:, None]).exp().mean(1)
 
 
@@ -278,6 +284,8 @@ def _moving(average: Tensor | None, newest: Tensor, memory: float) -> Tensor:
 
     if average is None or memory == 1:
         return newest
+    # ln((1 - m) e^a + m e^b): the averages themselves overflow once scores pass 88 in single
+    # precision.
     return torch.logaddexp(average + np.log1p(-memory), newest + np.log(memory))
 
 
@@ -319,6 +327,8 @@ def _held_out(
     critic: Critic, choosing: Samples, testing: Samples, training: Training
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return objective, Donsker-Varadhan and NWJ on all pairs of the test samples."""
+    # NWJ is a bound for any fixed offset. From the test samples themselves it would turn into
+    # Donsker-Varadhan, which is biased upwards.
     offset = log_mean_exp(split_table(critic.table(choosing.x, choosing.z))[1])
     table = critic.table(testing.x, testing.z)
     joint, strangers = split_table(table)
