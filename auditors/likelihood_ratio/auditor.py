@@ -153,6 +153,7 @@ class LikelihoodRatio(ResamplingAuditor):
             _log.warning("round %d: no client to audit among %s", view.server_round, honest)
             return ()
         sampler = fitting_sampler(self.sampler, view)
+        # Canary seats are not among them: `seen_sum` subtracts what those have sent.
         others = [c for c in honest if c != target]
         integers = {"has_integers": True} if view.facts.noise_law else {}
         judge = self._judge.of_round(
@@ -202,6 +203,8 @@ class LikelihoodRatio(ResamplingAuditor):
         found = () if self._constant is None else (self._judge.constant_of_run(self._constant),)
         if not self._played:
             return found
+        # Bonferroni over the planned rounds: the largest of n bounds fails if any of them does. A
+        # run that was cut short has looked less often than planned, which costs power only.
         shared = 1 - (1 - self.confidence) / max(len(self._due), len(self._played))
         largest = self._judge.of_run(self._played, shared)
         if self._bets is not None:

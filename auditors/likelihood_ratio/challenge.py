@@ -86,6 +86,7 @@ class Candidates:
         |x - c|² is |c|² - 2 x·c and what all candidates share, and Σ⁻¹x is solved for once.
         """
         toward = self.laws[0].solve(update - self.centre)
+        # (m,): (c - centre)ᵀ Σ⁻¹ (x - centre) for each candidate c.
         products = self.rows.times(toward, self.centre)
         index = int((np.diagonal(self.grams[0]) - 2 * products).argmax())
         return between(update, self.rows.row(index), self.laws[0], (-1, index))
@@ -97,7 +98,8 @@ def between(
     """Return the test between two given updates."""
     x, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     gap = x - other
-    direction = law.solve(gap)
+    direction = law.solve(gap)  # Σ⁻¹(x - other), (dim,)
+    # Mahalanobis distance: √(gapᵀ Σ⁻¹ gap). Rounding can make a 0 negative.
     # Equal candidates, or equal in all that the model knows of: nothing to distinguish.
     separation = math.sqrt(max(float(direction @ gap), 0.0))
     direction = direction / separation if separation > 0 else np.zeros_like(direction)
@@ -112,6 +114,7 @@ def farthest(gram: Floats) -> tuple[int, int]:
     (1, 2)
     """
     lengths = np.diagonal(gram)
+    # Polarisation: |a - b|² = |a|² + |b|² - 2 a·b, for all pairs at once, (m, m).
     squares = lengths[:, None] + lengths[None, :] - 2 * gram
     np.fill_diagonal(squares, -np.inf)
     first, second = np.unravel_index(int(squares.argmax()), squares.shape)

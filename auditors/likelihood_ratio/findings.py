@@ -159,6 +159,8 @@ class Judge:
         if not (test.shift > 0 and std > 0):
             return []
         middle = mean + test.total / 2
+        # ln p(s | first) - ln p(s | second) of two Gaussians of one variance, `shift` apart: linear
+        # in s, and 0 in the middle.
         ratio = test.shift / std**2 * (float(test.direction @ seen) - middle)
         separation = test.shift / std
         rule = (
@@ -275,6 +277,7 @@ class Judge:
         """
         judge, models = self._of(where), len(played) + constant
         each = [self._lower(p, self.confidence).value for p in played]
+        # Bonferroni over the models: the largest bound is a selection among so many.
         shared = 1 - (1 - self.confidence) / models
         best = max((self._lower(p, shared) for p in played), key=lambda bound: bound.value)
         low, middle, high = min(each), float(np.median(each)), max(each)
@@ -307,6 +310,8 @@ class Judge:
     def _lower(self, played: Mapping[str, Any], confidence: float) -> Bound:
         """Return what the trials of one game prove."""
         return epsilon_lower_bound(
+            # The same trials in both worlds: adding the first update instead of the second moves
+            # each score by exactly `shift`.
             played["scores"] + played["shift"],
             played["scores"],
             delta=self.delta,

@@ -3,8 +3,9 @@
 The attacker is the worst that a guarantee of integer noise is about: a server that sees the sum of
 a round and knows everything in it but the noise of honest clients. That is the rounded updates of
 all others, the noise of colluders, and the two rounded updates that the client under attack may
-have sent. After subtraction one of these two is left, plus noise of a known law, coordinate by
-coordinate. So the score is a sum of exact log-ratios, and no test is better (Neyman and Pearson).
+have sent. After subtraction one of these two is left, plus independent noise of a known
+distribution on each coordinate. So the score is a sum of exact log-ratios, and no test is better
+(Neyman and Pearson).
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class IntegerSum:
         Args:
             sums: (trials, dim), or (dim,) for one sum.
         """
+        # ln P(|k|), k = 0, 1, …: both distributions are symmetric, and the sum of shares is one
+        # table.
         table = self.noise.log_pmf(self.shares)
+        # (trials, dim): coordinates are independent, so their log-ratios add up.
         ratios = _log_pmf(table, sums - self.first) - _log_pmf(table, sums - self.second)
         return np.atleast_1d(ratios.sum(axis=-1))
 
@@ -85,6 +89,8 @@ class IntegerSum:
         """Return the noise of so many sums, share by share."""
         total = np.zeros((trials, len(self.first)), np.int64)
         for _ in range(self.shares):
+            # Drawn share by share, as clients do: a sampler's own errors are then part of the
+            # audit.
             total += draw(total.size).reshape(total.shape)
         return total
 

@@ -73,6 +73,8 @@ class SpanCondition(Auditor):
         if not all(np.isfinite(update).all() for update in honest.values()):
             raise DivergedError
         found = spans(honest)
+        # The largest of n shares is a selection: it describes this round, and nothing is claimed of
+        # others.
         client = max(found, key=lambda c: found[c].share)
         worst = found[client]
         seen = {
@@ -135,6 +137,8 @@ def spans(updates: Mapping[int, NDArray[np.floating]]) -> dict[int, Span]:
 
 
 def _outside(updates: Mapping[int, NDArray[np.floating]], client: int) -> Span:
+    # (clients - 1, dim). Theorem 1 asks for the linear span, since weights of clients may differ,
+    # so no mean is subtracted (affine=False).
     others = np.stack([updates[other] for other in sorted(updates) if other != client])
     tracker = SpanTracker(others.shape[1], affine=False)
     tracker.add(others)

@@ -79,6 +79,9 @@ class Sums:
         each = fit_draws(updates, num_others)
         if is_dense(updates, self._model.size if free is None else free.size):
             draws = each if self.sampler.game == "rerun" else max(updates, 3 * num_others)
+            # Mean (dim,) and scatter (dim, dim) of the sum. In the game rerun every client has its
+            # own distribution and is drawn `draws` times; otherwise clients are alike, and `draws`
+            # counts single updates.
             moments = self.sampler.moments(self._model, self._others, draws, stream)
             if not np.isfinite(moments.mean).all():
                 raise DivergedError
@@ -86,8 +89,10 @@ class Sums:
             self._fitted = (every, moments.mean)
             return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
         rows = self._drawn(each, stream)
+        # Mean of the sum = clients × mean over all their rows: every client has as many rows.
         self._fitted = (each, num_others * np.asarray(rows.mean(), dtype=np.float64))
         rows = self._spread(rows, each)
+        # One degree of freedom per client goes into its own mean.
         count, freedom = len(rows), len(rows) - num_others
         law = DualLaw.fit(rows, free=free, noise_std=noise_std, freedom=freedom)
         self._rows = rows if law.is_saturated and rows.is_in_memory else None
@@ -131,6 +136,9 @@ class Sums:
         sizes = _mean_sizes(rows, draws)
         rows = rows.changed(partial(_centred, draws=draws, sizes=sizes, model=self._model))
         factor = _dependence(rows, draws) if self.sampler.game == "partition" else 1.0
+        # With n clients and k draws each, n·k rows: a covariance over rows divides by n·k - 1,
+        # while the sum of the clients' own covariances divides by k - 1. The rows are stretched by
+        # the ratio.
         scale = np.float32(math.sqrt(factor * (len(rows) - 1) / (draws - 1)))
         return rows.changed(lambda _, block: np.multiply(block, scale, out=block))
 
@@ -148,6 +156,7 @@ class Sums:
         if draws:
             rows = self._spread(self._drawn(draws, stream), draws)
         if rows is not None:
+            # Rows are centred already: their linear span is that of the deviations.
             tracker = SpanTracker(gap.size, affine=False)
             tracker.add(rows.columns(slice(0, gap.size)))
             found = tracker.outside(gap)
@@ -160,6 +169,8 @@ class Sums:
         if self.sampler.free is not None:
             is_idle[self.sampler.free] = True
         dim = int(is_idle.sum())
+        # Left: free coordinates that no sample has moved. Along them a gap would be seen with
+        # certainty.
         is_idle[law.kept] = False
         part = np.where(is_idle, gap, 0.0)
         length, left = float(np.linalg.norm(gap)), float(np.linalg.norm(part))
@@ -184,6 +195,7 @@ class Sums:
         Where clients are independent and draw as they did in the fit, their variances add up. Then
         a few draws of each tell as much as many sums, and the fit's draws tell of the mean too.
         """
+        # (dim, tests): one scalar product per test, however large the model.
         project = np.stack([test.direction for test in tests], axis=1)
         if self.sampler.game in HOLDING_OUT:
             sums = noised(self._projected(project, draws, stream), project, stream, noise_std)
@@ -194,8 +206,11 @@ class Sums:
             each = pilot_draws(draws, len(self._others))
             sample = self.sampler.sample(self._model, self._others, each, stream, project=project)
             rows = self._collected(sample, each, stream)  # (draws, clients, tests)
+            # (tests,): the mean of a sum is the sum of the clients' means.
             own = rows.mean(axis=0).sum(axis=0)
+            # Pooled with the fit's mean, weighted by draws: both estimate the same number.
             means = (every * (mean @ project) + each * own) / (every + each)
+            # Noise of variance s² per coordinate has variance s²‖direction‖² along a direction.
             noise = noise_std**2 * np.square(project).sum(axis=0)
             variances = rows.var(axis=0, ddof=1).sum(axis=0) + noise
         return list(zip(means.tolist(), np.sqrt(variances).tolist(), strict=True))
@@ -210,6 +225,8 @@ class Sums:
         project = test.direction[:, None]
         asked = project if part is None else np.stack([test.direction, _unit(part)], axis=1)
         found = self._projected(asked, draws, stream)
+        # No noise on the component: whether the others ever reach a part is asked of their updates
+        # alone.
         return noised(found[:, :1], project, stream, noise_std)[:, 0], found[:, 1:].ravel()
 
     def _projected(
@@ -233,6 +250,7 @@ class Sums:
 
 def _mean_sizes(rows: RowStore, draws: int) -> Vector:
     """Return the root mean square of each client's mean update, (clients,)."""
+    # Summed over blocks of columns, as a block may have only some of them.
     squares = np.zeros(len(rows) // draws)
     for _, block in rows.blocks():
         squares += [np.square(mean).sum() for mean in _means(block, draws)]
@@ -249,6 +267,7 @@ def _centred(at: slice, block: AnyFloats, *, draws: int, sizes: Vector, model: V
     """Subtract each client's mean from its draws; what rounding has left of a constant is 0."""
     means = _means(block, draws)
     drawn = block.reshape(draws, -1, block.shape[1])
+    # In place, (draws, clients, columns): `drawn` is a view of `block`, which is returned.
     drawn -= means.astype(np.float32)
     for client, (centre, size) in enumerate(zip(means, sizes, strict=True)):
         still = np.abs(drawn[:, client]).max(axis=0) <= _rounding(centre, size, model[at])
@@ -270,6 +289,8 @@ def _dependence(rows: RowStore, draws: int) -> float:
     total, count = 0.0, 0
     for _, block in rows.blocks():
         drawn = block.reshape(draws, -1, block.shape[1])
+        # Σ over draws of Σ_i d_i², against (Σ_i d_i)²: equal in the mean if clients are
+        # independent, less if the records of one are missing from the others.
         independent = np.einsum("ijk,ijk->k", drawn, drawn, dtype=np.float64)
         moves = independent > 0
         together = (drawn.sum(axis=1, dtype=np.float64) ** 2).sum(axis=0)
@@ -285,6 +306,7 @@ def noised(
     if noise_std == 0:
         return scores
     # Noise along fixed directions is Gaussian with their inner products as covariance.
+    # PᵀP = RᵀR, so normals @ R have covariance PᵀP, (k, k), without a vector of size dim per draw.
     root = np.linalg.qr(project, mode="r")
     normals = numbers(0, *stream, "noise").standard_normal((len(scores), len(root)))
     return np.asarray(scores + noise_std * normals @ root)

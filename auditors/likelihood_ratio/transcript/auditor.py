@@ -212,9 +212,12 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         assert self._case is not None
         facts, scale = view.facts, sampler.scale
         noise = noise_on_sum(facts, self.observer, scale)
+        # Independent errors: variances add.
         seen = float(np.hypot(noise, rounding_on_sum(facts, scale)))
         if self.effort.mode == "whole-runs":
             total = noise_on_sum(facts, "outsider", scale)
+            # What an outsider sees has both noises; the server's own part is the difference of
+            # variances.
             added = float(np.sqrt(max(total**2 - noise**2, 0.0)))
             divisor = None if facts.divisor is None else facts.divisor / scale
             self._start = view.sent.copy() if self._start is None else self._start

@@ -78,6 +78,7 @@ class Case:
 
     def others(self, sampler: UpdateSampler) -> UpdateSampler:
         """Return the sampler in which every other client keeps its data over a transcript."""
+        # Unless the game is "independent", the others never have records of either candidate.
         apart = sampler.apart(self.target, _candidates(self.stream), sorted(self.pair))
         kept = apart.keeping((*self.stream, "data"))
         if kept is None:
@@ -145,8 +146,10 @@ class Cohort:
         others = tuple(c for c in honest if c != target)
         rate = float(target in honest) if hidden is None else hidden.rate
         if target not in honest:
+            # One of those that took part makes room for the target, so the sum keeps its size.
             stand_in = int(rng.choice(others))
             return cls(tuple(c for c in others if c != stand_in), stand_in, rate)
+        # In transcripts without the target a client that was absent takes its seat.
         absent = sorted(set(range(hidden.clients)) - set(honest)) if hidden else []
         return cls(others, int(rng.choice(absent)), rate) if absent else cls(others)
 
@@ -176,6 +179,8 @@ def choose(
     if kept is None or sampler.game == "rerun":
         raise UnableError(_CANNOT_KEEP)
     watch("candidates", 0.0)
+    # (candidates, dim): the mean over batches is what a data set contributes; one training has the
+    # noise of its batches on top.
     means = np.zeros((effort.candidates, model.size))
     for turn in range(effort.own):  # draw i of every call has data set i, and new batches
         rows = kept.updates(model, [target], effort.candidates, (*stream, "choice", turn))
@@ -214,6 +219,8 @@ def directions(
         for own, name in zip(case.owners(sampler), ("first", "second"), strict=True)
     )
     laws = _laws(sampler, model, others, effort, stream, noise_std, watch)
+    # One column per model of the sum: each is Σ⁻¹(x̄₁ - x̄₂) in unit variance, and the combination
+    # that is fitted later weighs them.
     return np.stack([between(first, second, law).direction for law in laws], axis=1)
 
 

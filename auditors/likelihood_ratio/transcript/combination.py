@@ -72,13 +72,18 @@ class Combination:
         if len(pilot) < 4:
             raise ValueError(f"pilot must be at least 4 transcripts, got {len(pilot)}")
         means = pilot.first.mean(axis=0), pilot.second.mean(axis=0)
+        # g of the docstring, (features,).
         gap = means[0] - means[1]
+        # Both worlds around their own means, (2 draws, features): one covariance C, pooled, with 2
+        # draws - 2 degrees of freedom.
         centred = np.concatenate([pilot.first - means[0], pilot.second - means[1]])
         std = np.sqrt(np.square(centred).sum(axis=0) / (len(centred) - 2))
         # A feature that never varies would get an infinite weight; rounding gives it a little.
         std = np.maximum(std, 1e-9 * max(float(np.abs(gap).max()), 1e-300))
         scaled = centred / std
         correlation = _shrunk(scaled.T @ scaled / (len(centred) - 2), len(pilot))
+        # C⁻¹g with C = D R D, D = diag(std): D⁻¹R⁻¹D⁻¹g. Shrinking R instead of C leaves the scale
+        # of each feature alone.
         weights = np.linalg.solve(correlation, gap / std) / std
         return cls(weights, float((means[0] + means[1]) @ weights) / 2)
 

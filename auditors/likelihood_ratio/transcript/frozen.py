@@ -44,9 +44,11 @@ def round_scores(
     stream = (*case.stream, "round", place, "trials")
     kept = case.others(sampler)
     watch("transcripts", 0.0)
+    # (transcripts, k): the other clients, their data kept from round to round by `kept`.
     base = _sums(kept, model, cohort.others, draws, (*stream, "others"), project)
     # Both worlds share the other clients and the noise: each world's transcripts are independent.
     base = noised(base, project, stream, noise_std)
+    # (transcripts, k) each: what the target adds with the first and the second data set.
     worlds = [
         _sums(own, model, (case.target,), draws, (*stream, name), project)
         for own, name in zip(case.owners(sampler), ("first", "second"), strict=True)
@@ -54,6 +56,7 @@ def round_scores(
     is_in = cohort.has_target(stream, draws)
     if cohort.stand_in is not None:
         instead = _sums(kept, model, (cohort.stand_in,), draws, (*stream, "others"), project)
+        # Where the target is absent both worlds are equal, and this round tells nothing.
         worlds = [np.where(is_in[:, None], own, instead) for own in worlds]
     watch("transcripts", 1.0)
     return Transcripts(base + worlds[0], base + worlds[1])

@@ -113,10 +113,13 @@ class WholeRuns:
             total = mean(self.sampler, clients=cohort.others)
             if cohort.rate:
                 made.append(self._look(place, model))
+                # Half way between the worlds, so that the path favours neither.
                 total += sum(mean(own, clients=(self.case.target,)) for own in owners) / 2
             else:
                 made.append(None)
                 total += mean(self.sampler, clients=plan.absent)
+            # Every client with weight 1 on the path: directions need not be exact, only fixed
+            # beforehand.
             model = model + total / (plan.divisor or len(cohort.others) + 1)
         return made
 
@@ -152,6 +155,8 @@ class WholeRuns:
             if plan.seen_std:
                 total += plan.seen_std * rng.standard_normal(model.size)
             if look is not None:
+                # (k,) each. Before the noise that the server adds unseen, after what the attacker
+                # sees.
                 sums.append(total @ look)
                 models.append(model @ look)
             if plan.added_std:
