@@ -34,7 +34,7 @@ from leakmeter.auditors.wording import both_ends, remarked  # noqa: E402
 from leakmeter.fl_app.report.draw.chart import REFERENCE, Axis, Chart, Series  # noqa: E402
 from leakmeter.fl_app.report.draw.cosines import cosines  # noqa: E402
 from leakmeter.fl_app.report.draw.curves import tradeoffs  # noqa: E402
-from leakmeter.fl_app.report.draw.forest import Forest, title  # noqa: E402
+from leakmeter.fl_app.report.draw.forest import AXIS, Forest, title  # noqa: E402
 from leakmeter.fl_app.report.html.style import STYLE  # noqa: E402
 from leakmeter.fl_app.report.markup import Markup, tag  # noqa: E402
 from leakmeter.fl_app.report.read.run import Run, read_run  # noqa: E402
@@ -51,6 +51,7 @@ text { font: 12.5px system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans
 .grid, .axis { stroke-width: 1; fill: none; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 .area { fill-opacity: .16; stroke: none; } .area.ref { fill-opacity: .26; }
+.name { font-weight: 600; paint-order: stroke; stroke-width: 6px; stroke-linejoin: round; }
 .mark { stroke-width: 2; } .hit { fill: none; }
 """
 _READING = (
@@ -196,10 +197,10 @@ PICTURES: dict[str, Callable[[], str]] = {
 
 
 def chart_file(chart: Chart) -> str:
-    """Return a chart with title and legend as an SVG file."""
+    """Return a chart as an SVG file, with a legend unless its lines are named where they are."""
     # Points without a marker are there for the keyboard, which a picture does not have.
     drawing = Markup(re.sub(r'<g class="pt \w+ quiet".*?</g>', "", chart.svg()))
-    top, key = _EDGE + _LINE, chart.key()
+    top, key = _EDGE + _LINE, [] if chart.is_labelled else chart.key()
     below = top + 300 + _LINE / 2
     head = _words(chart.title, _EDGE, _EDGE + 10, "title")
     pieces = [head, placed(drawing, _EDGE, top, 440, 300)]
@@ -215,6 +216,7 @@ def forest_file(forest: Forest, words: str) -> str:
     left, wide, high, at = 420, 300, 26, _EDGE + 44.0
     pieces = [_words(words, _EDGE, _EDGE + 10, "title")]
     pieces.append(placed(forest.axis(), left, at - high, wide, high))
+    pieces.append(_words(AXIS, left - 84, at - 12, "soft"))
     for group in forest.groups:
         for line in textwrap.wrap(title(group), 84):
             at += _LINE
@@ -276,7 +278,7 @@ def rules(color: Mapping[str, str]) -> str:
     """Return what has which colour."""
     own = (
         f".line.{c} {{ stroke: {color[c]}; }} .area.{c} {{ fill: {color[c]}; }} "
-        f".{c} .mark {{ stroke: {color[c]}; }}\n"
+        f".{c} .mark {{ stroke: {color[c]}; }} .name.{c} {{ fill: {color[c]}; }}\n"
         for c in _COLORS
     )
     return (
@@ -284,7 +286,8 @@ def rules(color: Mapping[str, str]) -> str:
         f"text {{ fill: {color['soft']}; }} "
         f".title, .who, .label {{ fill: {color['ink']}; }}\n"
         f".grid {{ stroke: {color['rule']}; }} .axis {{ stroke: {color['soft']}; }} "
-        f".mark {{ fill: {color['sheet']}; }}\n{''.join(own)}"
+        f".mark {{ fill: {color['sheet']}; }} .name {{ stroke: {color['sheet']}; }}\n"
+        f"{''.join(own)}"
     )
 
 

@@ -211,6 +211,9 @@ def test_the_gallery_has_a_picture_of_each_example() -> None:
         assert style is not None
         assert "prefers-color-scheme: dark" in style
         assert "var(" not in style  # which few programs but browsers know
+        kinds = {(one.get("class") or "").split(" ")[0] for one in root.iter()}
+        words = [one.text for one in root.iter() if one.text]
+        assert "name" in kinds or "ε (log scale)" in words  # lines, or an axis, say what they are
 
 
 @pytest.mark.slow

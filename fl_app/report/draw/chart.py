@@ -125,7 +125,7 @@ class Chart:
             _grid(frame, self.x, self.y),
             *(_band(one, frame) for one in self.series),
             *(_line(one, frame) for one in self.series),
-            *(_names(self.series, frame) if self._is_labelled else ()),
+            *(_names(self.series, frame) if self.is_labelled else ()),
             role="img",
             aria_labelledby=f"{self.name}-title {self.name}-desc",
         )
@@ -143,13 +143,13 @@ class Chart:
 
     def legend(self) -> Markup:
         """Return what the lines mean, where they do not say so themselves."""
-        if self._is_labelled:
+        if self.is_labelled:
             return Markup("")
         entries = (tag("li", swatch, tag("span", words)) for swatch, words in self.key())
         return tag("ul", *entries, class_="legend")
 
     @property
-    def _is_labelled(self) -> bool:
+    def is_labelled(self) -> bool:
         """Whether names fit next to the lines."""
         shown = [one for one in self.series if any(True for _ in one.points())]
         return len(shown) <= _MOST_NAMES

@@ -17,7 +17,7 @@ from leakmeter.fl_app.report.markup import Markup, exact_claim, joined, tag
 from leakmeter.fl_app.report.read.run import Run
 
 _WIDTH, _HEIGHT, _PAD = 300, 26, 12
-_LABEL: Final = "ε (log scale)"
+AXIS: Final = "ε (log scale)"
 _COLORS = {"guarantee": "c2", "lower_bound": "c1", "estimate": "c0", "approximation": "c4"}
 
 
@@ -71,7 +71,7 @@ def forest(run: Run) -> Markup | None:
             tag(
                 "tr",
                 tag("th", "number", scope="col"),
-                tag("th", _LABEL, drawn.axis(), scope="col", class_="wide"),
+                tag("th", AXIS, drawn.axis(), scope="col", class_="wide"),
                 tag("th", "how", scope="col"),
             ),
         ),

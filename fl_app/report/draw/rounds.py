@@ -118,13 +118,7 @@ def _epsilons(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run
     lines: list[Series] = []
     wanted = (auditor, kind, is_conditional)
     for i, run in enumerate(runs):
-        found = [
-            f
-            for f in run.findings
-            if _is_of_round(f) and (f.auditor, f.kind, f.is_conditional) == wanted
-        ]
-        found = [f for f in found if math.isfinite(f.value)]
-        if found:
+        if found := [f for f in _of_rounds(run, wanted) if math.isfinite(f.value)]:
             lines += _of_run(found, i, f"{run.name}: " if len(runs) > 1 else "")
     values = [v for one in lines for v in one.y]
     form: Form = "shifted" if max(values, default=0) > 30 else "linear"
@@ -145,26 +139,25 @@ def _epsilons(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run
             tuple(lines),
         ),
         f"{what} for each round alone; {beside}. Rounds do not add up to the run.",
-        sentence=_at_the_cap(auditor, kind, is_conditional, runs),
+        sentence=_at_the_cap([f for run in runs for f in _of_rounds(run, wanted)]),
     )
 
 
-def _at_the_cap(auditor: str, kind: Kind, is_conditional: bool, runs: Sequence[Run]) -> str:
+def _of_rounds(run: Run, wanted: tuple[str, Kind, bool]) -> list[Finding]:
+    """Return the ε of single rounds by auditor, kind, and whether under a condition."""
+    found = [f for f in run.findings if _is_of_round(f)]
+    return [f for f in found if (f.auditor, f.kind, f.is_conditional) == wanted]
+
+
+def _at_the_cap(found: Sequence[Finding]) -> str:
     """Return the sentence that replaces a line which is as high as it can be in every round."""
-    wanted = (auditor, kind, is_conditional)
-    found = [
-        f
-        for run in runs
-        for f in run.findings
-        if _is_of_round(f) and (f.auditor, f.kind, f.is_conditional) == wanted
-    ]
     if len(found) < 2 or not all(f.cap is not None and f.value >= _FLAT * f.cap > 0 for f in found):
         return ""
     least, high = min(found, key=lambda f: f.value), max(f.cap or 0.0 for f in found)
     return (
-        f"{short_name(auditor)} shows about as much as it can in each of {len(found)} audited "
-        f"rounds: {claim(least)} or more, where {number(high)} is the most that "
-        "these samples could show. More trials could show more."
+        f"{short_name(least.auditor)} shows about as much as it can in each of {len(found)} "
+        f"audited rounds: {claim(least)} or more, where {number(high)} is the most that these "
+        "samples could show. More trials could show more."
     )
 
 
