@@ -64,7 +64,7 @@ class RoundFacts:
         clip_norm: Joint L2 norm each update was clipped to, if any.
         noise_std: Standard deviation of the noise on the mean, per coordinate, if any.
         share_std: The part of it that each client has added to its own update, if any.
-        noise_law: Law of the noise, if it is one of integers.
+        noise_law: Distribution of the noise, if it is over integers.
         divisor: Public number that the sum was divided by in place of `total_weight`, if any.
         quantum: Largest rounding error of the secure sum's mean, per coordinate, if any.
         saturated: Coordinates that clients had to clip to fit the secure sum, over all of them.
@@ -219,7 +219,7 @@ class Auditor(ABC):
         wants_truth: Whether clients should keep their plain updates (simulation only).
         wants_mean: Whether it reads `facts.aggregate`. The hook does not compute the mean of plain
             updates for auditors that do not.
-        watch: Called with the stage and progress of a long audit, if somebody shows it.
+        watch: Called with the stage and progress of a long audit, if anything displays it.
         first_round: First round in which clients may be instructed. The hook sets it before
             `begin`; it is 2 if round 1 has to show what clients send.
         folder: Folder of working files, set before `begin`; None takes temporary files. They stay

@@ -211,7 +211,7 @@ class AnytimeBound:
         self._refuted = refuted.copy()
 
     def _count_coins(self, **more: int) -> None:
-        """Count coins; raise if δ was not paid for so many."""
+        """Count coins; raise if δ was not paid for that many."""
         used = {**self._sizes}
         for name, size in more.items():
             used[name] = used.get(name, 0) + size

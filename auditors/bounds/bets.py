@@ -1,6 +1,6 @@
 """Bets against (ε, δ)-DP: what each pays, for many ε and stakes at once.
 
-Somebody who bets against a true ε does not gain on average. Wealth that grows therefore refutes ε
+A gambler who bets against a true ε gains nothing on average. Wealth that grows therefore refutes ε
 (Shafer 2021, Testing by Betting, doi:10.1111/rssa.12647; Waudby-Smith and Ramdas 2024, Estimating
 Means of Bounded Random Variables by Betting, arXiv:2010.09686). The bets themselves are ours:
 

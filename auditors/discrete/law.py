@@ -1,4 +1,4 @@
-"""The laws of integer noise: exact weights, and log-probabilities of a sum of shares.
+"""Distributions of integer noise: exact weights, and log-probabilities of a sum of shares.
 
 Skellam: the difference of two Poissons, P(k) = e^-μ·I_k(μ) at variance μ (Agarwal, Kairouz, Liu
 2021, The Skellam Mechanism for Differentially Private Federated Learning, arXiv:2110.04995). Sums

@@ -288,7 +288,7 @@ def as_law(value: object) -> Law:
     """
     if not isinstance(value, str) or value not in get_args(Law):
         shown = one_line(value, 40) if isinstance(value, str) else described(value)
-        raise WireError(f"law of noise must be one of {', '.join(get_args(Law))}, got {shown!r}")
+        raise WireError(f"noise law must be one of {', '.join(get_args(Law))}, got {shown!r}")
     return cast(Law, value)
 
 

@@ -189,7 +189,7 @@ class MutualInformation(ResamplingAuditor):
             return ()
         bound = self._bound(view, honest, hidden)
         unbounded = math.inf if self.theory.cases else 0.0
-        # Whoever stands for any colluder in this round is one of those that are protected.
+        # Any client may be the colluder that was drawn, so all of them count as protected.
         protected = honest if self.colluders.any_of else hidden
         self._account.took_part(protected, unbounded if bound is None else bound.nats)
         if view.server_round not in self._due:
@@ -332,7 +332,7 @@ class MutualInformation(ResamplingAuditor):
         error: float,
         alike: float | None,
     ) -> None:
-        """Keep account of a round; whoever stood for a colluder has the mean of the others."""
+        """Keep account of a round; a client drawn as a colluder gets the mean of the others."""
         if self.colluders.any_of and set(each) == set(hidden):
             nats, own = (
                 math.fsum(column) / len(each) for column in zip(*each.values(), strict=True)

@@ -1,4 +1,4 @@
-"""Clients that show the server their update: named ones, or any so many of a round."""
+"""Clients that show the server their update: named ones, or any number of a round."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _from_rows(drawn: AnyFloats, rank: int) -> Subspace:
 
 
 def _principal(rows: AnyFloats, rank: int) -> tuple[Floats, float]:
-    """Return at most so many directions of rows, and the share of the variance along them all."""
+    """Return at most this many directions of rows, and the share of the variance along them all."""
     found = principal_subspace(rows, share=1.0)
     return found.directions[:, :rank], found.variance_kept
 

@@ -122,7 +122,7 @@ class Words:
         return replace(finding, null_band=(low / NATS_PER_BIT, high / NATS_PER_BIT))
 
     def limit_of(self, clients: Mapping[int, int], rounds: int) -> float | None:
-        """Return the entropy in nats of the updates of so many rounds, as a mean over clients.
+        """Return the entropy in nats of the updates of this many rounds, as a mean over clients.
 
         Args:
             clients: How often each client counts.
@@ -215,7 +215,7 @@ class Words:
 
 
 def alike_gaussians(rank: int, hidden: int, game: Game, noise_std: float) -> Information | None:
-    """Return what alike Gaussian clients reveal in so many directions; None where it says nothing.
+    """Return what alike Gaussian clients reveal in this many directions, if that says anything.
 
     The formula is for a sum without noise, of two independent updates or more. Clients that share
     one partition of the data are not independent.

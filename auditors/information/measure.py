@@ -29,9 +29,9 @@ class Look:
 
     Attributes:
         draws: Joint draws of all clients, K.
-        rank: Directions d* that are measured, fewer if the draws do not allow so many; None
+        rank: Directions d* that are measured, fewer if the draws do not allow that many; None
             takes all coordinates, which needs more draws than there are of them.
-        fit: Further draws, which fix the directions; more if the clients are few for so many.
+        fit: Further draws, which fix the directions; more if the clients are too few for them.
         pairs: Pairs of draws that share a client's data, in every audited round, for what all
             rounds together reveal about it; 0 leaves that out.
     """
@@ -49,7 +49,7 @@ class Look:
         within("pairs", self.pairs, lowest=0)
 
     def fit_draws(self, rank: int, clients: int) -> int:
-        """Return draws that fix so many directions; more than asked for if clients are few."""
+        """Return draws that fix this many directions; more than asked for if clients are few."""
         # Three samples per direction, and one draw more, since each client's mean is taken off.
         return max(self.fit, 1 + -(-3 * rank // clients))
 
@@ -101,7 +101,7 @@ def measure(
 
     Raises:
         ConstantUpdatesError: No update varies.
-        ValueError: There are too few draws for so many directions.
+        ValueError: There are too few draws for this many directions.
     """
     rng = numbers(seed, *stream, "noise")
     is_dealt = sampler.game == "partition"
@@ -143,7 +143,7 @@ def measure(
 
 
 def affordable(rank: int, draws: int, clients: int, game: Game, noise_std: float) -> int:
-    """Return the rank, or the largest that so many draws allow."""
+    """Return the rank, or the largest that this many draws allow."""
     if game == "partition":
         most = (draws - 4) // 2  # the joint covariance of x and z, and some rows to spare
     elif noise_std > 0:
@@ -181,7 +181,7 @@ def _dependent(rows: Floats, noise: Floats, place: int | None) -> tuple[Informat
 
 
 def check_whole(sampler: UpdateSampler, dim: int, draws: int) -> None:
-    """Raise unless so many draws are enough for determinants of all coordinates."""
+    """Raise unless this many draws are enough for determinants of all coordinates."""
     dim = dim if sampler.free is None else sampler.free.size
     # A sample covariance of d coordinates is singular unless K > d; the joint one has 2 d.
     needed = (2 if sampler.game == "partition" else 1) * dim

@@ -114,7 +114,7 @@ def each_information(rows: NDArray[np.floating[Any]], *, noise_std: float = 0.0)
 
 
 def most_directions(draws: int, clients: int) -> int:
-    """Return the largest rank that so many draws allow without noise.
+    """Return the largest rank that this many draws allow without noise.
 
     With one part left out, the covariance of the others' sum must still have four times as many
     degrees of freedom.

@@ -114,7 +114,7 @@ class UpdateEntropy:
     alone: float
 
     def over(self, rounds: int) -> float:
-        """Return the most that any observer can learn about the updates of so many rounds."""
+        """Return the most that any observer can learn about the updates of this many rounds."""
         # Two bounds of one joint entropy: the chain rule, with the records drawn once, and
         # subadditivity, with each round's batches as if their records were drawn again. Few rounds
         # favour the second.

@@ -25,7 +25,7 @@ class Challenge:
     """A pair of candidates and the direction that distinguishes them best.
 
     Attributes:
-        pair: Which of the candidates; a large score speaks for the first.
+        pair: Which of the candidates; a large score favours the first.
         direction: Σ⁻¹(first - second) over the separation, (dim,): the model's scores have unit
             variance.
         shift: How far the first candidate's score is above the second's.

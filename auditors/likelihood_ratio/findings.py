@@ -277,7 +277,7 @@ class Judge:
         """
         judge, models = self._of(where), len(played) + constant
         each = [self._lower(p, self.confidence).value for p in played]
-        # Bonferroni over the models: the largest bound is a selection among so many.
+        # Bonferroni over the models: the largest bound is a selection among them.
         shared = 1 - (1 - self.confidence) / models
         best = max((self._lower(p, shared) for p in played), key=lambda bound: bound.value)
         low, middle, high = min(each), float(np.median(each)), max(each)
@@ -363,7 +363,7 @@ def _looks_gaussian(played: Duel) -> bool:
 
 
 def _certainty(draws: int, confidence: float) -> dict[str, float | int]:
-    """Return what so many draws without an exception show.
+    """Return what this many draws without an exception show.
 
     A larger chance p would show none with a chance of (1 - p)^M, below exp(-pM). With 95 %
     confidence that is the rule of three, p = 3/M; the three is rounded up to a tenth.

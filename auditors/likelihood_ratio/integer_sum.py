@@ -25,7 +25,7 @@ from leakmeter.auditors.discrete.law import IntegerNoise
 from leakmeter.auditors.finding import Adjacency, Finding, ThreatModel
 
 Integers = NDArray[np.int64]
-# Given a number of coordinates, draws so many integers of one share, as a client does.
+# Given a number of coordinates, draws this many integers of one share, as a client does.
 DrawShare = Callable[[int], Integers]
 
 
@@ -86,7 +86,7 @@ class IntegerSum:
         )
 
     def _noises(self, draw: DrawShare, trials: int) -> Integers:
-        """Return the noise of so many sums, share by share."""
+        """Return the noise of this many sums, share by share."""
         total = np.zeros((trials, len(self.first)), np.int64)
         for _ in range(self.shares):
             # Drawn share by share, as clients do: a sampler's own errors are then part of the

@@ -38,7 +38,7 @@ class SumLaw(Protocol):
 
     @property
     def kept(self) -> Indices:
-        """Coordinates that the model speaks of."""
+        """Coordinates that the model covers."""
         ...
 
     @property
@@ -212,7 +212,7 @@ class DualLaw:
         return len(self.mix) < 0.9 * self.freedom
 
     def leading(self, rank: int) -> DualLaw:
-        """Return the model of so many leading directions, blind to all outside them."""
+        """Return the model of this many leading directions, blind to all outside them."""
         rank = min(max(rank, 1), len(self.mix))
         return replace(
             self,

@@ -22,18 +22,18 @@ from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampler import HOLDING_OUT, ROUNDING, Stream, UpdateSampler, finite
 from leakmeter.auditors.sampling.row_store import RowStore
 
-# Up to this dimension the span of the others' updates is sampled, if the fit had so many updates
+# Up to this dimension the span of the others' updates is sampled, if the fit had this many updates
 # of each client: fewer do not show what a sum never reaches.
 _MOST_SPANNED, _PER_CLIENT = 1000, 60
 
 
 def is_dense(updates: int, dim: int) -> bool:
-    """Whether so many updates of the fit are enough for a covariance matrix."""
+    """Whether this many updates of the fit are enough for a covariance matrix."""
     return updates >= 2 * dim
 
 
 def fit_draws(updates: int, others: int) -> int:
-    """Return draws of each of the others for so many updates in all: every client has its turns."""
+    """Return draws of each of the others for this many updates in all, equally many of each."""
     return max(-(-updates // others), 3)
 
 
@@ -41,7 +41,7 @@ def span_draws(dim: int, samples: int, others: int) -> int:
     """Return draws of each of the others for the span of their updates; 0 if it is not sampled.
 
     Args:
-        dim: Coordinates that a dense model speaks of.
+        dim: Coordinates that a dense model covers.
         samples: Updates behind that model.
         others: How many clients.
     """
@@ -51,7 +51,7 @@ def span_draws(dim: int, samples: int, others: int) -> int:
 
 
 def pilot_draws(sums: int, others: int) -> int:
-    """Return draws of each of the others that tell as much of a variance as so many sums do."""
+    """Return draws of each of the others that show a variance as well as this many sums do."""
     return 1 - (1 - sums) // others
 
 
@@ -74,7 +74,7 @@ class Sums:
         self._fitted: tuple[float, Vector] | None = None  # draws of each client, mean of the sum
 
     def laws(self, updates: int, stream: Stream, noise_std: float) -> list[SumLaw]:
-        """Return models of the sum, in the forms that so many sampled updates allow."""
+        """Return models of the sum, in the forms that this many sampled updates allow."""
         free, num_others = self.sampler.free, len(self._others)
         each = fit_draws(updates, num_others)
         if is_dense(updates, self._model.size if free is None else free.size):
@@ -190,7 +190,7 @@ class Sums:
     def pilot(
         self, tests: Sequence[Challenge], draws: int, stream: Stream, noise_std: float
     ) -> list[tuple[float, float]]:
-        """Return mean and deviation of the sum along each test, with noise, as of so many sums.
+        """Return mean and deviation of the sum along each test, with noise, as of this many sums.
 
         Where clients are independent and draw as they did in the fit, their variances add up. Then
         a few draws of each tell as much as many sums, and the fit's draws tell of the mean too.

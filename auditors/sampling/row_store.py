@@ -27,7 +27,7 @@ Change = Callable[[slice, AnyFloats], AnyFloats]
 
 
 def file_bytes(count: int, dim: int) -> int:
-    """Return how large the file of so many rows is; 0 if they stay in memory.
+    """Return how large the file of this many rows is; 0 if they stay in memory.
 
     Rows that are no fewer than the columns stay in memory too: their products, (count, count),
     would be as large.
@@ -37,7 +37,7 @@ def file_bytes(count: int, dim: int) -> int:
 
 
 def check_room(needed: int) -> None:
-    """Raise if the folder of temporary files has no room for so many bytes.
+    """Raise if the folder of temporary files has no room for this many bytes.
 
     Raises:
         UnableError: It has not.

@@ -28,7 +28,7 @@ _SINGLE_FROM = 1000
 # From this dimension on single precision also adds up over chunks. Merged parts then differ from
 # added rows in the last digits, so whoever shares the work sends rows.
 RUNNING_FROM: Final = 2049
-# A run ends with a chunk whose mean is so many standard deviations away: squares of the distance
+# A run ends with a chunk whose mean is this many standard deviations away: squares of the distance
 # would cancel in the end, and with them digits.
 _FAR = 4.0
 _BLOCK = 16  # rows of a large matrix that stay in the cache

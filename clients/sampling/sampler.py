@@ -24,7 +24,7 @@ from leakmeter.clients.sampling.chunks import Array, Job, Piece, Sampling
 from leakmeter.clients.sampling.postprocess import Postprocess
 from leakmeter.clients.sampling.source import Generators, Kept, Source
 
-# A piece holds at most this many updates, and at most so many bytes of them.
+# A piece holds at most this many updates, and at most this many bytes of them.
 _MOST_UPDATES, _MOST_BYTES = 2048, 2**26
 
 

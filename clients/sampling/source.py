@@ -20,7 +20,7 @@ from leakmeter.auditors._types import Indices
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.rng import derive
 
-# Splits a pool of records into so many parts, or takes one such part out of it.
+# Splits a pool of records into this many parts, or takes one such part out of it.
 Deal = Callable[[Indices, int, np.random.Generator], Sequence[Indices]]
 Draw = Callable[[Indices, int, np.random.Generator], Indices]
 

@@ -235,7 +235,7 @@ class MaskMod:
         return terms.digest(Instructions().of(message))
 
     def _seats(self, content: RecordDict, number: int) -> tuple[int, ...]:
-        """Return who plays a canary; an order for somebody who is not on that list is refused."""
+        """Return who plays a canary; an order for a client that is not on that list is refused."""
         seats, order = wire.seat_numbers(content), Order.of(content)
         if order is not None and order.canary is not None and number not in seats:
             raise RefusedError(

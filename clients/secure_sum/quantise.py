@@ -85,7 +85,7 @@ class Quantiser:
         metrics: Name to (low, high) of the metrics inside the vector; values beyond are clipped.
         noise_std: Noise that a client's update carries, per coordinate. The ring then has room
             for clip_range plus ten of these.
-        law: Law of that noise. Integer laws are added after rounding, by `noise_mod`.
+        law: Distribution of that noise. Integer noise is added after rounding, by `noise_mod`.
     """
 
     clip_range: float

@@ -50,7 +50,7 @@ def get_roster(record: ConfigRecord) -> dict[int, bytes]:
 
 
 def get_drawn(record: ConfigRecord, own: int, roster: Collection[int], draws: int) -> list[int]:
-    """Return whom a client has drawn: so many others on the roster."""
+    """Return whom a client has drawn: this many others on the roster."""
     drawn = get_numbers(record, "drawn")
     if len(drawn) != draws or own in drawn or set(drawn) - set(roster):
         raise RefusedError(f"drawn must be {draws} other clients of the roster, got {drawn[:20]}")

@@ -53,12 +53,12 @@ class SigningClient:
     def shares(
         self, policy: Policy, order: ConfigRecord, before: Participant
     ) -> tuple[Participant, ConfigRecord]:
-        """Share the secrets, once every announcement has a signature of somebody trusted."""
+        """Share the secrets, once every announcement has a trusted signature."""
         number, threshold = wire.get_int(order, "number"), wire.get_int(order, "threshold")
         signed = get_signed_keys_of_peers(order)
         known = {announcement.public for announcement in signed.values()}
         if len(known) < len(signed) or self.identity.public in known:
-            raise RefusedError("everybody must announce keys once, somebody has done so twice")
+            raise RefusedError("every client must announce keys once; one has done so twice")
         for peer, announcement in signed.items():
             announcement.check(before.session, peer, self.trusted)
         keys = {peer: announcement.keys for peer, announcement in signed.items()}

@@ -191,7 +191,7 @@ def get_upload(content: RecordDict, ring: Ring, length: int) -> RingVector:
 
 
 def _flat(array: Array, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
-    """Return the numbers of an array if they are flat, of this type and so many."""
+    """Return the numbers of an array if they are flat, of this type and this number."""
     header = npy_header(dtype.str, (length,))
     size = len(header) + length * dtype.itemsize
     if array.stype == NPY and len(array.data) == size and array.data.startswith(header):

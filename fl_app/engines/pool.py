@@ -60,7 +60,7 @@ class SteadyPool:
         return bool(self._idle)
 
     def add_actors_to_pool(self, num_actors: int) -> None:
-        """Start so many workers."""
+        """Start this many workers."""
         with self._changed:
             self._idle += [self._make() for _ in range(num_actors)]
             self.num_actors += num_actors

@@ -24,7 +24,7 @@ from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.task import Task, load_task
 
 _CANDIDATES = 20  # records of others that may take a record's place
-# Beyond so many records or numbers a draw of the mechanism takes too long to be tried a thousand
+# Beyond this many records or numbers a draw of the mechanism takes too long to be tried a thousand
 # times; its law is drawn from instead, and the finding says so.
 _MOST_RECORDS, _MOST_NUMBERS = 200, 2_000_000
 

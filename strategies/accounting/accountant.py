@@ -161,7 +161,7 @@ def _by_divergences(
 def composed(
     releases: Sequence[Release], participations: int, adjacency: Adjacency
 ) -> tuple[Vector, float]:
-    """Return the most that so many of the releases cost together.
+    """Return the most that this many of the releases cost together.
 
     That is their Rényi divergences at `ORDERS`, each with its own costliest releases, and the total
     variation between their noise and its law.

@@ -174,6 +174,6 @@ class Spending:
 
 
 def _of_shares(release: Release, shares: int) -> Release:
-    """Return a release with the noise of so many contributors, from that of one."""
+    """Return a release with the noise of this many contributors, from that of one."""
     grid = None if release.grid is None else replace(release.grid, shares=shares)
     return replace(release, noise_std=release.noise_std * math.sqrt(shares), grid=grid)

@@ -130,7 +130,7 @@ class Masked(Wrapper):
             return None
 
     def step(self, num_clients: int, noise_std: float = 0.0, law: Law = "gaussian") -> float:
-        """Return the grid that updates of so many clients, with this noise, are rounded to."""
+        """Return the grid that updates of this many clients, with this noise, are rounded to."""
         return Quantiser(max_clients=num_clients, noise_std=noise_std, law=law, **self._shape).step
 
     @property

@@ -69,7 +69,7 @@ class Case:
     Attributes:
         target: The client.
         stream: Names all randomness of the audit.
-        pair: The two draws of candidate data sets; a large score speaks for the first.
+        pair: The two draws of candidate data sets; a large score favours the first.
     """
 
     target: int

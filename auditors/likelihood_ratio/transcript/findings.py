@@ -62,7 +62,7 @@ class Verdicts:
         Args:
             rounds: Scores of the rounds in which the target takes part or might.
             models: The same for models that the attacker has seen beside the sums.
-            server_round: The last of them, where the run goes on.
+            server_round: The last of them, if the run continues.
         """
         pilot, trials = Transcripts.joined([*rounds, *models]).split(self.pilot)
         test = Combination.fit(pilot)

@@ -69,7 +69,7 @@ class Scale:
         return value
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Return round values to name, at most about so many."""
+        """Return round values to name, about this many at most."""
         if self.form == "shifted":
             return _thinned([t for t in _SHIFTED if self.low <= t <= self.high], most)
         if self.form == "log":

@@ -33,7 +33,7 @@ ZERO = np.zeros(3)
 
 
 def view(replies: int = 4, instructed: Any = None, **facts: Any) -> RoundView:
-    """Return a round with so many replies and these facts."""
+    """Return a round with this many replies and these facts."""
     known: dict[str, Any] = {"num_clients": replies, "aggregate": ZERO, **facts}
     updates = dict.fromkeys(range(replies), ZERO)
     return RoundView(1, ZERO, updates, ZERO, RoundFacts(**known), instructed=instructed or {})

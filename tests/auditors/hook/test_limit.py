@@ -67,7 +67,7 @@ def test_the_run_ends_before_the_next_round_with_the_model_so_far(
     assert run.ended is not None
     assert f"above the limit of {above:g}" in run.ended
     assert run.ended in caplog.text
-    # What the loop would have returned had it had so many rounds.
+    # What the loop would have returned had it had this many rounds.
     assert sorted(result.train_metrics_clientapp) == list(range(1, last + 1))
     assert sorted(result.evaluate_metrics_serverapp) == list(range(last + 1))
     assert sorted(result.evaluate_metrics_clientapp) == list(range(1, last + 1))

@@ -28,7 +28,7 @@ QUICK = Critics(count=2, steps=1, hidden=4)
 
 
 def view_of(server_round: int = 1, *, clients: int = CLIENTS, dim: int = DIM, **facts) -> RoundView:
-    """Return a round of so many clients with equal weights."""
+    """Return a round of this many clients with equal weights."""
     known = {"num_clients": clients, "total_weight": float(clients)}
     sent = np.zeros(dim)
     replies = dict.fromkeys(range(clients), sent)

@@ -43,7 +43,7 @@ def test_the_example_is_separated_by_support(example: ModuleType) -> None:
 
 def test_the_example_is_found_with_certainty(example: ModuleType) -> None:
     bare = example.audit()
-    assert bare.saturated  # as much as so many trials can ever show
+    assert bare.saturated  # as much as this many trials can ever show
     assert bare.value > 3.5
 
 

@@ -155,7 +155,7 @@ def test_a_policy_never_lets_colluders_and_two_honest_halves_open_both_secrets(
     # Every honest holder gives one kind of share, the colluders give both: one kind falls short.
     assert all(colluders + min(a, honest - a) < threshold for a in range(honest + 1))
     assert colluders < threshold <= holders
-    assert threshold - colluders >= 2  # so many honest clients are in any sum
+    assert threshold - colluders >= 2  # this many honest clients are in any sum
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def whole(arguments: list[str], tmp_path_factory: pytest.TempPathFactory) -> str
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> list[int]:
-    """Let the disk be full after so many writes; return a list that grows with each of them."""
+    """Let the disk be full after this many writes; return a list that grows with each of them."""
     sync, done = os.fsync, list[int]()
 
     def full(number: int) -> None:

@@ -233,7 +233,7 @@ def test_an_auditor_that_failed_stays_out(
 
 
 def waiting(rounds: int) -> type[Progress]:
-    """Return a display that waits for the kill once so many rounds have been shown."""
+    """Return a display that waits for the kill once this many rounds have been shown."""
 
     class Waiting(Progress):
         def begin(self, *args: Any) -> None:
@@ -250,7 +250,7 @@ def waiting(rounds: int) -> type[Progress]:
 
 
 def killed(path: Path, config: Config, rounds: int) -> None:
-    """Start a run in a copy of this process and kill it once so many rounds are recorded.
+    """Start a run in a copy of this process and kill it once this many rounds are recorded.
 
     The record comes before the checkpoint: the kill hits the writing of that, or what follows.
     """

@@ -314,14 +314,14 @@ def asked(**changes: Any) -> Message:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"noise": {"law": "laplace"}}, "law of noise must be one of"),
-        ({"noise": {"law": 7}}, "law of noise must be one of"),
+        ({"noise": {"law": "laplace"}}, "noise law must be one of"),
+        ({"noise": {"law": 7}}, "noise law must be one of"),
         ({"noise": {"law": "discrete-gaussian"}}, "must have the noise of"),
         ({"noise": {"share-std": 0.0}}, "share-std must be at least"),
         ({"noise": {"share-std": 1e-9}}, "share-std must be at least"),
         ({"noise": {"share-std": 1.0}}, "must have the noise of"),
         ({"total": {"noise-law": "gaussian"}}, "must have the noise of"),
-        ({"total": {"noise-law": "laplace"}}, "law of noise must be one of"),
+        ({"total": {"noise-law": "laplace"}}, "noise law must be one of"),
         ({"total": {"clip-range": 1e80}}, "rounding steps"),
         ({"total": {"bits": 8, "max-clients": 120}}, "share-std must be at least"),
         ({"total": {"clip-range": 4e3}}, "share-std must be at least"),

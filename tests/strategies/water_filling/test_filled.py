@@ -114,7 +114,7 @@ def epsilon(strategy: Filled) -> float:
 
 
 class Seats(Auditor):
-    """Plays canaries in so many seats, every second of them left out."""
+    """Plays canaries in this many seats, every second of them left out."""
 
     def __init__(self, seats: int = 2) -> None:
         self._seats = seats

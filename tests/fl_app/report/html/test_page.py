@@ -248,7 +248,7 @@ CANARY = ThreatModel(observer="outsider", sees="all models", holds="canary", kno
 
 
 def ends(participations: int, lower: float, upper: float) -> list[Finding]:
-    """Return a bound and its guarantee in a run with so many rounds per client."""
+    """Return a bound and its guarantee in a run with this many rounds per client."""
     shown = replace(CANARY, participations=participations)
     promised = replace(shown, sees="noised sum", holds=None, colluders=participations)
     plain: dict[str, Any] = {"null_band": None, "delta": 1e-5, "adjacency": "zero-out"}
