@@ -68,7 +68,8 @@ class Standing:
         severity: What the strongest number implies.
         who: The attacker.
         tells: What it can tell.
-        shown: At least this much; "nothing" where the audit proves nothing.
+        shown: At least this much; "nothing" where the audit proves nothing, "not audited" where
+            there was none.
         at_most: What is guaranteed; "no bound" where nothing is.
         evidence: How strong the evidence is.
     """
@@ -204,7 +205,7 @@ def _shown(verdict: Verdict) -> tuple[str, str]:
         case "silent":
             return "–", "observed"
         case _:
-            return "–", "theorem"
+            return "not audited", "theorem" if math.isfinite(lead.value) else "–"
 
 
 def _rank(severity: Severity) -> int:

@@ -10,13 +10,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from leakmeter.fl_app.config.errors import unknown_name
+from leakmeter.fl_app.config.names import AUDITORS
+from leakmeter.fl_app.experiments.registry import EXPERIMENTS
 
 SHELLS = ("bash", "zsh", "fish")
+# What an argument takes, by what the help calls it, where that is not a list of values itself.
+_TAKES = {"NAME": tuple(EXPERIMENTS), "NAMES": tuple(AUDITORS)}
 _DESCRIPTION = """\
-Prints a script that completes commands, options and their values with the tab key:
-  bash   source <(leakmeter completion bash)        in ~/.bashrc
-  zsh    source <(leakmeter completion zsh)         in ~/.zshrc, after compinit
-  fish   leakmeter completion fish | source         in ~/.config/fish/config.fish
+Prints a script that completes commands, options and values with the tab key:
+  bash   source <(leakmeter completion bash)    in ~/.bashrc
+  zsh    source <(leakmeter completion zsh)     in ~/.zshrc, after compinit
+  fish   leakmeter completion fish | source     in ~/.config/fish/config.fish
 """
 
 
@@ -49,7 +53,8 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[Option]:
         if action.help == argparse.SUPPRESS:
             continue
         names = str(action.metavar or "")
-        values = tuple(names.split("|")) if "|" in names else ()
+        listed = tuple(name.strip() for name in names.split("|")) if "|" in names else ()
+        values = _TAKES.get(names, listed)
         for written in action.option_strings or ([""] if values else []):
             if written.startswith("--") or not written:
                 yield Option(written, action.help or "", values)

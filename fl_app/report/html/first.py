@@ -174,6 +174,8 @@ def _row(one: Standing, words: Glossary) -> Markup:
     strength, _, level = one.evidence.partition(" ")
     known = words.term(strength) if level.endswith("%") else words.term(one.evidence)
     rest = f", {level}" if level.endswith("%") else ""
+    if one.evidence == "–":
+        known = joined("no guarantee")
     if one.severity in ("none", "unable"):
         known = words.term("not evidence of privacy", one.evidence)
     sure = sure_words(one.lead) or ("nothing shown" if one.shown == "nothing" else one.shown)

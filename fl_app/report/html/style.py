@@ -76,7 +76,7 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
 .facts div:first-child { border-left: 0; }
 .facts dt { font-size: .76rem; color: var(--soft); }
 .facts dd { margin: 0; font-weight: 620; font-size: .95rem; line-height: 1.35; }
-.columns { display: grid; grid-template-columns: minmax(0, 1.75fr) minmax(0, 1fr); gap: .7rem;
+.columns { display: grid; grid-template-columns: minmax(0, 1.6fr) minmax(0, 1.1fr); gap: .7rem;
   margin-top: .7rem; }
 .attackers, .actions { background: var(--sheet); border: 1px solid var(--rule);
   border-radius: 12px; padding: .8rem 1.1rem .6rem; min-width: 0; }
@@ -104,10 +104,10 @@ p.warn { margin: .5rem 0 0; padding: .45rem .8rem; font-size: .86rem; background
 .bar .guess { width: .6rem; margin-left: -.3rem; border: 2px solid var(--tone);
   border-radius: 99px; background: var(--sheet); }
 .actions ol { margin: .35rem 0 0; padding: 0; list-style: none; counter-reset: step; }
-.actions li { counter-increment: step; padding: .5rem 0 .5rem 1.9rem; position: relative;
+.actions li { counter-increment: step; padding: .4rem 0 .4rem 1.9rem; position: relative;
   font-size: .88rem; line-height: 1.4; }
 .actions li + li { border-top: 1px solid var(--rule); }
-.actions li::before { content: counter(step); position: absolute; left: 0; top: .5rem;
+.actions li::before { content: counter(step); position: absolute; left: 0; top: .4rem;
   width: 1.3rem; height: 1.3rem; border-radius: 99px; background: var(--shade); text-align: center;
   font-size: .76rem; line-height: 1.3rem; font-weight: 650; }
 .actions p { margin: 0; }

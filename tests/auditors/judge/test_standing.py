@@ -78,6 +78,12 @@ def test_a_bound_stands_between_what_is_shown_and_what_is_guaranteed() -> None:
         assert line.at_most == "no bound"
 
 
+def test_a_guarantee_that_nobody_audited_says_so() -> None:
+    for value, evidence in ((8.0, "theorem"), (40.0, "theorem"), (math.inf, "–")):
+        [line] = standings(judged([guarantee(value)]))
+        assert (line.shown, line.evidence) == ("not audited", evidence)
+
+
 def test_a_missing_guarantee_names_its_attacker_and_whom_another_is_against() -> None:
     server = ThreatModel(observer="server", sees="round sum", participations=3, knows_cohort=True)
     open_ = guarantee(math.inf, threat_model=server)

@@ -153,16 +153,19 @@ def test_a_missing_package_with_data_gets_the_same_sentence(
     assert capsys.readouterr().err.startswith("error: the package sklearn is missing, so ")
 
 
+@pytest.mark.parametrize(
+    "command", ["run", "report", "reproduce", "replay", "watch", "keys", "completion"]
+)
 def test_help_breaks_no_name_and_fits_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
-        main(["--help"])
+        main([command, "--help"])
     lines = capsys.readouterr().out.splitlines()
     assert not [line for line in lines if line.endswith("-")]
     # An option with all its choices is one word, which may be longer.
-    assert [len(line) for line in lines if len(line) > 80 and not line.startswith("  --")] == []
+    assert not [line for line in lines if len(line) > 80 and line.strip(" []")[:2] != "--"]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +202,7 @@ def test_bash_completes_options_and_values(capsys: pytest.CaptureFixture[str]) -
         'try() { COMP_WORDS=(leakmeter "$@"); COMP_CWORD=$#; COMPREPLY=(); _leakmeter; '
         'echo "${COMPREPLY[*]}"; }\n'
         'try --ro; try --noise d; try report --te; try completion ""; try rep\n'
+        'try reproduce mi-us; try --auditors tr; try keys ""\n'
     )
     done = subprocess.run(
         ["bash", "-c", capsys.readouterr().out + tried], capture_output=True, text=True, check=True
@@ -209,6 +213,9 @@ def test_bash_completes_options_and_values(capsys: pytest.CaptureFixture[str]) -
         "--text",
         "bash zsh fish",
         "report reproduce replay",
+        "mi-users",
+        "transcript",
+        "new list",
     ]
 
 

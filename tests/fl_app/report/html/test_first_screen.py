@@ -70,13 +70,18 @@ def pages(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str
     both = folder / "both.html"
     runs = [str(folder / name) for name in ("plain", "noised")]
     assert main(["report", *runs, "--out", str(both)]) == 0
-    return {"single": folder / "plain/report.html", "compared": both}
+    return {
+        "single": folder / "plain/report.html",
+        "noised": folder / "noised/report.html",
+        "compared": both,
+    }
 
 
+@pytest.mark.parametrize("name", ["single", "noised"])
 def test_the_first_screen_has_verdict_attackers_facts_and_actions(
-    window: Browser, pages: dict[str, Path]
+    window: Browser, pages: dict[str, Path], name: str
 ) -> None:
-    window.open(pages["single"])
+    window.open(pages[name])
     shown = {what: window.run(_INSIDE, what) for what in ("h1", ".row", ".facts dt", ".actions li")}
     for what, found in shown.items():
         assert found, what
@@ -167,7 +172,7 @@ def test_no_words_of_a_chart_cover_each_other_and_no_option_is_broken(
 def test_a_guarantee_is_named_where_its_attacker_is(
     window: Browser, pages: dict[str, Path]
 ) -> None:
-    window.open(pages["single"].parents[1] / "noised/report.html")
+    window.open(pages["noised"])
     rows = window.run("return [...document.querySelectorAll('li.row .what')].map(w => w.innerText)")
     assert any(re.search(r"guaranteed ε ≤ \d", words) for words in rows)
     [upper] = window.run(
