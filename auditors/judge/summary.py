@@ -106,13 +106,18 @@ def _table(lines: Sequence[Standing]) -> list[str]:
         *((one.who, one.tells, one.shown, one.at_most, one.evidence) for one in shown),
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADS))]
-    gap = "  " if sum(widths) + 2 * len(widths) - 2 <= _WIDTH else " "
+    # Two spaces between columns; where that is too wide, one from the right on.
+    spaces = len(widths) - 1
+    narrow = min(max(sum(widths) + 2 * spaces - _WIDTH, 0), spaces)
+    gaps = [*["  "] * (spaces - narrow), *[" "] * narrow, ""]
     # Words of another project may be long: the column of what can be told gives way.
-    room = _WIDTH - len(gap) * (len(widths) - 1) - sum(widths) + widths[1]
+    room = _WIDTH - len("".join(gaps)) - sum(widths) + widths[1]
     widths[1] = max(min(widths[1], room), _LEAST_WIDTH)
     rows = [(row[0], shorten(row[1], widths[1], placeholder="…"), *row[2:]) for row in rows]
-    cells = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
-    table = [gap.join(row).rstrip() for row in cells]
+    table = [
+        "".join(c.ljust(w) + gap for c, w, gap in zip(row, widths, gaps, strict=True)).rstrip()
+        for row in rows
+    ]
     if left := len(attackers) - len(shown):
         table.append(f"… and {counted(left, 'more attacker')}: see the details")
     return table

@@ -15,6 +15,7 @@ from leakmeter.auditors.judge.standing import (
     upper_bound,
 )
 from leakmeter.auditors.judge.steps import steps
+from leakmeter.auditors.judge.summary import summary
 from leakmeter.auditors.judge.verdict import judged
 from tests.fl_app.report.judge.makers import bound, conditional, finding, guarantee
 
@@ -124,3 +125,9 @@ def test_any_project_gets_steps_in_words() -> None:
     assert words[0] == "Clip updates and add noise before a model is released (Noised)."
     assert words[1] == "Release only the final model (ε ≥ 7.3 shown in it, ε ≥ 87 in all)."
     assert len(words) <= 3
+
+
+def test_a_table_that_is_too_wide_loses_spaces_from_the_right_on() -> None:
+    lines = summary([bound(0.00545), guarantee(0.00655)])
+    [row] = [line for line in lines if line.startswith("outsider, every model")]
+    assert row == "outsider, every model  if an update was sent ε ≥ 0.00545 ε ≤ 0.00655 proven 95 %"
