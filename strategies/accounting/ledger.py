@@ -265,7 +265,7 @@ class Ledger:
     def _broken(self, number: int, is_chained: bool) -> str:
         """Return in words what a line whose hash does not fit the lines before it says of them."""
         if number == 1:
-            return f"the first line(s) of {self.path} were removed"
+            return f"lines at the beginning of {self.path} were removed"
         where = f"line {number - 1}" if is_chained else f"one of lines 1 to {number - 1}"
         return (
             f"{where} of {self.path} was changed, or a line before line {number} was removed or "

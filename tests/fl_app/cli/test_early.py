@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -49,6 +50,24 @@ def impostor() -> Iterator[int]:
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         yield server.getsockname()[1]
+
+
+def test_a_run_says_that_it_starts_before_anything_heavy_is_imported() -> None:
+    probe = (
+        "import os, sys\n"
+        "class Screen:\n"
+        "    def write(self, text):\n"
+        "        heavy = {'torch', 'flwr', 'ray', 'scipy'} & set(sys.modules)\n"
+        "        os.write(2, f'{text} {sorted(heavy)}'.encode())\n"
+        "        os._exit(0)\n"
+        "    def flush(self): pass\n"
+        "sys.stdout = Screen()\n"
+        "from leakmeter.fl_app.cli.main import main\n"
+        "main([])\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, env=env)
+    assert re.fullmatch(r"leakmeter \S+: digits, mlp, .*; starting …\s* \[\]", done.stderr)
 
 
 @pytest.mark.parametrize(

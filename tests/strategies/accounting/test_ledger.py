@@ -183,7 +183,7 @@ def test_a_changed_or_removed_line_is_noticed(
         assert "restore the ledger from a backup" in str(caught.value)
     if new is None:
         named = {
-            1: "the first line(s) of",
+            1: "lines at the beginning of",
             2: "a line before line 2 was removed",
             3: "the last ones",
         }
