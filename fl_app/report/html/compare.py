@@ -57,11 +57,14 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> Markup:
         )
     table = tag(
         "table",
-        tag("caption", "A smaller lower bound proves nothing: compare the upper bounds."),
+        tag("caption", "The worst attacker of each run", class_="hidden"),
         tag("thead", tag("tr", *(tag("th", h, scope="col") if h else tag("td") for h in heads))),
         tag("tbody", *rows),
     )
-    return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Verdicts")
+    # The note is outside the box that scrolls: on a phone its end would be out of sight.
+    note = "A smaller lower bound proves nothing: compare the upper bounds."
+    box = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Verdicts")
+    return tag("div", tag("p", note, class_="note"), box)
 
 
 def _upper(run: Run) -> Markup:
@@ -96,7 +99,13 @@ def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> Markup:
         tag("p", f"{run.name} has {_UNTYPED}.", class_="note") for run in runs if not run.is_typed
     ]
     said = [tag("p", note, class_="note"), *left_out]
-    return tag("section", tag("h2", "What differs"), region, *said, class_="compared")
+    return tag(
+        "section",
+        tag("h2", "Settings that differ, and each attacker"),
+        region,
+        *said,
+        class_="compared",
+    )
 
 
 def _row(head: str, cells: Sequence[str], small: str | None = None) -> Markup:

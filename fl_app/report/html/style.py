@@ -206,7 +206,7 @@ th small, td small { display: block; font-weight: 400; font-size: .8rem; }
 .compared + .compared { margin-top: .7rem; }
 .pair { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1.15fr); gap: 1.6rem;
   align-items: start; }
-.pair figure { border: 0; padding: 0; }
+.pair figure { border: 0; padding: 0; } .pair > * { min-width: 0; }
 .alias { display: inline-block; min-width: 1.5rem; padding: 0 .35rem; border-radius: 6px;
   background: var(--shade); text-align: center; font-weight: 650; }
 .compare th, .compare td { min-width: 7.5rem; } .compare tbody th { max-width: 20rem; }

@@ -169,6 +169,15 @@ def test_no_words_of_a_chart_cover_each_other_and_no_option_is_broken(
     assert window.run(_BROKEN) == []
 
 
+def test_what_a_comparison_says_is_not_cut_off_on_a_phone(
+    window: Browser, pages: dict[str, Path]
+) -> None:
+    window.open(pages["compared"], 390, 844)
+    notes = window.run(_INSIDE, ".compared .note")
+    assert any("compare the upper bounds" in words for words, *_ in notes)
+    assert all(width <= 390 for *_, width in notes)
+
+
 def test_a_guarantee_is_named_where_its_attacker_is(
     window: Browser, pages: dict[str, Path]
 ) -> None:
