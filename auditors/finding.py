@@ -310,6 +310,8 @@ def plain(value: Any) -> Any:
     """Return `value` in types that every JSON reader knows."""
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, np.ndarray) and value.dtype == np.float64 and np.isfinite(value).all():
+        return value.tolist()
     if isinstance(value, np.ndarray | list | tuple):
         return [plain(v) for v in value]
     if isinstance(value, np.generic):
