@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import logging
 import os
@@ -9,8 +10,10 @@ import random
 import sys
 import zipfile
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 # Before anything imports numpy, flwr, ray or torch: on one thread sums have the same last bits in
 # this process and in those that tests start.
@@ -50,10 +53,31 @@ def pytest_configure() -> None:
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
+    os.fsync = lambda _: None  # no test outlives a power failure; those about fsync plant their own
+    _parse_array_headers_once()
+
+
+def _parse_array_headers_once() -> None:
+    """Remember how `numpy.load` reads headers: Flower's arrays have few kinds of them.
+
+    Each would go through Python's compiler, which takes longer than the small arrays of tests.
+    """
+    evaluate = ast.literal_eval
+    remembered = lru_cache(4096)(evaluate)
+
+    def literal_eval(source: Any) -> Any:
+        is_header = isinstance(source, str) and source.startswith("{'descr'")
+        return dict(remembered(source)) if is_header else evaluate(source)
+
+    ast.literal_eval = literal_eval
 
 
 def pytest_collection_finish() -> None:
-    """Take what was imported out of the garbage collector's rounds, and make these fewer."""
+    """Spare each test what grows with all that was imported."""
+    # Pytest attaches its handlers six times a test to every logger that does not propagate.
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch")]:
+        logging.getLogger(name).propagate = True
+    # Collections are fewer, and leave out what is there already.
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
@@ -68,9 +92,9 @@ def _flowers_log(request: pytest.FixtureRequest) -> None:
     logging.getLogger("flwr").setLevel(logging.DEBUG if looks else logging.WARNING)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _nothing_is_left_in_the_tree() -> Iterator[None]:
-    """Fail a test that writes where it was started: tools such as MLflow do so unasked."""
+    """Fail if a test writes where it was started: tools such as MLflow do so unasked."""
     before = _shown_names()
     yield
     left = sorted(_shown_names() - before)
@@ -81,6 +105,25 @@ def _shown_names() -> set[str]:
     """Return what `ls` shows of the project, without what Git ignores."""
     ignored = {"__pycache__", "build", "dist", "runs"}
     return {name for name in os.listdir(ROOT) if name[0] != "." and name not in ignored}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_null_draws() -> Iterator[dict[str, int]]:
+    """Simulate less of what canaries look like without a leak, where no test is about that."""
+    from leakmeter.auditors.canaries import auditor
+
+    usual = {name: getattr(auditor, name) for name in ("_NULL_POOL", "_NULL_RUNS")}
+    with patch.multiple(auditor, _NULL_POOL=2000, _NULL_RUNS=20):
+        yield usual
+
+
+@pytest.fixture(scope="module")
+def usual_null_draws(_few_null_draws: dict[str, int]) -> Iterator[None]:
+    """Simulate as much as other processes do, for tests that compare findings with theirs."""
+    from leakmeter.auditors.canaries import auditor
+
+    with patch.multiple(auditor, **_few_null_draws):
+        yield
 
 
 @pytest.fixture

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from unittest.mock import patch
 
 import pytest
 
 from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.records.game import RecordEffort
+from leakmeter.fl_app.cli import main
 from leakmeter.fl_app.config.config import Config
 
 _TINY = {
@@ -41,6 +44,14 @@ def _words(settings: Mapping[str, object]) -> list[str]:
 @pytest.fixture(autouse=True)
 def _no_data_folder_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEAKMETER_DATA", raising=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_parser() -> Iterator[None]:
+    """Set up the parser once for each name of the program: it has hundreds of options."""
+    made = cache(lambda _, make=main._parser: make())
+    with patch.object(main, "_parser", lambda: made(sys.argv[0])):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from leakmeter.auditors.canaries import auditor
-
 
 @pytest.fixture(autouse=True)
 def _inside_a_task(flower_task: None, flower_draws: None) -> Iterator[None]:  # noqa: ARG001
@@ -18,13 +16,6 @@ def _inside_a_task(flower_task: None, flower_draws: None) -> Iterator[None]:  # 
     log.setLevel(logging.WARNING)  # thousands of lines, and the whole set takes twice as long
     yield
     log.setLevel(logging.DEBUG)
-
-
-@pytest.fixture(autouse=True)
-def _few_null_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate less of what canaries look like without a leak: no test here is about its size."""
-    monkeypatch.setattr(auditor, "_NULL_POOL", 2000, raising=False)
-    monkeypatch.setattr(auditor, "_NULL_RUNS", 20, raising=False)
 
 
 @pytest.fixture(autouse=True, scope="module")

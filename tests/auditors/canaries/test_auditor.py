@@ -209,6 +209,7 @@ def test_a_leak_stands_out_of_the_null_band() -> None:
         assert finding.value > finding.null_band[1]
 
 
+@pytest.mark.usefixtures("usual_null_draws")
 def test_the_pool_of_null_draws_is_bounded_and_the_band_hardly_moves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

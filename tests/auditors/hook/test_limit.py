@@ -19,12 +19,6 @@ from tests.helpers.strategies import OwnLoop
 ROUNDS = 6
 
 
-@pytest.fixture(autouse=True)
-def _little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 2000)
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_RUNS", 50)
-
-
 def chosen(strategy: Strategy | None = None) -> Chosen:
     return Chosen(strategy or FedAvg(), FixedSize(6), num_clients=6, seed=1)
 
