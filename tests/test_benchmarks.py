@@ -150,7 +150,11 @@ def quick(name: str) -> list[Row]:
 
 # Of their own, which import Flower and torch.
 PROCESSES = ("audited_memory", "audited_resnet", "default_job", "filling_memory")
-LONG = ("water_filling", "local_updates")  # many trainings even at the quick scale
+# A second and more even at the quick scale.
+LONG = (
+    *("water_filling", "local_updates", "growth", "secure_sum_round", "mine_training"),
+    "gradient_inversion",
+)
 ELSEWHERE = {*PROCESSES, *LONG, "round_of_a_hundred_clients", "user_round"}
 
 

@@ -86,7 +86,7 @@ def test_many_clients_at_once_train_these_models_as_one_does(
     for client, part in enumerate(parts):
         own = build(name, shape, 10, seed=0)
         rule(own, x[part], y[part], stream(1, client))
-        torch.testing.assert_close(updates[client], flat(own) - start, rtol=1e-4, atol=1e-6)
+        assert torch.allclose(updates[client], flat(own) - start, rtol=1e-4, atol=1e-6)
     # Rows of the slp's output layer do not sum to zero: the ReLU stands between.
     assert (cohort.free is None) == (name == "slp")
 
