@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 import numpy as np
@@ -22,17 +22,20 @@ class Moments:
     Attributes:
         count: Samples, or as many as would be equally informative.
         mean: Their mean.
-        scatter: Sum of the outer products of the centred samples; symmetric.
+        scatter: Sum of the outer products of the centred samples; symmetric, in any precision.
         quartic: Sum of the fourth powers of the samples' lengths in standard deviations of each
             coordinate; None where unknown.
         columns: Coordinates of an update that these are of; None for all.
+        unit: What rows and columns of the scatter are multiples of, (dim,); None for 1. In such
+            units single precision holds every coordinate, however little it moves.
     """
 
     count: int
     mean: Vector
-    scatter: NDArray[np.float64]
+    scatter: AnyFloats
     quartic: float | None = None
     columns: NDArray[np.int64] | None = field(default=None, compare=False)
+    unit: Vector | None = field(default=None, compare=False)
 
     @property
     def freedom(self) -> int:
@@ -44,7 +47,21 @@ class Moments:
     @property
     def covariance(self) -> NDArray[np.float64]:
         """The unbiased covariance matrix."""
-        return self.scatter / self.freedom
+        return np.asarray(self.plain().scatter / self.freedom)
+
+    @property
+    def squares(self) -> Vector:
+        """The diagonal of the scatter, without units, (dim,)."""
+        own = np.diagonal(self.scatter).astype(np.float64, copy=False)
+        return own if self.unit is None else own * self.unit**2
+
+    def plain(self) -> Moments:
+        """Return the same without units, in double precision."""
+        if self.unit is None:
+            return self
+        scatter = self.unit[:, None] * self.scatter
+        scatter *= self.unit
+        return replace(self, scatter=scatter, unit=None)
 
 
 Stream = Sequence[str | int]

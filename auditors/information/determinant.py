@@ -19,7 +19,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.linalg.blas import dsyrk
 from scipy.special import polygamma, psi
 
-from leakmeter.auditors._types import Floats
+from leakmeter.auditors._types import AnyFloats, Floats
 from leakmeter.auditors.sampler import Moments
 
 Rows = NDArray[np.floating[Any]]
@@ -102,12 +102,13 @@ class Sample:
     def of(cls, name: str, draws: Draws) -> Sample:
         """Read whatever form the draws come in."""
         if isinstance(draws, Moments):
-            return cls(name, draws)
+            return cls(name, draws.plain())
         if isinstance(draws, np.ndarray):
             return cls(name, _moments(name, draws), rows=draws)
         if not draws:
             raise ValueError(f"{name} must contain at least one block, got none")
-        return cls(name, _merged(draws), blocks=draws if len(draws) > 1 else None)
+        blocks = [block.plain() for block in draws]
+        return cls(name, _merged(blocks), blocks=blocks if len(blocks) > 1 else None)
 
     @property
     def count(self) -> int:
@@ -198,7 +199,7 @@ class Sample:
         return 2 * float(np.log(factor.diagonal()).sum() + np.log(spread).sum())
 
 
-def _factor(scatter: Floats, moving: NDArray[np.bool_], spread: Floats) -> Floats | None:
+def _factor(scatter: AnyFloats, moving: NDArray[np.bool_], spread: Floats) -> Floats | None:
     """Return the lower Cholesky factor of the scatter in units of `spread`; None if it has none."""
     # Coordinates of equal size make the pivots comparable.
     scaled = scatter if moving.all() else scatter[np.ix_(moving, moving)]

@@ -205,7 +205,7 @@ def subspace_information(sums_with: Rows, sums_without: Rows, subspace: Subspace
 def _principal(draws: Rows | Moments) -> tuple[Floats, Floats]:
     """Return the positive eigenvalues of the scatter, largest first, and their directions."""
     if isinstance(draws, Moments):
-        return positive(*np.linalg.eigh(draws.scatter))
+        return positive(*np.linalg.eigh(draws.plain().scatter))
     # Mean in double: rows may be single, and a mean of thousands of them would lose digits.
     centred = draws - draws.mean(axis=0, dtype=np.float64)
     if len(draws) >= draws.shape[1]:

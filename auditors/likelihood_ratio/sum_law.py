@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, eigh, solve_triangular
-from scipy.linalg.lapack import dpocon, dpotrf
+from scipy.linalg.lapack import get_lapack_funcs
 
 from leakmeter.auditors._types import AnyFloats, Floats, Indices, Vector
 from leakmeter.auditors.sampler import ROUNDING, Moments
@@ -72,14 +72,18 @@ class SumLaw(Protocol):
 
 @dataclass(frozen=True)
 class DenseLaw:
-    """Shrunk covariance matrix, factored once; see `SumLaw`."""
+    """Shrunk covariance matrix, factored once; see `SumLaw`.
+
+    The factor has the precision of the moments. Entries of correlations and of their factor are at
+    most 1, so single precision adds less to them than the sums over the samples already have.
+    """
 
     kept: Indices
     samples: int
     shrinkage: float
     condition: float
     std: Vector
-    factor: Floats  # lower Cholesky factor of the shrunk correlations; above it is rubbish
+    factor: AnyFloats  # lower Cholesky factor of the shrunk correlations; above it is rubbish
     form: str = "shrunk covariance"
 
     @classmethod
@@ -90,6 +94,7 @@ class DenseLaw:
         free: Indices | None = None,
         noise_std: float = 0.0,
         shrinkage: float | None = None,
+        overwrite: bool = False,
     ) -> DenseLaw:
         """Return the model of these moments.
 
@@ -98,36 +103,44 @@ class DenseLaw:
             free: Coordinates to consider; None for all. Moments of some columns are those already.
             noise_std: Standard deviation of noise that is added to every coordinate of the sum.
             shrinkage: In [0, 1]; None lets Ledoit and Wolf decide.
+            overwrite: Whether the moments may be used up, which saves a copy of their matrix.
         """
-        own = np.diagonal(moments.scatter) / (moments.count - 1)
+        own = moments.squares / (moments.count - 1)
         own = np.where(own > (ROUNDING * moments.mean) ** 2, own, 0.0)
         places = _moving(own + noise_std**2, free if moments.columns is None else None)
         kept = places if moments.columns is None else moments.columns[places]
         std = np.sqrt(own[places] + noise_std**2)
-        matrix = _taken_square(moments.scatter, places)
-        matrix /= (moments.count - 1) * std
-        matrix /= std[:, None]
+        matrix = _taken_square(moments.scatter, places, overwrite)
+        scale = (std if moments.unit is None else std / moments.unit[places]).astype(matrix.dtype)
+        matrix /= (moments.count - 1) * scale
+        matrix /= scale[:, None]
         if shrinkage is None:
             share = kept.size / max(int((own > 0).sum()), 1)  # of the coordinates in the quartic
             quartic = None if moments.quartic is None or noise_std else moments.quartic * share**2
-            square = float(np.einsum("ij,ij->", matrix, matrix))
-            shrinkage = _intensity(square, np.diagonal(matrix), moments.count, quartic)
+            square = float(np.einsum("ij,ij->", matrix, matrix, dtype=np.float64))
+            diagonal = np.diagonal(matrix).astype(np.float64)
+            shrinkage = _intensity(square, diagonal, moments.count, quartic)
         np.fill_diagonal(matrix, 1.0)
         factor, shrinkage, condition = _factored(matrix, shrinkage)
         return cls(kept, moments.count, shrinkage, condition, std, factor)
 
     def gram(self, rows: AnyFloats | RowStore, centre: AnyFloats | None = None) -> Floats:
         """Return rows Σ⁻¹ rowsᵀ."""
-        scaled = (_taken(RowStore.of(rows), self.kept, centre) / self.std).T
+        scaled = self._scaled(_taken(RowStore.of(rows), self.kept, centre))
         white = solve_triangular(self.factor, scaled, lower=True, overwrite_b=True)
-        return np.asarray(white.T @ white)
+        return np.asarray(white.T @ white, dtype=np.float64)
 
     def solve(self, vector: AnyFloats) -> Vector:
         """Return Σ⁻¹ vector, zero outside `kept`; of every row if there are several."""
         out = np.zeros(vector.shape)
-        scaled = (vector[..., self.kept] / self.std).T
+        scaled = self._scaled(vector[..., self.kept])
         out[..., self.kept] = cho_solve((self.factor, True), scaled).T / self.std
         return out
+
+    def _scaled(self, rows: AnyFloats) -> AnyFloats:
+        """Return rows in standard deviations, transposed, in the precision of the factor."""
+        out = np.empty(rows.shape, self.factor.dtype)
+        return np.divide(rows, self.std, out=out, casting="same_kind").T
 
 
 @dataclass(frozen=True)
@@ -274,6 +287,9 @@ def grams(
 
 # Without any shrinkage D vanishes where there is no noise.
 _LEAST = 1e-4
+# Below this smallest eigenvalue of the correlations, estimated, their factor is made in double: the
+# rounding of single precision moves eigenvalues by 1e-5.
+_LEAST_SINGLE = 1e-3
 
 
 def _mean_and_variance(rows: RowStore) -> tuple[Vector, Vector]:
@@ -322,10 +338,10 @@ def _taken(rows: RowStore, columns: Indices, centre: AnyFloats | None) -> AnyFlo
     return found
 
 
-def _taken_square(matrix: Floats, kept: Indices) -> Floats:
-    """Return a copy of these rows and columns."""
+def _taken_square(matrix: AnyFloats, kept: Indices, overwrite: bool) -> AnyFloats:
+    """Return these rows and columns; all of them are a copy unless it may be overwritten."""
     if kept.size == len(matrix):  # indices cost five times a plain copy
-        return matrix.copy()
+        return matrix if overwrite else matrix.copy()
     return np.asarray(matrix[np.ix_(kept, kept)])
 
 
@@ -356,13 +372,22 @@ def _intensity(square: float, diagonal: Vector, count: int, quartic: float | Non
     return 1.0 if distance <= 0 else float(min(max(error / distance, 0.0), 1.0))
 
 
-def _factored(matrix: Floats, shrinkage: float) -> tuple[Floats, float, float]:
+def _factored(
+    matrix: AnyFloats, shrinkage: float, done: float = 0.0
+) -> tuple[AnyFloats, float, float]:
     """Return the lower Cholesky factor of the shrunk correlations, their shrinkage and condition.
 
-    Where rounding has left a matrix without a factor, it is shrunk a little further. The matrix is
-    overwritten: a second one of this size would cost as much as a third of the factorisation.
+    Where rounding has left a matrix without a factor, it is shrunk a little further. What single
+    precision cannot factor well is tried in double first. The matrix is overwritten: a second one
+    of this size would cost as much as a third of the factorisation.
+
+    Args:
+        matrix: The correlations.
+        shrinkage: How far they are to be shrunk.
+        done: How far they are already.
     """
-    done = 0.0
+    potrf, pocon = get_lapack_funcs(("potrf", "pocon"), (matrix,))
+    is_single = matrix.dtype == np.float32
     for least in (0.0, 1e-6, 1e-4, 1e-2, 1e-1):
         used = max(shrinkage, least)
         matrix *= (1 - used) / (1 - done)
@@ -370,14 +395,18 @@ def _factored(matrix: Floats, shrinkage: float) -> tuple[Floats, float, float]:
         size = np.zeros(len(matrix))
         for row in matrix:
             size += np.abs(row)
+        norm = float(size.max())
         # The transpose of a symmetric matrix is itself, in the order that LAPACK wants.
-        factor, info = dpotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
+        factor, info = potrf(matrix.T, lower=1, clean=0, overwrite_a=1)
         if info == 0:
-            reciprocal, _ = dpocon(factor, float(size.max()), uplo="L")
-            return factor, used, 1 / reciprocal if reciprocal > 0 else math.inf
+            reciprocal, _ = pocon(factor, norm, uplo="L")
+            if not is_single or reciprocal * norm > _LEAST_SINGLE:
+                return factor, used, 1 / reciprocal if reciprocal > 0 else math.inf
         if info < 0 or used == 1:
             break
         for i in range(len(matrix)):  # LAPACK has left one triangle as it was
             matrix[i, i:] = matrix[i:, i]
         done = used
+        if is_single:
+            return _factored(matrix.astype(np.float64), shrinkage, done)
     raise ValueError("samples must be finite numbers, got a covariance without a Cholesky factor")

@@ -87,7 +87,7 @@ class Sums:
                 raise DivergedError
             every = draws if self.sampler.game == "rerun" else draws / num_others
             self._fitted = (every, moments.mean)
-            return [DenseLaw.fit(moments, free=free, noise_std=noise_std)]
+            return [DenseLaw.fit(moments, free=free, noise_std=noise_std, overwrite=True)]
         rows = self._drawn(each, stream)
         # Mean of the sum = clients × mean over all their rows: every client has as many rows.
         self._fitted = (each, num_others * np.asarray(rows.mean(), dtype=np.float64))

@@ -195,7 +195,7 @@ class WithinDeals(SumMoments):
         within = self._scatter.moments()
         freedom = deals * (n - 1)
         # What the variance of the sum would be if clients were independent: n (V - C), (dim,).
-        predicted = n * np.diag(within.scatter) / freedom
+        predicted = n * within.squares / freedom
         moves = predicted > 0
         # Below 1: partitioning one data set makes the clients negatively correlated.
         ratios = self._squares[moves] / (deals - 1) / predicted[moves]

@@ -7,7 +7,8 @@ that moves a lot.
 
 Up to 2,048 dimensions every chunk is centred by its own mean and joined in double precision. Above,
 joining would cost a fifth of the products, so one matrix in single precision takes up chunk after
-chunk (`_Run`), shifted by the first one's mean, until a chunk is too far from that mean.
+chunk (`_Run`), shifted by the first one's mean, until a chunk is too far from that mean. If none
+is, this matrix is the result, in units of the first chunk's deviations.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ RUNNING_FROM: Final = 2049
 # would cancel in the end, and with them digits.
 _FAR = 4.0
 _BLOCK = 16  # rows of a large matrix that stay in the cache
+_TILE = 256  # rows and columns of one that do, with their mirror image
 
 
 class _Run:
@@ -58,9 +60,9 @@ class _Run:
         reach = _FAR * np.maximum(self.spread, spread)
         return bool((np.abs(mean - self.shift) <= reach).all())
 
-    def add(self, rows: NDArray[np.floating]) -> None:
-        """Add rows, (rows, dim)."""
-        z = np.subtract(rows, self.shift, dtype=rows.dtype).astype(np.float32, copy=False)
+    def add(self, rows: NDArray[np.floating], z: NDArray[np.float32]) -> None:
+        """Add rows, (rows, dim); z is room for as many."""
+        np.subtract(rows, self.shift, out=z, dtype=rows.dtype, casting="same_kind")
         z /= self.unit
         self.total += z.sum(axis=0, dtype=np.float64)
         self.count += len(rows)
@@ -72,13 +74,16 @@ class _Run:
         """Of the rows."""
         return self.shift + self.unit * (self.total / self.count)
 
-    def block(self, i: int) -> NDArray[np.float64]:
-        """Return rows i to i + _BLOCK of the centred products, from column i on."""
-        own = slice(i, i + _BLOCK)
-        found = self._products.T[own, i:].astype(np.float64)
-        found -= (self.total[own, None] / self.count) * self.total[i:]
-        found *= self.unit[own, None].astype(np.float64)
-        found *= self.unit[i:]
+    def scatter(self) -> NDArray[np.float32]:
+        """Return the centred products, symmetric and still in units; in place, so only once."""
+        found, dim = self._products.T, self.total.size
+        for i in range(0, dim, _TILE):
+            own = slice(i, i + _TILE)
+            for j in range(i, dim, _TILE):
+                to = slice(j, j + _TILE)
+                tile = found[own, to] - np.outer(self.total[own] / self.count, self.total[to])
+                found[own, to] = np.triu(tile) + np.triu(tile, 1).T if i == j else tile
+                found[to, own] = found[own, to].T
         return found
 
 
@@ -106,6 +111,7 @@ class Scatter:
         self.quartic = 0.0
         self._scatter: NDArray[np.float64] | None = None  # upper triangle only
         self._products: NDArray[np.floating] | None = None
+        self._room: NDArray[np.float32] | None = None
         self._run: _Run | None = None
 
     def add(self, rows: NDArray[np.floating]) -> Self:
@@ -133,26 +139,35 @@ class Scatter:
 
     def _add_to_run(self, rows: NDArray[np.floating], mean: Vector) -> Self:
         """Add a chunk in single precision."""
-        centred = np.subtract(rows, mean.astype(rows.dtype)).astype(np.float32, copy=False)
+        # The same memory for every chunk: the first touch of new pages costs more than the passes.
+        if self._room is None or len(self._room) < len(rows):
+            self._room = np.empty(rows.shape, np.float32)
+        centred = self._room[: len(rows)]
+        np.subtract(rows, mean.astype(rows.dtype), out=centred, casting="same_kind")
         np.multiply(centred, centred, out=centred)
         ones = np.ones(len(rows), np.float32)
         variance = (ones @ centred).astype(np.float64) / len(rows)
         weights = np.divide(1, variance, out=np.zeros_like(variance), where=variance > 0)
         lengths = (centred @ weights.astype(np.float32)).astype(np.float64)
-        del centred
         spread = np.sqrt(variance)
         if self._run is None or not self._run.takes(mean, spread):
             self._end_run()
             self._run = _Run(mean, spread)
-        self._run.add(rows)
+        self._run.add(rows, centred)
         self.quartic += float((lengths**2).sum())
         return self
 
     def _end_run(self) -> None:
         """Join what the run has seen, in double precision."""
         run, self._run = self._run, None
-        if run is not None:
-            self._join_blocks(run.count, run.mean, run.block)
+        if run is None:
+            return
+        products, unit = run.scatter(), run.unit.astype(np.float64)
+
+        def block(i: int) -> NDArray[np.float64]:
+            return products[i : i + _BLOCK, i:] * unit[i : i + _BLOCK, None] * unit[i:]
+
+        self._join_blocks(run.count, run.mean, block)
 
     def _buffer(self, kind: type[np.floating]) -> NDArray[np.floating]:
         if self._products is None or self._products.dtype != kind:
@@ -160,8 +175,8 @@ class Scatter:
         return self._products
 
     def __getstate__(self) -> dict[str, object]:
-        """Travel without the buffer."""
-        return {**self.__dict__, "_products": None}
+        """Travel without the buffers."""
+        return {**self.__dict__, "_products": None, "_room": None}
 
     def merge(self, other: Scatter) -> Self:
         """Add what another has seen.
@@ -216,12 +231,20 @@ class Scatter:
         self.mean = self.mean + (mean - self.mean) * (count / total)
 
     def covariance(self) -> NDArray[np.float64]:
-        """Return the unbiased covariance matrix, in place; this empties the accumulator."""
-        found = self.moments()
-        return np.divide(found.scatter, found.freedom, out=found.scatter)
+        """Return the unbiased covariance matrix; this empties the accumulator."""
+        found = self.moments().plain()
+        return np.divide(found.scatter, found.freedom, out=found.scatter, dtype=np.float64)
 
     def moments(self) -> Moments:
-        """Return what was seen, with the full symmetric matrix; this empties the accumulator."""
+        """Return what was seen, with the full symmetric matrix; this empties the accumulator.
+
+        A run of chunks that nothing was joined to stays in single precision and in its units.
+        """
+        self._room, run = None, self._run
+        if run is not None and self._scatter is None:
+            self._run, self.count, self.mean = None, run.count, run.mean
+            unit = run.unit.astype(np.float64)
+            return Moments(run.count, run.mean, run.scatter(), self.quartic, unit=unit)
         self._end_run()
         dim = self.mean.size
         scatter = np.zeros((dim, dim)) if self._scatter is None else self._scatter

@@ -153,7 +153,7 @@ def _attack(setting: Setting, game: Game) -> dict[str, Any]:
     solved, facts = [], []
     fits = _moments(sampler, models, setting, (*stream, "fit"))
     for own, moments in zip(rows, fits, strict=True):
-        law = DenseLaw.fit(moments, free=sampler.free)
+        law = DenseLaw.fit(moments, free=sampler.free, overwrite=True)
         centred = own - own.mean(axis=0)
         solved.append(law.solve(centred).astype(np.float32))
         squares += centred @ solved[-1].T / setting.models

@@ -10,7 +10,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampling.scatter import Scatter
+from leakmeter.auditors.sampling.scatter import RUNNING_FROM, Scatter
 
 DIM = 12
 ROOT = stream(0, "root").standard_normal((DIM, DIM)) * np.logspace(-2, 2, DIM)[:, None]
@@ -127,6 +127,40 @@ def test_a_singular_covariance_still_has_a_factor() -> None:
     law = dense(rows, shrinkage=0.0)
     assert law.shrinkage > 0
     assert np.isfinite(law.gram(rows[:3])).all()
+
+
+def large(count: int) -> np.ndarray:
+    """Return rows of a large model whose coordinates correlate and have very different scales."""
+    rng = stream(6, "large")
+    rows = rng.standard_normal((count, RUNNING_FROM), dtype=np.float32)
+    rows += 2 * rng.standard_normal((count, 3), dtype=np.float32) @ rows[:3]
+    return rows * np.logspace(-15, 3, RUNNING_FROM).astype(np.float32)
+
+
+def test_a_large_model_is_fitted_in_single_precision_to_the_same_result() -> None:
+    rows = large(600)
+    moments = Scatter(RUNNING_FROM).add(rows[:400]).add(rows[400:]).moments()
+    kept = moments.scatter.copy()
+    double, single = (DenseLaw.fit(each, shrinkage=0.05) for each in (moments.plain(), moments))
+    np.testing.assert_array_equal(moments.scatter, kept)
+    used = DenseLaw.fit(moments, shrinkage=0.05, overwrite=True)
+    assert (double.factor.dtype, single.factor.dtype) == (np.float64, np.float32)
+    assert np.shares_memory(used.factor, moments.scatter)
+    assert single.kept.size == RUNNING_FROM
+    np.testing.assert_array_equal(single.factor, used.factor)
+    assert single.condition == pytest.approx(double.condition, rel=1e-3)
+    scale = np.diagonal(double.gram(rows[:9])).max()
+    assert np.abs(single.gram(rows[:9]) - double.gram(rows[:9])).max() < 1e-4 * scale
+    solved = [law.solve(rows[0]) * law.std for law in (single, double)]
+    assert np.abs(solved[0] - solved[1]).max() < 1e-3 * np.abs(solved[1]).max()
+
+
+def test_a_large_model_that_single_precision_cannot_factor_well_is_fitted_in_double() -> None:
+    moments = Scatter(RUNNING_FROM).add(large(600)).moments()
+    law, plain = (DenseLaw.fit(each, shrinkage=5e-4) for each in (moments, moments.plain()))
+    assert law.factor.dtype == np.float64
+    assert law.shrinkage == plain.shrinkage == 5e-4
+    assert law.condition == pytest.approx(plain.condition, rel=0.05)
 
 
 def test_nothing_that_moves_is_an_error() -> None:
