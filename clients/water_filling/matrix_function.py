@@ -1,8 +1,8 @@
 """A function of a symmetric matrix times a vector, cheaper than through all eigenvectors.
 
 A = Q T Qᵀ with T tridiagonal and Q a product of reflections, so f(A) v = Q f(T) Qᵀ v: the
-eigenvectors of T are enough, and Q is only applied to two vectors. LAPACK's `sytrd`, `stemr`
-(Dhillon, Parlett, Vömel 2006, The Design and Implementation of the MRRR Algorithm) and `ormqr`.
+eigenvectors of T are enough, and Q is only applied to two vectors. LAPACK's `sytrd`, `stevd` (Gu,
+Eisenstat 1995, A Divide-and-Conquer Algorithm for the Symmetric Tridiagonal Eigenproblem), `ormqr`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import LinAlgError, eigh_tridiagonal, lapack
+from scipy.linalg import lapack
 
 from leakmeter.auditors._types import Floats
 
@@ -33,9 +33,8 @@ def function_times(
     lwork, _ = lapack.dsytrd_lwork(size, lower=1)
     # Transposed, because LAPACK stores columns contiguously; A is symmetric, so it is the same.
     reduced, diagonal, beside, tau, _ = lapack.dsytrd(matrix.T, lower=1, lwork=int(lwork))
-    try:
-        values, vectors = eigh_tridiagonal(diagonal, beside, lapack_driver="stemr")
-    except LinAlgError:  # very rare: it could not separate a cluster of eigenvalues
+    values, vectors, failed = lapack.dstevd(diagonal, beside)
+    if failed:  # very rare: an eigenvalue of some part was not found
         return _by_eigenvectors(matrix, function, vector)
     reflectors = reduced[1:, :-1]  # below the subdiagonal
 
