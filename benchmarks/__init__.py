@@ -6,9 +6,9 @@ says how it is measured, and one function answers it:
     def measure(scale: Scale) -> Iterable[Row]: ...
 
 `scale` is "full" (what the question asks), "quick" (seconds: whether it runs; tests take it) or
-"long" (shapes of many minutes, asked for by name). `benchmarks.measure` makes rows: `compare` times
-ours and a peer in turns, `paired` takes figures that were interleaved elsewhere, `alone` is for
-what has no peer. `benchmarks.memory.grown` measures peak memory. Nothing has to be registered.
+"long" (shapes of many minutes, asked for by name). `benchmarks.measure.compare` times ours and a
+peer in turns and makes their row; `Row` itself takes figures that were interleaved elsewhere, or
+ours alone. `benchmarks.memory.grown` measures peak memory. Nothing has to be registered.
 
     python -m benchmarks              measure all, write docs/BENCHMARKS.md
     python -m benchmarks shamir       measure one and print its rows

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.measure import Scale
 from benchmarks.page import read, write
 from benchmarks.run import FOLDER, questions, run
 
@@ -25,33 +24,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--page", action="store_true", help="write the page from its data, measure nothing")
     add("--out", type=Path, metavar="DIR", help="folder of page and data (default: docs if all)")
     parser.set_defaults(scale="full")
-    asked, known = parser.parse_args(argv), questions()
+    asked, known, failed = parser.parse_args(argv), questions(), list[str]()
     if unknown := [name for name in asked.names if name not in known]:
         parser.error(f"NAME must be one of {', '.join(known)}, got {unknown[0]!r}")
     if asked.scale == "long" and not asked.names:
         parser.error("--long needs the NAME of at least one benchmark, got none")
-    is_whole = asked.scale == "full" and not asked.names
-    out: Path | None = asked.out or (DOCS if is_whole else None)
+    is_part = asked.names or asked.scale != "full"
+    out: Path | None = asked.out or (DOCS if asked.page or not is_part else None)
     if asked.list:
         print(*(f"{name:28} {question}" for name, question in known.items()), sep="\n")
-    elif asked.page:
-        write(read(out or DOCS), out or DOCS, list(known))
+    elif asked.page and out:
+        write(read(out), out, known)
     else:
-        return _measure(asked.names or list(known), asked.scale, out)
-    return 0
-
-
-def _measure(names: Sequence[str], scale: Scale, out: Path | None) -> int:
-    """Measure one after the other; the page is written after each, so nothing is lost."""
-    known, failed, spent = questions(), [], 0.0
-    for number, name in enumerate(names, 1):
-        print(f"[{number}/{len(names)}] {name}: {known[name]}", flush=True)
-        entry = run(name, known[name], scale)
-        spent += entry.seconds
-        print(f"  {entry.seconds:.0f} s, {spent / 60:.1f} min so far {entry.failure}", flush=True)
-        failed += [name] if entry.failure else []
-        if out is not None:
-            write([*read(out), entry], out, list(known))
+        for name in asked.names or known:
+            print(f"{name}: {known[name]}", flush=True)
+            entry = run(name, known[name], asked.scale)
+            print(f"  {entry.seconds:.0f} s {entry.failure}", flush=True)
+            failed += [name] if entry.failure else []
+            if out is not None:  # after each, so that nothing is lost
+                write([*read(out), entry], out, known)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.audited_run import Spent, spent
-from benchmarks.measure import Row, Scale, alone, paired
+from benchmarks.measure import Row, Scale
 from benchmarks.page import figure
 
 UNAUDITED = "unaudited"
@@ -52,7 +52,7 @@ def measure(scale: Scale) -> Iterator[Row]:
             f"d = {case.dim:,}, {case.rounds} rounds, {case.seats} of {case.clients} clients play "
             "canaries"
         )
-        yield alone(
+        yield Row(
             f"memory above the unaudited run, {name}",
             [max(audited.peak - without.peak, 0.0)],
             unit="MB",
@@ -60,7 +60,7 @@ def measure(scale: Scale) -> Iterator[Row]:
             note=f"peak {figure(audited.peak)} MB, {UNAUDITED} {figure(without.peak)} MB; "
             f"{figure(audited.disk)} MB of disk",
         )
-        yield paired(
+        yield Row(
             f"time, {name}",
             [audited.cpu],
             [without.cpu],

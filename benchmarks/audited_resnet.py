@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from benchmarks.audited_run import spent
-from benchmarks.measure import Row, Scale, interleave, paired, skipped
+from benchmarks.measure import Row, Scale, interleave
 
 UNAUDITED, LIMIT = "unaudited", 0.15
 # Images, rounds, clients, seats, repetitions.
@@ -24,7 +24,7 @@ def measure(scale: Scale) -> Iterator[Row]:
     images, rounds, clients, seats, repetitions = SIZES[scale]
     name = f"{rounds} rounds, {clients} clients, {seats} canary seats, {images} images each"
     if find_spec("torchvision") is None:
-        yield skipped(name, "torchvision is not installed")
+        yield Row(name, [], note="not measured: torchvision is not installed")
         return
 
     def seconds(seats: int) -> float:
@@ -35,7 +35,7 @@ def measure(scale: Scale) -> Iterator[Row]:
         repetitions,
         warm_up=False,
     )
-    yield paired(
+    yield Row(
         name,
         times["audited"],
         times[UNAUDITED],

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
-from benchmarks.measure import Row, Scale, Timer, alone, interleave, paired, timer
+from benchmarks.measure import Row, Scale, Timer, interleave, timer
 from leakmeter.auditors.bounds import band
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.one_run import (
@@ -106,12 +106,12 @@ def measure(scale: Scale) -> Iterator[Row]:
     times = interleave({**warm, PEER: plain, **cold}, repetitions)
     found = {name: f"epsilon {call():.2f}" for name, call in calls.items()}
     for name in ("band", "band, first call"):
-        yield paired(name, times[name], times[PEER], peer=PEER, note=found[name])
+        yield Row(name, times[name], times[PEER], peer=PEER, note=found[name])
     for name in calls:
         if name not in ("band", "band, first call"):
-            yield alone(name, times[name], note=found[name])
+            yield Row(name, times[name], note=found[name])
     slowest = [max(each) for each in zip(*(times[name] for name in calls), strict=True)]
-    yield alone("the slowest of them", slowest, target=LIMIT)
+    yield Row("the slowest of them", slowest, target=LIMIT)
 
 
 def warmed(call: Call) -> Timer:

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.measure import Row, Scale, alone, interleave, paired
+from benchmarks.measure import Row, Scale, interleave
 from benchmarks.memory import grown
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary import canary_products
@@ -66,8 +66,8 @@ def measure(scale: Scale) -> Iterator[Row]:
     )
     case = f"{count:,} canaries, {count:,} rounds, d = {dim:,}"
     if scale == "long":
-        yield alone(f"the report alone, {case}", times["file"], target=60.0 * MINUTES)
-    yield paired(
+        yield Row(f"the report alone, {case}", times["file"], target=60.0 * MINUTES)
+    yield Row(
         case,
         times["file"],
         times["stream"],

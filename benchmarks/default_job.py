@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.measure import Row, Scale, Timer, alone, interleave
+from benchmarks.measure import Row, Scale, Timer, interleave
 
 ROOT = Path(__file__).parents[1]
 CASES = {  # options, and the most seconds that they may take
@@ -54,4 +54,4 @@ def measure(scale: Scale) -> Iterator[Row]:
     }
     times = interleave(timers, 1 if scale == "quick" else 2, warm_up=False)
     for case, (_, most) in CASES.items():
-        yield alone(f"default job, {case}", times[case], target=most)
+        yield Row(f"default job, {case}", times[case], target=most)

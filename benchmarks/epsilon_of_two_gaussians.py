@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from benchmarks.measure import Row, Scale, interleave, paired, timer
+from benchmarks.measure import Row, Scale, interleave, timer
 from leakmeter.auditors.gaussian.pair import epsilon_between_gaussians
 from leakmeter.auditors.rng import stream
 
@@ -56,4 +56,4 @@ def measure(scale: Scale) -> Iterator[Row]:
     plain = timer(lambda: [plain_epsilon(m) for m in some], size=FEW)
     times = interleave({**ours, PEER: plain}, repetitions)
     for name in ours:
-        yield paired(name, times[name], times[PEER], peer=PEER, note="by the value")
+        yield Row(name, times[name], times[PEER], peer=PEER, note="by the value")

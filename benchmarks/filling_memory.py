@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.measure import Row, Scale, alone
+from benchmarks.measure import Row, Scale
 from benchmarks.memory import peak
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.water_filling.gradient_matrix import FactoredGradients, Gradients, Layer
@@ -30,7 +30,7 @@ def measure(scale: Scale) -> Iterator[Row]:
     for with_torch, note in ((False, "numpy and scipy"), (True, "with torch, most of it its own")):
         target = None if with_torch else 500.0
         found = [whole(count, with_torch=with_torch)]
-        yield alone(f"{count:,} examples, {note}", found, unit="MB", target=target)
+        yield Row(f"{count:,} examples, {note}", found, unit="MB", target=target)
 
 
 def whole(count: int, *, with_torch: bool) -> float:

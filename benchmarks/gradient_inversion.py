@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks.measure import Row, Scale, alone, seconds, skipped
+from benchmarks.measure import Row, Scale, seconds
 from benchmarks.mnist import SHAPE, digits
 from leakmeter.auditors.reconstruction import Attack, Reconstruction, invert, psnr
 from leakmeter.fl_app.config.errors import ConfigError
@@ -43,7 +43,7 @@ def measure(scale: Scale) -> Iterator[Row]:
     try:
         x, y = digits(BATCH * max(sizes))
     except ConfigError as error:
-        yield skipped("digits of MNIST", str(error))
+        yield Row("digits of MNIST", [], note=f"not measured: {error}")
         return
     target = x[:BATCH].numpy()
     grey = np.broadcast_to(x.mean(0).numpy(), target.shape)
@@ -66,4 +66,4 @@ def searched(
     spent = [seconds(search) for _ in range(times)]
     reached = psnr(x[:BATCH].numpy(), found[-1].images)
     note = f"PSNR {reached.mean():.1f} dB ({reached.min():.1f} to {reached.max():.1f}); "
-    return alone(f"{name}, N = {users}", spent, note=f"{note}the mean digit has {mean:.1f} dB")
+    return Row(f"{name}, N = {users}", spent, note=f"{note}the mean digit has {mean:.1f} dB")

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks import growth_costs as cost
-from benchmarks.measure import Row, Scale, alone, interleave
+from benchmarks.measure import Row, Scale, interleave
 from benchmarks.memory import grown
 from benchmarks.page import amount
 
@@ -105,4 +105,4 @@ def held(growth: Growth) -> Row:
 def row(case: str, slopes: Sequence[float], expected: float, each: Sequence[str]) -> Row:
     """Return a row with what was found at each size."""
     note = f"expected {expected:g}; {', '.join(each)}"
-    return alone(case, slopes, unit="exponent", note=note)
+    return Row(case, slopes, unit="exponent", note=note)

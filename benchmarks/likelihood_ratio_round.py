@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.measure import Row, Scale, alone
+from benchmarks.measure import Row, Scale
 from benchmarks.memory import grown
 from leakmeter.auditors.likelihood_ratio.challenge import challenge
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw, SumLaw
@@ -85,7 +85,7 @@ def fitted(dim: int, size: Size, watch: Watch) -> SumLaw:
         with watch:
             scatter.add(rows.take(columns, axis=1))
     with watch:
-        return DenseLaw.fit(replace(scatter.moments(), columns=columns))
+        return DenseLaw.fit(replace(scatter.moments(), columns=columns), overwrite=True)
 
 
 def one(dim: int, size: Size) -> float:
@@ -106,7 +106,7 @@ def measure(scale: Scale) -> Iterator[Row]:
     """Yield a row a dimension."""
     for dim, size in SIZES.get(scale, {}).items():
         form = "dual form" if size.is_dual else "dense form"
-        yield alone(
+        yield Row(
             f"d = {dim:,}, {form}, {size.fit:,} updates, {size.trials:,} trials",
             [one(dim, size) for _ in range(size.repetitions)],
             memory=grown(partial(one, size=size), 50, dim)[0],

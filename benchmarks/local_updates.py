@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.measure import OURS, Row, Scale, alone, interleave, paired, timer
+from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from benchmarks.memory import grown
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
@@ -121,7 +121,7 @@ def compared(case: Case, repetitions: int) -> Iterator[Row]:
     times = interleave(timers, repetitions)
     for name in LOOPS:
         target = case.target if name.endswith("DataLoader") else None
-        yield paired(
+        yield Row(
             f"{case.name}, {case.size:,} examples",
             times[OURS],
             times[name],
@@ -151,7 +151,7 @@ def measure(scale: Scale) -> Iterator[Row]:
             yield from compared(case, 5)
     clients = 20 if scale == "quick" else 1000
     beside = grown(trained, 2, clients)[0] - trained(clients) / 2**20
-    yield alone(
+    yield Row(
         f"{clients:,} clients of 7,850 parameters, a memory of {MEMORY >> 20} MiB, two threads",
         [max(beside, 0.0)],
         unit="MB",

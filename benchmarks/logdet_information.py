@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.measure import Row, Scale, alone, compare, seconds, timer
+from benchmarks.measure import Row, Scale, compare, seconds, timer
 from leakmeter.auditors.information import gaussian_information, logdet_information
 from leakmeter.auditors.information.figure import Information
 from leakmeter.auditors.rng import stream
@@ -65,4 +65,4 @@ def large(dim: int, draws: int) -> Row:
     spent = seconds(lambda: values.append(logdet_information(sums, others)))
     truth, found = gaussian_information(dim, USERS).nats, values[0]
     note = f"{found.nats:.2f} nats, stated error {found.std_error:.2f}, truth {truth:.2f}"
-    return alone(f"d = {dim:,}, K = {draws:,}", [spent], note=note)
+    return Row(f"d = {dim:,}, K = {draws:,}", [spent], note=note)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from flwr.common.secure_aggregation.ndarrays_arithmetic import parameters_addition, parameters_mod
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
-from benchmarks.measure import OURS, Row, Scale, interleave, paired, timer
+from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from leakmeter.clients.secure_sum.masking import Ring, add_masks
 
 MASKS = 15  # fourteen neighbours and the client's own
@@ -55,6 +55,6 @@ def measure(scale: Scale) -> Iterator[Row]:
             {name: timer(partial(work, keys, dim), calls=calls) for name, work in works.items()},
             repetitions,
         )
-        row = partial(paired, f"d = {dim:,}", times[OURS])
+        row = partial(Row, f"d = {dim:,}", times[OURS])
         yield row(times[FLOWER], peer=FLOWER)
         yield row(times[RAW], peer=RAW, note="no masks are added here: the most that can be had")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -12,19 +11,16 @@ from pathlib import Path
 
 def peak() -> float:
     """Return the most memory that this process has held so far, in MB."""
-    status = Path("/proc/self/status")
-    if status.exists():  # the kernel's VmHWM; getrusage inherits the peak of the parent process
+    if (status := Path("/proc/self/status")).exists():  # getrusage inherits the parent's peak
         lines = status.read_text().splitlines()
         return next(float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (2**20 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # of macOS, in bytes
 
 
 def grown(call: Callable[[int], object], small: int, *sizes: int) -> list[float]:
-    """Return by how many MB `call` raises the peak of a fresh process, for each rising size.
+    """Return by how many MB `call`, a function of a module, raises the peak at each rising size.
 
-    `call` is a function of a module, or `partial` of one. It is called with `small` first, which
-    loads what it imports late.
+    It is called with `small` first, which loads what it imports late.
     """
     if list(sizes) != sorted(sizes):
         raise ValueError(f"sizes must rise, since a peak never falls, got {sizes}")
@@ -34,8 +30,5 @@ def grown(call: Callable[[int], object], small: int, *sizes: int) -> list[float]
 
 def _grown(call: Callable[[int], object], small: int, sizes: Sequence[int]) -> list[float]:
     call(small)
-    before, peaks = peak(), []
-    for size in sizes:
-        call(size)
-        peaks.append(peak() - before)
-    return peaks
+    before = peak()
+    return [(call(size), peak() - before)[1] for size in sizes]

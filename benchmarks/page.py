@@ -3,38 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from pathlib import Path
 from statistics import median
 
 from benchmarks.measure import Row, Scale, Unit
 
-DATA, PAGE = "benchmarks.json", "BENCHMARKS.md"
-_HEAD = """\
-# Benchmarks
-
-A ratio is the peer's cost over ours, so above 1 ours is cheaper: the median, with the lowest and
-highest repetition in brackets. Each benchmark shows the row closest to its target. {met}
-
-| question | ratio, or our cost without a peer | target |
-|---|---|---|
-{answers}
-
-## How it is measured
-
-Each question is a module in [`benchmarks/`](../benchmarks) that says how it is measured. Ours and
-its peer take turns in one process, equally often, and the order alternates. Libraries use one
-thread unless a row says two. CPU time counts a core's work whatever else runs on it; wall time does
-not. Memory is the peak of a process without its libraries. The load is the machine's average when
-the benchmark started.
-
-`python -m benchmarks` measures everything again and writes this page; what is on it took {minutes}
-minutes, without the long scale. `python -m benchmarks NAME --out docs` measures one benchmark, with
-`--long` at its long scale. `python -m benchmarks --page` writes the page from
-[`{data}`]({data}), which contains every repetition.
-"""
+DATA, PAGE, HEAD = "benchmarks.json", "BENCHMARKS.md", Path(__file__).with_name("page.md")
 _STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
 
 
@@ -49,58 +27,61 @@ class Entry:
     seconds: float  # by the clock, all of it
     load: float  # the machine's, at the start
     machine: str
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
     failure: str = ""
 
 
 def read(folder: Path) -> list[Entry]:
     """Return the entries in a folder; none if there is no data."""
-    path = folder / DATA
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    return [Entry(**{**entry, "rows": tuple(map(row_of, entry["rows"]))}) for entry in found]
+    found = json.loads(path.read_text("utf-8")) if (path := folder / DATA).exists() else []
+    return [Entry(**{**entry, "rows": [Row(**row) for row in entry["rows"]]}) for entry in found]
 
 
-def row_of(fields: dict[str, object]) -> Row:
-    """Return the row with these fields; JSON has lists where a row has tuples."""
-    return Row(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})  # type: ignore[arg-type]
-
-
-def write(entries: Iterable[Entry], folder: Path, names: Sequence[str]) -> None:
-    """Write data and page; a later entry replaces an earlier one, other names are left out."""
-    latest = {(entry.name, entry.scale): entry for entry in entries if entry.name in names}
-    kept = sorted(latest.values(), key=lambda entry: (names.index(entry.name), entry.scale))
+def write(entries: Iterable[Entry], folder: Path, questions: Mapping[str, str]) -> None:
+    """Write data and page; a later entry replaces an earlier one, unless it failed."""
+    kept: dict[tuple[int, Scale], Entry] = {}
+    for entry in entries:
+        name = f"{entry.name}, {entry.scale} scale, {entry.date}"
+        if entry.name not in questions:
+            print(f"left out, no such benchmark: {name}", file=sys.stderr)
+            continue
+        key = list(questions).index(entry.name), entry.scale
+        if entry.failure and key in kept and not kept[key].failure:
+            print(f"left out, it failed: {name}", file=sys.stderr)
+        else:
+            kept[key] = entry
+    latest = [kept[key] for key in sorted(kept)]
+    lines = (json.dumps(asdict(entry), ensure_ascii=False) for entry in latest)
+    data = "[\n" + ",\n".join(lines) + "\n]\n"  # a line each, so that Git can merge two runs
     folder.mkdir(parents=True, exist_ok=True)
-    data = json.dumps([asdict(entry) for entry in kept], ensure_ascii=False, indent=1) + "\n"
-    for name, text in ((DATA, data), (PAGE, page(kept))):
-        new = folder / f"{name}.new"
+    for file, text in ((DATA, data), (PAGE, page(latest, questions))):
+        new = folder / f"{file}.new"
         new.write_text(text, encoding="utf-8")
-        new.replace(folder / name)  # at once: a run that is ended here loses nothing
+        new.replace(folder / file)  # at once: a run that is ended here loses nothing
 
 
-def page(entries: Sequence[Entry]) -> str:
-    """Return the page; equal data give equal bytes."""
+def page(entries: Sequence[Entry], questions: Mapping[str, str]) -> str:
+    """Return the page with all questions; equal data give equal bytes."""
     margins = [row.margin for entry in entries for row in entry.rows if row.margin is not None]
     met = f"Targets met: {sum(margin >= 1 for margin in margins)} of {len(margins)}."
-    groups = [list(own) for _, own in groupby(entries, lambda entry: entry.name)]
-    answers = "\n".join(map(_answer, groups))
-    minutes = round(sum(entry.seconds for entry in entries if entry.scale != "long") / 60)
-    parts = [_HEAD.format(met=met, answers=answers, data=DATA, minutes=minutes)]
-    parts += [f"Machine: {machine}.\n" for machine in dict.fromkeys(e.machine for e in entries)]
-    for own in groups:
-        parts += [f"## {own[0].question}\n", *map(_section, own)]
-    return "\n".join(parts)
+    answers, minutes = [], sum(entry.seconds for entry in entries if entry.scale != "long") / 60
+    parts = [f"Machine: {machine}.\n" for machine in dict.fromkeys(e.machine for e in entries)]
+    for name, question in questions.items():
+        own = [entry for entry in entries if entry.name == name]
+        answers.append(f"| [{question}](../benchmarks/{name}.py) | {_answer(name, own)} |")
+        parts += [f"## {question}\n", *map(_section, own)] if own else []
+    known = {"met": met, "answers": "\n".join(answers), "data": DATA, "minutes": round(minutes)}
+    return "\n".join([HEAD.read_text("utf-8").format(**known), *parts])
 
 
-def _answer(entries: Sequence[Entry]) -> str:
-    """Return a benchmark's line of the first table: the row nearest to its target, or the first."""
+def _answer(name: str, entries: Sequence[Entry]) -> str:
+    """Return the first table's cells: those of the row nearest to its target, or of the first."""
     rows = [row for entry in entries for row in entry.rows if row.ours]
-    question = f"[{entries[0].question}](../benchmarks/{entries[0].name}.py)"
     if not rows:
-        return f"| {question} | not measured |  |"
-    aims = [row for row in rows if row.margin is not None]
-    row = min(aims, key=lambda row: row.margin or 0.0) if aims else rows[0]
+        return f"not measured: `python -m benchmarks {name} --out docs` | "
+    row = min(rows, key=lambda row: math.inf if row.margin is None else row.margin)
     figures = amount(row.ratios or row.ours, "" if row.ratios else row.unit)
-    return f"| {question} | {figures}: {row.case} | {target(row)} |"
+    return f"{figures}: {row.case} | {target(row)}"
 
 
 def _section(entry: Entry) -> str:

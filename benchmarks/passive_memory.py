@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from benchmarks.measure import Row, Scale, alone
+from benchmarks.measure import Row, Scale
 from benchmarks.memory import grown, peak
 from leakmeter.auditors import Audited, canary_mod, passive
 from leakmeter.auditors.hook import wire
@@ -93,7 +93,7 @@ def measure(scale: Scale) -> Iterator[Row]:
         plain, audited = (
             held(dim, honest, scale, is_audited=is_audited) for is_audited in (False, True)
         )
-        yield alone(
+        yield Row(
             f"d = {dim:,}, {honest} honest clients and {SEATS} seats",
             [max(audited - plain, 0.0)],
             unit="MB",

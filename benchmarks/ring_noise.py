@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.measure import OURS, Row, Scale, interleave, paired, timer
+from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.discrete.grid import RoundedNorms
 from leakmeter.auditors.discrete.law import IntegerLaw, IntegerNoise
@@ -49,5 +49,5 @@ def measure(scale: Scale) -> Iterator[Row]:
         for bits in (16, 32):
             works = {OURS: ours(update, law, bits), FLOAT: floats(update, bits)}
             times = interleave({n: timer(w) for n, w in works.items()}, repetitions)
-            row = partial(paired, f"{law}, d = {dim:,}, {bits} bits", times[OURS])
+            row = partial(Row, f"{law}, d = {dim:,}, {bits} bits", times[OURS])
             yield row(times[FLOAT], peer=FLOAT, target=1 / 3)

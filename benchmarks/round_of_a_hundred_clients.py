@@ -37,7 +37,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.measure import Row, Scale, paired
+from benchmarks.measure import Row, Scale
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
@@ -136,4 +136,4 @@ def measure(scale: Scale) -> list[Row]:
     times = rounds_in_turn(2 if scale == "quick" else 10)
     ours, theirs = zip(*times, strict=True)
     name = f"{CLIENTS} clients, two cores"
-    return [paired(name, ours, theirs, peer="Flower on Ray", unit="wall s", target=TARGET)]
+    return [Row(name, ours, theirs, peer="Flower on Ray", unit="wall s", target=TARGET)]

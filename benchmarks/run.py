@@ -11,20 +11,18 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.measure import Row, Scale
-from benchmarks.page import Entry, line, row_of
+from benchmarks.page import Entry, line
 
 FOLDER = Path(__file__).parent
-_PACKAGES = ("numpy", "scipy", "torch", "flwr", "ray", "cryptography", "opacus")
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 LIMITS: dict[Scale, float | None] = {"quick": 600, "full": 1_800, "long": None}  # seconds
+_PACKAGES = ("Python", "numpy", "scipy", "torch", "flwr", "ray", "cryptography", "opacus")
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def questions() -> dict[str, str]:
@@ -36,14 +34,11 @@ def questions() -> dict[str, str]:
 
 def run(name: str, question: str, scale: Scale) -> Entry:
     """Measure one benchmark in a process of its own; return its rows, and why it failed if so."""
-    begin, load, today = time.monotonic(), os.getloadavg()[0], f"{datetime.now(UTC):%Y-%m-%d}"
+    begin, load, today = time.monotonic(), os.getloadavg()[0], time.strftime("%Y-%m-%d")
     os.environ.update(dict.fromkeys(_THREADS, "1"))  # libraries read it when they are loaded
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rows"
-        path.touch()
-        child = get_context("spawn").Process(
-            target=_child, args=(f"{FOLDER.name}.{name}", scale, path)
-        )
+    with tempfile.NamedTemporaryFile() as file:
+        task = f"{FOLDER.name}.{name}", scale, Path(file.name)
+        child = get_context("spawn").Process(target=_child, args=task)
         child.start()
         try:
             child.join(LIMITS[scale])
@@ -52,42 +47,34 @@ def run(name: str, question: str, scale: Scale) -> Entry:
             if late and child.pid:
                 os.killpg(child.pid, signal.SIGKILL)
             child.join()
-        found = [json.loads(text) for text in path.read_text("utf-8").splitlines()]
-    failure = late or "".join(each["failure"] for each in found if "failure" in each)
+        found = [json.loads(text) for text in file.read().splitlines()]
+    failure = late or "".join(found.pop() for each in found[-1:] if isinstance(each, str))
     failure = failure or (f"exit code {child.exitcode}" if child.exitcode else "")
-    rows = tuple(row_of(each) for each in found if "failure" not in each)
-    took = round(time.monotonic() - begin, 1)
+    rows, took = [Row(**each) for each in found], round(time.monotonic() - begin, 1)
     return Entry(name, question, scale, today, took, round(load, 2), _machine(), rows, failure)
 
 
 def _child(module: str, scale: Scale, path: Path) -> None:
-    """Write each row as soon as it is measured, so that a failure costs none of them."""
+    """Write each row when it is measured, so that a failure costs none; small sizes have no aim."""
     os.setpgrp()  # so that what it starts can be ended with it
     with path.open("w", encoding="utf-8") as file:
         try:
-            for row in rows_at(module, scale):
+            for row in importlib.import_module(module).measure(scale):
+                row = replace(row, target=None) if scale == "quick" else row
                 print(f"  {line(row)}", flush=True)
                 print(json.dumps(asdict(row)), file=file, flush=True)
         except Exception as error:
-            print(json.dumps({"failure": f"{type(error).__name__}: {error}"}), file=file)
+            print(json.dumps(f"{type(error).__name__}: {error}"), file=file)
             raise
-
-
-def rows_at(module: str, scale: Scale) -> Iterator[Row]:
-    """Yield a benchmark's rows; the quick scale has no targets."""
-    for row in importlib.import_module(module).measure(scale):
-        yield replace(row, target=None) if scale == "quick" else row
 
 
 def _machine() -> str:
     """Return processor, cores, memory, and the versions of what is measured."""
-    known, versions = Path("/proc/cpuinfo"), [f"Python {platform.python_version()}"]
-    found = re.search(r"^model name\s*:\s*(.+)$", known.read_text() if known.exists() else "", re.M)
+    cpu = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.+)", cpu.read_text() if cpu.exists() else "")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    for name in _PACKAGES:
-        try:
-            versions.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
+    installed = {each.name: each.version for each in distributions()}
+    known = {"Python": platform.python_version()} | installed
+    versions = ", ".join(f"{name} {known[name]}" for name in _PACKAGES if name in known)
     name = found[1] if found else platform.machine()
-    return f"{name}, {os.cpu_count()} cores, {memory:.0f} GiB; {', '.join(versions)}"
+    return f"{name}, {os.cpu_count()} cores, {memory:.0f} GiB; {versions}"

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
-from benchmarks.measure import Row, Scale, alone
+from benchmarks.measure import Row, Scale
 from benchmarks.secure_sum import DROPOUT, THRESHOLD, Case, within_a_run
 from benchmarks.secure_sum_ours import our_round
 from leakmeter.clients.secure_sum.keys import Session
@@ -75,7 +75,7 @@ def row(name: str, lost: int, rounds: int, plan: Plan) -> Row:
     """Return the count beside what was stated."""
     chance = plan.risk.abort if plan.risk else 0.0
     note = f"P(abort) stated: {chance:.2g} a round"
-    return alone(
+    return Row(
         f"{name}, {rounds:,} rounds", [lost], unit="rounds", target=chance * rounds, note=note
     )
 

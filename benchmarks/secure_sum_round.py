@@ -21,7 +21,7 @@ import logging
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.measure import Row, Scale, Timer, alone, interleave, paired
+from benchmarks.measure import Row, Scale, Timer, interleave
 from benchmarks.secure_sum import Case, until_one_ends, within_a_run
 from benchmarks.secure_sum_flower import flower_round
 from benchmarks.secure_sum_ours import our_functions, our_round
@@ -42,22 +42,16 @@ ALONE = {"quick": Case(20, 500, "auto", 1), "full": Case(1_000, 7_850, "auto", 2
 
 
 def measure(scale: Scale) -> Iterator[Row]:
-    """Yield two or three rows for each shape beside Flower, and the largest cohort alone."""
+    """Yield rows a shape beside Flower as each is played, and the largest cohort alone."""
     # After these imports: Flower sets its own level when it is imported.
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     within_a_run(lambda: our_round(Case(5, 10, None, 1)))  # imports and caches
     for case in CASES[scale]:
-        # Flower lets messages be made within a run only; one run per shape, so that a shape that
-        # takes too long costs no other shape's rows.
         yield from within_a_run(partial(compared, case))
     if scale in ALONE:
-        yield within_a_run(partial(by_itself, ALONE[scale]))
-
-
-def by_itself(case: Case) -> Row:
-    """Return the row of a cohort that Flower would need hours for."""
-    spent = [our_round(case)[0] for _ in range(case.repetitions)]
-    return alone(f"{case}, {WHOLE}", spent, target=case.targets.get(WHOLE))
+        case = ALONE[scale]
+        spent = within_a_run(lambda: [our_round(case)[0] for _ in range(case.repetitions)])
+        yield Row(f"{case}, {WHOLE}", spent, target=case.targets.get(WHOLE))
 
 
 def compared(case: Case) -> list[Row]:
@@ -78,10 +72,10 @@ def compared(case: Case) -> list[Row]:
     if case.neighbours is None:
         timers[SIGNED] = lambda: counted(SIGNED, lambda: our_round(case, is_signed=True)[0])
     times = interleave(timers, case.repetitions, warm_up=False)
-    rows = []
+    found = []
     for name in ours:
-        figures, lost = (times[name], times[FLOWER]), (abandoned[name], abandoned[FLOWER])
+        lost = abandoned[name], abandoned[FLOWER]
         note = "abandoned rounds, counted: ours {}, Flower {}".format(*lost) if any(lost) else ""
-        target = case.targets.get(name)
-        rows.append(paired(f"{case}, {name}", *figures, peer=FLOWER, target=target, note=note))
-    return rows
+        figures, target = (times[name], times[FLOWER]), case.targets.get(name)
+        found.append(Row(f"{case}, {name}", *figures, FLOWER, target=target, note=note))
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from benchmarks.measure import Row, Scale, alone, paired
+from benchmarks.measure import Row, Scale
 from benchmarks.secure_sum import Case, within_a_run
 from benchmarks.secure_sum_flower import flower_round
 from benchmarks.secure_sum_ours import our_round
@@ -45,8 +45,8 @@ def counted(case: Case) -> list[Row]:
     downs = [grid.down / case.clients - plain for grid in grids]
     note = "bytes a parameter: ours {:.2f}, Flower {:.2f}".format(*(up / case.dim for up in ups))
     return [
-        paired(f"{case}, up", ups[:1], ups[1:], peer="Flower", unit="bytes", note=note),
-        paired(f"{case}, down less the model", downs[:1], downs[1:], peer="Flower", unit="bytes"),
+        Row(f"{case}, up", ups[:1], ups[1:], peer="Flower", unit="bytes", note=note),
+        Row(f"{case}, down less the model", downs[:1], downs[1:], peer="Flower", unit="bytes"),
     ]
 
 
@@ -57,6 +57,6 @@ def signed(case: Case) -> list[Row]:
     up, down = grid.up / kept, grid.down / case.clients - plain
     note = f"bytes a parameter: {up / case.dim:.2f}"
     return [
-        alone(f"{case}, signed and checked, up", [up], unit="bytes", note=note),
-        alone(f"{case}, signed and checked, down, without the model", [down], unit="bytes"),
+        Row(f"{case}, signed and checked, up", [up], unit="bytes", note=note),
+        Row(f"{case}, signed and checked, down, without the model", [down], unit="bytes"),
     ]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
 
-from benchmarks.measure import Row, Scale, interleave, paired, timer
+from benchmarks.measure import Row, Scale, interleave, timer
 from leakmeter.clients.secure_sum import sharing
 from leakmeter.clients.secure_sum.sharing import combine, recover, split
 
@@ -63,4 +63,4 @@ def shared(clients: int, threshold: int, repetitions: int) -> Iterator[Row]:
     times = interleave({**ours, **flower}, repetitions)
     for name in ours:
         slow = times[DEAL if name == "deal" else COMBINE]
-        yield paired(f"{threshold} of {clients}, {name}", times[name], slow, peer="Flower")
+        yield Row(f"{threshold} of {clients}, {name}", times[name], slow, peer="Flower")

@@ -21,7 +21,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.measure import Row, Scale, alone, compare, skipped, timer
+from benchmarks.measure import Row, Scale, compare, timer
 from benchmarks.memory import grown
 from benchmarks.mnist import SHAPE, digits
 from leakmeter.auditors._types import Floats
@@ -144,14 +144,14 @@ def measure(scale: Scale) -> Iterator[Row]:
     try:
         x, y = digits(count)
     except ConfigError as error:
-        yield skipped("digits of MNIST", str(error))
+        yield Row("digits of MNIST", [], note=f"not measured: {error}")
         return
     side = SMALL[-1] if scale == "quick" else SHAPE[-1]
     part = x[:, :, :side, :side].contiguous()
     yield from drawn(part, y)
     most = grown(one_draw, 2, count)
     note = "beside the libraries"
-    yield alone(f"memory of a draw, {count:,} examples", most, unit="MB", note=note)
+    yield Row(f"memory of a draw, {count:,} examples", most, unit="MB", note=note)
     yield from factored(part, y)
     torch.manual_seed(0)
     models = {name: build(name, tuple(part.shape[1:]), 10, 0) for name in ("linear", "mlp")}
@@ -201,7 +201,9 @@ def factored(x: Tensor, y: Tensor) -> Iterator[Row]:
 
     peer = opacus_gradients(build("mlp", shape, 10, 0), x, y)
     if peer is None:
-        yield skipped(case, 'the peer is not installed: pip install -e ".[bench]"')
+        yield Row(
+            case, [], note='not measured: the peer is not installed: pip install -e ".[bench]"'
+        )
         return
     ours = timer(lambda: per_example_gradients(model, x, y, CLIP).gram())
     yield compare(case, ours, timer(peer), peer=f"{OPACUS}, its gradients alone", target=8.0)

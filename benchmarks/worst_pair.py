@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.spatial.distance import pdist, squareform
 
-from benchmarks.measure import OURS, Row, Scale, interleave, paired, timer
+from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from leakmeter.auditors.likelihood_ratio.challenge import farthest
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
 from leakmeter.auditors.rng import stream
@@ -62,4 +62,4 @@ def measure(scale: Scale) -> Iterator[Row]:
     )
     for peer in (EUCLID, LITERAL):
         case = f"{candidates:,} updates, d = {dim:,}"
-        yield paired(case, times[OURS], times[peer], peer=peer)
+        yield Row(case, times[OURS], times[peer], peer=peer)

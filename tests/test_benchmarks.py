@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import audited_run, growth, measure, memory, page, run
-from benchmarks.measure import OURS, Row, Scale, alone, compare, interleave, paired, timer
+from benchmarks.measure import OURS, Row, Scale, compare, interleave, timer
 from benchmarks.page import Entry, amount, line, target
 from benchmarks.secure_sum import until_one_ends
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError
@@ -71,22 +71,23 @@ def test_a_ratio_is_of_the_same_repetition_and_not_of_the_medians(clock: FakeClo
     ours, theirs = timer(clock.work(OURS, 1, 10, 2)), timer(clock.work("peer", 3, 10, 20))
     row = compare("case", ours, theirs, peer="peer", repetitions=3, warm_up=False)
     assert row.ratios == (3, 1, 10)  # the ratio of the medians would be 10 / 2
-    assert (row.ours, row.theirs) == ((1, 10, 2), (3, 10, 20))
+    assert (row.ours, row.theirs) == ([1, 10, 2], [3, 10, 20])
     assert clock.worked == [OURS, "peer", "peer", OURS, OURS, "peer"]
 
 
 def test_sides_that_were_not_measured_equally_often_are_refused() -> None:
     with pytest.raises(ValueError, match="zip"):
-        _ = paired("case", [1, 1], [2], peer="p").ratios
+        _ = Row("case", [1, 1], [2], peer="p").ratios
 
 
 def test_a_target_is_a_ratio_with_a_peer_and_a_limit_without() -> None:
-    assert target(paired("case", [1, 1], [4, 6], peer="p", target=5)) == "≥ 5: met"
-    assert target(paired("case", [1, 1], [4, 5], peer="p", target=5)) == "≥ 5: **missed**"
-    assert target(alone("case", [2], target=2)) == "≤ 2 s: met"
-    assert target(alone("case", [2.1], target=2)) == "≤ 2 s: **missed**"
-    assert alone("case", [1]).margin is None
-    assert measure.skipped("case", "no peer").margin is None
+    assert target(Row("case", [1, 1], [4, 6], peer="p", target=5)) == "≥ 5: met"
+    assert target(Row("case", [1, 1], [4, 5], peer="p", target=5)) == "≥ 5: **missed**"
+    assert target(Row("case", [2], target=2)) == "≤ 2 s: met"
+    assert target(Row("case", [2.1], target=2)) == "≤ 2 s: **missed**"
+    assert Row("case", [1]).margin is None
+    assert Row("case", [], note="not measured: no peer", target=2).margin is None
+    assert target(Row("case", [0, 0, 1], target=0.1)) == "≤ 100 ms: met"
 
 
 def test_figures_are_written_in_the_unit_of_their_median() -> None:
@@ -95,7 +96,7 @@ def test_figures_are_written_in_the_unit_of_their_median() -> None:
     assert amount([0.0], "CPU s") == "0 ns"
     assert amount([34166], "bytes") == "34,166 bytes"
     assert amount([], "MB") == ""
-    row = paired("case", [1.0], [221.4], peer="Flower", target=100)
+    row = Row("case", [1.0], [221.4], peer="Flower", target=100)
     assert line(row).startswith("ratio 221; case case; ours 1 s; peer Flower: 221 s; target ≥ 100")
 
 
@@ -133,16 +134,16 @@ def grown_here(call: Callable[[int], object], small: int, *sizes: int) -> list[f
 
 def quick(name: str) -> list[Row]:
     """Return the rows of a benchmark's quick scale; each can be on the page."""
-    rows = list(run.rows_at(f"benchmarks.{name}", "quick"))
+    rows: list[Row] = list(import_module(f"benchmarks.{name}").measure("quick"))
     assert rows
     for row in rows:
-        assert page.row_of(json.loads(json.dumps(asdict(row)))) == row
+        written = json.dumps(asdict(row))
+        assert json.dumps(asdict(Row(**json.loads(written)))) == written
         assert row.case
         assert row.note or row.ours
         assert all(0 <= value < math.inf for value in (*row.ours, *row.theirs)) or (
             row.unit == "exponent"
         )
-        assert row.target is None  # small sizes have none
         assert "\n" not in line(row)
     assert len({(row.case, row.peer) for row in rows}) == len(rows)
     return rows
@@ -210,9 +211,9 @@ def test_every_module_that_measures_asks_a_question() -> None:
 
 
 def test_the_harness_is_small() -> None:
-    files = ("__init__", "__main__", "run", "measure", "page", "memory")
-    lines = [len((ROOT / "benchmarks" / f"{name}.py").read_text().split("\n")) for name in files]
-    assert sum(lines) < 500
+    files = ("__main__", "run", "measure", "page", "memory")
+    lines = [(ROOT / "benchmarks" / f"{name}.py").read_text().count("\n") for name in files]
+    assert sum(lines) <= 393
 
 
 def test_listing_the_questions_imports_nothing_heavy() -> None:
@@ -230,10 +231,10 @@ def test_the_command_measures_in_a_process_of_its_own() -> None:
 
 
 GOOD = """
-from benchmarks.measure import alone
+from benchmarks.measure import Row
 
 def measure(scale):
-    yield alone("one", [1.0], unit="MB", target=2.0)
+    yield Row("one", [1.0], unit="MB", target=2.0)
 """
 
 
@@ -300,17 +301,24 @@ def test_wrong_command_lines_are_refused(capsys: pytest.CaptureFixture[str]) -> 
 
 def entry(name: str, scale: Scale = "full", **changes: object) -> Entry:
     """Return an entry of two rows, the second nearer to its target."""
-    rows = (
-        paired("far", [1, 1], [30, 30], peer="p", target=10),
-        paired("near", [1, 2], [30, 40], peer="p", target=100),
-    )
+    rows = [
+        Row("far", [1, 1], [30, 30], peer="p", target=10),
+        Row("near", [1, 2], [30, 40], peer="p", target=100),
+    ]
     known = Entry(name, f"Is {name} slow?", scale, "2026-01-02", 3.0, 0.5, "a machine", rows)
     return replace(known, **changes)  # type: ignore[arg-type]
 
 
-def test_new_figures_replace_those_of_the_same_name_and_scale(tmp_path: Path) -> None:
+def slow(*names: str) -> dict[str, str]:
+    """Return the questions of these benchmarks."""
+    return {name: f"Is {name} slow?" for name in names}
+
+
+def test_new_figures_replace_those_of_the_same_name_and_scale(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     old = [entry("a"), entry("gone"), entry("b"), entry("a", "long")]
-    page.write([*old, entry("b", date="2027-01-01")], tmp_path, ["b", "a"])
+    page.write([*old, entry("b", date="2027-01-01")], tmp_path, slow("b", "a"))
     new = page.read(tmp_path)
     assert [(e.name, e.scale, e.date) for e in new] == [
         ("b", "full", "2027-01-01"),
@@ -318,10 +326,48 @@ def test_new_figures_replace_those_of_the_same_name_and_scale(tmp_path: Path) ->
         ("a", "long", "2026-01-02"),
     ]
     assert new[1] == entry("a")
+    said = "left out, no such benchmark: gone, full scale, 2026-01-02\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_run_that_failed_replaces_no_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = entry("a", failure="stopped after 5 s", rows=[], date="2027-01-01")
+    page.write([failed], tmp_path, slow("a"))
+    assert page.read(tmp_path) == [failed]
+    page.write([failed, entry("a"), failed], tmp_path, slow("a"))
+    assert page.read(tmp_path) == [entry("a")]
+    assert "left out, it failed: a, full scale, 2027-01-01" in capsys.readouterr().err
+
+
+def test_a_part_of_a_run_leaves_all_other_figures_as_they_are(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert folder
+    for name in ("other", "third"):
+        (folder / f"{name}.py").write_text(f'"""Is {name} slow?"""\n{GOOD}')
+    old = [entry("other"), entry("other", "long"), entry("good", "long")]
+    page.write(old, tmp_path, run.questions())
+    assert command.main(["good", "--out", str(tmp_path)]) == 0
+    new = {(e.name, e.scale): e for e in page.read(tmp_path)}
+    assert list(new) == [("good", "full"), ("good", "long"), ("other", "full"), ("other", "long")]
+    assert [new[e.name, e.scale] for e in old] == old
+    assert (tmp_path / page.DATA).read_text("utf-8").count("\n") == 4 + 2  # a line each
+    assert not capsys.readouterr().err
+
+
+def test_the_page_names_every_question_and_how_to_measure_what_is_not() -> None:
+    text = page.page([entry("a"), entry("c", rows=[], failure="no")], slow("a", "b", "c"))
+    for name in ("b", "c"):
+        command = f"`python -m benchmarks {name} --out docs`"
+        assert f"[Is {name} slow?](../benchmarks/{name}.py) | not measured: {command} |" in text
+    assert "## Is b slow?" not in text
 
 
 def test_the_page_begins_with_one_line_per_question_the_row_nearest_to_its_target() -> None:
-    text = page.page([entry("a"), entry("a", "long"), entry("b", machine="another")])
+    entries = [entry("a"), entry("a", "long"), entry("b", machine="another")]
+    text = page.page(entries, slow("a", "b"))
     first = text.partition("## How it is measured")[0]
     assert "Targets met: 3 of 6." in first
     assert "took 0\nminutes, without the long scale" in text
@@ -337,7 +383,7 @@ def test_the_page_is_that_of_the_committed_data(tmp_path: Path) -> None:
     docs = ROOT / "docs"
     entries = page.read(docs)
     assert entries
-    page.write(entries, tmp_path, list(QUESTIONS))
+    page.write(entries, tmp_path, QUESTIONS)
     for name in (page.DATA, page.PAGE):
         assert (tmp_path / name).read_text("utf-8") == (docs / name).read_text("utf-8")
 
