@@ -64,9 +64,9 @@ class Browser:
         height: int = 700,
         *,
         dark: bool = False,
-        media: str = "screen",
+        media: str = "",
     ) -> None:
-        """Show a page in a window of this size, or as it would be printed in this width."""
+        """Show a page in a window of this size; with the media "print" as on paper so wide."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._tool("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

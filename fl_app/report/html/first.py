@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -88,9 +89,14 @@ def _hero(run: Run, lines: Sequence[Standing]) -> Markup:
     return tag(
         "div",
         icon(severity),
-        tag("div", tag("p", label, class_="level"), tag("h1", plain_spaces(said))),
+        tag("div", tag("p", label, class_="level"), tag("h1", _unbroken(said))),
         class_=f"hero {verdict_tone(lines, run)}",
     )
+
+
+def _unbroken(text: str) -> str:
+    """Return text whose lines may end anywhere but between a sign and its number, or its ε."""
+    return re.sub(r"(?<=ε) (?=[≥≤≈])|(?<=[≥≤≈]) ", "\N{NO-BREAK SPACE}", plain_spaces(text))
 
 
 def _nobody() -> Markup:
@@ -223,7 +229,7 @@ def _actions(steps: Sequence[Step]) -> Markup:
     entries = [
         tag(
             "li",
-            tag("p", step.text.rstrip(":")),
+            tag("p", _unbroken(step.text.rstrip(":"))),
             _command(step.command, i) if step.command else None,
         )
         for i, step in enumerate(steps, start=1)

@@ -87,6 +87,10 @@ def test_the_first_screen_has_verdict_attackers_facts_and_actions(
         assert found, what
         assert all(bottom <= 700 for _, _, bottom, _ in found), (what, found)
     assert len(shown["h1"]) == 1
+    said = " ".join(
+        words for what in ("h1", ".actions p") for words, *_ in window.run(_INSIDE, what)
+    )
+    assert not re.search(r"ε [≥≤≈]|[≥≤≈] \d", said)  # no line ends within a claim
     assert [words for words, *_ in shown[".facts dt"]] == [
         *("Accuracy", "Clients per round", "Rounds", "Protection", "Upper bound")
     ]
@@ -192,6 +196,7 @@ def test_a_guarantee_is_named_where_its_attacker_is(
 
 def test_page_one_stands_alone_on_paper(window: Browser, pages: dict[str, Path]) -> None:
     window.open(pages["single"])
+    assert window.run("return matchMedia('print').matches") is False  # only the paper is
     assert len(re.findall(rb"/Type\s*/Page\b", window.paper())) >= 3
     rules = """
       const found = [];
