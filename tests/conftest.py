@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import random
+import signal
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -27,6 +28,10 @@ os.environ.update(
         "MKL_NUM_THREADS": "1",
     }
 )
+
+# A shell starts background jobs with Ctrl-C ignored, and so would be all that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import numpy as np
 import pytest
