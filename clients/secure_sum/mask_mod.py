@@ -63,8 +63,8 @@ class MaskMod:
 
     With `identity` and `trusted` the server may do anything: the client takes keys only from
     clients on the list, signs the survivors before it reveals a share, and answers no evaluation,
-    whose metrics would travel in clear. Without them the server is trusted to relay keys and to
-    name dropouts honestly. In both cases the masks are bound to all that the client was told.
+    whose metrics would travel in plain text. Without them the server is trusted to relay keys and
+    to name dropouts honestly. In both cases the masks are bound to all that the client was told.
 
     Attributes:
         required: Whether a train message without an order to mask gets an error. Only an app
@@ -130,7 +130,7 @@ class MaskMod:
         """Answer a stage of the protocol, or train and mask."""
         kind = message.metadata.message_type.split(".")[0]
         if kind == "evaluate" and self.signing is not None:
-            raise RefusedError("this client evaluates nothing: its metrics would travel in clear")
+            raise RefusedError("this client evaluates nothing: its metrics would be in plain text")
         if kind != "train":
             return call_next(message, context)
         order = wire.config(message.content, wire.MASK)
@@ -340,7 +340,7 @@ def _encode(
             raise ValueError(f"reply must state its weight {weight_key!r}, got {sorted(metrics)}")
         return quantiser.encode(update, metrics[weight_key], metrics, rng)
     except ValueError as error:
-        # The text of an exception travels in clear, and this one shows the client's numbers.
+        # The text of an exception travels in plain text, and this one shows the client's numbers.
         _log.error("secure sum: this client stays out of the round: %s", error)
         if isinstance(error, NotFiniteError):
             raise

@@ -7,7 +7,7 @@ al. 2017, QSGD (NeurIPS). How the bits are spent:
    coarser; the mean's error then is max_weight·step whatever the weights, here it is
    step·max_weight/(mean weight): smaller by the mean weight.
 2. Weight, metrics and counts are cut into digits small enough that `max_clients` of them fit a
-   slot. They are exact at any `bits` and share the vector, so nothing travels in clear.
+   slot. They are exact at any `bits` and share the vector, so nothing travels in plain text.
 No sum of `max_clients` encodings can wrap around, whatever the updates, weights and metrics.
 
 With an integer `law` the vector that arrives is in steps already, with integer noise on it, and all

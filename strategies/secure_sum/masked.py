@@ -248,7 +248,7 @@ class Masked(Wrapper):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Warn once that evaluation replies travel in clear."""
+        """Warn once that evaluation replies travel in plain text."""
         messages = list(self._inner_configure_evaluate(server_round, arrays, config, grid))
         if messages and not self._has_warned:
             self._has_warned = True
