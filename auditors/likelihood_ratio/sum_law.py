@@ -126,21 +126,25 @@ class DenseLaw:
 
     def gram(self, rows: AnyFloats | RowStore, centre: AnyFloats | None = None) -> Floats:
         """Return rows Σ⁻¹ rowsᵀ."""
-        scaled = self._scaled(_taken(RowStore.of(rows), self.kept, centre))
-        white = solve_triangular(self.factor, scaled, lower=True, overwrite_b=True)
+        rows = self._scaled(_taken(RowStore.of(rows), self.kept, centre))
+        # Only the rows are looked through: a factor that LAPACK has found is finite.
+        white = solve_triangular(
+            self.factor, rows, lower=True, overwrite_b=True, check_finite=False
+        )  # (kept, m)
         return np.asarray(white.T @ white, dtype=np.float64)
 
     def solve(self, vector: AnyFloats) -> Vector:
         """Return Σ⁻¹ vector, zero outside `kept`; of every row if there are several."""
         out = np.zeros(vector.shape)
         scaled = self._scaled(vector[..., self.kept])
-        out[..., self.kept] = cho_solve((self.factor, True), scaled).T / self.std
+        solved = cho_solve((self.factor, True), scaled, check_finite=False)
+        out[..., self.kept] = solved.T / self.std
         return out
 
     def _scaled(self, rows: AnyFloats) -> AnyFloats:
-        """Return rows in standard deviations, transposed, in the precision of the factor."""
-        out = np.empty(rows.shape, self.factor.dtype)
-        return np.divide(rows, self.std, out=out, casting="same_kind").T
+        """Return finite rows in standard deviations, transposed, in the factor's precision."""
+        scaled = np.divide(rows, self.std, dtype=self.factor.dtype, casting="same_kind")
+        return np.asarray_chkfinite(scaled).T
 
 
 @dataclass(frozen=True)
