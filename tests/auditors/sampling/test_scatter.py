@@ -62,6 +62,17 @@ def test_a_covariance_in_place_is_that_of_the_moments() -> None:
     np.testing.assert_array_equal(both[0].covariance(), both[1].moments().covariance)
 
 
+def test_a_large_covariance_is_single_unless_a_variance_would_vanish() -> None:
+    for smallest, kind in ((-3, np.float32), (-19, np.float64)):
+        rng, scales = stream(3, "large"), np.logspace(smallest, 3, RUNNING_FROM)
+        data = (rng.standard_normal((60, RUNNING_FROM)) * scales).astype(np.float32)
+        found = Scatter(RUNNING_FROM).add(data[:40]).add(data[40:]).covariance()
+        assert found.dtype == kind
+        error = (found - truth_of([data])) / np.outer(scales, scales)
+        assert np.abs(error).max() < 1e-5
+        np.testing.assert_array_equal(found, found.T)
+
+
 def test_the_quartic_of_gaussians_is_known() -> None:
     data = stream(1, "quartic").standard_normal((4000, 30))
     moments = Scatter(30).add(data).moments()
