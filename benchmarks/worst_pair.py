@@ -2,9 +2,9 @@
 
 Ours: one triangular solve and one product give all half a million squared distances. Both peers
 start, like ours, from the Cholesky factor of the covariance. The first is what a user of numpy
-writes: whiten all updates with the factor, then ask scipy for the Euclidean distances. The second
-is the literal call, `pdist(..., "mahalanobis")` with the inverse, on so few updates that it ends,
-scaled up by the number of pairs. One thread.
+writes: whiten all updates with the factor, in its precision, then ask scipy for the Euclidean
+distances. The second is the literal call, `pdist(..., "mahalanobis")` with the inverse, on so few
+updates that it ends, scaled up by the number of pairs. One thread.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def measure(scale: Scale) -> Iterator[Row]:
     law = DenseLaw.fit(scatter.moments(), shrinkage=0.1)
     rows = rng.standard_normal((candidates, dim), dtype=np.float32)
     inverse = cho_solve((law.factor, True), np.eye(dim)) / np.outer(law.std, law.std)
-    few = rows[:FEW].astype(np.float64)
+    few, std = rows[:FEW].astype(np.float64), law.std.astype(law.factor.dtype)
 
     def euclid() -> tuple[int, ...]:
-        white = solve_triangular(law.factor, (rows / law.std).T, lower=True).T
+        white = solve_triangular(law.factor, (rows / std).T, lower=True).T
         distances = squareform(pdist(white))
         return tuple(map(int, np.unravel_index(distances.argmax(), distances.shape)))
 
