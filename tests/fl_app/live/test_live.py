@@ -316,12 +316,15 @@ def test_every_reader_sees_the_end_before_the_server_goes(
 def test_watch_ends_with_an_interrupt(finished: Path) -> None:
     words = [sys.executable, "run_sim.py", "watch", str(finished), "--port", "0"]
     process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    url = line.split()[2]
-    assert b'id="live"' in urllib.request.urlopen(url).read()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 0
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[2]
+        assert b'id="live"' in urllib.request.urlopen(url).read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def wait_for(page: Browser, expression: str) -> None:
