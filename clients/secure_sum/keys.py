@@ -129,7 +129,7 @@ def _pair_key(secret: X25519PrivateKey, public: bytes, info: bytes) -> bytes:
     if _open_pairs is not None and info in _open_pairs:
         return _open_pairs.pop(info)
     # `exchange` refuses low-order points, whose outcome would be zero for everyone.
-    key = _derive(secret.exchange(X25519PublicKey.from_public_bytes(public)), info)
+    key = _derive(secret.exchange(_loaded(public)), info)
     if _open_pairs is not None:
         _open_pairs[info] = key
     return key
@@ -184,7 +184,12 @@ def check_order(public: bytes) -> None:
     """
     _check_bytes("public key", public)
     # Any secret shows it. `exchange` refuses an outcome of zero.
-    _probe().exchange(X25519PublicKey.from_public_bytes(public))
+    _probe().exchange(_loaded(public))
+
+
+@lru_cache(maxsize=1024)  # in a round each is used once a peer
+def _loaded(public: bytes) -> X25519PublicKey:
+    return X25519PublicKey.from_public_bytes(public)
 
 
 @cache

@@ -34,6 +34,7 @@ _log = logging.getLogger("flwr")
 
 T = TypeVar("T")
 Record: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
+Kept = TypeVar("Kept", RecordDict, Record)
 
 _RUN_ID = 1
 _TRIED = "1.26.1 and 1.41.0"
@@ -123,20 +124,25 @@ class InlineGrid(Grid):
 
 def _copied(state: RecordDict) -> RecordDict:
     """Return a copy that can be changed; arrays are shared, since nobody writes into them."""
-    return RecordDict({key: _twin(record) for key, record in state.items()})
-
-
-def _twin(record: Record) -> Record:
-    """Return a copy of a record: of numbers, texts, bytes, arrays, and lists of them."""
     # A look at each value, as by the constructors or by `deepcopy`, takes as long as the rest of a
     # short message.
-    twin = copy.copy(record)
-    if "_data" not in twin.__dict__:  # a release that keeps them elsewhere
-        return copy.deepcopy(record)
-    twin.__dict__["_data"] = {
+    if "_data" not in state.__dict__:  # a release that keeps them elsewhere
+        return copy.deepcopy(state)
+    return _twin(state, {key: _twin(record, _values(record)) for key, record in state.items()})
+
+
+def _twin(kept: Kept, values: dict[str, Any]) -> Kept:
+    """Return a record, or records, of the same kind with these values."""
+    twin = copy.copy(kept)
+    twin.__dict__["_data"] = values
+    return twin
+
+
+def _values(record: Record) -> dict[str, Any]:
+    """Return what a record contains: numbers, texts, bytes, arrays, and copies of lists of them."""
+    return {
         name: list(value) if isinstance(value, list) else value for name, value in record.items()
     }
-    return twin
 
 
 _IDENTITY = {"_run_id": _RUN_ID, "_node_id": 0, "_task_id": 1}
