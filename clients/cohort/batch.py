@@ -75,14 +75,21 @@ def clients_in_cache(batch_bytes: int) -> int:
 
 def steps(rule: StepRule, chunk: Chunk) -> Iterator[Step]:
     """Yield all steps of a chunk, drawn as the plain rule draws them for each client."""
-    lengths = np.array([rule.weight(len(own)) for own in chunk.records])
-    longest = int(lengths[0])
-    most = width(rule, len(chunk.records[0]))
+    sizes = [len(own) for own in chunk.records]
+    lengths = np.array([rule.weight(size) for size in sizes])
+    longest, most = int(lengths[0]), width(rule, sizes[0])
+    is_even = sizes[-1] == sizes[0]  # the largest come first
+    records = np.stack(chunk.records) if is_even else None  # (clients, size)
     index = np.empty((len(chunk), longest), dtype=np.int64)
     for _ in range(rule.passes):
-        for row, own, length, rng in zip(index, chunk.records, lengths, chunk.rngs, strict=True):
-            row[:length] = own[rule.order(len(own), rng)]
-            row[length:] = row[0]  # one of the client's own, so that no other's NaN gets in
+        orders = [rule.order(size, rng) for size, rng in zip(sizes, chunk.rngs, strict=True)]
+        if records is not None:  # all clients in one call
+            index = np.take_along_axis(records, np.stack(orders), axis=1)
+        else:
+            for row, own, order in zip(index, chunk.records, orders, strict=True):
+                row[: len(order)] = own[order]
+                # One of the client's own, so that no other's NaN gets in.
+                row[len(order) :] = row[0]
         for first in range(0, longest, most):
             active = int(np.searchsorted(-lengths, -first))  # those with lengths > first
             counts = np.minimum(lengths[:active] - first, most)

@@ -26,7 +26,7 @@ from leakmeter.clients.cohort.functional import Plain, functional
 from leakmeter.clients.layers import is_classified, layers_of
 from leakmeter.clients.update import FedSGD, UpdateRule, as_steps
 
-_CACHE = 2**19  # bytes of updates that are projected together
+_CACHE = 2**20  # bytes of updates that are projected together
 
 
 class Cohort:
@@ -127,6 +127,10 @@ class Cohort:
         )
         if not len(records):
             return updates.view(*begin.shape[:-1], 0, updates.shape[-1])
+        if project is not None:
+            # Column by column in memory: products with few columns then run along the updates, in
+            # a third of the time.
+            project = project.mT.contiguous().mT
         x = x.contiguous()
         own = [np.asarray(part, dtype=np.int64) for part in records]
         engine = self._engine(x, y)

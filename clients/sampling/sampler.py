@@ -8,6 +8,7 @@ asked for, save for the last bits of single precision, which depend on the piece
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -26,6 +27,16 @@ from leakmeter.clients.sampling.source import Generators, Kept, Source
 
 # A piece holds at most this many updates, and at most this many bytes of them.
 _MOST_UPDATES, _MOST_BYTES = 2048, 2**26
+
+
+class _Spares(threading.local):
+    """The generators of this thread's earlier pieces, which the next one uses again."""
+
+    def __init__(self) -> None:
+        self.generators: list[np.random.Generator] = []
+
+
+_spares = _Spares()
 
 
 class CohortSampler(Sampling):
@@ -162,14 +173,16 @@ class CohortSampler(Sampling):
         """Return what the clients of one piece add to the sum."""
         records: list[Indices] = []
         rngs: list[np.random.Generator] = []
+        spares, _spares.generators = iter(_spares.generators), []
         for draw in range(piece.first, piece.first + piece.count):
-            hand, own = self._hand(piece.clients, draw, job.stream)
+            hand, own = self._hand(piece.clients, draw, job.stream, spares)
             records += hand
             rngs += own
         # Single updates never leave the cache where nothing is done to them but a projection.
         project = job.project if self._postprocess is None else None
         along = None if project is None else torch.from_numpy(project)
         updates = self._cohort.updates(job.model, self._x, self._y, records, rngs, along)
+        _spares.generators = [*rngs, *spares]  # nobody draws from them any longer
         rows = updates.cpu().numpy()
         weights = np.ones(len(records))
         if self._weighted:
@@ -187,13 +200,17 @@ class CohortSampler(Sampling):
         return (self.rows(job, piece) for piece in pieces)
 
     def _hand(
-        self, clients: tuple[int, ...], draw: int, stream: tuple[str | int, ...]
+        self,
+        clients: tuple[int, ...],
+        draw: int,
+        stream: tuple[str | int, ...],
+        spares: Iterator[np.random.Generator] = iter(()),  # noqa: B008 - always empty
     ) -> tuple[list[Indices], list[np.random.Generator]]:
-        """Return records and generator of each client in one draw."""
+        """Return records and generator of each client in one draw; spare generators are used up."""
         data = stream if self._kept is None else self._kept
         shared = Generators(self._seed, *data, "deal")
         single = Generators(self._seed, *stream, "client")
-        own = [single(draw, client) for client in clients]
+        own = [single(draw, client, next(spares, None)) for client in clients]
         hold = own
         if self._kept is not None:
             kept = Generators(self._seed, *data, "client")

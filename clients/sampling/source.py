@@ -3,14 +3,14 @@
 Generators are made by the hundred thousand, one for each client of each draw, so that a number
 depends neither on who else was asked for nor on chunks and workers. Each is a Philox of its own
 key (Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy as 1, 2, 3), made without
-numpy's detour over the operating system's entropy: 5 µs instead of 20.
+numpy's detour over the operating system's entropy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Final, Protocol, Self
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
@@ -34,11 +34,25 @@ class Generators:
         key = derive(seed, *path)
         self._low, self._high = key & _WORD, key >> 64
 
-    def __call__(self, draw: int, client: int = 0) -> np.random.Generator:
-        """Return the generator at its beginning."""
-        key = _Key((self._low + client) & _WORD, (self._high + draw) & _WORD)
-        # numpy takes any ISeedSequence, its type hints only its own.
-        return np.random.Generator(np.random.Philox(key))  # type: ignore[arg-type]
+    def __call__(
+        self, draw: int, client: int = 0, spare: np.random.Generator | None = None
+    ) -> np.random.Generator:
+        """Return the generator at its beginning.
+
+        Args:
+            draw: Which draw.
+            client: Whose.
+            spare: One of these generators that nobody needs any longer; it becomes this one, which
+                takes a sixth of the time.
+        """
+        low, high = (self._low + client) & _WORD, (self._high + draw) & _WORD
+        if spare is None:
+            # numpy takes any ISeedSequence, its type hints only its own.
+            return np.random.Generator(np.random.Philox(_Key(low, high)))  # type: ignore[arg-type]
+        spare.bit_generator.state = _BEGINNING | {
+            "state": {"counter": _BEGINNING["buffer"], "key": (low, high)}
+        }
+        return spare
 
 
 class _Key(ISeedSequence):
@@ -50,6 +64,16 @@ class _Key(ISeedSequence):
     def generate_state(self, n_words: int, dtype: Any = np.uint64) -> NDArray[Any]:
         assert n_words == 2
         return np.array(self._words, dtype)
+
+
+# The state of a Philox that has drawn nothing, but for its key.
+_BEGINNING: Final[dict[str, Any]] = {
+    "bit_generator": "Philox",
+    "buffer": np.zeros(4, np.uint64),
+    "buffer_pos": 4,
+    "has_uint32": 0,
+    "uinteger": 0,
+}
 
 
 class Source(Protocol):

@@ -35,6 +35,18 @@ def test_a_generator_depends_on_seed_path_draw_and_client_only() -> None:
     assert not any(np.isin(other.random(4), first).any() for other in others)
 
 
+def test_a_spare_generator_becomes_the_one_that_is_asked_for() -> None:
+    new = Generators(7, "path")
+    spare = new(1, 2)
+    spare.random(3)
+    spare.integers(0, 9, dtype=np.int32)  # leaves half a word behind
+    again = new(2**64 - 1, 5, spare)
+    assert again is spare
+    fresh = new(2**64 - 1, 5)
+    np.testing.assert_array_equal(again.integers(0, 9, 5), fresh.integers(0, 9, 5))
+    np.testing.assert_array_equal(again.permutation(50), fresh.permutation(50))
+
+
 def test_neighbouring_generators_are_uniform_and_uncorrelated() -> None:
     of = Generators(0, "law")
     drawn = np.array([[of(draw, client).random() for client in range(40)] for draw in range(250)])
