@@ -284,6 +284,13 @@ class Auditor(ABC):
         """Return the clients, of the honest ones that replied, whose plain updates it needs."""
         return honest if self.wants_truth else ()
 
+    def seconds(self, view: RoundView) -> float | None:
+        """Return about how long `observe` will take for this round; None if that is not known.
+
+        Called before its first audited round. The log says beforehand if all of them take long.
+        """
+        return None
+
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Called after each round; returns what this round alone shows."""
         return ()

@@ -200,6 +200,10 @@ class UpdateSampler(ABC):
         A sampler may leave out coordinates that `free` calls redundant; see `Moments.columns`.
         """
 
+    def seconds(self, model: Vector, client: int) -> float | None:
+        """Return about how long one of many updates takes; None if nothing tells."""
+        return None
+
     def keeping(self, stream: Stream) -> UpdateSampler | None:
         """Return the sampler whose clients keep their data over models and batches.
 

@@ -201,6 +201,7 @@ class Panel:
         for auditor in list(self.auditors):
             begin = time.monotonic()
             try:
+                self._announce(auditor, view)
                 found = auditor.observe(view)
                 findings += found
                 self._estimate(auditor, view.server_round, time.monotonic() - begin)
@@ -218,13 +219,30 @@ class Panel:
             return
         self._estimated.add(auditor.name)
         left = sum(later > server_round for later in due.rounds())
-        if took * left > _LONG:
-            _log.warning(
-                "%s: %s to audit, about %s; every=-1 (command line: --…-every -1) audits fewer",
-                auditor.name,
-                counted(left, "more round"),
-                counted(round(took * left / 60), "minute"),
-            )
+        self._warn_of(auditor, counted(left, "more round"), took * left)
+
+    def _announce(self, auditor: Auditor, view: RoundView) -> None:
+        """Say before its first round how long an auditor will take, if that is known and long."""
+        due = auditor.due
+        if due is None or view.server_round not in due or auditor.name in self._estimated:
+            return
+        left = sum(later >= view.server_round for later in due.rounds())
+        took = auditor.seconds(view)
+        if took is not None and self._warn_of(auditor, counted(left, "round"), took * left):
+            self._estimated.add(auditor.name)
+
+    @staticmethod
+    def _warn_of(auditor: Auditor, rounds: str, seconds: float) -> bool:
+        """Log how long an auditor needs for some rounds, if that is long; return whether it is."""
+        if seconds <= _LONG:
+            return False
+        _log.warning(
+            "%s: %s to audit, about %s; every=-1 (command line: --…-every -1) audits fewer",
+            auditor.name,
+            rounds,
+            counted(round(seconds / 60), "minute"),
+        )
+        return True
 
     def report(self) -> list[Finding]:
         """Return what each auditor finds in the run."""

@@ -181,6 +181,11 @@ class MutualInformation(ResamplingAuditor):
         updates = (fit + self.look.draws) * project.honest
         return updates * len(Due(self.every, project.num_rounds))
 
+    def sampled(self, honest: int, dim: int) -> int:
+        """Return how many updates an audited round draws."""
+        fit = self.look.fit_draws(self.look.rank, honest) if self.look.rank else 0
+        return (fit + self.look.draws) * honest
+
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due; its bound counts in any case."""
         honest = sorted(set(view.replies) - set(view.instructed))

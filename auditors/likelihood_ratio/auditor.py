@@ -136,6 +136,10 @@ class LikelihoodRatio(ResamplingAuditor):
         updates = self.effort.updates(project.honest - 1, project.dim)
         return updates * (len(Due(self.every, project.num_rounds)) + len(self.effort.models))
 
+    def sampled(self, honest: int, dim: int) -> int:
+        """Return how many updates a game samples."""
+        return self.effort.updates(honest - 1, dim)
+
     def truth_of(self, server_round: int, honest: Sequence[int]) -> Collection[int]:
         """Return the target, if the round is audited."""
         if server_round not in self._due:

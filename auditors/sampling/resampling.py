@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from leakmeter.auditors.auditor import Auditor, RoundMessages
+from leakmeter.auditors.auditor import Auditor, RoundMessages, RoundView
 from leakmeter.auditors.due import Due
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.auditors.sampling.round_sum import check_sampler
@@ -40,6 +40,18 @@ class ResamplingAuditor(Auditor):
     def bind(self, messages: RoundMessages) -> None:
         """Show the sampler the round, whose messages it may send again."""
         self.sampler.bind(messages)
+
+    def sampled(self, honest: int, dim: int) -> int:
+        """Return about how many updates an audited round draws, with so many honest clients."""
+        return 0
+
+    def seconds(self, view: RoundView) -> float | None:
+        """Return how long the sampler takes for these updates; None if it cannot tell."""
+        honest = sorted(set(view.replies) - set(view.instructed))
+        if len(honest) < 2 or not (updates := self.sampled(len(honest), view.sent.size)):
+            return None
+        each = self.sampler.for_round(view).seconds(view.sent, honest[0])
+        return None if each is None else each * updates
 
     def replays(self, server_round: int) -> bool:
         """Whether the sampler sends messages of this round again."""

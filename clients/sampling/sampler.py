@@ -8,7 +8,9 @@ asked for, save for the last bits of single precision, which depend on the piece
 from __future__ import annotations
 
 import copy
+import math
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -27,6 +29,8 @@ from leakmeter.clients.sampling.source import Generators, Kept, Source
 
 # A piece holds at most this many updates, and at most this many bytes of them.
 _MOST_UPDATES, _MOST_BYTES = 2048, 2**26
+# Updates that tell how long one of many takes, unless so many would take more than so many seconds.
+_FEW, _ENOUGH = 32, 0.5
 
 
 class _Spares(threading.local):
@@ -102,6 +106,22 @@ class CohortSampler(Sampling):
     @property
     def chunk(self) -> int:
         return self._chunk
+
+    def seconds(self, model: Array, client: int) -> float:
+        """Return about how long one of many updates takes on an idle machine.
+
+        It trains one, once more since the first may have to load something, and then a few together
+        if they are short. Their randomness is of a stream of its own.
+        """
+        each = math.inf
+        for draws in (1, 1, _FEW):
+            if draws > 1 and draws * each > _ENOUGH:
+                break
+            begin = time.process_time()  # other work on the machine does not count
+            for _ in self.sample(model, [client], draws, ("seconds",)):
+                pass
+            each = min(each, (time.process_time() - begin) / draws)
+        return each
 
     def keeping(self, stream: Stream) -> CohortSampler:
         """Return the sampler whose clients hold, in draw t of any call, what this stream says."""

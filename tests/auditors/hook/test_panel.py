@@ -47,6 +47,33 @@ def test_the_limits_of_a_run_are_limited() -> None:
     assert panel.limitations[0].text == "mod_0 is in the way"
 
 
+@pytest.mark.parametrize(("each", "lines"), [(10.0, 1), (5.0, 0), (None, 0)])
+def test_a_long_audit_is_announced_once_before_it_starts(
+    each: float | None, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[int] = []
+
+    class Known(Careful):
+        @property
+        def due(self) -> Due:
+            return Due(2, 20)
+
+        def seconds(self, view: RoundView) -> float | None:
+            return each
+
+        def observe(self, view: RoundView) -> Sequence[Finding]:
+            said.append(len(caplog.messages))
+            return super().observe(view)
+
+    panel = Panel([Known()])
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        for server_round in range(1, 4):
+            panel.observe(view(server_round, 1.0))
+    assert said == [lines] * 3
+    if lines:
+        assert caplog.messages[0].startswith("careful: 10 rounds to audit, about 2 minutes")
+
+
 @pytest.mark.parametrize(("took", "lines"), [(10.0, 1), (5.0, 0)])
 def test_a_long_audit_is_announced_after_its_first_round(
     took: float, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -399,6 +399,27 @@ def test_wrong_settings_name_field_range_and_value() -> None:
         sampler().moments(MODEL, [], 10, ("fit",))
 
 
+@pytest.mark.parametrize(("slow", "trained"), [(0.0, [1, 1, 32]), (1.0, [1, 1])])
+def test_the_time_of_an_update_is_measured_on_few_of_them(
+    slow: float, trained: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, asked, clock = sampler(), [], [0.0]
+    updates = Cohort.updates
+
+    def counted(self: Cohort, start: Any, x: Any, y: Any, records: Any, *rest: Any) -> Any:
+        asked.append(len(records))
+        clock[0] += slow * len(records)
+        return updates(self, start, x, y, records, *rest)
+
+    monkeypatch.setattr(Cohort, "updates", counted)
+    monkeypatch.setattr("leakmeter.clients.sampling.sampler.time.process_time", lambda: clock[0])
+    before = rows(of)
+    asked.clear()
+    assert of.seconds(np.zeros(DIM), 2) == slow
+    assert asked == trained
+    np.testing.assert_array_equal(rows(of), before)
+
+
 def test_the_room_offers_the_sampler() -> None:
     assert clients.CohortSampler is CohortSampler
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
