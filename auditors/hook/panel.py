@@ -219,7 +219,7 @@ class Panel:
             return
         self._estimated.add(auditor.name)
         left = sum(later > server_round for later in due.rounds())
-        self._warn_of(auditor, counted(left, "more round"), took * left)
+        self._warn_of(auditor, left, "more round", took)
 
     def _announce(self, auditor: Auditor, view: RoundView) -> None:
         """Say before its first round how long an auditor will take, if that is known and long."""
@@ -228,19 +228,21 @@ class Panel:
             return
         left = sum(later >= view.server_round for later in due.rounds())
         took = auditor.seconds(view)
-        if took is not None and self._warn_of(auditor, counted(left, "round"), took * left):
+        if took is not None and self._warn_of(auditor, left, "round", took):
             self._estimated.add(auditor.name)
 
     @staticmethod
-    def _warn_of(auditor: Auditor, rounds: str, seconds: float) -> bool:
+    def _warn_of(auditor: Auditor, left: int, unit: str, each: float) -> bool:
         """Log how long an auditor needs for some rounds, if that is long; return whether it is."""
-        if seconds <= _LONG:
+        if left * each <= _LONG:
             return False
+        fewer = "every=-1 (command line: --…-every -1) audits fewer"
         _log.warning(
-            "%s: %s to audit, about %s; every=-1 (command line: --…-every -1) audits fewer",
+            "%s: %s to audit, about %s; %s",
             auditor.name,
-            rounds,
-            counted(round(seconds / 60), "minute"),
+            counted(left, unit),
+            counted(round(left * each / 60), "minute"),
+            fewer if left > 1 else "fewer trials or draws take less",
         )
         return True
 

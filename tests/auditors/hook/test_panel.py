@@ -74,6 +74,24 @@ def test_a_long_audit_is_announced_once_before_it_starts(
         assert caplog.messages[0].startswith("careful: 10 rounds to audit, about 2 minutes")
 
 
+def test_fewer_rounds_are_advised_only_where_there_are_several(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Once(Careful):
+        @property
+        def due(self) -> Due:
+            return Due(0, 20)
+
+        def seconds(self, view: RoundView) -> float | None:
+            return 240.0
+
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        Panel([Once()]).observe(view(1, 1.0))
+    assert caplog.messages == [
+        "careful: 1 round to audit, about 4 minutes; fewer trials or draws take less"
+    ]
+
+
 @pytest.mark.parametrize(("took", "lines"), [(10.0, 1), (5.0, 0)])
 def test_a_long_audit_is_announced_after_its_first_round(
     took: float, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
