@@ -200,6 +200,12 @@ class UpdateSampler(ABC):
         A sampler may leave out coordinates that `free` calls redundant; see `Moments.columns`.
         """
 
+    def moments_each(
+        self, models: NDArray[np.floating], clients: Sequence[int], draws: int, stream: Stream
+    ) -> Iterable[Moments]:
+        """Return the same at each of several models, (models, dim), which share the draws."""
+        return (self.moments(model, clients, draws, stream) for model in models)
+
     def seconds(self, model: Vector, client: int) -> float | None:
         """Return about how long one of many updates takes; None if nothing tells."""
         return None

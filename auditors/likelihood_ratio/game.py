@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from leakmeter.auditors._types import Vector, Watch
+from leakmeter.auditors._types import Floats, Vector, Watch
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.likelihood_ratio.challenge import Candidates, Challenge
+from leakmeter.auditors.likelihood_ratio.challenge import Candidates, Challenge, between, farthest
 from leakmeter.auditors.likelihood_ratio.span import Span
-from leakmeter.auditors.likelihood_ratio.sum_law import NothingMovesError, SumLaw
+from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, NothingMovesError, SumLaw
 from leakmeter.auditors.likelihood_ratio.sums import (
     Sums,
     fit_draws,
@@ -247,6 +247,45 @@ def duel(
         pair=test.pair,
         real=real,
     )
+
+
+def challenges(
+    sampler: UpdateSampler,
+    models: Floats,
+    target: int,
+    others: Sequence[int],
+    *,
+    effort: Effort,
+    stream: Stream,
+) -> list[Challenge]:
+    """Return the tests of a duel at several initial models, between one pair of candidates.
+
+    The models share all draws, and the pair is the one farthest apart on average over them, so that
+    the trials can serve all models at once. The sum has no noise, and the fit needs as many draws
+    as a covariance matrix does.
+
+    Args:
+        sampler: Draws updates.
+        models: The initial models, (models, dim).
+        target: Client whose two candidate updates are to be distinguished.
+        others: Clients whose sum hides it.
+        effort: How many draws go into the fit and the candidates.
+        stream: Names the randomness, as in `duel`.
+    """
+    drawn = (*stream, "candidates")
+    rows, laws = [], []
+    gram = np.zeros((effort.candidates, effort.candidates))
+    fits = sampler.moments_each(models, others, effort.fit, (*stream, "fit"))
+    for model, moments in zip(models, fits, strict=True):
+        sample = finite(sampler.sample(model, [target], effort.candidates, drawn))
+        rows.append(np.concatenate(list(sample))[:, 0])  # (candidates, dim)
+        laws.append(DenseLaw.fit(moments, free=sampler.free, overwrite=True))
+        gram += laws[-1].gram(rows[-1], rows[-1].mean(axis=0))
+    first, second = farthest(gram)
+    return [
+        between(own[first], own[second], law, (first, second))
+        for own, law in zip(rows, laws, strict=True)
+    ]
 
 
 def _beyond(part: Vector, span: Span, along: Vector) -> Beyond:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -123,12 +123,19 @@ class Sampling(UpdateSampler):
             draws: In the game "rerun" redraws of each client, else single updates in all.
             stream: Names the randomness; no other call may use it.
         """
-        return self.moments_each(np.asarray(model)[None], clients, draws, stream)[0]
+        return self._moments(np.asarray(model)[None], clients, draws, stream)[0]
 
     def moments_each(
         self, models: Array, clients: Sequence[int], draws: int, stream: Stream
-    ) -> list[Moments]:
+    ) -> Iterable[Moments]:
         """Return the moments at each of several models, (models, dim), which share the batches."""
+        if models.shape[-1] >= RUNNING_FROM:  # one matrix at a time, for their memory
+            return super().moments_each(models, clients, draws, stream)
+        return self._moments(models, clients, draws, stream)
+
+    def _moments(
+        self, models: Array, clients: Sequence[int], draws: int, stream: Stream
+    ) -> list[Moments]:
         self._check(clients)
         if not (n := len(clients)):
             raise ValueError("clients must be at least one, got none")

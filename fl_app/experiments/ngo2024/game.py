@@ -5,12 +5,13 @@ federated averaging with 100 clients, of which n + 1 are in the sum. All initial
 the same partitions and batches, and the sums of fewer clients are prefixes of the sums of more, so
 one simulation serves all of them. The pair of candidates is the one that is farthest apart on
 average over the initial models, which is hardly less than each model's own worst. Both games with
-independent clients share fit and pair; they differ in the trials alone.
+independent clients share fit and pair; they differ in the trials alone. The likelihood-ratio audit
+chooses pair and test; the experiments' tests compare the scores with those of its own game.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -18,19 +19,19 @@ from typing import Any, Literal
 import numpy as np
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.bounds.band import upper_limit
 from leakmeter.auditors.bounds.curve import DELTAS, ErrorCurve
-from leakmeter.auditors.bounds.rules import BandAndFixed, SimultaneousBand
+from leakmeter.auditors.bounds.lower_bound import proven_epsilons
+from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, Limits, Scores
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.likelihood_ratio.challenge import farthest
-from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
-from leakmeter.auditors.sampler import Moments
+from leakmeter.auditors.likelihood_ratio.game import Effort, challenges
 from leakmeter.fl_app.experiments import distribute
 from leakmeter.fl_app.experiments.base import Cells
 
 _SEED = 2403
 _CONFIDENCE = 0.95
 DELTA = 1e-5
+EPSILON = 7.0  # where the paper states δ
+SHARES = (1.0, 0.5)  # of the allowed failures, for the threshold named beforehand
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,20 @@ class Setting:
 
     Attributes:
         dataset: Data set of the run.
-        partition: "iid" or "dirichlet-labels" with a concentration of 1.
+        partition: "iid", or one of the two Dirichlet partitions with a concentration of 1.
         models: Initial models.
         clients: Clients that share the data.
         sums: Clients in the sum, the target among them.
         fit: Updates behind the covariance of the sum.
         candidates: Updates of the target among which the worst pair is chosen.
         trials: Sums on which the test is judged.
-        pilot: Sums that fix one threshold before the trials; 0 leaves the bound to the band alone.
+        pilot: Sums that fix one threshold before the trials.
         block: Trials computed at a time; what an interrupted run loses at most.
         synthetic_examples: Records of the synthetic data set.
     """
 
     dataset: str
-    partition: Literal["iid", "dirichlet-labels"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet-labels"] = "iid"
     models: int = 10
     clients: int = 100
     sums: tuple[int, ...] = (60, 70, 90)
@@ -71,11 +72,11 @@ class Setting:
 
 def audit(setting: Setting, game: Game, cells: Cells) -> dict[str, Any]:
     """Return what the audit of one game shows, for each size of the sum and each initial model."""
-    # Results of another size are not taken for these.
-    size = f"{setting.models}x{setting.fit}x{setting.candidates}x{setting.trials}"
-    size += f"x{setting.pilot}" if setting.pilot else ""
+    # Results of another size are not taken for these. More trials keep those that are there.
+    size = f"{setting.models}x{setting.fit}x{setting.candidates}"
     name = f"{setting.dataset}-{setting.partition}-{game}-{size}"
-    done: dict[str, Any] = cells.get(name, partial(_play, setting, game, cells, name))
+    whole = f"{name}x{setting.trials}x{setting.pilot}"
+    done: dict[str, Any] = cells.get(whole, partial(_play, setting, game, cells, name))
     return done
 
 
@@ -83,11 +84,9 @@ def _play(setting: Setting, game: Game, cells: Cells, name: str) -> dict[str, An
     """Return the result of a game from its parts, each of which is kept by itself."""
     attack = cells.get(f"{name}-attack", partial(_attack, setting, game))
     shifts = np.asarray(attack["shifts"])  # (models,)
-    middles: Floats | None = None  # (models, sizes)
-    if setting.pilot:
-        drawn = partial(_sums, setting, game, attack, "pilot", range(setting.pilot))
-        pilot = np.asarray(cells.get(f"{name}-pilot", drawn)["scores"])
-        middles = pilot.mean(axis=-1) + shifts[:, None] / 2
+    drawn = partial(_sums, setting, game, attack, "pilot", range(setting.pilot))
+    pilot = np.asarray(cells.get(f"{name}-pilot", drawn)["scores"])
+    middles = pilot.mean(axis=-1) + shifts[:, None] / 2  # (models, sizes)
     blocks = []
     for first in range(0, setting.trials, setting.block):
         draws = range(first, min(first + setting.block, setting.trials))
@@ -96,15 +95,7 @@ def _play(setting: Setting, game: Game, cells: Cells, name: str) -> dict[str, An
     scores = np.concatenate([np.asarray(b["scores"]) for b in blocks], axis=-1)
     within = float(np.mean([b["within"] for b in blocks]))
     return {
-        str(size): _judged(
-            shifts,
-            scores[:, i],
-            size - 1,
-            within,
-            [SimultaneousBand()] * setting.models
-            if middles is None
-            else [BandAndFixed(float(middle)) for middle in middles[:, i]],
-        )
+        str(size): _judged(shifts, scores[:, i], middles[:, i], (size - 1) * within)
         for i, size in enumerate(setting.sums)
     }
 
@@ -145,42 +136,14 @@ def sampler_of(setting: Setting, game: Game) -> tuple[Any, Floats]:
 def _attack(setting: Setting, game: Game) -> dict[str, Any]:
     """Fit the distribution of the others' sum at each model and choose the pair, before trials."""
     sampler, models = sampler_of(setting, game)
+    effort = Effort(fit=setting.fit, candidates=setting.candidates)
     stream = _stream(setting, game)
-    rows = np.concatenate(
-        list(sampler.sample(models, [0], setting.candidates, (*stream, "candidates"))), axis=1
-    )[:, :, 0]  # (models, candidates, dim)
-    squares = np.zeros((setting.candidates, setting.candidates))
-    solved, facts = [], []
-    fits = _moments(sampler, models, setting, (*stream, "fit"))
-    for own, moments in zip(rows, fits, strict=True):
-        law = DenseLaw.fit(moments, free=sampler.free, overwrite=True)
-        centred = own - own.mean(axis=0)
-        solved.append(law.solve(centred).astype(np.float32))
-        squares += centred @ solved[-1].T / setting.models
-        facts.append((law.shrinkage, law.condition, law.kept.size))
-    first, second = farthest(squares)
-    gaps = rows[:, first] - rows[:, second]
-    raw = np.stack([own[first] - own[second] for own in solved]).astype(np.float64)
-    separations = np.sqrt(np.einsum("ij,ij->i", gaps, raw))
-    directions = raw / separations[:, None]
+    tests = challenges(sampler, models, 0, setting.others, effort=effort, stream=stream)
     return {
-        "pair": [first, second],
-        "directions": directions,
-        "shifts": np.einsum("ij,ij->i", gaps, directions),
-        "modelled": separations,
-        "fits": [{"shrinkage": f[0], "condition": f[1], "dimension": int(f[2])} for f in facts],
+        "pair": tests[0].pair,
+        "directions": [test.direction for test in tests],
+        "shifts": [test.shift for test in tests],
     }
-
-
-def _moments(
-    sampler: Any, models: Floats, setting: Setting, stream: tuple[str, ...]
-) -> Iterator[Moments]:
-    """Yield the moments of the sum at each model; large ones one at a time, for their memory."""
-    if models.shape[1] <= 1000:
-        yield from sampler.moments_each(models, setting.others, setting.fit, stream)
-        return
-    for model in models:
-        yield sampler.moments(model, setting.others, setting.fit, stream)
 
 
 def _stream(setting: Setting, game: Game) -> tuple[str, ...]:
@@ -209,26 +172,25 @@ def _sums(
     }
 
 
-def _judged(
-    shifts: Floats,
-    scores: Floats,
-    others: int,
-    within: float,
-    rules: Sequence[SimultaneousBand | BandAndFixed],
-) -> dict[str, Any]:
-    """Return separations, error rates and bounds of one size of the sum, model by model."""
+def _judged(shifts: Floats, scores: Floats, middles: Floats, variance: float) -> dict[str, Any]:
+    """Return separations, error rates and bounds of one size of the sum, model by model.
+
+    Args:
+        shifts: How far the two worlds are apart, (models,).
+        scores: Of the trials in the second world, (models, trials).
+        middles: Thresholds fixed on the pilot, where the log-likelihood ratio is 0, (models,).
+        variance: What as many independent clients would have.
+    """
+    worlds = [Scores.of(own + shift, own, None) for own, shift in zip(scores, shifts, strict=True)]
     curves = [
-        ErrorCurve.of(own + shift, own, confidence=_CONFIDENCE, rule=rule)
-        for own, shift, rule in zip(scores, shifts, rules, strict=True)
+        ErrorCurve.of(both.ins, both.outs, confidence=_CONFIDENCE, rule=BandAndFixed(float(middle)))
+        for both, middle in zip(worlds, middles, strict=True)
     ]
     std = scores.std(axis=-1, ddof=1)
     return {
         "separation": (shifts / std).tolist(),
-        # Of the variance that as many independent clients would have.
-        "variance_ratio": float((std**2).mean() / (others * within)),
-        "error_as_printed": [
-            _printed(own + shift, own) for own, shift in zip(scores, shifts, strict=True)
-        ],
+        "variance_ratio": float((std**2).mean() / variance),
+        "error_as_printed": [_printed(both) for both in worlds],
         "error": [curve.balanced() for curve in curves],
         "epsilon": [float(curve.epsilons([DELTA])[0]) for curve in curves],
         "cap": float(curves[0].caps([DELTA])[0]),
@@ -236,18 +198,31 @@ def _judged(
         "epsilons": [curve.epsilons(DELTAS).tolist() for curve in curves],
         "caps": curves[0].caps(DELTAS).tolist(),
         "tradeoff": [curve.thinned() for curve in curves],
+        "fixed": [list(map(partial(_fixed, share), worlds, middles)) for share in SHARES],
     }
 
 
-def _printed(inside: Floats, outside: Floats) -> float:
+def _rates(both: Scores, thresholds: Floats, share: float = 1.0) -> tuple[Floats, Floats]:
+    """Return upper limits of both errors, each of which holds at one threshold only."""
+    limits = Limits(Fixed(0.0), share * (1 - _CONFIDENCE) / 2, "clopper-pearson")
+    log_fpr, fnr = both.rates(thresholds, limits)
+    return np.exp(log_fpr), fnr
+
+
+def _printed(both: Scores) -> float:
     """Return the smallest error that both stay below, as the paper takes it.
 
     Its limits hold at one threshold only, and the best threshold is taken on the same trials: the
     number flatters the attack, and no confidence belongs to it.
     """
-    thresholds = np.unique(np.concatenate([inside, outside]))
-    missed = np.searchsorted(np.sort(inside), thresholds)
-    passed = outside.size - np.searchsorted(np.sort(outside), thresholds)
-    level = (1 - _CONFIDENCE) / 2
-    rates = upper_limit(missed, inside.size, level), upper_limit(passed, outside.size, level)
-    return float(np.maximum(*rates).min())
+    return float(np.maximum(*_rates(both, both.distinct())).min())
+
+
+def _fixed(share: float, both: Scores, middle: float) -> dict[str, float]:
+    """Return what one threshold that was named beforehand proves with a share of the failures."""
+    fpr, fnr = _rates(both, np.array([middle]), share)
+    # (8) of the paper at one δ, and solved for δ at one ε.
+    epsilon = proven_epsilons(np.log(fpr), fnr, delta=DELTA)
+    larger, odds = np.maximum(fpr, fnr), math.exp(EPSILON)
+    delta = 1 - np.minimum(fpr, fnr) * odds - larger
+    return {"epsilon": max(float(epsilon[0]), 0.0), "delta": max(float(delta[0]), 0.0)}

@@ -10,7 +10,13 @@ import pytest
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.likelihood_ratio.challenge import Challenge, between, challenge
-from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, duel
+from leakmeter.auditors.likelihood_ratio.game import (
+    ConstantSumError,
+    Duel,
+    Effort,
+    challenges,
+    duel,
+)
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
 from leakmeter.auditors.likelihood_ratio.sums import Sums, pilot_draws
 from leakmeter.auditors.rng import stream
@@ -73,6 +79,39 @@ def test_few_samples_flatter_the_fit_and_not_the_trials(gaussian_sampler) -> Non
     sampler = gaussian_sampler(stream(1, "root").standard_normal((200, 200)))
     played = play(sampler, effort=Effort(fit=240, candidates=40, pilot=100, trials=400))
     assert played.modelled > 1.15 * played.separation
+
+
+@pytest.mark.parametrize("effect", [0.0, 3.0])
+def test_several_models_share_the_pair_that_is_farthest_apart_on_average(
+    gaussian_sampler, effect: float
+) -> None:
+    class Moved(gaussian_sampler):
+        """A model scales the updates of the target along its own coordinate."""
+
+        def sample(self, model, clients, draws, path, *, project=None):
+            for chunk in super().sample(model, clients, draws, path):
+                scaled = chunk * (1 + effect * model) if list(clients) == [0] else chunk
+                yield scaled if project is None else scaled @ project
+
+    sampler, models = Moved(np.eye(DIM)), np.eye(DIM)[:3]
+    others, names = range(1, 5), ("t", 0)
+    tests = challenges(sampler, models, 0, others, effort=SMALL, stream=names)
+    each = [challenges(sampler, m[None], 0, others, effort=SMALL, stream=names)[0] for m in models]
+    assert len({test.pair for test in tests}) == 1
+    mean = np.mean([test.modelled**2 for test in tests])
+    for own, model in zip(each, models, strict=True):
+        # With one model it is the pair of the game itself, with its test.
+        played = duel(sampler, model, 0, list(others), effort=SMALL, stream=names)
+        assert (own.pair, own.shift) == (played.pair, pytest.approx(played.shift, rel=1e-9))
+        rows = [
+            np.concatenate(list(sampler.sample(m, [0], 30, (*names, "candidates")))) for m in models
+        ]
+        pairs = [
+            between(found[own.pair[0], 0], found[own.pair[1], 0], test.law)
+            for found, test in zip(rows, tests, strict=True)
+        ]
+        assert np.mean([test.modelled**2 for test in pairs]) <= mean * (1 + 1e-9)
+    assert ({own.pair for own in each} == {tests[0].pair}) == (effect == 0)
 
 
 def fitted(sampler, key: int) -> tuple[np.ndarray, np.ndarray, Challenge]:

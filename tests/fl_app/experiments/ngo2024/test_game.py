@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
+from leakmeter.auditors.bounds.rules import Fixed
+from leakmeter.auditors.finding import Game
+from leakmeter.auditors.likelihood_ratio.game import Effort, duel
 from leakmeter.fl_app.experiments.base import CELLS, Cells, Table
-from leakmeter.fl_app.experiments.ngo2024.game import Setting, audit
+from leakmeter.fl_app.experiments.ngo2024.game import (
+    Setting,
+    _attack,
+    _judged,
+    _stream,
+    _sums,
+    audit,
+    sampler_of,
+)
 from leakmeter.fl_app.experiments.ngo2024.secure_sum import _GAMES, _PAGES, table
 
 # 20 clients of 30 records each: 189 free parameters, fitted from 1,500 updates.
@@ -66,6 +79,19 @@ def test_one_fixed_threshold_shows_more_than_the_band_where_it_makes_no_error(pl
     assert got["epsilon"] == pytest.approx([got["cap"]] * SMALL.models)
 
 
+def test_a_threshold_named_beforehand_shows_what_the_paper_states_if_it_makes_no_error() -> None:
+    """5,000 trials without an error: δ > 0.1 at ε = 7, but 0.04 with half of the failures."""
+    scores = np.linspace(-1.0, 1.0, 5000)[None]
+    [[whole], [half]] = _judged(np.array([10.0]), scores, np.array([5.0]), 1.0)["fixed"]
+    assert (whole["epsilon"], half["epsilon"]) == pytest.approx((7.21, 7.04), abs=0.005)
+    assert (whole["delta"], half["delta"]) == pytest.approx((0.19, 0.04), abs=0.005)
+    # With errors: the ε that is proven at this δ is 7.
+    scores = np.append(scores, [[6.0]], axis=1)
+    [[one], _] = _judged(np.array([30.0]), scores, np.array([5.0]), 1.0)["fixed"]
+    at_delta = epsilon_lower_bound(scores[0] + 30, scores[0], delta=one["delta"], rule=Fixed(5.0))
+    assert at_delta.value == pytest.approx(7.0)
+
+
 def test_sums_of_one_data_set_vary_less_than_those_of_independent_clients(played) -> None:
     # With two candidates' records apart, n of 18 who share the rest have (18 - n) / 17 of the
     # variance, and what batches add.
@@ -90,11 +116,42 @@ def test_an_interrupted_experiment_computes_only_what_is_missing(tmp_path: Path)
     first = audit(SMALL, "independent", Cells(tmp_path, said.append))
     assert len(said) == 5  # attack, pilot, two blocks of trials, and all of them together
     kept = (tmp_path / CELLS).read_text().splitlines(keepends=True)
-    lost = ('"synthetic-iid-independent-2x1500x60x300x50"', "-trials-150")
+    whole = "synthetic-iid-independent-2x1500x60x300x50"
+    lost = (f'"{whole}"', "-trials-150")
     (tmp_path / CELLS).write_text("".join(k for k in kept if not any(part in k for part in lost)))
     assert audit(SMALL, "independent", Cells(tmp_path, said.append)) == first
     again = [line.partition(":")[0] for line in (*said[5:], said[4])]
-    assert again[:-1] == ["  synthetic-iid-independent-2x1500x60x300x50-trials-150", again[-1]]
+    assert again[:-1] == ["  synthetic-iid-independent-2x1500x60-trials-150", again[-1]]
+    # More trials go on where these have ended.
+    more = replace(SMALL, trials=450)
+    del said[:]
+    audit(more, "independent", Cells(tmp_path, said.append))
+    assert [line.partition(":")[0].rpartition("-")[2] for line in said] == [
+        "300",
+        "2x1500x60x450x50",
+    ]
+
+
+@pytest.mark.parametrize("game", ["partition", "independent-held-out"])
+def test_the_audit_that_users_run_has_the_same_scores_on_the_same_draws(game: Game) -> None:
+    """`duel` with one model and one size; it adds up in another order, in single precision.
+
+    In the game "independent" its pilot needs no sums, so its threshold is another.
+    """
+    one = replace(SMALL, models=1, sums=(18,), trials=60)
+    sampler, (model,) = sampler_of(one, game)
+    effort = Effort(fit=one.fit, candidates=one.candidates, pilot=one.pilot, trials=one.trials)
+    played = duel(sampler, model, 0, one.others, effort=effort, stream=_stream(one, game))
+    attack = _attack(one, game)
+    assert set(attack["pair"]) == set(played.pair)
+    assert attack["shifts"] == pytest.approx([played.shift], rel=1e-5)
+    for stage, draws in (("pilot", one.pilot), ("test", one.trials)):
+        scores = _sums(one, game, attack, stage, range(draws))["scores"][0, 0]
+        if stage == "pilot":
+            middle = scores.mean() + played.shift / 2
+            assert middle == pytest.approx(played.middle, abs=1e-4)
+        else:
+            assert scores == pytest.approx(played.scores, abs=1e-4)  # a standard deviation is 1
 
 
 def test_the_page_has_a_line_for_each_game_and_size_and_a_figure(tmp_path: Path) -> None:
