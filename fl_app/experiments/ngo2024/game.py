@@ -27,6 +27,8 @@ from leakmeter.auditors.likelihood_ratio.game import Effort, challenges
 from leakmeter.fl_app.experiments import distribute
 from leakmeter.fl_app.experiments.base import Cells
 
+Partition = Literal["iid", "dirichlet", "dirichlet-labels"]
+
 _SEED = 2403
 _CONFIDENCE = 0.95
 DELTA = 1e-5
@@ -53,7 +55,7 @@ class Setting:
     """
 
     dataset: str
-    partition: Literal["iid", "dirichlet", "dirichlet-labels"] = "iid"
+    partition: Partition = "iid"
     models: int = 10
     clients: int = 100
     sums: tuple[int, ...] = (60, 70, 90)

@@ -161,5 +161,17 @@ def test_the_page_has_a_line_for_each_game_and_size_and_a_figure(tmp_path: Path)
     assert [row[:3] for row in page.rows] == [
         ("even", game, size) for game in games for size in ("10", "18")
     ]
+    assert [len(row) for row in page.rows] == [len(page.columns)] * 4
     assert "never a mean of ε" in page.to_markdown()
     assert len(page.figures["curves.svg"]) == 4
+
+
+def test_skewed_labels_are_drawn_in_two_ways_and_their_title_says_how_clients_are_weighted(
+    tmp_path: Path,
+) -> None:
+    small = replace(SMALL, models=1, fit=400, candidates=20, trials=20, pilot=20)
+    page = table(_PAGES["mnist-skewed"], small, Cells(tmp_path, lambda _: None), compares=True)
+    assert "skewed labels" in page.title
+    assert "weighted by their images" in page.title
+    assert len({row[0] for row in page.rows}) == 2
+    assert [row.source for row in page.comparisons] == ["Ngo et al. 2024, Fig. 4"] * 4
