@@ -26,7 +26,7 @@ from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw, SumLa
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 
-CHUNK, PART = 2_048, 250
+CHUNK, PART, SMALL = 2_048, 250, 50
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class Size:
     is_dual: bool
     repetitions: int
     target: float | None = None
-    redundant: int = 0
+    redundant: float = 0.0  # share of the coordinates that the others imply
 
 
 SIZES = {
     "quick": {
-        300: Size(1_000, 50, 250, False, 1, redundant=30),
+        300: Size(1_000, 50, 250, False, 1, redundant=0.1),
         2_000: Size(100, 50, 250, True, 1),
     },
     "full": {
-        7_850: Size(25_000, 1_000, 5_000, False, 3, 12.0, 785),
+        7_850: Size(25_000, 1_000, 5_000, False, 3, 12.0, 0.1),
         89_610: Size(2_000, 1_000, 5_000, True, 2),
     },
 }
@@ -78,7 +78,7 @@ def fitted(dim: int, size: Size, watch: Watch) -> SumLaw:
         rows = drawn(dim, size.fit, 0)
         with watch:
             return DualLaw.fit(rows)  # which does not keep the rows
-    columns = np.arange(dim - size.redundant)
+    columns = np.arange(dim - round(dim * size.redundant))
     scatter = Scatter(columns.size)
     for first in range(0, size.fit, CHUNK):
         rows = drawn(dim, min(CHUNK, size.fit - first), first)
@@ -109,6 +109,6 @@ def measure(scale: Scale) -> Iterator[Row]:
         yield Row(
             f"d = {dim:,}, {form}, {size.fit:,} updates, {size.trials:,} trials",
             [one(dim, size) for _ in range(size.repetitions)],
-            memory=grown(partial(one, size=size), 50, dim)[0],
+            memory=grown(partial(one, size=size), SMALL, dim)[0],
             target=size.target,
         )

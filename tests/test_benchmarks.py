@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import audited_run, growth, measure, memory, page, run
+from benchmarks import audited_run, growth, likelihood_ratio_round, measure, memory, page, run
 from benchmarks.measure import OURS, Row, Scale, compare, interleave, timer
 from benchmarks.page import Entry, amount, line, target
 from benchmarks.secure_sum import until_one_ends
@@ -111,6 +111,12 @@ def test_memory_is_what_a_fresh_process_holds_on_top() -> None:
     assert 55 < many < 65
     with pytest.raises(ValueError, match="rise"):
         memory.grown(bytearray, 1, 60, 20)
+
+
+def test_the_memory_of_a_likelihood_ratio_round_starts_from_a_small_one() -> None:
+    for size in likelihood_ratio_round.SIZES["full"].values():
+        few = replace(size, fit=200, candidates=5, trials=10)
+        assert likelihood_ratio_round.one(likelihood_ratio_round.SMALL, few) > 0
 
 
 def test_an_abandoned_round_counts(monkeypatch: pytest.MonkeyPatch) -> None:
