@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import distribution
 from pathlib import Path
@@ -104,6 +105,42 @@ def run_python(
     done = run(sys.executable, *words, cwd=cwd, env=env, given=given, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+# In copies of one process, since each of its own would import the same again.
+_COPIES = """
+import json, os, sys, tempfile, traceback
+import leakmeter.fl_app.cli.main
+program, cases = json.load(sys.stdin)
+for words in cases:
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
+        if (child := os.fork()) == 0:
+            os.dup2(said.fileno(), 1)
+            os.dup2(complained.fileno(), 2)
+            sys.argv[1:], code = words, 0
+            try:
+                exec(program, {"__name__": "__main__"})
+            except BaseException:
+                traceback.print_exc()
+                code = 1
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        streams = [file.seek(0) or file.read().decode() for file in (said, complained)]
+        print(json.dumps([words, code, *streams]))
+"""
+
+
+def run_copies(
+    program: str, cases: Sequence[Sequence[str]], cwd: Path = ROOT
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run a program with each of these arguments, after one import of the command line."""
+    done = run(sys.executable, "-c", _COPIES, cwd=cwd, given=json.dumps([program, cases]))
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) == len(cases), done.stdout
+    return [subprocess.CompletedProcess(*row) for row in rows]
 
 
 @contextmanager

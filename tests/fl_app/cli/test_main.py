@@ -22,6 +22,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.field import kebab
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.strategies.secure_sum.exchange import Exchange
+from tests.helpers.processes import run_copies
 from tests.helpers.project import ROOT
 
 HEAVY = {"torch", "torchvision", "flwr", "ray", "numpy", "scipy", "sklearn", "rich", "grpc"}
@@ -279,23 +280,8 @@ def test_the_script_itself_ends_with_code_2_and_no_traceback() -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["--version"],
-        ["--dataset", "cifar"],
-        ["--round", "4"],
-        ["reprot"],
-        ["report", "--help"],
-        ["report"],
-        ["reproduce", "--help"],
-        ["reproduce", "--list"],
-    ],
-    ids=" ".join,
-)
-def test_help_and_mistakes_import_nothing_heavy(arguments: list[str]) -> None:
-    code = (
+def test_help_and_mistakes_import_nothing_heavy() -> None:
+    program = (
         "import sys\n"
         "from leakmeter.fl_app.cli.main import main\n"
         "try:\n"
@@ -304,11 +290,15 @@ def test_help_and_mistakes_import_nothing_heavy(arguments: list[str]) -> None:
         "    assert not end.code\n"
         "print(sorted(name for name in sys.modules if '.' not in name))"
     )
-    done = run("-c", code, *arguments)
-    assert done.returncode == 0, done.stderr
-    modules = set(json.loads(done.stdout.splitlines()[-1].replace("'", '"')))
-    assert "leakmeter" in modules
-    assert not modules & HEAVY
+    lines = (
+        *("--help", "--version", "--dataset cifar", "--round 4", "reprot"),
+        *("report --help", "report", "reproduce --help", "reproduce --list"),
+    )
+    for done in run_copies(program, [line.split() for line in lines]):
+        assert done.returncode == 0, done
+        modules = set(json.loads(done.stdout.splitlines()[-1].replace("'", '"')))
+        assert "leakmeter" in modules
+        assert not modules & HEAVY, done.args
 
 
 def test_a_terminal_without_greek_letters_shows_question_marks() -> None:
