@@ -25,11 +25,12 @@ OURS = {"leakmeter", "auditors", "clients", "strategies", "fl_app"}
 REPLAYED = {"logistic_sklearn", "own_loop"}  # audited by `passive()`; the others by canaries alone
 # Fewer clients and rounds than at their own sizes are enough to see canaries.
 SMALL = {
+    "cnn_batchnorm": {"num-server-rounds": 6},
     "logistic_sklearn": {"num-server-rounds": 6},
     "own_loop": {"num-server-rounds": 6},
     "lora_transformer": {
         "pretraining-steps": 20,
-        "num-server-rounds": 8,
+        "num-server-rounds": 6,
         "min-nodes": 10,
         "local-steps": 1,
     },
@@ -105,7 +106,7 @@ def test_at_most_five_lines_change_and_only_the_plug_in_is_imported(example: Pat
 
 @each
 def test_before_runs_without_us(example: Path, capsys: Any) -> None:
-    grid = run_here(example / "before", **SMALL.get(example.name, {}) | {"num-server-rounds": 2})
+    grid = run_here(example / "before", **SMALL.get(example.name, {}) | {"num-server-rounds": 1})
     assert "accuracy" in capsys.readouterr().out
     assert not any("leakmeter" in key for c in grid._contexts.values() for key in c.state)
 

@@ -8,10 +8,10 @@ from leakmeter.auditors.due import Due
 
 
 @pytest.mark.parametrize("every", [-1, 0, 1, 2, 3, 7])
-@pytest.mark.parametrize("num_rounds", [*range(18), 31, 32, 33])
-def test_as_many_rounds_are_audited_as_were_counted_beforehand(every: int, num_rounds: int) -> None:
-    due = Due(every, num_rounds)
-    assert len(due) == sum(r in due for r in range(1, num_rounds + 1))
+def test_as_many_rounds_are_audited_as_were_counted_beforehand(every: int) -> None:
+    for num_rounds in (*range(18), 31, 32, 33):
+        due = Due(every, num_rounds)
+        assert len(due) == sum(r in due for r in range(1, num_rounds + 1)), num_rounds
 
 
 def test_doubling_audits_powers_of_two_and_the_last_round() -> None:

@@ -55,6 +55,13 @@ def _one_parser() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def short_page() -> Iterator[None]:
+    """Leave a page of one word: a whole one takes as long as the rounds of a tiny run."""
+    with patch("leakmeter.fl_app.report.html.page.page", lambda _: "<title>short</title>"):
+        yield
+
+
+@pytest.fixture(scope="module")
 def few_sums() -> Iterator[None]:
     """Draw a tenth of the sums that the audit of records draws by default, thousands of them."""
     effort = RecordEffort(pairs=3, pilot=20, trials=100)

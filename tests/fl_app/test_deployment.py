@@ -65,20 +65,13 @@ def test_simulators_show_a_simulation_unless_a_supernode_has_loaded_them(
     assert is_deployed()
 
 
+@pytest.mark.slow  # imports Flower's programs, torch and Ray
 @pytest.mark.parametrize(
     ("program", "said"),
     [
         ("flwr.supernode.cli", "[False, False, True]"),
-        pytest.param(
-            "flwr.supernode.cli, leakmeter.fl_app.client_app",
-            "[False, False, True]",
-            marks=pytest.mark.slow,  # imports torch
-        ),
-        pytest.param(
-            "flwr.simulation.ray_transport.ray_actor",
-            "[True, False, False]",
-            marks=pytest.mark.slow,  # imports Ray
-        ),
+        ("flwr.supernode.cli, leakmeter.fl_app.client_app", "[False, False, True]"),
+        ("flwr.simulation.ray_transport.ray_actor", "[True, False, False]"),
     ],
 )
 def test_flowers_workers_load_its_simulator_and_its_clients_of_a_deployment_do_not(

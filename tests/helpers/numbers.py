@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,13 @@ class FixedNormals:
 def few_or_many(few: int, many: int) -> list[Any]:
     """Return values for `parametrize`: few repetitions in the fast set, many in the slow one."""
     return [few, pytest.param(many, marks=pytest.mark.slow)]
+
+
+def first_fast(few: int, cases: Iterable[Any]) -> list[Any]:
+    """Return values for `parametrize`: the first few fast, the others slow."""
+    several = [case if isinstance(case, tuple) else (case,) for case in cases]
+    slow = [pytest.param(*case, marks=pytest.mark.slow) for case in several[few:]]
+    return [pytest.param(*case) for case in several[:few]] + slow
 
 
 def num_examples(full: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -196,8 +197,6 @@ def test_a_bound_carries_how_it_was_obtained():
     )
 
 
-@pytest.mark.parametrize("family", ["any", "gaussian"])
-@pytest.mark.parametrize("limit", ["clopper-pearson", "jeffreys"])
 @pytest.mark.parametrize(
     "rule", [*RULES, Fixed(math.inf), Fixed(-math.inf), BandAndFixed(math.inf)], ids=str
 )
@@ -206,13 +205,14 @@ def test_a_bound_carries_how_it_was_obtained():
     [([1.0], [0.0]), ([1.0] * 50, [1.0] * 50), ([0.0, math.inf], [-math.inf]), ([0.0], [1.0])],
     ids=["one sample", "equal scores", "infinite scores", "upside down"],
 )
-def test_poor_data_give_zero_and_never_nan(ins, outs, rule, limit, family):
-    kwargs = {"delta": 1e-3, "rule": rule, "limit": limit, "family": family}
-    bound = epsilon_lower_bound(ins, outs, **kwargs)
-    assert bound.value == 0
-    assert bound.cap >= 0
-    known = epsilon_lower_bound(ins, null_logsf=np.zeros_like, **kwargs)
-    assert known.value == 0
+def test_poor_data_give_zero_and_never_nan(ins, outs, rule):
+    for limit, family in product(("clopper-pearson", "jeffreys"), ("any", "gaussian")):
+        kwargs = {"delta": 1e-3, "rule": rule, "limit": limit, "family": family}
+        bound = epsilon_lower_bound(ins, outs, **kwargs)
+        assert bound.value == 0, kwargs
+        assert bound.cap >= 0, kwargs
+        known = epsilon_lower_bound(ins, null_logsf=np.zeros_like, **kwargs)
+        assert known.value == 0, kwargs
 
 
 def test_ties_are_never_split():

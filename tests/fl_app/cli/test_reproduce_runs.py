@@ -46,9 +46,8 @@ def left_in(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize(
-    "name", ["one-shot-table1", pytest.param("mi-writers", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["one-shot-table1", "mi-writers"])
 def test_the_small_scale_gives_the_same_bits_in_another_process(name: str, tmp_path: Path) -> None:
     assert main(["reproduce", name, "--out", str(tmp_path / "here")]) == 0
     here = left_in(tmp_path / "here")

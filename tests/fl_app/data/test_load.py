@@ -17,7 +17,7 @@ from leakmeter.fl_app.config.names import DATASETS
 from leakmeter.fl_app.data import load as data
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE, Dataset
 from leakmeter.fl_app.data.load import load
-from tests.helpers.numbers import idx
+from tests.helpers.numbers import first_fast, idx
 
 REAL = os.environ.get(FOLDER_VARIABLE)
 needs_files = pytest.mark.skipif(not REAL, reason=f"{FOLDER_VARIABLE} names no data folder")
@@ -344,13 +344,21 @@ def test_adult_file_that_is_no_adult_file_is_refused(tmp_path: Path, content: by
 @needs_files
 @pytest.mark.parametrize(
     ("part", "old", "new", "message"),
-    [
-        ("data", b"39, State-gov", b"?, State-gov", "adult.data must have 30162 .* got 30161"),
-        ("data", b"39, State-gov", b"x, State-gov", "adult.data must have 30162 .* got 30161"),
-        ("data", b"39, State-gov", b"39, Retired", "must give 104 features, got 105"),
-        ("test", b"<=50K.", b">50K.", "adult.test must have 15060 .* 3700 .* got 15060 and 3701"),
-        ("test", b"25, Private", b"25, Retired", "has a level that .*adult.data lacks"),
-    ],
+    first_fast(
+        4,
+        [
+            ("data", b"39, State-gov", b"?, State-gov", "adult.data must have 30162 .* got 30161"),
+            ("data", b"39, State-gov", b"x, State-gov", "adult.data must have 30162 .* got 30161"),
+            (
+                "test",
+                b"<=50K.",
+                b">50K.",
+                "adult.test must have 15060 .* 3700 .* got 15060 and 3701",
+            ),
+            ("test", b"25, Private", b"25, Retired", "has a level that .*adult.data lacks"),
+            ("data", b"39, State-gov", b"39, Retired", "must give 104 features, got 105"),
+        ],
+    ),
 )
 def test_changed_adult_file_is_refused(
     tmp_path: Path, part: str, old: bytes, new: bytes, message: str

@@ -116,6 +116,7 @@ TINY: dict[str, Any] = {
     ),
     "mine-dimension": _fewer("mine-dimension", dims=(1, 100), pairs=100, steps=60),
     "anytime-coverage": (500, 2),
+    "low-bits": 15,
     "wfna-mnist-cnn": _fewer("wfna-mnist-cnn", users=3, rounds=1),
 }
 

@@ -23,7 +23,7 @@ from leakmeter.strategies.water_filling.rdp import (
     epsilon_of,
     theorem_two,
 )
-from tests.helpers.numbers import num_examples
+from tests.helpers.numbers import first_fast, num_examples
 
 SETTING = {"users": 50, "clip": 10.0, "batch": 32, "examples": 1200, "delta": 1e-4}
 
@@ -250,8 +250,10 @@ def test_the_optimum_over_orders_is_found() -> None:
         assert found == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1e5)), rel=1e-9)
 
 
-@pytest.mark.parametrize("target", [0.01, 1.0, 30.0])
-@pytest.mark.parametrize("rounds", [1, 100])
+@pytest.mark.parametrize(
+    ("target", "rounds"),
+    first_fast(4, [(0.01, 1), (1.0, 1), (30.0, 1), (1.0, 100), (0.01, 100), (30.0, 100)]),
+)
 def test_the_calibrated_floor_meets_its_target_and_no_smaller_one_does(
     target: float, rounds: int
 ) -> None:

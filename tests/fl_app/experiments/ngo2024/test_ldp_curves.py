@@ -51,6 +51,7 @@ def test_the_figure_names_its_curves(reproduced: Reproduced) -> None:
     assert "_model" not in drawn
 
 
+@pytest.mark.slow
 def test_the_same_figure_has_the_same_bytes_in_another_process() -> None:
     panel = Panel("t", "x", "y", (Line("a", [1.0, 2.0], [0.1, 0.2]),), log_y=True)
     code = (

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from leakmeter.fl_app.cli.main import main
+from tests.helpers.numbers import first_fast
 
 BROWSER = next(
     (
@@ -85,6 +86,7 @@ def test_the_page_runs_without_an_error_and_shows_all_findings(run: Path, tmp_pa
     assert len(charts) == (run / "report.html").read_text().count('class="chart"') >= 6
 
 
+@pytest.mark.slow
 def test_an_error_on_a_page_would_be_seen(run: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
     text = (run / "report.html").read_text()
@@ -102,7 +104,7 @@ def test_nothing_can_be_fetched(run: Path, tmp_path: Path) -> None:
     assert any("Content Security Policy" in line for line in console(done))
 
 
-@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("width", first_fast(1, [360, 1200]))
 def test_the_page_is_no_wider_than_the_window(run: Path, tmp_path: Path, width: int) -> None:
     # A frame has the width that a headless window refuses to be.
     probe = tmp_path / "probe.html"
