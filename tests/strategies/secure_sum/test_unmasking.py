@@ -21,7 +21,7 @@ from leakmeter.clients.secure_sum.participant import Participant
 from leakmeter.clients.secure_sum.policy import Policy
 from leakmeter.clients.secure_sum.sharing import SHARE_BYTES, combine
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError, MaskedCohort
-from tests.helpers.numbers import num_examples
+from tests.helpers.numbers import first_fast, num_examples
 
 SESSION = Session(run=2**63 + 5, server_round=3)
 RING = Ring(32)
@@ -377,11 +377,15 @@ def hits(colluders: set[int], silent: dict[str, set[int]] | None = None) -> int:
 
 @pytest.mark.parametrize(
     ("colluders", "silent"),
-    [
-        (set(), {}),
-        ({3, 4, 5, 6}, {}),  # one fewer than the threshold
-        ({3, 4, 5, 6}, {"upload": {7}}),  # and all other masks known: 1 and 2 hide each other
-    ],
+    first_fast(
+        1,
+        [
+            # One fewer than the threshold, all other masks known: 1 and 2 hide each other.
+            ({3, 4, 5, 6}, {"upload": {7}}),
+            ({3, 4, 5, 6}, {}),
+            (set(), {}),
+        ],
+    ),
 )
 def test_with_fewer_colluders_than_the_threshold_swapped_updates_look_the_same(
     colluders: set[int], silent: dict[str, set[int]]
