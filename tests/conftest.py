@@ -49,7 +49,7 @@ settings.register_profile("fast", max_examples=25, deadline=None)
 settings.load_profile("fast")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """Import less: compile each module once, and do without triton.
 
     torch's optimisers import its compiler, and that imports triton where it is installed: a second
@@ -58,8 +58,6 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
-    if "not slow" in config.option.markexpr:  # then MLflow is not tested, and scikit-learn imports
-        sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]  # it wherever it finds it
     os.fsync = lambda _: None  # no test outlives a power failure; those about fsync plant their own
     _parse_array_headers_once()
 
