@@ -12,7 +12,7 @@ batch of its own from an untrained model, and the attacker sees the mean. How ou
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -37,6 +37,8 @@ from leakmeter.fl_app.model import build
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
+# From a gradient and the number of the attack to what is seen of the gradient.
+Release = Callable[[Images, int], Images]
 
 _SEED = 2208
 _CEILING = 60.0  # dB; beyond it nobody sees a difference, and a perfect image has no finite PSNR
@@ -95,7 +97,7 @@ class Side:
 
 def rehearse(case: Case, users: int) -> dict[str, Any]:
     """Return which setting does best on the attacker's own images, and what each reached."""
-    _, own = _sides(case.dataset)
+    _, own = sides(case.dataset)
     reached = []
     for attack in case.attacks:
         plays = [play(case, own, users, attack, i) for i in range(case.rehearsals)]
@@ -105,7 +107,7 @@ def rehearse(case: Case, users: int) -> dict[str, Any]:
 
 def attack_clients(case: Case, users: int, chosen: int) -> dict[str, Any]:
     """Return PSNR of the targets' images and of the controls, and the first few pictures."""
-    clients, own = _sides(case.dataset)
+    clients, own = sides(case.dataset)
     plays = [play(case, clients, users, case.attacks[chosen], i) for i in range(case.targets)]
     mean_image = own.x.mean(axis=0)
     truths = [p["truth"] for p in plays]
@@ -123,17 +125,29 @@ def attack_clients(case: Case, users: int, chosen: int) -> dict[str, Any]:
     }
 
 
-def play(case: Case, side: Side, users: int, attack: Attack, number: int) -> dict[str, Any]:
-    """Let `users` clients train once and the attacker look for the first one's images."""
+def play(
+    case: Case, side: Side, users: int, attack: Attack, number: int, release: Release | None = None
+) -> dict[str, Any]:
+    """Let `users` clients train once and the attacker look for the first one's images.
+
+    Args:
+        case: Who trains what.
+        side: Whose images.
+        users: Clients in the mean.
+        attack: How the attacker searches.
+        number: Which clients and which initial model.
+        release: What the attacker gets of the mean gradient; None for all of it.
+    """
     rng = stream(_SEED, "dlg", case.dataset, case.batch, side.name, number)
     # One client more than the most there are, so that N does not change who the target is.
     hands = rng.permutation(len(side.x))[: (max(case.users) + 1) * case.batch]
     parts = hands.reshape(-1, case.batch)
     truth, strangers = side.x[parts[0]], side.x[parts[-1]]
     net = build(case.model, side.x.shape[1:], int(side.y.max()) + 1, seed=_SEED + number)
+    seen = mean_gradient(net, side.x, side.y, list(parts[:users]))
     found = invert(
         net,
-        mean_gradient(net, side.x, side.y, list(parts[:users])),
+        seen if release is None else release(seen, number),
         shape=side.x.shape[1:],
         batch=case.batch * (users if case.seeks_all else 1),
         seed=_SEED + number,
@@ -165,7 +179,7 @@ def information(case: Case) -> dict[str, Any]:
     Each redraw gives all clients fresh batches; the directions are those of other redraws, at the
     initial model of the first target.
     """
-    clients, _ = _sides(case.dataset)
+    clients, _ = sides(case.dataset)
     x, y = torch.from_numpy(clients.x), torch.from_numpy(clients.y)
     net = build(case.model, clients.x.shape[1:], int(y.max()) + 1, seed=_SEED)
     start = parameters_to_vector(net.parameters()).detach().double().numpy()
@@ -214,7 +228,7 @@ def _quality(truth: Images, images: Images) -> float:
 
 
 @lru_cache(maxsize=2)
-def _sides(name: str) -> tuple[Side, Side]:
+def sides(name: str) -> tuple[Side, Side]:
     """Return the clients' images and the attacker's own: training and test part of a data set."""
     loaded: Dataset = load(name)
     # The last sixth of the training part served to find out which settings are worth a try.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from leakmeter.auditors.gaussian.pair import delta_gaussian
@@ -29,8 +30,30 @@ def test_masks_cancel_as_printed_and_in_the_ring(bits: int) -> None:
 
 def test_both_examples_are_set_beside_what_is_printed(reproduced: Reproduced) -> None:
     table = reproduced("textbook-examples").table
-    assert [row.source for row in table.comparisons] == [
+    assert [row.source for row in table.comparisons[:2]] == [
         f"Textbook chapter, worked example {i}" for i in (1, 2)
     ]
     assert table.comparisons[0].ours == "σ = 428.7644"
     assert table.comparisons[1].why == ""
+
+
+def test_longer_training_is_clipped_more_often_and_noise_ends_inversion(
+    reproduced: Reproduced,
+) -> None:
+    cells = reproduced("textbook-examples").cells
+    shares = [np.mean(np.array(cells[f"small-clipped-E{e}"]) > 1.5) for e in (1, 5, 7, 10)]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.5 < shares[-1]
+    bare, drowned = (
+        np.mean(cells[f"small-dlg-{name}"]["psnr"])
+        - np.mean(cells[f"small-dlg-{name}"]["strangers"])
+        for name in ("Cinf-z0", "C1.5-z1-rescaled")
+    )
+    assert bare > 5 > 3 > drowned
+
+
+def test_an_attacker_undoes_clipping_by_the_output_bias() -> None:
+    bias = np.full(10, 0.1)
+    bias[3] -= 1  # an untrained model, and the label 3
+    assert book._undone(np.concatenate([np.ones(7), bias])) == pytest.approx(1)
+    assert book._undone(0.25 * np.concatenate([np.ones(7), bias])) == pytest.approx(4)
