@@ -17,8 +17,8 @@ from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
 _PAGE = "RESULTS.md"
 _INTRO = """# Results
 
-Published tables and figures, computed again by this code and set next to the published numbers.
-The first table says for each experiment whether it has the published size or a reduced one. Every
+{counts}, next to what was published.
+The first table has the size of each experiment, and says what is reduced. Every
 line follows from the data in `{folder}/NAME/`: `table.csv`, `table.json`, `table.md`, and in
 `cells.jsonl` what was computed. `reproduce NAME --scale paper --out {folder}/NAME` makes a table
 from its cells again without computing anything. `python run_sim.py reproduce --results` writes
@@ -78,7 +78,7 @@ def _kept(path: Path) -> Kept:
 def results_page(results: Sequence[Kept], folder: str) -> str:
     """Return the page; links go to `folder` beside it."""
     shown: set[str] = set()
-    parts = [_INTRO.format(folder=folder), _index(results)]
+    parts = [_INTRO.format(folder=folder, counts=_counts(results)), _index(results)]
     parts += [_section(paper, results, folder, shown) for paper in PAPERS]
     rest = [kept for kept in results if kept.name not in shown]
     if rest:
@@ -92,8 +92,19 @@ def covering(paper: Paper, item: str, results: Sequence[Kept]) -> list[str]:
     return [
         kept.name
         for kept in results
-        if any(item in items_of(row["source"]) for row in kept.of(paper))
+        if any(item in _items(paper, row["source"]) for row in kept.of(paper))
     ]
+
+
+def _counts(results: Sequence[Kept]) -> str:
+    """Say how many tables and figures have which size."""
+    covered = [covering(paper, item, results) for paper in PAPERS for item in paper.items]
+    sizes = [[EXPERIMENTS[name].size for name in names] for names in covered]
+    whole = sum(any(size.startswith("as published") for size in own) for own in sizes)
+    reduced = sum(bool(own) for own in sizes) - whole
+    missing = len(sizes) - whole - reduced
+    words = f"{whole} published tables, figures and examples computed again at their own size, and "
+    return f"{words}{reduced} at a reduced one" + f" ({missing} not yet)" * bool(missing)
 
 
 def _index(results: Sequence[Kept]) -> str:
@@ -163,10 +174,16 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def _items(paper: Paper, source: str) -> list[str]:
+    """Return the tables and figures of one paper in a source that may name several papers."""
+    own = (part for part in source.split("; ") if part.startswith(paper.key))
+    return [item for part in own for item in items_of(part)]
+
+
 def _place(paper: Paper, source: str) -> tuple[int, str]:
     """Return where a source stands in its paper; what is no table or figure comes last."""
     order = list(paper.items)
-    places = [order.index(item) for item in items_of(source) if item in order]
+    places = [order.index(item) for item in _items(paper, source) if item in order]
     return min(places, default=len(order)), source
 
 

@@ -105,6 +105,26 @@ def test_rows_stand_under_their_papers_in_the_papers_order(tmp_path: Path) -> No
     assert page.count("no results yet") > 20
 
 
+def test_a_figure_of_another_paper_in_the_same_source_is_not_taken_for_ones_own() -> None:
+    results = kept_results(RESULTS)
+    elkordy = next(paper for paper in PAPERS if paper.key == "Elkordy et al. 2023")
+    # Its source is "Elkordy et al. 2023, Fig. 17; Zhang and Psounis 2024, Fig. 3".
+    assert covering(elkordy, "Fig. 17", results) == ["span-counterexample"]
+    assert "span-counterexample" not in covering(elkordy, "Fig. 3", results)
+
+
+def test_the_first_sentence_counts_what_has_its_own_size(tmp_path: Path) -> None:
+    kept(tmp_path / "results", "mi-dp", Comparison("Elkordy et al. 2023, Fig. 16", "a", "b", "c"))
+    exact = Comparison("Ngo et al. 2024, Fig. 2", "a", "b", "c")
+    kept(tmp_path / "results", "secagg-lrt-adult", exact)
+    page = write_page(tmp_path / "results").read_text(encoding="utf-8")
+    total = sum(len(paper.items) for paper in PAPERS)
+    assert page.splitlines()[2] == (
+        "1 published tables, figures and examples computed again at their own size, and 1 at a "
+        f"reduced one ({total - 2} not yet), next to what was published."
+    )
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     kept(tmp_path, "holidays")
     with pytest.raises(ConfigError, match=r"must be one of .*, got 'holidays'"):
