@@ -9,13 +9,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from leakmeter.auditors.finding import plain
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
+
+if TYPE_CHECKING:
+    from leakmeter.fl_app.config.config import Config
+    from leakmeter.fl_app.run.run import Outcome
 
 Say = Callable[[str], None]
 CELLS = "cells.jsonl"  # what was computed, a cell per line
@@ -132,6 +137,31 @@ def write_table(table: Table, folder: Path) -> None:
     write_atomically(folder / "table.md", table.to_markdown())
     for name, figure in table.figures.items():
         write_atomically(folder / name, drawn(figure))
+
+
+def audited_run(config: Config) -> tuple[Outcome, dict[str, Any]]:
+    """Run a configuration as the command line does; return what came out, and its report."""
+    from rich.console import Console
+
+    from leakmeter.fl_app.run.folder import RunFolder
+    from leakmeter.fl_app.run.launch import launch
+    from leakmeter.fl_app.run.preflight import preflight
+    from leakmeter.fl_app.run.progress import Progress, set_flower_log
+
+    set_flower_log(verbose=False)
+    with TemporaryDirectory() as parent:
+        folder = RunFolder.create(Path(parent) / "run", preflight(config))
+        outcome = launch(folder, Progress(Console(quiet=True)))
+        return outcome, json.loads((folder.path / "report.json").read_text(encoding="utf-8"))
+
+
+def filled(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Return columns and rows of a table without columns that are empty in every row."""
+    kept = [i for i in range(len(columns)) if any(row[i] != "" for row in rows)]
+    return {
+        "columns": tuple(columns[i] for i in kept),
+        "rows": tuple(tuple(row[i] for i in kept) for row in rows),
+    }
 
 
 def median_range(values: Sequence[float], digits: str = ".2f") -> str:

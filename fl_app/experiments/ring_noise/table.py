@@ -10,25 +10,17 @@ arXiv:2102.06387, with MNIST by writer. Ours differs in three points:
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
-
-from rich.console import Console
 
 from leakmeter.auditors import wording
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.build.calibrate import calibrated
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.experiments.base import Cells, Table, median_range
-from leakmeter.fl_app.run.folder import RunFolder
-from leakmeter.fl_app.run.launch import launch
-from leakmeter.fl_app.run.progress import Progress
+from leakmeter.fl_app.experiments.base import Cells, Table, audited_run, median_range
 
 _LAWS: Final = ("gaussian", "skellam", "discrete-gaussian")
 
@@ -119,10 +111,7 @@ def _trained(config: Config) -> dict[str, Any]:
         multiplier = calibrated(config).noise_multiplier
     except ConfigError as error:
         return {"refused": str(error)}
-    with tempfile.TemporaryDirectory() as parent:
-        folder = RunFolder.create(Path(parent) / "run", config)
-        launch(folder, Progress(Console(quiet=True)))
-        report = json.loads((folder.path / "report.json").read_text())
+    _, report = audited_run(config)
     finding = next(
         f
         for f in report["findings"]
