@@ -197,15 +197,17 @@ EXPERIMENTS: Final = {
         "elkordy2023.users",
         "Elkordy et al. 2023, Fig. 3 to 5: information in a secure sum over the number of users",
         size="reduced (40 directions of 7,850)",
+        variant="users",
         small=14,
         paper=620,
         data=("mnist",),
         distributes=True,
     ),
     "mi-models": Entry(
-        "elkordy2023.models",
+        "elkordy2023.users",
         "Elkordy et al. 2023, Fig. 3 to 5: information over data sets, models and algorithms",
         size="reduced (some directions of each model; 4,000 pictures of CIFAR-10)",
+        variant="models",
         small=6,
         paper=900,
         data=("mnist", "cifar10"),
@@ -235,6 +237,7 @@ EXPERIMENTS: Final = {
         "elkordy2023.rounds",
         "Elkordy et al. 2023, Fig. 9: what all rounds together reveal about a client's data",
         size="reduced (ten rounds, few directions per round; the linear model only)",
+        variant="rounds",
         small=15,
         paper=550,
         data=("mnist",),
@@ -242,7 +245,8 @@ EXPERIMENTS: Final = {
     "mi-heterogeneity": Entry(
         "elkordy2023.heterogeneity",
         "Elkordy et al. 2023, Fig. 13: information in a secure sum of heterogeneous clients",
-        size="reduced (MNIST and the linear model in place of CIFAR-10 and a CNN)",
+        size="reduced (MNIST and the linear model in place of CIFAR-10 and a CNN; five local "
+        "epochs with α by label only)",
         small=6,
         paper=450,
         data=("mnist",),
@@ -251,16 +255,17 @@ EXPERIMENTS: Final = {
     "mi-dp": Entry(
         "elkordy2023.dp",
         "Elkordy et al. 2023, Fig. 16: information in a sum with noise after it",
-        size="reduced (40 directions; at most 50 users in place of 1,000)",
+        size="reduced (40 directions of 7,850; at most 50 users in place of 1,000)",
         small=5,
         paper=90,
         data=("mnist",),
         distributes=True,
     ),
     "mi-accuracy": Entry(
-        "elkordy2023.accuracy",
+        "elkordy2023.rounds",
         "Elkordy et al. 2023, Fig. 10: what all rounds reveal, against the model's accuracy",
         size="reduced (two directions per round; a target of 80 % in place of 85 %)",
+        variant="accuracy",
         small=4,
         paper=150,
         data=("mnist",),
@@ -280,6 +285,14 @@ EXPERIMENTS: Final = {
         size="beyond the paper",
         small=5,
         paper=250,
+    ),
+    "mine-rounds": Entry(
+        "elkordy2023.mine_rounds",
+        "Elkordy et al. 2023, section 4.1: what the MINE audit finds after each round of a run",
+        size="reduced (8 directions; K and steps varied, since the paper does not state K)",
+        small=8,
+        paper=200,
+        data=("mnist",),
     ),
     "best-threshold": Entry(
         "andrew2024.best_threshold",
@@ -316,10 +329,10 @@ EXPERIMENTS: Final = {
     ),
     "textbook-examples": Entry(
         "textbook",
-        "Textbook chapter on privacy, worked examples 1 and 2: noise scale and masks",
-        size="as published",
-        small=1,
-        paper=1,
+        "Textbook chapter on privacy: worked examples 1 and 2, clipped updates, DLG under noise",
+        size="as published; the federation and the digits that are attacked are ours",
+        small=6,
+        paper=60,
     ),
     "wfna-mnist": Entry(
         "zhang2024.noised_gradients",
@@ -333,8 +346,8 @@ EXPERIMENTS: Final = {
     "wfna-mnist-cnn": Entry(
         "zhang2024.noised_gradients",
         "Zhang and Psounis 2024, Fig. 4 and 5: noised gradients at equal ε, CNN",
-        size="reduced (60 records per user, 8 rounds, B = 8, one run in place of 1,200, 100 "
-        "epochs, 32)",
+        size="reduced (60 records per user, 8 rounds and B = 8 in place of 1,200, 100 epochs and "
+        "32; three runs of two mechanisms, one of the others)",
         variant="cnn",
         small=15,
         paper=400,

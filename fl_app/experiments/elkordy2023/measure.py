@@ -10,26 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import (
     batch_entropy,
     gaussian_information,
     update_entropy,
 )
-from leakmeter.auditors.information.draws import Draws
+from leakmeter.auditors.information.draws import Drawing, Draws
 from leakmeter.auditors.information.figure import NATS_PER_BIT
-from leakmeter.auditors.information.measure import Look, Measured, measure
+from leakmeter.auditors.information.measure import Look, measure
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.fl_app.experiments import distribute
 
 if TYPE_CHECKING:
     from leakmeter.clients.update import StepRule
     from leakmeter.fl_app.config.task_config import TaskConfig
+    from leakmeter.fl_app.experiments.base import Cells
     from leakmeter.fl_app.task import Task
 
 # Entropy of an image as the paper has estimated it, by MINE, in bits; for its axis only.
@@ -38,6 +40,7 @@ SEED = 2208
 TARGET = 0
 
 Algorithm = Literal["fedsgd", "fedavg", "fedprox"]
+Found = dict[str, Any]  # what `look` returns
 NAMES: dict[Algorithm, str] = {"fedsgd": "FedSGD", "fedavg": "FedAvg", "fedprox": "FedProx"}
 
 
@@ -53,8 +56,8 @@ class Setting:
         epochs: Local passes; FedSGD takes one step.
         lr: Step length.
         mu: How strongly FedProx holds a client near the model sent.
-        partition: "iid", "dirichlet-labels", or "natural" for a person's records each.
-        dirichlet: Concentration of the second.
+        partition: Of `fl_app.data.partition`; "natural" gives each client a person's records.
+        dirichlet: Concentration of the Dirichlet partitions.
         game: Which randomness is resampled; see `auditors.sampler.Game`.
         draws: Joint draws of the clients.
         rank: Directions that are looked along.
@@ -69,7 +72,7 @@ class Setting:
     epochs: int = 1
     lr: float = 0.1
     mu: float = 0.1
-    partition: Literal["iid", "dirichlet-labels", "natural"] = "iid"
+    partition: Literal["iid", "dirichlet", "dirichlet-labels", "natural"] = "iid"
     dirichlet: float = 1.0
     game: Game = "independent"
     draws: int = 180
@@ -94,7 +97,12 @@ class Setting:
     def key(self) -> str:
         """Names the draws: settings of one experiment that differ in what is drawn."""
         skewed = f"-dirichlet{self.dirichlet:g}"
-        kinds = {"iid": "", "dirichlet-labels": skewed, "natural": "-natural"}
+        kinds = {
+            "iid": "",
+            "dirichlet": f"-clients{skewed}",
+            "dirichlet-labels": skewed,
+            "natural": "-natural",
+        }
         own = f"{self.algorithm}-B{self.batch_size}-E{self.epochs}"
         net = "" if self.model == "linear" else f"-{self.model}"
         return f"{self.dataset}{net}{kinds[self.partition]}-{own}-{self.game}"
@@ -122,9 +130,20 @@ def config_of(setting: Setting) -> TaskConfig:
 
 def task_of(setting: Setting) -> Task:
     """Return data, partition and model."""
+    return _task(config_of(setting))
+
+
+@lru_cache(maxsize=1)
+def _task(config: TaskConfig) -> Task:
     from leakmeter.fl_app.task import load_task
 
-    return load_task(config_of(setting))
+    return load_task(config)
+
+
+@lru_cache(maxsize=1)
+def _drawing(setting: Setting) -> Drawing:  # noqa: ARG001 - names it
+    """Return where a setting's draws are kept: sizes of noise that follow each other share them."""
+    return Drawing()
 
 
 def initial_model(task: Task) -> Vector:
@@ -133,6 +152,17 @@ def initial_model(task: Task) -> Vector:
 
     flat = torch.nn.utils.parameters_to_vector(task.initial.parameters())
     return np.asarray(flat.detach().double().numpy())
+
+
+def accuracy_of(task: Task, model: Vector) -> float:
+    """Return the accuracy of a model on the test records."""
+    import torch
+
+    net, data = task.new_model(), task.dataset
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(model).float(), net.parameters())
+    with torch.no_grad():
+        right = net(torch.from_numpy(data.test_x)).argmax(dim=1) == torch.from_numpy(data.test_y)
+    return float(right.double().mean())
 
 
 def sampler_of(setting: Setting) -> tuple[UpdateSampler, Vector]:
@@ -153,7 +183,7 @@ def look(
     colluding: int = 0,
     noise_std: float = 0.0,
     others: Sequence[int] | None = None,
-) -> dict[str, Any]:
+) -> Found:
     """Return what the sum of so many users tells of one of them, and of all on average.
 
     Args:
@@ -169,10 +199,18 @@ def look(
     if len(others) != users - 1 or TARGET in others:
         raise ValueError(f"others must be {users - 1} users but the target, got {list(others)}")
     hidden = [TARGET, *others[colluding:]]
-    found = _measured(
-        setting, hidden, Look(draws=setting.draws, rank=setting.rank), noise_std=noise_std * users
-    )
     sampler, model = sampler_of(setting)
+    found = measure(
+        sampler,
+        model,
+        hidden,
+        target=TARGET,
+        look=Look(draws=setting.draws, rank=setting.rank),
+        stream=("mi", setting.key),
+        noise_std=noise_std * users,
+        seed=SEED,
+        drawing=_drawing(setting),
+    )
     free = model.size if sampler.free is None else int(sampler.free.size)
     each = np.array([nats for nats, _ in found.each.values()])
     return {
@@ -189,13 +227,19 @@ def look(
     }
 
 
+def looked(cells: Cells, setting: Setting, users: int, suffix: str = "", **how: Any) -> Found:
+    """Return what `look` gives now, or gave in an earlier run."""
+    key = f"{setting.cell}-N{users}{suffix}"
+    return dict(cells.get(key, partial(look, setting, users, **how)))
+
+
 def critics(setting: Setting, users: int, *, draws: int, count: int) -> dict[str, Any]:
-    """Return what neural critics find in whole updates, as in the paper and held out, in bits.
+    """Return what neural critics find in whole updates, on training pairs and held out, in bits.
 
     Args:
         setting: The federation.
         users: Users in the sum, the target among them.
-        draws: Pairs of the target's update and the sum; the paper has 1,000.
+        draws: Pairs of the target's update and the sum; the paper does not say how many it has.
         count: Critics on the pairs as they are, and on shuffled pairs.
     """
     from leakmeter.auditors.information.mine import estimator  # torch, for those who ask
@@ -218,18 +262,21 @@ def update_std(setting: Setting) -> float:
 
     A noise of this size on the sum hides about as much as one more client would.
     """
-    sampler, model = sampler_of(setting)
-    stream = ("mi", setting.key, "spread")
-    rows = np.concatenate(list(sampler.sample(model, [TARGET], setting.draws, stream)))[:, 0]
+    rows = _of_target(setting, "spread")
     spectrum = np.linalg.svd(rows - rows.mean(axis=0, dtype=np.float64), compute_uv=False)
     return float(np.sqrt((spectrum[: setting.rank] ** 2).mean() / (len(rows) - 1)))
 
 
 def largest_norm(setting: Setting) -> float:
     """Return the largest norm among some updates of the target."""
+    return float(np.linalg.norm(_of_target(setting, "norm"), axis=1).max())
+
+
+def _of_target(setting: Setting, name: str) -> Floats:
+    """Return updates of the target, (draws, dim)."""
     sampler, model = sampler_of(setting)
-    rows = sampler.sample(model, [TARGET], setting.draws, ("mi", setting.key, "norm"))
-    return float(np.linalg.norm(np.concatenate(list(rows))[:, 0], axis=1).max())
+    rows = sampler.sample(model, [TARGET], setting.draws, ("mi", setting.key, name))
+    return np.concatenate(list(rows))[:, 0]
 
 
 def held_by_target(setting: Setting) -> int:
@@ -278,22 +325,6 @@ def paper_share(setting: Setting, bits: float, held: int) -> float | None:
     if setting.dataset not in IMAGE_BITS:
         return None
     return bits / (records_used(setting, held) * IMAGE_BITS[setting.dataset])
-
-
-def _measured(
-    setting: Setting, hidden: list[int], asked: Look, *, noise_std: float = 0.0
-) -> Measured:
-    sampler, model = sampler_of(setting)
-    return measure(
-        sampler,
-        model,
-        hidden,
-        target=TARGET,
-        look=asked,
-        stream=("mi", setting.key),
-        noise_std=noise_std,
-        seed=SEED,
-    )
 
 
 def _bits(nats: float | None) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from leakmeter.fl_app.experiments.elkordy2023.measure import IMAGE_BITS, Setting, paper_share
@@ -45,6 +45,24 @@ def number(value: Any) -> str:
     if math.isinf(value):
         return "∞"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+_SHOWN: dict[str, Callable[[Setting, Mapping[str, Any]], Any]] = {
+    "bits": lambda _, f: plus_minus(f),
+    "mean over users": lambda _, f: number(f["mean"]),
+    "smallest": lambda _, f: number(f["smallest"]),
+    "largest": lambda _, f: number(f["largest"]),
+    "directions": lambda _, f: f["rank"],
+    "variance kept": lambda _, f: f"{100 * f['kept']:.0f} %",
+    "Gaussian truth": lambda _, f: number(f["gaussian"]),
+    "free coordinates": lambda _, f: f["free"],
+    "paper's axis": lambda setting, f: share(setting, f),
+}
+
+
+def shown(setting: Setting, found: Mapping[str, Any], *columns: str) -> tuple[Any, ...]:
+    """Return what `measure.look` has found, as the columns of these names show it."""
+    return tuple(_SHOWN[name](setting, found) for name in columns)
 
 
 def share(setting: Setting, found: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What the sum tells of a client, over the batch size and over local epochs.
+"""What the sum reveals about a client, over the batch size and over local epochs.
 
 Elkordy et al. (2023), arXiv:2208.02304, Fig. 6 to 8 (batches of 16 to 256), and Fig. 11 and 12 (one
 to ten passes over the local data), here with the linear model. Each is measured without noise and
@@ -10,9 +10,10 @@ larger updates stand out more. The noise is as large as the sum itself varies at
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, Literal
 
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
@@ -20,17 +21,16 @@ from leakmeter.fl_app.experiments.elkordy2023 import page
 from leakmeter.fl_app.experiments.elkordy2023.measure import (
     NAMES,
     Algorithm,
+    Found,
     Setting,
     batch_bits,
-    look,
+    looked,
     records_used,
     update_std,
 )
 from leakmeter.fl_app.experiments.plot import Panel
 
 Variant = Literal["batch", "epochs"]
-# What is told without and with noise for every value, by algorithm and users.
-Found = Mapping[tuple[Algorithm, int], Sequence[tuple[dict[str, Any], dict[str, Any]]]]
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Sweep:
     """Which values are looked at, for which algorithms.
 
     Attributes:
-        setting: The federation.
-        values: Batch sizes, or numbers of epochs.
-        algorithms: Which ones.
-        users: Sizes of the sum.
+        setting: Everything else.
+        values: Of the field that is swept.
+        algorithms: What clients do.
+        users: Users in the sum.
     """
 
     setting: Setting
@@ -51,90 +51,46 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class _Page:
-    """What is swept, and what to say about it.
+class Point:
+    """What is found at one value, without and with noise."""
 
-    Attributes:
-        field: Of `Setting`.
-        name: The same for people.
-        title: The same for the title.
-        note: What the paper says.
-        compare: Compares the first and the last value with what the paper says.
-    """
+    setting: Setting
+    value: int
+    bare: Found
+    noised: Found
+    noise: float
 
-    field: Literal["batch_size", "epochs"]
-    name: str
-    title: str
-    note: str
-    compare: Callable[[Sweep, Found], tuple[Comparison, ...]]
+    @property
+    def per_record(self) -> float:
+        """Bits over the records that a round uses."""
+        return float(self.bare["bits"]) / records_used(self.setting, self.bare["records"])
 
 
+Points = Mapping[tuple[Algorithm, int], Sequence[Point]]  # by algorithm and users
+_PAPER = Setting("mnist", draws=60)
+_SMALL = Setting("digits", clients=20, batch_size=8, draws=40, rank=8)
 _SCALES: dict[Variant, dict[str, Sweep]] = {
     "batch": {
-        "paper": Sweep(
-            Setting("mnist", draws=60),
-            (16, 32, 64, 128, 256),
-            ("fedsgd", "fedavg", "fedprox"),
-            (20,),
-        ),
-        "small": Sweep(
-            Setting("digits", clients=20, draws=40, rank=8),
-            (4, 8, 16, 32),
-            ("fedsgd", "fedavg"),
-            (10,),
-        ),
+        "paper": Sweep(_PAPER, (16, 32, 64, 128, 256), ("fedsgd", "fedavg", "fedprox"), (20,)),
+        "small": Sweep(_SMALL, (4, 8, 16, 32), ("fedsgd", "fedavg"), (10,)),
     },
     "epochs": {
-        "paper": Sweep(Setting("mnist", draws=60), (1, 2, 5, 10), ("fedavg", "fedprox"), (10, 20)),
-        "small": Sweep(
-            Setting("digits", clients=20, batch_size=8, draws=40, rank=8),
-            (1, 2, 5),
-            ("fedavg", "fedprox"),
-            (10,),
-        ),
+        "paper": Sweep(_PAPER, (1, 2, 5, 10), ("fedavg", "fedprox"), (10, 20)),
+        "small": Sweep(_SMALL, (1, 2, 5), ("fedavg", "fedprox"), (10,)),
     },
 }
-
-
-def run(scale: str, cells: Cells, variant: Variant) -> Table:
-    """Measure every value of one sweep."""
-    sweep, shown = _SCALES[variant][scale], _PAGES[variant]
-    found: dict[tuple[Algorithm, int], list[tuple[dict[str, Any], dict[str, Any]]]] = {}
-    rows: list[tuple[Any, ...]] = []
-    bare, noised, shares = [], [], []
-    for color, algorithm in enumerate(sweep.algorithms):
-        for users in sweep.users:
-            settings = [_at(sweep.setting, algorithm, shown.field, v) for v in sweep.values]
-            each = found[algorithm, users] = _measured(cells, settings, users)
-            rows += [
-                _row(setting, value, users, *cell)
-                for setting, value, cell in zip(settings, sweep.values, each, strict=True)
-            ]
-            per = [_per_record(s, plain) for s, (plain, _) in zip(settings, each, strict=True)]
-            label = f"{NAMES[algorithm]}, N = {users}"
-            style = "o-" if users == sweep.users[0] else "x--"
-            draw: Callable[..., Any] = partial(page.line, label, sweep.values, color=color)
-            bare.append(draw([plain["bits"] for plain, _ in each], style=style))
-            noised.append(draw([hidden["bits"] for _, hidden in each], style=style))
-            shares.append(draw(per, style=style))
-    panels = (
-        Panel("without noise", shown.name, "bits", tuple(bare), log_x=True),
-        Panel("per record used", shown.name, "bits", tuple(shares), log_x=True, log_y=True),
-        Panel("with a fixed noise", shown.name, "bits", tuple(noised), log_x=True),
-    )
-    return Table(
-        title=f"What a secure sum tells of an update, over {shown.title}: {sweep.setting.dataset}",
-        columns=(
-            *("algorithm", "users", shown.name, "bits", "Gaussian truth", "per record used"),
-            *("paper's axis", "batch entropy", "noise", "bits with noise"),
-        ),
-        rows=tuple(rows),
-        notes=(page.NOTE.format(rank=sweep.setting.rank) + page.PAPER.strip(), shown.note, _NOTE),
-        figures={f"{shown.field.replace('_', '-')}.svg": panels},
-        comparisons=shown.compare(sweep, found) if scale == "paper" else (),
-    )
-
-
+# Field of `Setting`, its name, and the same for the title.
+_SWEPT: dict[Variant, tuple[str, str, str]] = {
+    "batch": ("batch_size", "batch size", "the batch"),
+    "epochs": ("epochs", "local epochs", "epochs"),
+}
+_NOTES: dict[Variant, str] = {
+    "batch": "In the paper the normalised figure falls with the batch for FedSGD, as 1/B, and less "
+    "for the others, whose entropy does not depend on it.",
+    "epochs": "In the paper the figure grows with the epochs, but less than in proportion. With a "
+    "fixed noise that is what happens: updates grow, and what can be learnt of one in a sum is "
+    "bounded by the figure without noise.",
+}
 _NOTE = (
     "Without noise a Gaussian figure does not change when updates are scaled, so it is flat but "
     "for its error: what falls with the batch on the paper's axis is what it is divided by. "
@@ -143,46 +99,82 @@ _NOTE = (
 )
 
 
-def _at(setting: Setting, algorithm: Algorithm, field: str, value: int) -> Setting:
-    changes: dict[str, Any] = {"algorithm": algorithm, field: value}
-    return replace(setting, **changes)
+def run(scale: str, cells: Cells, variant: Variant) -> Table:
+    """Measure every value of one sweep."""
+    sweep, (field, name, title) = _SCALES[variant][scale], _SWEPT[variant]
+    found = {
+        (algorithm, users): _points(cells, sweep, field, algorithm, users)
+        for algorithm, users in product(sweep.algorithms, sweep.users)
+    }
+
+    def panel(title: str, show: Any, *, log_y: bool = False) -> Panel:
+        lines = tuple(
+            page.line(
+                f"{NAMES[algorithm]}, N = {users}",
+                sweep.values,
+                [show(point) for point in points],
+                sweep.algorithms.index(algorithm),
+                "o-" if users == sweep.users[0] else "x--",
+            )
+            for (algorithm, users), points in found.items()
+        )
+        return Panel(title, name, "bits", lines, log_x=True, log_y=log_y)
+
+    panels = (
+        panel("without noise", lambda point: point.bare["bits"]),
+        panel("per record used", lambda point: point.per_record, log_y=True),
+        panel("with a fixed noise", lambda point: point.noised["bits"]),
+    )
+    compare = _compare_batch if variant == "batch" else _compare_epochs
+    return Table(
+        title=f"What a secure sum reveals about an update, over {title}: {sweep.setting.dataset}",
+        columns=(
+            *("algorithm", "users", name, "bits", "Gaussian truth", "per record used"),
+            *("paper's axis", "batch entropy", "noise", "bits with noise"),
+        ),
+        rows=tuple(_row(users, point) for (_, users), points in found.items() for point in points),
+        notes=(
+            page.NOTE.format(rank=sweep.setting.rank) + page.PAPER.strip(),
+            _NOTES[variant],
+            _NOTE,
+        ),
+        figures={f"{field.replace('_', '-')}.svg": panels},
+        comparisons=compare(found) if scale == "paper" else (),
+    )
 
 
-def _measured(
-    cells: Cells, settings: Sequence[Setting], users: int
-) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return what is told without and with noise, for every value of the sweep."""
+def _points(
+    cells: Cells, sweep: Sweep, field: str, algorithm: Algorithm, users: int
+) -> list[Point]:
+    """Return what is found without and with noise, for every value of the sweep."""
+    changes: list[dict[str, Any]] = [{"algorithm": algorithm, field: v} for v in sweep.values]
+    settings = [replace(sweep.setting, **change) for change in changes]
     first = settings[0]
-    std = float(cells.get(f"{first.cell}-spread", partial(update_std, first)))
-    noise = std / math.sqrt(users)
-    found = []
-    for setting in settings:
-        key = f"{setting.cell}-N{users}"
-        plain = cells.get(key, partial(look, setting, users))
-        hidden = cells.get(f"{key}-noise", partial(look, setting, users, noise_std=noise))
-        found.append((dict(plain), dict(hidden) | {"noise": noise}))
-    return found
+    noise = float(cells.get(f"{first.cell}-spread", partial(update_std, first))) / math.sqrt(users)
+    return [
+        Point(
+            setting,
+            value,
+            looked(cells, setting, users),
+            looked(cells, setting, users, "-noise", noise_std=noise),
+            noise,
+        )
+        for setting, value in zip(settings, sweep.values, strict=True)
+    ]
 
 
-def _per_record(setting: Setting, found: dict[str, Any]) -> float:
-    return float(found["bits"]) / records_used(setting, found["records"])
-
-
-def _row(
-    setting: Setting, value: int, users: int, plain: dict[str, Any], hidden: dict[str, Any]
-) -> tuple[Any, ...]:
-    one_step = setting.algorithm == "fedsgd"
+def _row(users: int, at: Point) -> tuple[Any, ...]:
+    setting, one_step = at.setting, at.setting.algorithm == "fedsgd"
     return (
         NAMES[setting.algorithm],
         users,
-        value,
-        page.plus_minus(plain),
-        page.number(plain["gaussian"]),
-        page.number(_per_record(setting, plain)),
-        page.share(setting, plain),
-        page.number(batch_bits(setting, plain["records"])) if one_step else "",
-        page.number(hidden["noise"]),
-        page.plus_minus(hidden),
+        at.value,
+        *page.shown(setting, at.bare, "bits", "Gaussian truth"),
+        page.number(at.per_record),
+        page.share(setting, at.bare),
+        page.number(batch_bits(setting, at.bare["records"])) if one_step else "",
+        page.number(at.noise),
+        page.plus_minus(at.noised),
     )
 
 
@@ -197,70 +189,40 @@ _BATCH_FIGURES: dict[Algorithm, tuple[str, str]] = {
 _EPOCH_FIGURES: dict[Algorithm, str] = {"fedavg": "Fig. 11", "fedprox": "Fig. 12"}
 
 
-def _compare_batch(sweep: Sweep, found: Found) -> tuple[Comparison, ...]:
-    low, high = sweep.values[0], sweep.values[-1]
-    rows = []
-    for (algorithm, users), cells in found.items():
-        figure, published = _BATCH_FIGURES[algorithm]
-        (first, noised), (last, drowned) = cells[0], cells[-1]
-        per = [
-            _per_record(_at(sweep.setting, algorithm, "batch_size", b), got)
-            for b, got in ((low, first), (high, last))
-        ]
-        rows.append(
-            Comparison(
-                f"{page.SOURCE}{figure}",
-                f"information over the batch, {NAMES[algorithm]}, N = {users}",
-                published,
-                f"{page.plus_minus(first)} bits at B = {low}, "
-                f"{page.plus_minus(last)} at {high}; per record used "
-                f"{page.number(per[0])} and {page.number(per[1])}; under a fixed noise "
-                f"{page.number(noised['bits'])} and {page.number(drowned['bits'])} bits",
-                "in bits nothing falls: a smaller update of the same shape is as easy to tell. "
-                "FedSGD's fall is that of the axis, which is divided by B; what falls for all "
-                f"three is what stands out of a noise. Else {page.UNITS}",
-            )
+def _compare_batch(found: Points) -> tuple[Comparison, ...]:
+    return tuple(
+        Comparison(
+            f"{page.SOURCE}{_BATCH_FIGURES[algorithm][0]}",
+            f"information over the batch, {NAMES[algorithm]}, N = {users}",
+            _BATCH_FIGURES[algorithm][1],
+            f"{page.plus_minus(first.bare)} bits at B = {first.value}, "
+            f"{page.plus_minus(last.bare)} at {last.value}; per record used "
+            f"{page.number(first.per_record)} and {page.number(last.per_record)}; under a fixed "
+            f"noise {_noised(first)} and {_noised(last)} bits",
+            "in bits nothing falls: a smaller update of the same shape is as easy to recognise. "
+            "FedSGD's fall is that of the axis, which is divided by B; what falls for all "
+            f"three is what stands out of a noise. Else {page.UNITS}",
         )
-    return tuple(rows)
+        for (algorithm, users), (first, *_, last) in found.items()
+    )
 
 
-def _compare_epochs(sweep: Sweep, found: Found) -> tuple[Comparison, ...]:
-    low, high = sweep.values[0], sweep.values[-1]
-    rows = []
-    for (algorithm, users), cells in found.items():
-        (first, noised), (last, louder) = cells[0], cells[-1]
-        times = float(louder["bits"]) / float(noised["bits"])
-        rows.append(
-            Comparison(
-                f"{page.SOURCE}{_EPOCH_FIGURES[algorithm]}",
-                f"information over local epochs, {NAMES[algorithm]}, N = {users}",
-                "grows with E, less than in proportion",
-                f"{page.plus_minus(first)} bits at E = {low}, {page.plus_minus(last)} at "
-                f"{high}; under a fixed noise {page.number(noised['bits'])} and "
-                f"{page.number(louder['bits'])}, {times:.1f} times as much",
-                "without noise the figure does not change when updates grow; under noise it does "
-                "as the paper says. The linear model in place of MLP and CNN",
-            )
+def _compare_epochs(found: Points) -> tuple[Comparison, ...]:
+    return tuple(
+        Comparison(
+            f"{page.SOURCE}{_EPOCH_FIGURES[algorithm]}",
+            f"information over local epochs, {NAMES[algorithm]}, N = {users}",
+            "grows with E, less than in proportion",
+            f"{page.plus_minus(first.bare)} bits at E = {first.value}, "
+            f"{page.plus_minus(last.bare)} at {last.value}; under a fixed noise {_noised(first)} "
+            f"and {_noised(last)}, "
+            f"{float(last.noised['bits']) / float(first.noised['bits']):.1f} times as much",
+            "without noise the figure does not change when updates grow; under noise it does "
+            "as the paper says. The linear model in place of MLP and CNN",
         )
-    return tuple(rows)
+        for (algorithm, users), (first, *_, last) in found.items()
+    )
 
 
-_PAGES: dict[Variant, _Page] = {
-    "batch": _Page(
-        "batch_size",
-        "batch size",
-        "the batch",
-        "In the paper the normalised figure falls with the batch for FedSGD, as 1/B, and less for "
-        "the others, whose entropy does not depend on it.",
-        _compare_batch,
-    ),
-    "epochs": _Page(
-        "epochs",
-        "local epochs",
-        "epochs",
-        "In the paper the figure grows with the epochs, but less than in proportion. With a fixed "
-        "noise that is what happens: updates grow, and what can be told of one in a sum is bounded "
-        "by the figure without noise.",
-        _compare_epochs,
-    ),
-}
+def _noised(at: Point) -> str:
+    return page.number(at.noised["bits"])

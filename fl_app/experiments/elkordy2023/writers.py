@@ -1,4 +1,4 @@
-"""What the sum tells of a writer among other writers.
+"""What the sum reveals about a writer among other writers.
 
 Elkordy et al. (2023), arXiv:2208.02304, Fig. 14: FEMNIST by writer, a CNN, FedAvg with one and five
 local epochs, the same target in every sum and the other users drawn at random. Here: MNIST by
@@ -8,9 +8,9 @@ rerun), and a figure is the mean over several draws of the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import page
-from leakmeter.fl_app.experiments.elkordy2023.measure import SEED, Setting, look
+from leakmeter.fl_app.experiments.elkordy2023.measure import SEED, Found, Setting, looked
 from leakmeter.fl_app.experiments.plot import Panel
 
 _PAPER_BITS = 176 * 678  # the paper's entropy of its target's images
@@ -72,33 +72,31 @@ _NOTES = (
 def run(scale: str, cells: Cells) -> Table:
     """Measure every number of users, with several draws of the others."""
     what = _SCALES[scale]
-    rows: list[tuple[Any, ...]] = []
+    found = {
+        (epochs, n): _drawn(cells, replace(what.setting, epochs=epochs), n, what.cohorts)
+        for epochs, n in product(what.epochs, what.users)
+    }
+
+    def over_users(name: str, epochs: int) -> list[float]:
+        return [_mean(found[epochs, n], name) for n in what.users]
+
     lines = []
-    means: dict[int, list[float]] = {}  # over users, by epochs
-    targets: dict[int, list[float]] = {}
-    ranks: dict[int, int] = {}  # directions that were looked along, by users
     for color, epochs in enumerate(what.epochs):
-        setting = replace(what.setting, epochs=epochs)
-        found = {n: _cells(cells, setting, n, what.cohorts) for n in what.users}
-        rows += [(epochs, n, *_figures(setting, f)) for n, f in found.items()]
-        means[epochs] = [_mean(f, "mean") for f in found.values()]
-        targets[epochs] = [_mean(f, "bits") for f in found.values()]
-        ranks |= {n: min(int(one["rank"]) for one in f) for n, f in found.items()}
-        lines.append(page.line(f"target, E = {epochs}", what.users, targets[epochs], color, "x--"))
-        label = f"mean over users, E = {epochs}"
-        lines.append(page.line(label, what.users, means[epochs], color))
-        gaussian = [_mean(f, "gaussian") for f in found.values()]
-    lines.append(page.line("Gaussian truth", what.users, gaussian, len(what.epochs), ":"))
+        for name, label, style in (("bits", "target", "x--"), ("mean", "mean over users", "o-")):
+            y = over_users(name, epochs)
+            lines.append(page.line(f"{label}, E = {epochs}", what.users, y, color, style))
+    truth = over_users("gaussian", what.epochs[-1])
+    lines.append(page.line("Gaussian truth", what.users, truth, len(what.epochs), ":"))
     return Table(
-        title=f"What a secure sum tells of a writer: {setting.dataset}, FedAvg",
+        title=f"What a secure sum reveals about a writer: {what.setting.dataset}, FedAvg",
         columns=(
             *("epochs", "users", "bits", "mean over users", "Gaussian truth", "images"),
             "paper's axis",
         ),
-        rows=tuple(rows),
+        rows=tuple((*key, *_figures(what.setting, each)) for key, each in found.items()),
         notes=(page.NOTE.format(rank=what.setting.rank), *_NOTES),
         figures={"writers.svg": (Panel("A writer", "users", "bits", tuple(lines), True, True),)},
-        comparisons=_comparisons(what, targets, means, ranks) if scale == "paper" else (),
+        comparisons=_comparisons(what, found) if scale == "paper" else (),
     )
 
 
@@ -108,23 +106,17 @@ def others(users: int, clients: int, cohort: int) -> list[int]:
     return [1 + int(i) for i in np.sort(rng.choice(clients - 1, users - 1, replace=False))]
 
 
-def _cells(cells: Cells, setting: Setting, users: int, cohorts: int) -> list[dict[str, Any]]:
-    return [
-        dict(
-            cells.get(
-                f"{setting.cell}-N{users}-others{i}",
-                partial(look, setting, users, others=others(users, setting.clients, i)),
-            )
-        )
-        for i in range(cohorts)
-    ]
+def _drawn(cells: Cells, setting: Setting, users: int, cohorts: int) -> list[Found]:
+    """Return what is found with each draw of the others."""
+    drawn = (others(users, setting.clients, i) for i in range(cohorts))
+    return [looked(cells, setting, users, f"-others{i}", others=who) for i, who in enumerate(drawn)]
 
 
-def _mean(found: Sequence[dict[str, Any]], name: str) -> float:
+def _mean(found: Sequence[Found], name: str) -> float:
     return float(np.mean([float(f[name]) for f in found]))
 
 
-def _figures(setting: Setting, found: Sequence[dict[str, Any]]) -> tuple[Any, ...]:
+def _figures(setting: Setting, found: Sequence[Found]) -> tuple[Any, ...]:
     bits = [float(f["bits"]) for f in found]
     held = found[0]["records"]
     low, high = page.number(min(bits)), page.number(max(bits))
@@ -138,38 +130,37 @@ def _figures(setting: Setting, found: Sequence[dict[str, Any]]) -> tuple[Any, ..
 
 
 def _comparisons(
-    what: _Scale,
-    targets: dict[int, list[float]],
-    means: dict[int, list[float]],
-    ranks: dict[int, int],
+    what: _Scale, found: Mapping[tuple[int, int], Sequence[Found]]
 ) -> tuple[Comparison, ...]:
-    users = f"N = {', '.join(map(str, what.users))} users"
+    ranks = {n: min(int(f["rank"]) for e in what.epochs for f in found[e, n]) for n in what.users}
     fewer = "".join(f" ({r} for {n} users)" for n, r in ranks.items() if r < what.setting.rank)
+
+    def over_users(name: str) -> str:
+        """Return the bits of every number of users, and whether each is less than before."""
+        parts = []
+        for epochs in what.epochs:
+            bits = [_mean(found[epochs, n], name) for n in what.users]
+            falls = "falls" if bits == sorted(bits, reverse=True) else "does not fall throughout"
+            parts.append(f"E = {epochs}: {', '.join(map(page.number, bits))} bits, {falls}")
+        return "; ".join(parts)
+
     return (
         Comparison(
-            "Elkordy et al. 2023, Fig. 14",
-            f"leakage of one writer, {users}, FedAvg, E = 1 and 5",
+            f"{page.SOURCE}Fig. 14",
+            f"leakage of one writer, N = {', '.join(map(str, what.users))} users, FedAvg, E = 1 "
+            "and 5",
             "falls as N grows",
-            f"{_over_users(targets)} along {what.setting.rank} directions{fewer}, mean of "
+            f"{over_users('bits')} along {what.setting.rank} directions{fewer}, mean of "
             f"{what.cohorts} draws of the others",
-            "it depends on who the others are: with other writers the same sum tells several "
+            "it depends on who the others are: with other writers the same sum reveals several "
             "times more or less. MNIST by writer in place of FEMNIST, linear model in place of the "
             f"CNN; the paper normalises by {_PAPER_BITS:,} bits, its own neural estimate",
         ),
         Comparison(
-            "Elkordy et al. 2023, Fig. 14",
+            f"{page.SOURCE}Fig. 14",
             "the same on average over everybody in the sum",
             "not given",
-            _over_users(means),
+            over_users("mean"),
             "the shares of the sum's variance add up to one, so that the average moves less",
         ),
     )
-
-
-def _over_users(found: dict[int, list[float]]) -> str:
-    """Return the bits of every number of users, and whether each is less than the one before."""
-    parts = []
-    for epochs, bits in found.items():
-        falls = "falls" if bits == sorted(bits, reverse=True) else "does not fall throughout"
-        parts.append(f"E = {epochs}: {', '.join(map(page.number, bits))} bits, {falls}")
-    return "; ".join(parts)

@@ -85,9 +85,15 @@ def _few_draws(name: str, draws: int, **sizes: Any) -> Any:
     return _fewer(name, setting=replace(setting, draws=draws, rank=4), **sizes)
 
 
-def _few_models() -> Any:
-    settings = scales_of("mi-models")["small"].settings
-    return _fewer("mi-models", settings=tuple(replace(s, draws=24, rank=4) for s in settings))
+def _few_pairs(name: str, **sizes: Any) -> Any:
+    runs = scales_of(name)["small"].runs.items()
+    fewer = {key: (algorithm, replace(run, pairs=40)) for key, (algorithm, run) in runs}
+    return _fewer(name, runs=fewer, **sizes)
+
+
+def _few_draws_of_all(name: str, **sizes: Any) -> Any:
+    settings = scales_of(name)["small"].settings
+    return _fewer(name, settings=tuple(replace(s, draws=24, rank=4) for s in settings), **sizes)
 
 
 # The small scale of the command line takes seconds; the fast tests see the same shapes in less.
@@ -100,15 +106,16 @@ TINY: dict[str, Any] = {
     "one-shot-repetitions": _fewer("one-shot-repetitions", canaries=60, repetitions=(1, 8)),
     "one-shot-many-runs": _fewer("one-shot-many-runs", experiments=1),
     "one-shot-records": _fewer("one-shot-records", runs=1),
-    "mi-users": _few_draws("mi-users", 24, critics=()),
+    "mi-users": _few_draws_of_all("mi-users", critics=()),
     "mi-batch": _few_draws("mi-batch", 24, values=(4, 32)),
     "mi-epochs": _few_draws("mi-epochs", 24, values=(1, 2)),
     "mi-heterogeneity": _few_draws("mi-heterogeneity", 24, concentrations=(0.5, math.inf)),
     "mi-dp": _few_draws("mi-dp", 24, users=(2, 20)),
-    "mi-models": _few_models(),
-    "mi-accuracy": _fewer(
-        "mi-accuracy", run=replace(scales_of("mi-accuracy")["small"].run, pairs=24), plays=1
-    ),
+    "mi-models": _few_draws_of_all("mi-models"),
+    "mi-accuracy": _few_pairs("mi-accuracy", plays=1),
+    "mi-rounds": _few_pairs("mi-rounds"),
+    "mine-rounds": _fewer("mine-rounds", draws=(8,)),
+    "textbook-examples": _fewer("textbook-examples", steps=20),
     "mi-writers": _few_draws("mi-writers", 24),
     "dlg-users": tuple(
         replace(case, targets=2, attacks=case.attacks[:1], draws=40)
