@@ -255,9 +255,9 @@ EXPERIMENTS: Final = {
     "mi-dp": Entry(
         "elkordy2023.dp",
         "Elkordy et al. 2023, Fig. 16: information in a sum with noise after it",
-        size="reduced (40 directions of 7,850; at most 50 users in place of 1,000)",
+        size="reduced (40 directions of 7,850)",
         small=5,
-        paper=90,
+        paper=400,
         data=("mnist",),
         distributes=True,
     ),

@@ -51,7 +51,7 @@ class _Scale:
 _SCALES = {
     "paper": _Scale(
         Setting("mnist"),
-        (2, 5, 10, 20, 50),
+        (2, 5, 10, 20, 50, 1000),
         (5.0, 10.0, 50.0, 500.0, 5000.0, math.inf),
         rounds=100,
         plays=3,
@@ -181,7 +181,7 @@ def _comparisons(what: _Scale, found: Mapping[tuple[float, int], Found]) -> tupl
         ),
         Comparison(
             f"{page.SOURCE}Fig. 16 (a)",
-            f"the same in large sums: the paper's N = 1,000, ours N = {last:,}",
+            f"the same in large sums, N = {last:,} users",
             "0.046 % to 0.034 %: more users make the noise matter less",
             f"{shares(last)} {directions}: they make it matter more",
             "a client's part of the mean shrinks as 1/N while the noise stays, so that what is "
@@ -190,8 +190,7 @@ def _comparisons(what: _Scale, found: Mapping[tuple[float, int], Found]) -> tupl
         ),
         Comparison(
             f"{page.SOURCE}Fig. 16 (b)",
-            f"accuracy with noise in every round; the paper's N = 1,000, ours N = {last:,}, "
-            f"{what.rounds} rounds of FedSGD",
+            f"accuracy with noise in every round, N = {last:,}, {what.rounds} rounds of FedSGD",
             "ε = 10: below 50 %; ε = 5,000: above 90 %",
             f"ε = 10: {accuracy(10.0)}; ε = 5,000: {accuracy(5000.0)}; "
             f"without noise {accuracy(math.inf)}",
