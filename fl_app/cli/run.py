@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -241,6 +242,13 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
     paths = {"data_dir": config.data_dir, "ledger": config.ledger}
     # So that the run can be repeated and resumed from anywhere.
     absolute = {k: str(expanded(kebab(k), v)) for k, v in paths.items() if v}
+    folder = absolute.get("data_dir")
+    if "data-dir" in given and folder and not config.download and not os.path.isdir(folder):
+        # Not where data are loaded: a node may lack the folder and have LEAKMETER_DATA.
+        raise ConfigError(
+            f"--data-dir must be a folder that exists, got {folder}; leave it out to search only "
+            "LEAKMETER_DATA"
+        )
     return replace(config, **absolute)  # type: ignore[arg-type]
 
 

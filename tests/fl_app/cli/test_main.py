@@ -151,6 +151,14 @@ def test_a_mistake_is_one_line_with_code_2_and_leaves_nothing(
     assert message in refused([*tiny, *arguments], capsys)
 
 
+def test_a_data_folder_that_is_missing_is_refused_though_the_variable_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LEAKMETER_DATA", str(tmp_path))
+    said = refused(["--dataset", "adult", "--data-dir", "typo"], capsys)
+    assert f"data-dir must be a folder that exists, got {tmp_path / 'typo'}" in said
+
+
 def test_every_folder_that_was_tried_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -437,6 +445,7 @@ def test_arguments_outdo_the_config_file(tmp_path: Path, tiny: list[str]) -> Non
 def test_the_data_folder_is_noted_so_that_it_is_found_from_anywhere(
     tmp_path: Path, tiny: list[str]
 ) -> None:
+    (tmp_path / "files").mkdir()
     assert main([*tiny, "--rounds", "1", "--data-dir", "files", "--out", "run"]) == 0
     assert Config.from_toml(tmp_path / "run/config.toml").data_dir == str(tmp_path / "files")
 
