@@ -239,7 +239,7 @@ EXPERIMENTS: Final = {
         size="reduced (ten rounds, few directions per round; the linear model only)",
         variant="rounds",
         small=15,
-        paper=550,
+        paper=250,
         data=("mnist",),
     ),
     "mi-heterogeneity": Entry(
@@ -248,7 +248,7 @@ EXPERIMENTS: Final = {
         size="reduced (MNIST and the linear model in place of CIFAR-10 and a CNN; five local "
         "epochs with α by label only)",
         small=6,
-        paper=450,
+        paper=560,
         data=("mnist",),
         distributes=True,
     ),
@@ -267,7 +267,7 @@ EXPERIMENTS: Final = {
         size="reduced (two directions per round; a target of 80 % in place of 85 %)",
         variant="accuracy",
         small=4,
-        paper=150,
+        paper=100,
         data=("mnist",),
     ),
     "mi-writers": Entry(
@@ -350,7 +350,7 @@ EXPERIMENTS: Final = {
         "32; three runs of two mechanisms, one of the others)",
         variant="cnn",
         small=15,
-        paper=400,
+        paper=700,
         data=("mnist",),
     ),
     "wfna-table1": Entry(

@@ -55,26 +55,26 @@ def test_information_falls_with_the_clients_as_a_gaussian_model_has_it(
 
 
 def test_the_attack_is_tuned_on_the_attackers_images_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients, own = dlg_game._sides("digits")
+    clients, own = dlg_game.sides("digits")
     tuned = dlg_game.rehearse(QUICK, 2)
     reached = dlg_game.attack_clients(QUICK, 2, 0)
     other = Side("clients", 1 - clients.x, clients.y)
-    monkeypatch.setattr(dlg_game, "_sides", lambda _: (other, own))
+    monkeypatch.setattr(dlg_game, "sides", lambda _: (other, own))
     assert dlg_game.rehearse(QUICK, 2) == tuned
-    monkeypatch.setattr(dlg_game, "_sides", lambda _: (clients, Side("attacker", 1 - own.x, own.y)))
+    monkeypatch.setattr(dlg_game, "sides", lambda _: (clients, Side("attacker", 1 - own.x, own.y)))
     again = dlg_game.attack_clients(QUICK, 2, 0)
     assert {k for k in reached if again[k] != reached[k]} == {"mean image"}
     assert dlg_game.rehearse(QUICK, 2) != tuned
 
 
 def test_clients_and_attacker_share_no_image() -> None:
-    clients, own = dlg_game._sides("digits")
+    clients, own = dlg_game.sides("digits")
     together = {image.tobytes() for image in clients.x} & {image.tobytes() for image in own.x}
     assert not together
 
 
 def test_the_target_is_the_same_whatever_the_number_of_clients() -> None:
-    clients, _ = dlg_game._sides("digits")
+    clients, _ = dlg_game.sides("digits")
     one, two = (play(QUICK, clients, n, QUICK.attacks[0], 0) for n in (1, 2))
     np.testing.assert_array_equal(one["truth"], two["truth"])
     other = play(QUICK, clients, 1, QUICK.attacks[0], 1)
@@ -82,7 +82,7 @@ def test_the_target_is_the_same_whatever_the_number_of_clients() -> None:
 
 
 def test_who_seeks_all_images_finds_the_targets_where_who_seeks_one_does_not() -> None:
-    clients, _ = dlg_game._sides("digits")
+    clients, _ = dlg_game.sides("digits")
     case = replace(CASE, seeks_all=True)
     attack = CASE.attacks[0]
     alone, every = (
