@@ -131,7 +131,7 @@ EXPERIMENTS: Final = {
         data=("fashion-mnist",),
     ),
     "one-shot-coverage": Entry(
-        "andrew2024.coverage",
+        "coverage.table",
         "Andrew et al. 2024, section 5: how often published bounds and ours are above the truth",
         size="beyond the paper",
         small=8,
@@ -295,7 +295,7 @@ EXPERIMENTS: Final = {
         data=("mnist",),
     ),
     "best-threshold": Entry(
-        "andrew2024.best_threshold",
+        "coverage.trials",
         "Ngo et al. 2024, (8): how often bounds exceed the truth at the best threshold",
         size="beyond the paper",
         small=4,

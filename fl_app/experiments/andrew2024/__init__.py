@@ -10,10 +10,9 @@ Federated Learning, arXiv:2302.03098.
 - `repetitions`: Fig. 1 to 3 and Table 4, canaries that play in several rounds.
 - `many_runs`: Fig. 4, one run with many canaries against many runs.
 - `records`: Table 6, gradient canaries in DP-SGD.
-- `coverage`: section 5, how often the published bound and ours are above the truth.
-- `best_threshold`: section 5.1, and (8) of Ngo et al. 2024, the same for both papers' bounds.
 - `dp_fedavg_writers`: in the manner of Table 2, whole runs of this project.
 
 Shared: `federation` plays rounds with canaries, `gaussian_sum` simulates a Gaussian sum with them,
-`audit` turns scores into estimates and bounds, `coverage_cases` has mechanisms of known ε.
+`audit` turns scores into estimates and bounds. Section 5, how often the published bound and ours are
+above the truth, is in `experiments.coverage`.
 """

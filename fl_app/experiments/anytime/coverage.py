@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.anytime.streams import ALLOWED, COINS, ROUNDS, TRIALS, Case, cases
 from leakmeter.fl_app.experiments.anytime.waiting import (
     ASKED,
     DELIVERED,
@@ -26,6 +25,14 @@ from leakmeter.fl_app.experiments.anytime.waiting import (
     rounds_until,
 )
 from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.fl_app.experiments.coverage.streams import (
+    ALLOWED,
+    COINS,
+    ROUNDS,
+    TRIALS,
+    Case,
+    cases,
+)
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _SEED: Final = 0

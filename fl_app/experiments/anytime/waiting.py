@@ -22,7 +22,7 @@ from leakmeter.auditors.gaussian.pair import (
     gaussian_sigma,
 )
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.anytime.streams import ALLOWED
+from leakmeter.fl_app.experiments.coverage.streams import ALLOWED
 
 ASKED: Final = 50.0
 DELTA: Final = 1e-5

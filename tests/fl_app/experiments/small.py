@@ -14,8 +14,8 @@ from unittest.mock import patch
 from xml.sax.saxutils import escape
 
 from leakmeter.fl_app.experiments import base
-from leakmeter.fl_app.experiments.andrew2024 import best_threshold
 from leakmeter.fl_app.experiments.base import Cells, Table, read_cells, write_table
+from leakmeter.fl_app.experiments.coverage import trials as best_threshold
 from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS
 from tests.helpers.project import ROOT

@@ -10,16 +10,16 @@ import pytest
 from leakmeter.auditors.bounds import AnytimeBound
 from leakmeter.auditors.bounds.bets import canary_bets, log_wealth
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.anytime import streams
 from leakmeter.fl_app.experiments.anytime.coverage import most_allowed
-from leakmeter.fl_app.experiments.anytime.streams import (
+from leakmeter.fl_app.experiments.anytime.waiting import bounds_of, rounds_until
+from leakmeter.fl_app.experiments.coverage import streams
+from leakmeter.fl_app.experiments.coverage.streams import (
     ALLOWED,
     COINS,
     ROUNDS,
     canary_counts,
     cases,
 )
-from leakmeter.fl_app.experiments.anytime.waiting import bounds_of, rounds_until
 from tests.fl_app.experiments.small import RESULTS, Reproduced, read_cells
 
 CASES = {case.key: case for case in cases()}

@@ -12,8 +12,8 @@ from scipy.stats import ks_2samp
 
 from leakmeter.auditors.gaussian.pair import delta_gaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.andrew2024 import coverage_cases
 from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_rounds
+from leakmeter.fl_app.experiments.coverage import canaries as coverage_cases
 from tests.fl_app.experiments.small import RESULTS, Reproduced, read_cells
 from tests.helpers.numbers import most_allowed
 

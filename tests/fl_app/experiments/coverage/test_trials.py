@@ -8,7 +8,7 @@ import pytest
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Fixed
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.andrew2024 import best_threshold
+from leakmeter.fl_app.experiments.coverage import trials as best_threshold
 from tests.fl_app.experiments.small import RESULTS, Reproduced, read_cells
 
 

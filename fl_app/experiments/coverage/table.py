@@ -29,7 +29,10 @@ from leakmeter.fl_app.experiments.andrew2024.audit import (
     published_closed,
     published_sampled,
 )
-from leakmeter.fl_app.experiments.andrew2024.coverage_cases import (
+from leakmeter.fl_app.experiments.andrew2024.federation import SEED
+from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.coverage.canaries import (
     CANARIES,
     GUESSES,
     TRIALS,
@@ -37,9 +40,6 @@ from leakmeter.fl_app.experiments.andrew2024.coverage_cases import (
     Rng,
     cases,
 )
-from leakmeter.fl_app.experiments.andrew2024.federation import SEED
-from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _DIM, _CANARIES, _DELTA = 10**6, 1000, 1e-6

@@ -1,0 +1,1 @@
+"""How often each printed lower bound is above the truth, where the truth is known."""
