@@ -130,13 +130,6 @@ EXPERIMENTS: Final = {
         paper=45,
         data=("fashion-mnist",),
     ),
-    "one-shot-coverage": Entry(
-        "coverage.table",
-        "Andrew et al. 2024, section 5: how often published bounds and ours are above the truth",
-        size="beyond the paper",
-        small=8,
-        paper=185,
-    ),
     "secagg-lrt-adult": Entry(
         "ngo2024.secure_sum",
         "Ngo et al. 2024, Fig. 2: distinguishing two updates in a secure sum, ADULT",
@@ -151,7 +144,7 @@ EXPERIMENTS: Final = {
     "secagg-lrt-mnist": Entry(
         "ngo2024.secure_sum",
         "Ngo et al. 2024, Fig. 3: the same for d = 7,850, MNIST, even labels",
-        size="reduced (600 images per client in place of 2,800, 1,000 trials in place of 5,000)",
+        size="reduced (600 images per client in place of 2,800)",
         variant="mnist",
         small=60,
         paper=2500,
@@ -161,7 +154,7 @@ EXPERIMENTS: Final = {
     ),
     "secagg-lrt-mnist-skewed": Entry(
         "ngo2024.secure_sum",
-        "Ngo et al. 2024, Fig. 4: the same with skewed labels",
+        "Ngo et al. 2024, Fig. 4: the same with skewed labels, two Dirichlet partitions",
         size="reduced (600 images per client in place of 2,800, 1,000 trials in place of 5,000)",
         variant="mnist-skewed",
         small=60,
@@ -294,13 +287,6 @@ EXPERIMENTS: Final = {
         paper=200,
         data=("mnist",),
     ),
-    "best-threshold": Entry(
-        "coverage.trials",
-        "Ngo et al. 2024, (8): how often bounds exceed the truth at the best threshold",
-        size="beyond the paper",
-        small=4,
-        paper=90,
-    ),
     "active-server": Entry(
         "active_server.table",
         "Malicious server against a secure sum: ten attacks, before and after, and what remains",
@@ -320,12 +306,18 @@ EXPERIMENTS: Final = {
         small=2,
         paper=8,
     ),
-    "anytime-coverage": Entry(
-        "anytime.coverage",
-        "Bounds that hold at all rounds together: how often they fail, how soon they refute",
+    "coverage": Entry(
+        "coverage.table",
+        "Every printed lower bound, and the published ones: how often above a known ε",
         size="beyond the papers",
-        small=4,
-        paper=70,
+        small=15,
+        paper=600,
+    ),
+    "anytime-refutes": Entry(
+        "coverage.waiting",
+        "Bounds that hold at all rounds together: how soon they refute Flower's local noise",
+        small=2,
+        paper=15,
     ),
     "textbook-examples": Entry(
         "textbook",

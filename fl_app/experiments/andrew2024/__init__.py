@@ -13,6 +13,6 @@ Federated Learning, arXiv:2302.03098.
 - `dp_fedavg_writers`: in the manner of Table 2, whole runs of this project.
 
 Shared: `federation` plays rounds with canaries, `gaussian_sum` simulates a Gaussian sum with them,
-`audit` turns scores into estimates and bounds. Section 5, how often the published bound and ours are
-above the truth, is in `experiments.coverage`.
+`audit` turns scores into estimates and bounds. How often the bound of section 5 and ours are above
+the truth is in `experiments.coverage`.
 """

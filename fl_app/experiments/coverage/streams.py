@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,15 @@ from leakmeter.auditors.bounds.bets import (
     trial_bets,
 )
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Rng
 
-Rng = np.random.Generator
 Floats = NDArray[np.float64]
 Coins = NDArray[np.bool_]
 Shape = tuple[int, ...]
 
-ALLOWED: Final = 0.05
+_SEED: Final = 0
+_AT_ONCE: Final = 500  # streams, so that all of them fit into memory
 ROUNDS: Final = 20
 COINS: Final = 6  # per round
 TRIALS: Final = 100  # per round
@@ -41,7 +43,7 @@ _STAKE: Final = 0.6  # of the wrong bets
 
 
 @dataclass(frozen=True)
-class Case:
+class Watched:
     """A mechanism and how it is bet against.
 
     Attributes:
@@ -60,6 +62,22 @@ class Case:
     crosses: Callable[[Rng, int], Coins]
     is_sound: bool = True
 
+    def cell(self, streams: int) -> dict[str, Any]:
+        """Return the share of so many streams in which the truth is ever refuted."""
+        parts = range(-(-streams // _AT_ONCE))
+        crossed = np.concatenate(
+            [self.crosses(stream(_SEED, "anytime", self.key, i), _AT_ONCE) for i in parts]
+        )[:streams]
+        kind = "lower_bound" if self.is_sound else "estimate"
+        found = {"kind": kind, "conditions": [], "above": float(np.mean(crossed))}
+        return {
+            "name": self.name,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "runs": streams,
+            "bounds": {"bets" if self.is_sound else "wrong bets": found},
+        }
+
 
 # Draws p-values and coins, (streams, rounds, coins), given ε and δ.
 Canaries = Callable[[float, float, Rng, Shape], tuple[Floats, Coins]]
@@ -69,7 +87,7 @@ Guesses = Callable[[float, float, Rng, Shape], Coins]
 Trials = Callable[[float, float, Floats], tuple[Floats, Floats]]
 
 
-def cases() -> list[Case]:
+def cases() -> list[Watched]:
     """Return all mechanisms."""
     canaries: list[tuple[str, str, float, float, Canaries]] = [
         ("no-leak", "no leak", 0.0, 0.0, _uniform),
@@ -96,12 +114,12 @@ def cases() -> list[Case]:
     reacting = "dependent rounds: leaks more after every lost bet"
     wrong = "δ paid in the odds of each guess; with chance δ all coins are shown"
     return [
-        *(Case(k, n, e, d, partial(_canaries, e, d, draw)) for k, n, e, d, draw in canaries),
-        Case("reacts", reacting, 1.0, 0.0, partial(_reacts, 1.0)),
-        *(Case(k, n, e, d, partial(_guesses, e, d, draw)) for k, n, e, d, draw in guesses),
-        *(Case(k, n, e, d, partial(_trials, e, d, draw)) for k, n, e, d, draw in trials),
+        *(Watched(k, n, e, d, partial(_canaries, e, d, draw)) for k, n, e, d, draw in canaries),
+        Watched("reacts", reacting, 1.0, 0.0, partial(_reacts, 1.0)),
+        *(Watched(k, n, e, d, partial(_guesses, e, d, draw)) for k, n, e, d, draw in guesses),
+        *(Watched(k, n, e, d, partial(_trials, e, d, draw)) for k, n, e, d, draw in trials),
         *(
-            Case(f"per-guess-{d:g}", wrong, 1.0, d, partial(_per_guess, 1.0, d), is_sound=False)
+            Watched(f"per-guess-{d:g}", wrong, 1.0, d, partial(_per_guess, 1.0, d), is_sound=False)
             for d in (0.05, 0.1, 0.2)
         ),
     ]

@@ -1,38 +1,49 @@
-"""How often a lower bound exceeds the truth if its threshold is the best one on the same trials.
+"""Trials in two worlds a known ε apart, and every bound that they give.
 
 Ngo et al. (2024), arXiv:2403.17775, section 4.5: Clopper-Pearson limits of both errors at 95 %
 confidence, the threshold varied over the trials that are counted, and the largest epsilon of (8).
 The limits hold at one threshold that was fixed before. Andrew et al. (2024), arXiv:2302.03098,
 section 5.1, do the same with the exact false positive rate and a Jeffreys limit of the false
-negative rate. Beside them ours, on the same scores, where the truth is known.
+negative rate. Beside them ours, on the same scores: a round's bound and that of several rounds, of
+a transcript whose rounds are correlated, of one record in a sum, and of the records of a model.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Final
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import log_ndtr
+from scipy.stats import hypergeom
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.band import limit_table
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound, proven_epsilons
-from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, PilotSplit, SimultaneousBand
+from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, PilotSplit
+from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
+from leakmeter.auditors.likelihood_ratio.transcript.findings import Verdicts
+from leakmeter.auditors.records.game import RecordCase, RecordEffort, audit_records
+from leakmeter.auditors.records.membership import membership_bound
+from leakmeter.fl_app.experiments.coverage.case import ALLOWED, CONFIDENCE, Case, Rng, no_bound
 
-_SEED = 2403
-_CONFIDENCE = 0.95
+BEST: Final = "best threshold"
+EXACT: Final = "best threshold, known null"
+RARE: Final = "Gaussian, 8 apart"  # errors are rare
+ROUNDS: Final = 5  # audited rounds that share the confidence
+TRANSCRIPT: Final = 10  # rounds of a transcript
+CORRELATION: Final = 0.5  # between any two of its rounds
+FEW: Final = 500  # trials where a case has one number of them
 
 
 @dataclass(frozen=True)
-class _Law:
+class Law:
     """Scores of two worlds: one law, once as it is and once moved.
 
     Attributes:
@@ -46,20 +57,15 @@ class _Law:
 
     name: str
     shift: float
-    draw: Callable[[np.random.Generator, int], Floats]
+    draw: Callable[[Rng, int], Floats]
     logsf: Callable[[Floats], Floats]
     delta: float
     epsilon: float
 
-    @property
-    def key(self) -> str:
-        """A name for files."""
-        return self.name.replace("δ", "delta").replace(", ", "-").replace(" ", "-")
 
-
-def _normal(name: str, shift: float, delta: float) -> _Law:
-    return _Law(
-        name,
+def _normal(shift: float, delta: float) -> Law:
+    return Law(
+        f"Gaussian, {shift:g} apart" if shift else "no leak",
         shift,
         lambda rng, size: rng.standard_normal(size),
         lambda t: np.asarray(log_ndtr(-t)),
@@ -68,9 +74,9 @@ def _normal(name: str, shift: float, delta: float) -> _Law:
     )
 
 
-def _laplace(name: str, shift: float, delta: float) -> _Law:
-    return _Law(
-        name,
+def _laplace(shift: float, delta: float) -> Law:
+    return Law(
+        f"Laplace, {shift:g} apart",
         shift,
         lambda rng, size: rng.laplace(size=size),
         lambda t: np.where(t > 0, math.log(0.5) - np.abs(t), np.log1p(-0.5 * np.exp(-np.abs(t)))),
@@ -80,124 +86,44 @@ def _laplace(name: str, shift: float, delta: float) -> _Law:
     )
 
 
-_RARE = "Gaussian, 8 apart, small δ"
-_LAWS = (
-    _normal("no leak", 0.0, 1e-5),
-    _normal("Gaussian, 0.5 apart, small δ", 0.5, 1e-5),
-    _normal("Gaussian, 1 apart, small δ", 1.0, 1e-5),
-    _normal("Gaussian, 1 apart", 1.0, 0.1),
-    _normal("Gaussian, 2 apart", 2.0, 0.1),
-    _normal(_RARE, 8.0, 1e-5),
-    _laplace("Laplace, 0.5 apart", 0.5, 1e-5),
-    _laplace("Laplace, 1 apart", 1.0, 1e-5),
-)
-_BEST, _EXACT = "best threshold", "best threshold, known null"
-_RULES = {
-    _BEST: "as in Ngo et al.",
-    _EXACT: "as in Andrew et al.",
-    "band": "ours",
-    "band, known null": "ours",
-    "pilot": "ours",
-    "fixed": "ours",
-    "band and fixed": "ours",
-}
-
-
-@dataclass(frozen=True)
-class _Scale:
-    trials: tuple[int, ...]
-    runs: int
-
-
-_SCALES = {"paper": _Scale((500, 5000), 1000), "small": _Scale((200,), 200)}
-_NOTES = (
-    "Exceeds: share of audits in which the bound is above the true ε at this δ; at 95 % confidence "
-    "at most 5 % may. Best threshold: the one with the largest bound on the trials that are "
-    "counted, with limits that hold at one threshold: Clopper-Pearson for both errors, or, with a "
-    "known null, the exact false positive rate and Jeffreys for the other error. Band: limits that "
-    "hold at all thresholds together. Pilot: threshold from one half of the trials, bound from the "
-    "other. Fixed: half way between the worlds, set before. Band and fixed: the larger of both; "
-    "the fixed threshold gets four fifths of the failures, the band the rest.",
-    "The Gaussian distributions at δ = 0.1 and the best threshold with the known null were added "
-    "after a first look at 200 trials: there Gaussian scores at δ = 1e-5 exceeded in no audit by "
-    "any rule, since so few trials cannot show their ε, and best thresholds with Jeffreys limits "
-    "of both errors exceeded in at most 8.5 %. Scores 8 apart were added later, to show what a "
-    "fixed threshold gains where errors are rare. The other distributions and the seed are those "
-    "of that look.",
+LAWS: Final = (
+    *(_normal(shift, 1e-5) for shift in (0.0, 0.5, 1.0, 8.0)),
+    *(_normal(shift, 0.1) for shift in (1.0, 2.0)),
+    *(_laplace(shift, 1e-5) for shift in (0.5, 1.0)),
 )
 
 
-def run(scale: str, cells: Cells) -> Table:
-    """Count over many audits of every law."""
-    what = _SCALES[scale]
-    rows: list[tuple[Any, ...]] = []
-    shares: dict[str, list[float]] = {rule: [] for rule in _RULES}
-    rare: dict[str, float] = {}  # median bounds where errors are rare, with most trials
-    for trials in what.trials:
-        for law in _LAWS:
-            key = f"{law.key}-{trials}x{what.runs}"
-            found = dict(cells.get(key, partial(_cell, law, trials, what.runs)))
-            for rule, got in found.items():
-                truth = f"{law.epsilon:.2f} at {law.delta:g}"
-                rows.append((law.name, truth, trials, rule, _RULES[rule], *_shown(got)))
-                shares[rule].append(100 * float(got["exceeds"]))
-                if law.name == _RARE:
-                    rare[rule] = float(got["median"])
-    return Table(
-        title=f"Lower bounds above the truth, of {what.runs:,} audits; 5 % are allowed",
-        columns=("scores", "ε at δ", "trials", "threshold", "whose", "exceeds", "median bound"),
-        rows=tuple(rows),
-        notes=(*_NOTES, _error(what.runs)),
-        figures={"exceeds.svg": (_panel(what, shares),)},
-        comparisons=_comparisons(what, shares, rare) if scale == "paper" else (),
+def cases(trials: Sequence[int]) -> tuple[Case, ...]:
+    """Return every mechanism, those of `LAWS` with each number of trials."""
+    return (
+        *(
+            Case(f"{law.name}, {n} trials", law.delta, law.epsilon, partial(_bounds, law, n))
+            for n in trials
+            for law in LAWS
+        ),
+        *(_independent(others, d) for others, d in ((20, 0.05), (5, 1e-5))),
+        *(_rounds(law) for law in LAWS),
+        *(_transcript(gap) for gap in (0.0, 1.0)),
+        *(_record(gap) for gap in (0.0, 1.0)),
+        _members("members, no leak", 0.0, LAWS[0]),
+        _members("members, Laplace noise on each record", LAWS[-1].epsilon, LAWS[-1]),
+        _members("members are another population, no leak", 0.0, LAWS[1]),
     )
 
 
-def _error(runs: int) -> str:
-    error = 100 * math.sqrt(0.05 * 0.95 / runs)
-    return f"Of {runs:,} audits at exactly 5 % the standard error is {error:.1f} %."
-
-
-def _shown(got: Mapping[str, float]) -> tuple[str, str]:
-    return f"{100 * got['exceeds']:.1f} %", f"{got['median']:.3f}"
-
-
-def _panel(what: _Scale, shares: Mapping[str, list[float]]) -> Panel:
-    places = list(range(1, 1 + len(what.trials) * len(_LAWS)))
-    lines = [Line(rule, places, got, i, "o-") for i, (rule, got) in enumerate(shares.items())]
-    allowed = Line("allowed", places, [5.0] * len(places), len(lines), "--")
-    return Panel("Bounds above the truth", "case, as in the table", "per cent", (*lines, allowed))
-
-
-def _cell(law: _Law, trials: int, runs: int) -> dict[str, dict[str, float]]:
-    """Return how often each rule's bound is above the truth, and its median."""
-    found: dict[str, list[float]] = {rule: [] for rule in _RULES}
-    for i in range(runs):
-        rng = stream(_SEED, "best-threshold", law.name, trials, i)
-        outside, inside = law.draw(rng, trials), law.draw(rng, trials) + law.shift
-        for rule, value in _bounds(law, inside, outside).items():
-            found[rule].append(value)
-    return {
-        rule: {
-            # Equal to the truth is not above it: no leak and a bound of 0.
-            "exceeds": float(np.mean(np.asarray(values) > law.epsilon)),
-            "median": float(np.median(values)),
-        }
-        for rule, values in found.items()
-    }
-
-
-def _bounds(law: _Law, inside: Floats, outside: Floats) -> dict[str, float]:
+def _bounds(law: Law, trials: int, rng: Rng) -> dict[str, Bound]:
     """Return the bound of every rule on the same scores."""
-    ours = partial(epsilon_lower_bound, inside, delta=law.delta, confidence=_CONFIDENCE)
+    outside, inside = law.draw(rng, trials), law.draw(rng, trials) + law.shift
+    ours = partial(epsilon_lower_bound, inside, delta=law.delta, confidence=CONFIDENCE)
+    middle, exact = law.shift / 2, best_threshold_known_null(inside, law.logsf, law.delta)
     return {
-        _BEST: best_threshold(inside, outside, law.delta),
-        _EXACT: best_threshold_known_null(inside, law.logsf, law.delta),
-        "band": ours(outside, rule=SimultaneousBand()).value,
-        "band, known null": ours(null_logsf=law.logsf, rule=SimultaneousBand()).value,
-        "pilot": ours(outside, rule=PilotSplit()).value,
-        "fixed": ours(outside, rule=Fixed(law.shift / 2)).value,
-        "band and fixed": ours(outside, rule=BandAndFixed(law.shift / 2)).value,
+        BEST: no_bound(best_threshold(inside, outside, law.delta), BEST),
+        EXACT: no_bound(exact, EXACT),
+        "band": ours(outside),
+        "band, known null": ours(null_logsf=law.logsf),
+        "pilot": ours(outside, rule=PilotSplit()),
+        "fixed": ours(outside, rule=Fixed(middle)),
+        "band and fixed": ours(outside, rule=BandAndFixed(middle)),
     }
 
 
@@ -206,7 +132,7 @@ def best_threshold(inside: Floats, outside: Floats, delta: float) -> float:
     thresholds = np.unique(np.concatenate([inside, outside]))
     missed = np.searchsorted(np.sort(inside), thresholds)
     passed = outside.size - np.searchsorted(np.sort(outside), thresholds)
-    level = (1 - _CONFIDENCE) / 2  # B(1 - γ/2; ...) for each of both rates
+    level = ALLOWED / 2  # B(1 - γ/2; ...) for each of both rates
     fnr, fpr = (limit_table(inside.size, level)[count] for count in (missed, passed))
     return _largest(np.log(fpr), fnr, delta)
 
@@ -217,7 +143,7 @@ def best_threshold_known_null(
     """Return the largest epsilon over all thresholds, the false positive rate being exact."""
     thresholds = np.unique(inside)
     missed = np.searchsorted(np.sort(inside), thresholds)
-    fnr = limit_table(inside.size, 1 - _CONFIDENCE, "jeffreys")[missed]
+    fnr = limit_table(inside.size, ALLOWED, "jeffreys")[missed]
     return _largest(logsf(thresholds), fnr, delta)
 
 
@@ -225,41 +151,124 @@ def _largest(log_fpr: Floats, fnr: Floats, delta: float) -> float:
     return max(float(proven_epsilons(log_fpr, fnr, delta=delta).max()), 0.0)
 
 
-def _comparisons(
-    what: _Scale, shares: Mapping[str, list[float]], rare: Mapping[str, float]
-) -> tuple[Comparison, ...]:
-    def span(rule: str) -> str:
-        return f"{min(shares[rule]):.1f} to {max(shares[rule]):.1f} %"
+def _rounds(law: Law) -> Case:
+    """Return several audited rounds: the largest of their bounds, which share the confidence.
 
-    ours = "; ".join(f"{rule}: {span(rule)}" for rule, whose in _RULES.items() if whose == "ours")
-    cases = f"smallest and largest share over {len(_LAWS)} distributions with "
-    cases += f"{' and '.join(f'{trials:,}' for trials in what.trials)} trials"
-    return (
-        Comparison(
-            "Ngo et al. 2024, (8)",
-            f"audits whose bound is above the truth, {cases}",
-            "at most 5 %: Clopper-Pearson limits at 95 % confidence, best threshold",
-            f"{span(_BEST)}. Ours: {ours}",
-            "limits that hold at one threshold are taken at the best of all, on the same trials; "
-            "it shows where the best threshold proves nearly all of ε, and not where so few trials "
-            f"cannot. {_error(what.runs)}",
-        ),
-        Comparison(
-            "Ngo et al. 2024, (8)",
-            f"median bound where errors are rare (Gaussian, 8 apart), {what.trials[-1]:,} trials, "
-            "δ = 1e-5",
-            f"{rare[_BEST]:.2f} by its rule, which does not keep 95 % confidence",
-            f"band and fixed {rare['band and fixed']:.2f}; band {rare['band']:.2f}; fixed "
-            f"{rare['fixed']:.2f}",
-            "limits for all thresholds are wider than limits for one; a threshold fixed beforehand "
-            "with four fifths of the failures regains most of the difference",
-        ),
-        Comparison(
-            "Andrew et al. 2024, section 5.1",
-            f"the same with the known null and Jeffreys limits, {cases}",
-            "at most 5 %: a 95 % lower bound",
-            f"{span(_EXACT)}; ours with the known null {span('band, known null')}",
-            "the same; where the null is exact, a few scores by chance far out claim much, and a "
-            "Jeffreys limit is a credible limit, not a confidence limit",
-        ),
+    As in an audit, one set of draws serves both worlds of a round.
+    """
+    shared = 1 - ALLOWED / ROUNDS
+
+    def audit(rng: Rng) -> Mapping[str, Bound]:
+        played = [law.draw(rng, FEW) for _ in range(ROUNDS)]
+        prove = partial(epsilon_lower_bound, delta=law.delta, rule=BandAndFixed(law.shift / 2))
+        bounds = [prove(own + law.shift, own, confidence=shared) for own in played]
+        return {f"largest of {ROUNDS} rounds": max(bounds, key=lambda bound: bound.value)}
+
+    return Case(f"{law.name}, {ROUNDS} rounds", law.delta, law.epsilon, audit)
+
+
+def _transcript(gap: float, delta: float = 0.1) -> Case:
+    """Return rounds that are correlated, in one test whose weights a pilot fixes.
+
+    With the covariance C of the rounds' scores, the worlds are √(gᵀC⁻¹g) standard deviations apart.
+    """
+    share = CORRELATION * TRANSCRIPT
+    apart = gap * math.sqrt(TRANSCRIPT / (1 - CORRELATION + share))
+    pilot = 100
+    judge = Verdicts(
+        name="transcript",
+        mode="whole-runs",
+        observer="server",
+        knows_cohort=True,
+        game="independent",
+        target=0,
+        delta=delta,
+        confidence=CONFIDENCE,
+        seed=0,
+        pilot=pilot,
     )
+
+    def audit(rng: Rng) -> Mapping[str, Bound]:
+        own = rng.standard_normal((2, pilot + FEW, TRANSCRIPT))
+        kept = rng.standard_normal((2, pilot + FEW, 1))  # what the others keep over all rounds
+        worlds = math.sqrt(1 - CORRELATION) * own + math.sqrt(CORRELATION) * kept
+        worlds[0] += gap
+        rounds = [Transcripts(*both) for both in np.split(worlds, TRANSCRIPT, axis=2)]
+        return {"transcript": judge.bound(rounds, server_round=TRANSCRIPT)}
+
+    name = f"{TRANSCRIPT} correlated rounds, {gap:g} apart each"
+    return Case(name, delta, epsilon_gaussian(delta, apart), audit)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Two gradients, as `GradientRows`."""
+
+    rows: Floats
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    @property
+    def dim(self) -> int:
+        return int(self.rows.shape[1])
+
+    def gram(self) -> Floats:
+        return np.asarray(self.rows @ self.rows.T)
+
+    def products(self, vector: Floats) -> Floats:
+        return np.asarray(self.rows @ vector)
+
+
+def _record(gap: float, delta: float = 0.1) -> Case:
+    """Return a sum in which one record is exchanged, with variance 1 in every direction."""
+    rows = _Rows(np.array([[1.0, 0.0, 2.0], [1.0, gap, 2.0]]))
+    case = RecordCase((rows,), records=1, batch=0, floor=0.25, rest=0.75)
+    effort = RecordEffort(pairs=1, pilot=1, trials=FEW)
+
+    def audit(rng: Rng) -> Mapping[str, Bound]:
+        seed = int(rng.integers(2**31))
+        audited = audit_records(case, delta=delta, effort=effort, confidence=CONFIDENCE, seed=seed)
+        return {"one record": audited.bound}
+
+    name = f"one record exchanged, {gap:g} apart"
+    return Case(name, delta, epsilon_gaussian(delta, gap), audit)
+
+
+def _members(name: str, epsilon: float, law: Law) -> Case:
+    """Return a model that scores members as `law` moved, and held-out records as it is."""
+
+    def audit(rng: Rng) -> Mapping[str, Bound]:
+        members, held_out = law.draw(rng, FEW) + law.shift, law.draw(rng, FEW)
+        prove = partial(membership_bound, delta=law.delta, confidence=CONFIDENCE)
+        return {"members of one model": prove(members, held_out)}
+
+    return Case(name, law.delta, epsilon, audit)
+
+
+def _independent(others: int, delta: float, trials: int = 1000) -> Case:
+    """Return the independent game of a secure sum: which of two updates is in it?
+
+    Of 2,000 records half are ones. A client holds 20 of them, drawn again in every trial from all
+    records, and sends its number of ones. The candidates have none and 20.
+    """
+    one = hypergeom(2000, 1000, 20).pmf(np.arange(21))
+    chances = np.ones(1)
+    for _ in range(others):
+        chances = np.convolve(chances, one)
+    low, high = np.append(chances, np.zeros(20)), np.append(np.zeros(20), chances)
+    sums, middle = np.arange(chances.size), 10 * others + 10.0
+
+    def gap(epsilon: float) -> float:
+        ways = ((low, high), (high, low))
+        return max(float(np.maximum(p - math.exp(epsilon) * q, 0).sum()) for p, q in ways) - delta
+
+    def audit(rng: Rng) -> Mapping[str, Bound]:
+        outside, inside = (rng.choice(sums, trials, p=chances) + shift for shift in (0, 20))
+        prove = partial(epsilon_lower_bound, inside, outside, delta=delta, confidence=CONFIDENCE)
+        return {"trials, band": prove(), "trials, two rules": prove(rule=BandAndFixed(middle))}
+
+    name = f"independent game, {others} others"
+    # Beyond ε = 60 only sums count that one of the two candidates cannot give.
+    return Case(name, delta, float(brentq(gap, 0.0, 60.0)), audit)

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from leakmeter.fl_app.experiments import base
 from leakmeter.fl_app.experiments.base import Cells, Table, read_cells, write_table
-from leakmeter.fl_app.experiments.coverage import trials as best_threshold
+from leakmeter.fl_app.experiments.coverage.table import Scale
 from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS
 from tests.helpers.project import ROOT
@@ -98,8 +98,7 @@ def _few_draws_of_all(name: str, **sizes: Any) -> Any:
 
 # The small scale of the command line takes seconds; the fast tests see the same shapes in less.
 TINY: dict[str, Any] = {
-    "best-threshold": best_threshold._Scale((200,), 25),
-    "one-shot-coverage": (10, 10),
+    "coverage": Scale(10, 10, (200,), 500),
     "one-shot-writers": _few_writers(),
     "one-shot-all-models": (1, {"2": 3, "5": 1}),
     "one-shot-accuracy": _fewer("one-shot-accuracy", runs=1),
@@ -122,8 +121,8 @@ TINY: dict[str, Any] = {
         for case in scales_of("dlg-users")["small"]
     ),
     "mine-dimension": _fewer("mine-dimension", dims=(1, 100), pairs=100, steps=60),
-    "anytime-coverage": (500, 2),
     "low-bits": 15,
+    "anytime-refutes": 2,
     "wfna-mnist-cnn": _fewer("wfna-mnist-cnn", users=3, rounds=1),
 }
 

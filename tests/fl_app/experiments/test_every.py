@@ -18,7 +18,7 @@ from tests.fl_app.experiments.small import Reproduced, Small, table_of
 QUICK = [name for name, entry in EXPERIMENTS.items() if entry.small <= 8 and not entry.small_data]
 
 
-PACKAGES = ["andrew2024", "elkordy2023", "ngo2024", "ring_noise", "zhang2024"]
+PACKAGES = ["andrew2024", "coverage", "elkordy2023", "ngo2024", "ring_noise", "zhang2024"]
 
 
 @pytest.mark.parametrize("paper", PACKAGES)

@@ -7,39 +7,50 @@ import pytest
 
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Fixed
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.coverage import trials as best_threshold
+from leakmeter.fl_app.experiments.coverage import trials
+from leakmeter.fl_app.experiments.coverage.case import most_allowed
 from tests.fl_app.experiments.small import RESULTS, Reproduced, read_cells
 
 
-def test_best_thresholds_break_their_confidence_and_our_rules_keep_theirs(
+def test_best_thresholds_break_their_confidence_and_show_more_than_the_band(
     reproduced: Reproduced,
 ) -> None:
-    small = reproduced("best-threshold")
-    found, runs = small.cells, reproduced.scale("best-threshold").runs
-    assert len(small.table.rows) == len(found) * len(best_threshold._RULES)
-    # 5 % and three standard errors.
-    most = 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
-    for law, cell in found.items():
-        for rule, whose in best_threshold._RULES.items():
-            assert whose != "ours" or cell[rule]["exceeds"] <= most, (law, rule)
-        assert cell["best threshold"]["median"] >= cell["band"]["median"]
+    runs, cells = reproduced.scale("coverage").runs, reproduced("coverage").cells
+    found = {key: cell["bounds"] for key, cell in cells.items() if "-200-trials-" in key}
+    assert len(found) == len(trials.LAWS)
+    for bounds in found.values():
+        assert bounds[trials.BEST]["quantiles"][1] >= bounds["band"]["quantiles"][1]
     for law in ("no-leak", "Laplace-1-apart"):
-        assert found[f"{law}-200x{runs}"]["best threshold, known null"]["exceeds"] > 0.5
+        name = f"{law}-200-trials-delta1e-05-{runs}"
+        assert found[name][trials.EXACT]["above"] > 0.5
 
 
 def test_the_kept_audits_show_it_for_both_published_rules() -> None:
-    cells = read_cells(RESULTS / "best-threshold").values()
-    most = 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
-    for rule, whose in best_threshold._RULES.items():
-        worst = max(cell[rule]["exceeds"] for cell in cells)
-        assert (worst > most) == (whose != "ours"), (rule, worst)
+    cells = read_cells(RESULTS / "coverage")
+    found = [cell["bounds"] for key, cell in cells.items() if "-trials-" in key]
+    found = [bounds for bounds in found if trials.BEST in bounds]
+    assert len(found) == 2 * len(trials.LAWS)
+    for rule in (trials.BEST, trials.EXACT):
+        assert max(bounds[rule]["above"] for bounds in found) > most_allowed(2000)
 
 
 def test_where_errors_are_rare_the_two_rules_regain_most_of_what_the_band_pays() -> None:
-    found = read_cells(RESULTS / "best-threshold")["Gaussian-8-apart-small-delta-5000x1000"]
-    shown = [found[rule]["median"] for rule in ("band", "band and fixed", "fixed")]
+    cells = read_cells(RESULTS / "coverage")
+    found = cells["Gaussian-8-apart-5000-trials-delta1e-05-2000"]["bounds"]
+    shown = [found[rule]["quantiles"][1] for rule in ("band", "band and fixed", "fixed")]
     assert shown == pytest.approx([6.45, 7.15, 7.21], abs=0.01)
+
+
+def test_a_transcript_of_correlated_rounds_is_as_far_apart_as_its_covariance_says() -> None:
+    case = next(c for c in trials.cases((200,)) if c.name == "10 correlated rounds, 1 apart each")
+    covariance = np.full((10, 10), 0.5) + 0.5 * np.eye(10)
+    gap = np.ones(10)
+    apart = float(np.sqrt(gap @ np.linalg.solve(covariance, gap)))
+    assert case.epsilon == pytest.approx(epsilon_gaussian(0.1, apart))
+    [bound] = case.audit(stream(3, "transcript")).values()
+    assert 0 < bound.value < case.epsilon
 
 
 def test_the_best_threshold_is_the_largest_of_all_fixed_ones() -> None:
@@ -49,12 +60,12 @@ def test_the_best_threshold_is_the_largest_of_all_fixed_ones() -> None:
         epsilon_lower_bound(inside, outside, delta=1e-3, rule=Fixed(t)).value
         for t in np.concatenate([inside, outside])
     ]
-    got = best_threshold.best_threshold(inside, outside, 1e-3)
+    got = trials.best_threshold(inside, outside, 1e-3)
     assert got == pytest.approx(max(each), rel=1e-12)
 
 
-@pytest.mark.parametrize("law", best_threshold._LAWS, ids=lambda law: law.name)
-def test_the_known_null_is_that_of_the_scores(law: best_threshold._Law) -> None:
+@pytest.mark.parametrize("law", trials.LAWS, ids=lambda law: f"{law.name}-{law.delta:g}")
+def test_the_known_null_is_that_of_the_scores(law: trials.Law) -> None:
     drawn = law.draw(stream(2, law.name), 20_000)
     for t in (-1.5, 0.0, 0.7, 2.0):
         share = float(np.mean(drawn >= t))
@@ -64,11 +75,11 @@ def test_the_known_null_is_that_of_the_scores(law: best_threshold._Law) -> None:
 
 @pytest.mark.parametrize(
     "law",
-    [law for law in best_threshold._LAWS if law.name.startswith("Laplace")],
+    [law for law in trials.LAWS if law.name.startswith("Laplace")],
     ids=lambda law: law.name,
 )
 def test_the_true_epsilon_of_laplace_scores_is_that_of_their_densities(
-    law: best_threshold._Law,
+    law: trials.Law,
 ) -> None:
     # δ(ε) = ∫ max(0, p - e^ε q) on a fine grid.
     x = np.linspace(-40, 40, 800_001)

@@ -1,1 +1,0 @@
-"""Bounds that hold at all rounds together: how often they fail, and how soon they refute."""

@@ -1,0 +1,171 @@
+"""How many rounds it takes to refute that Flower's local noise keeps the ε it is asked for.
+
+Flower's `LocalDpMod` computes its noise by the classical formula, which holds for ε below 1 only.
+Asked for ε = 50 at δ = 1e-5 it delivers 96.4. In every round one canary passes the mod, if its coin
+says so. Somebody on the wire sees the noised update and scores it along the canary. A test of the
+mod itself shows that its noise has the standard deviation that is drawn here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from leakmeter.auditors._types import Floats
+from leakmeter.auditors.bounds import AnytimeBound, coin_bound
+from leakmeter.auditors.gaussian.pair import (
+    classical_sigma_unsafe_above_epsilon_1,
+    epsilon_gaussian,
+    gaussian_sigma,
+)
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Cell
+from leakmeter.fl_app.experiments.plot import Line, Panel
+
+ASKED: Final = 50.0
+DELTA: Final = 1e-5
+DELIVERED: Final = round(
+    epsilon_gaussian(DELTA, 1 / classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA)), 1
+)
+TARGETS: Final = (50.0, 60.0, 70.0)
+_PLANNED: Final = 30  # rounds
+_SCALES: Final = {"paper": 200, "small": 4}  # runs
+_BOUNDS: Final = {
+    "anytime": "bets",
+    "split": "best threshold, failures split over the rounds",
+}
+_CANDIDATES: Final = np.arange(101.0)
+_SEED: Final = 0
+
+
+def run(scale: str, cells: Cells) -> Table:
+    """Watch runs with Flower's noise, and with noise that keeps its ε, until they are refuted."""
+    runs = _SCALES[scale]
+    waited = [_kept(runs, cells, is_right=right) for right in (False, True)]
+    return Table(
+        title=f"How soon bounds of all rounds refute Flower's local noise, {runs:,} runs",
+        columns=("noise", "ε at δ", "bound", "result"),
+        rows=tuple(row for cell in waited for row in _waits(cell)),
+        notes=(_NOTE,),
+        figures={"anytime.svg": (_grown(waited[0]), _refuted(waited[0]))},
+    )
+
+
+_NOTE = (
+    f"Flower's LocalDpMod, asked for ε = {ASKED:g} at δ = {DELTA:g}, delivers {DELIVERED:g}. "
+    "Each round has one canary with a fair coin, and an eavesdropper sees its noised update. "
+    "Failures split over the rounds: coin_bound on all canaries, largest so far; "
+    "δ is paid once, and each round has an equal part of what is left of 5 %. The right noise "
+    "is the analytic calibration. How often bets refute the true ε: experiment coverage."
+)
+
+
+def _kept(runs: int, cells: Cells, *, is_right: bool) -> Cell:
+    key = f"{'right' if is_right else 'flower'}-noise-{_PLANNED}-rounds-{runs}"
+    found: Cell = cells.get(key, partial(_waited, _PLANNED, runs, is_right=is_right))
+    return found
+
+
+def bounds_of(planned: int, number: int, *, is_right: bool = False) -> Mapping[str, Floats]:
+    """Return the bounds after each round of one run.
+
+    Args:
+        planned: Rounds of the run.
+        number: Of the run, which names its draws.
+        is_right: Whether noise that keeps ε = 50 replaces Flower's.
+
+    Returns:
+        By bets ("anytime"), and by the best threshold with an equal part of the allowed failures
+        for every planned round ("split"), (rounds,) each.
+    """
+    rng = stream(_SEED, "anytime", "waiting", planned, int(is_right), number)
+    sigma = gaussian_sigma if is_right else classical_sigma_unsafe_above_epsilon_1
+    is_in = rng.random(planned) < 0.5
+    log_p = np.asarray(log_ndtr(-rng.standard_normal(planned) - is_in / sigma(ASKED, DELTA)))
+    bets = AnytimeBound(
+        delta=DELTA, confidence=1 - ALLOWED, planned=planned, candidates=_CANDIDATES
+    )
+    after = range(1, planned + 1)
+    by_bets = [bets.add_canaries(log_p[t - 1 : t], is_in[t - 1 : t]) for t in after]
+    # δ is paid once here too: what it covers is the same at every look. The rest is split.
+    part = 1 - (ALLOWED - planned * DELTA / 2) / planned
+    by_band = [coin_bound(log_p[:t], is_in[:t], delta=0.0, confidence=part).value for t in after]
+    # The limits of all looks hold together, so the largest so far is a bound as well.
+    return {"anytime": np.array(by_bets), "split": np.maximum.accumulate(by_band)}
+
+
+def rounds_until(values: Floats, target: float) -> int | None:
+    """Return after which round a bound has refuted ε = `target`; None for never."""
+    passed = np.flatnonzero(values >= target)
+    return int(passed[0]) + 1 if passed.size else None
+
+
+def _waited(planned: int, runs: int, *, is_right: bool) -> dict[str, Any]:
+    """Return after how many rounds each bound refutes each target."""
+    found = [bounds_of(planned, i, is_right=is_right) for i in range(runs)]
+    return {
+        "planned": planned,
+        "is_right": is_right,
+        "runs": runs,
+        "rounds": {
+            name: {f"{t:g}": [rounds_until(one[name], t) for one in found] for t in TARGETS}
+            for name in _BOUNDS
+        },
+        "first": {name: found[0][name] for name in _BOUNDS},
+    }
+
+
+def _waits(cell: Cell) -> list[tuple[str, ...]]:
+    noise = "the right noise" if cell["is_right"] else "Flower's local noise"
+    truth = f"{ASKED:g} at {DELTA:g}" if cell["is_right"] else f"{DELIVERED:g} at {DELTA:g}"
+    targets = TARGETS[:1] if cell["is_right"] else TARGETS
+    return [
+        (
+            f"{noise}, {cell['planned']} rounds",
+            truth,
+            words,
+            f"ε = {target:g} refuted {_when(cell['rounds'][name][f'{target:g}'])}",
+        )
+        for target in targets
+        for name, words in _BOUNDS.items()
+    ]
+
+
+def _when(rounds: Sequence[int | None]) -> str:
+    """Return after how many rounds, in words."""
+    share = sum(r is not None for r in rounds) / len(rounds)
+    waits = np.sort([math.inf if r is None else r for r in rounds])
+    middle = waits[math.ceil(len(waits) / 2) - 1]
+    if not math.isfinite(middle):
+        return f"in {share:.1%} of the runs"
+    return f"after {middle:g} rounds (median), in {share:.1%} of the runs"
+
+
+def _grown(cell: Cell) -> Panel:
+    """Return the bounds of one run after each round."""
+    at = list(range(1, int(cell["planned"]) + 1))
+    lines = [
+        Line(words, at, cell["first"][name], i) for i, (name, words) in enumerate(_BOUNDS.items())
+    ]
+    lines.append(Line("asked for", at, [ASKED] * len(at), 7, ":"))
+    lines.append(Line("delivered", at, [DELIVERED] * len(at), 7, "--"))
+    return Panel("One run with Flower's local noise", "round", "ε proven so far", tuple(lines))
+
+
+def _refuted(cell: Cell) -> Panel:
+    """Return the share of runs in which each target is refuted by a round."""
+    at = list(range(1, int(cell["planned"]) + 1))
+    lines = []
+    for i, target in enumerate(TARGETS):
+        for name, style in (("anytime", "-"), ("split", "--")):
+            rounds = cell["rounds"][name][f"{target:g}"]
+            shares = [sum(r is not None and r <= t for r in rounds) / len(rounds) for t in at]
+            lines.append(Line(f"ε = {target:g}, {name}", at, shares, i, style))
+    title = f"Flower's local noise (truth {DELIVERED:g}): refuted by round"
+    return Panel(title, "round", "share of runs", tuple(lines), log_x=True, y_limits=(0.0, 1.02))
