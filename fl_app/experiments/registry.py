@@ -144,7 +144,7 @@ EXPERIMENTS: Final = {
     "secagg-lrt-mnist": Entry(
         "ngo2024.secure_sum",
         "Ngo et al. 2024, Fig. 3: the same for d = 7,850, MNIST, even labels",
-        size="reduced (600 images per client in place of 2,800)",
+        size="reduced (600 images per client in place of 2,800, 1,000 trials in place of 5,000)",
         variant="mnist",
         small=60,
         paper=2500,

@@ -19,9 +19,9 @@ from typing import Any, Literal
 import numpy as np
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.bounds.curve import DELTAS, ErrorCurve
+from leakmeter.auditors.bounds.curve import DELTAS, CurveRule, ErrorCurve
 from leakmeter.auditors.bounds.lower_bound import proven_epsilons
-from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, Limits, Scores
+from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, Limits, Scores, SimultaneousBand
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.likelihood_ratio.game import Effort, challenges
 from leakmeter.fl_app.experiments import distribute
@@ -49,7 +49,7 @@ class Setting:
         fit: Updates behind the covariance of the sum.
         candidates: Updates of the target among which the worst pair is chosen.
         trials: Sums on which the test is judged.
-        pilot: Sums that fix one threshold before the trials.
+        pilot: Sums that fix one threshold before the trials; 0 leaves the bound to the band alone.
         block: Trials computed at a time; what an interrupted run loses at most.
         synthetic_examples: Records of the synthetic data set.
     """
@@ -77,7 +77,7 @@ def audit(setting: Setting, game: Game, cells: Cells) -> dict[str, Any]:
     # Results of another size are not taken for these. More trials keep those that are there.
     size = f"{setting.models}x{setting.fit}x{setting.candidates}"
     name = f"{setting.dataset}-{setting.partition}-{game}-{size}"
-    whole = f"{name}x{setting.trials}x{setting.pilot}"
+    whole = f"{name}x{setting.trials}" + (f"x{setting.pilot}" if setting.pilot else "")
     done: dict[str, Any] = cells.get(whole, partial(_play, setting, game, cells, name))
     return done
 
@@ -86,9 +86,11 @@ def _play(setting: Setting, game: Game, cells: Cells, name: str) -> dict[str, An
     """Return the result of a game from its parts, each of which is kept by itself."""
     attack = cells.get(f"{name}-attack", partial(_attack, setting, game))
     shifts = np.asarray(attack["shifts"])  # (models,)
-    drawn = partial(_sums, setting, game, attack, "pilot", range(setting.pilot))
-    pilot = np.asarray(cells.get(f"{name}-pilot", drawn)["scores"])
-    middles = pilot.mean(axis=-1) + shifts[:, None] / 2  # (models, sizes)
+    middles: Floats | None = None  # (models, sizes)
+    if setting.pilot:
+        drawn = partial(_sums, setting, game, attack, "pilot", range(setting.pilot))
+        pilot = np.asarray(cells.get(f"{name}-pilot", drawn)["scores"])
+        middles = pilot.mean(axis=-1) + shifts[:, None] / 2
     blocks = []
     for first in range(0, setting.trials, setting.block):
         draws = range(first, min(first + setting.block, setting.trials))
@@ -97,7 +99,12 @@ def _play(setting: Setting, game: Game, cells: Cells, name: str) -> dict[str, An
     scores = np.concatenate([np.asarray(b["scores"]) for b in blocks], axis=-1)
     within = float(np.mean([b["within"] for b in blocks]))
     return {
-        str(size): _judged(shifts, scores[:, i], middles[:, i], (size - 1) * within)
+        str(size): _judged(
+            shifts,
+            scores[:, i],
+            None if middles is None else middles[:, i],
+            (size - 1) * within,
+        )
         for i, size in enumerate(setting.sums)
     }
 
@@ -174,19 +181,25 @@ def _sums(
     }
 
 
-def _judged(shifts: Floats, scores: Floats, middles: Floats, variance: float) -> dict[str, Any]:
+def _judged(
+    shifts: Floats, scores: Floats, middles: Floats | None, variance: float
+) -> dict[str, Any]:
     """Return separations, error rates and bounds of one size of the sum, model by model.
 
     Args:
         shifts: How far the two worlds are apart, (models,).
         scores: Of the trials in the second world, (models, trials).
-        middles: Thresholds fixed on the pilot, where the log-likelihood ratio is 0, (models,).
+        middles: Thresholds fixed on the pilot, where the log-likelihood ratio is 0, (models,); None
+            without a pilot.
         variance: What as many independent clients would have.
     """
     worlds = [Scores.of(own + shift, own, None) for own, shift in zip(scores, shifts, strict=True)]
+    rules: list[CurveRule] = [SimultaneousBand()] * len(worlds)
+    if middles is not None:
+        rules = [BandAndFixed(float(middle)) for middle in middles]
     curves = [
-        ErrorCurve.of(both.ins, both.outs, confidence=_CONFIDENCE, rule=BandAndFixed(float(middle)))
-        for both, middle in zip(worlds, middles, strict=True)
+        ErrorCurve.of(both.ins, both.outs, confidence=_CONFIDENCE, rule=rule)
+        for both, rule in zip(worlds, rules, strict=True)
     ]
     std = scores.std(axis=-1, ddof=1)
     return {
@@ -200,7 +213,9 @@ def _judged(shifts: Floats, scores: Floats, middles: Floats, variance: float) ->
         "epsilons": [curve.epsilons(DELTAS).tolist() for curve in curves],
         "caps": curves[0].caps(DELTAS).tolist(),
         "tradeoff": [curve.thinned() for curve in curves],
-        "fixed": [list(map(partial(_fixed, share), worlds, middles)) for share in SHARES],
+        "fixed": []
+        if middles is None
+        else [list(map(partial(_fixed, share), worlds, middles)) for share in SHARES],
     }
 
 

@@ -24,7 +24,7 @@ def test_best_thresholds_break_their_confidence_and_show_more_than_the_band(
         assert bounds[trials.BEST]["quantiles"][1] >= bounds["band"]["quantiles"][1]
     for law in ("no-leak", "Laplace-1-apart"):
         name = f"{law}-200-trials-delta1e-05-{runs}"
-        assert found[name][trials.EXACT]["above"] > 0.5
+        assert found[name][trials.EXACT]["above"] > 0.3  # at 5 %, by chance 1 in 1,000 of 10 runs
 
 
 def test_the_kept_audits_show_it_for_both_published_rules() -> None:

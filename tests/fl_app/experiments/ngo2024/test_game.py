@@ -39,11 +39,16 @@ SMALL = Setting(
 )
 
 
+def quiet(folder: Path) -> Cells:
+    """Return cells that say nothing."""
+    return Cells(folder, lambda _: None)
+
+
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict]]:
     """Return all games, played once for all tests."""
     folder = tmp_path_factory.mktemp("cells")
-    return {game: audit(SMALL, game, Cells(folder, lambda _: None)) for game in _GAMES}
+    return {game: audit(SMALL, game, quiet(folder)) for game in _GAMES}
 
 
 def test_the_attack_gets_stronger_with_clients_where_they_share_one_data_set(played) -> None:
@@ -155,13 +160,14 @@ def test_the_audit_that_users_run_has_the_same_scores_on_the_same_draws(game: Ga
 
 
 def test_the_page_has_a_line_for_each_game_and_size_and_a_figure(tmp_path: Path) -> None:
-    page = table(_PAGES["mnist"], SMALL, Cells(tmp_path, lambda _: None), compares=False)
+    page = table(_PAGES["mnist"], replace(SMALL, pilot=0), quiet(tmp_path), compares=False)
     assert isinstance(page, Table)
     games = ("partition", "independent-held-out")
     assert [row[:3] for row in page.rows] == [
         ("even", game, size) for game in games for size in ("10", "18")
     ]
     assert [len(row) for row in page.rows] == [len(page.columns)] * 4
+    assert {row[-3:] for row in page.rows} == {("", "", "")}  # no pilot, no threshold
     assert "never a mean of ε" in page.to_markdown()
     assert len(page.figures["curves.svg"]) == 4
 
@@ -170,8 +176,9 @@ def test_skewed_labels_are_drawn_in_two_ways_and_their_title_says_how_clients_ar
     tmp_path: Path,
 ) -> None:
     small = replace(SMALL, models=1, fit=400, candidates=20, trials=20, pilot=20)
-    page = table(_PAGES["mnist-skewed"], small, Cells(tmp_path, lambda _: None), compares=True)
+    page = table(_PAGES["mnist-skewed"], small, quiet(tmp_path), compares=True)
     assert "skewed labels" in page.title
     assert "weighted by their images" in page.title
     assert len({row[0] for row in page.rows}) == 2
+    assert all(row[-3] for row in page.rows)
     assert [row.source for row in page.comparisons] == ["Ngo et al. 2024, Fig. 4"] * 4
