@@ -155,10 +155,10 @@ EXPERIMENTS: Final = {
     "secagg-lrt-mnist-skewed": Entry(
         "ngo2024.secure_sum",
         "Ngo et al. 2024, Fig. 4: the same with skewed labels, two Dirichlet partitions",
-        size="reduced (600 images per client in place of 2,800, 1,000 trials in place of 5,000)",
+        size="reduced (600 images per client in place of 2,800, 700 trials in place of 5,000)",
         variant="mnist-skewed",
         small=60,
-        paper=2500,
+        paper=1200,
         data=("mnist",),
         small_data=("mnist",),
         distributes=True,

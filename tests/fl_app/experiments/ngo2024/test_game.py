@@ -181,4 +181,4 @@ def test_skewed_labels_are_drawn_in_two_ways_and_their_title_says_how_clients_ar
     assert "weighted by their images" in page.title
     assert len({row[0] for row in page.rows}) == 2
     assert all(row[-3] for row in page.rows)
-    assert [row.source for row in page.comparisons] == ["Ngo et al. 2024, Fig. 4"] * 4
+    assert [row.source for row in page.comparisons] == ["Ngo et al. 2024, Fig. 4"] * 2
