@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from unittest.mock import patch
 
@@ -46,11 +46,18 @@ def _no_data_folder_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEAKMETER_DATA", raising=False)
 
 
-@pytest.fixture(autouse=True, scope="session")
+@cache
+def _parser_of(program: str, make: Callable[[], object] = main._parser) -> object:  # noqa: ARG001
+    return make()
+
+
+@pytest.fixture(autouse=True, scope="module")
 def _one_parser() -> Iterator[None]:
-    """Set up the parser once for each name of the program: it has hundreds of options."""
-    made = cache(lambda _, make=main._parser: make())
-    with patch.object(main, "_parser", lambda: made(sys.argv[0])):
+    """Set up the parser once for each name of the program: it has hundreds of options.
+
+    In these modules only: elsewhere tests replace what the commands call, before it is set up.
+    """
+    with patch.object(main, "_parser", lambda: _parser_of(sys.argv[0])):
         yield
 
 
