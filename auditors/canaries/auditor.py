@@ -30,6 +30,7 @@ from leakmeter.auditors.canaries.betting import Betting
 from leakmeter.auditors.canaries.changes import check_room, file_size
 from leakmeter.auditors.canaries.estimates import (
     LEAST_FITTED,
+    CanaryScores,
     Interference,
     Scores,
     Std,
@@ -81,6 +82,9 @@ class OneShotCanaries(Auditor):
         excluded: What the seat of a canary that is out sends: "zero" (zero-out adjacency), or
             its own "honest" update, a weaker test that the findings name.
         seed: Seed of canaries, coins and seats.
+
+    Attributes:
+        scores: Cosines behind the report, by what the attacker sees; empty before `report`.
     """
 
     name = "one-shot"
@@ -109,6 +113,7 @@ class OneShotCanaries(Auditor):
         self.seats, self.canaries, self.repetitions = seats, canaries, repetitions
         self.delta, self.include, self.excluded, self.seed = delta, include, excluded, seed
         self.confidence = Anytime.level(confidence)
+        self.scores: Mapping[Sees, CanaryScores] = {}
         self._canary_seed = derive(seed, "one-shot")  # of 128 bits
         self._dim = 0
         self._begun: int | None = None  # first round of the plan
@@ -214,21 +219,14 @@ class OneShotCanaries(Auditor):
         spent = _SPENT * (1 - self.confidence)
         rng = stream(self.seed, "null", "maxima")
         maxima, log_p_all, pool = self._transcript.largest(_NULL_POOL, spent, rng)
-        bins = histogram(cosines[inside], cosines[outside], self._dim)
-        bins_all = histogram(maxima[inside], maxima[outside], self._dim, pool)
-        final, every = (
-            without_refuted(found)
-            for found in (
-                [
-                    *self._proofs(cosines, log_p, _FINAL, bins),
-                    *self._from_final(cosines[inside]),
-                ],
-                [
-                    *self._proofs(maxima, log_p_all, _ALL, bins_all, spent),
-                    *self._from_maxima(maxima[inside], maxima[outside], pool),
-                ],
-            )
-        )
+        last = CanaryScores(cosines[inside], cosines[outside])
+        most = CanaryScores(maxima[inside], maxima[outside], pool)
+        self.scores = {_FINAL: last, _ALL: most}
+        bins, bins_all = histogram(last, self._dim), histogram(most, self._dim)
+        proofs = self._proofs(cosines, log_p, _FINAL, bins)
+        proofs_all = self._proofs(maxima, log_p_all, _ALL, bins_all, spent)
+        final = without_refuted([*proofs, *self._from_final(last.included)])
+        every = without_refuted([*proofs_all, *self._from_maxima(most)])
         sizes = {"included": len(inside)}
         return [*final, *every, *interfered(self._interference, self._context(_FINAL, None, sizes))]
 
@@ -317,11 +315,12 @@ class OneShotCanaries(Auditor):
             **context,
         )
 
-    def _from_maxima(self, inside: Scores, outside: Scores, pool: Scores) -> list[Finding]:
+    def _from_maxima(self, scores: CanaryScores) -> list[Finding]:
         """Compare the largest cosines over rounds of both groups (Algorithm 3).
 
         Both standard deviations are fitted, so both groups must be large.
         """
+        inside, outside = scores.included, scores.excluded
         sizes = {"included": len(inside), "unobserved": len(outside)}
         if min(sizes.values()) < LEAST_FITTED:
             return []
@@ -330,7 +329,8 @@ class OneShotCanaries(Auditor):
         if check is not None and check.facts["rejected"]:
             return [check]
         rng = stream(self.seed, "null", "maxima", "runs")
-        draws = rng.choice(pool, (_NULL_RUNS, len(inside) + len(outside)))
+        assert scores.null is not None  # maxima have no closed form
+        draws = rng.choice(scores.null, (_NULL_RUNS, len(inside) + len(outside)))
         null = two_fits(draws[:, : len(inside)], draws[:, len(inside) :], self.delta)
         estimate = Finding(
             value=float(two_fits(inside[None], outside[None], self.delta)[0]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -40,6 +40,21 @@ _REFUTED: Final[Mapping[str, str]] = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class CanaryScores:
+    """Cosines of canaries with what one attacker sees.
+
+    Attributes:
+        included: Those of the canaries that took part.
+        excluded: Those of the canaries that did not.
+        null: Draws from the distribution of the latter; None where it is that of one cosine.
+    """
+
+    included: Scores
+    excluded: Scores
+    null: Scores | None = None
+
+
 def one_fit(z: Scores, std: Std, delta: float) -> Scores:
     """Return ε between N(0, 1) and a Gaussian fitted to each row of standardised cosines.
 
@@ -61,29 +76,22 @@ def band(null: Scores) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def histogram(inside: Scores, outside: Scores, dim: int, pool: Scores | None = None) -> Histogram:
-    """Return counts of cosines in units of the null's std, 1/√dim, for the report.
-
-    Args:
-        inside: Cosines of the canaries that took part.
-        outside: Those of the canaries that did not.
-        dim: Length of the vectors.
-        pool: Draws from the null, where it is not the normal distribution.
-    """
+def histogram(scores: CanaryScores, dim: int) -> Histogram:
+    """Return counts of cosines in units of the null's std, 1/√dim, for the report."""
     # At least from -3 to 3, so that the null is visible even if all cosines are far away.
-    scaled = [np.sqrt(dim) * inside, np.sqrt(dim) * outside]
+    scaled = [np.sqrt(dim) * scores.included, np.sqrt(dim) * scores.excluded]
     both = np.concatenate(scaled)
     edges = np.linspace(min(both.min(), -3.0), max(both.max(), 3.0), 31)
     counts = [np.histogram(s, edges)[0].tolist() for s in scaled]
     null = np.diff(ndtr(edges))
-    if pool is not None:
-        null = np.histogram(np.sqrt(dim) * pool, edges)[0] / pool.size
+    if scores.null is not None:
+        null = np.histogram(np.sqrt(dim) * scores.null, edges)[0] / scores.null.size
     return Histogram(
         edges=tuple(edges.round(4).tolist()),
         included=tuple(counts[0]),
         excluded=tuple(counts[1]),
         null=tuple(null.round(6).tolist()),
-        is_exact=pool is None,
+        is_exact=scores.null is None,
     )
 
 

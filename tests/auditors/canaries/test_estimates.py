@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.canaries.estimates import (
+    CanaryScores,
     Interference,
     band,
     histogram,
@@ -41,17 +42,17 @@ def test_interference_goes_on_from_its_state() -> None:
 
 
 def test_a_histogram_counts_everyone() -> None:
-    found = histogram(np.array([0.5, 0.9]), np.array([-0.2, 0.0, 0.1]), 100)
+    found = histogram(CanaryScores(np.array([0.5, 0.9]), np.array([-0.2, 0.0, 0.1])), 100)
     assert (sum(found.included), sum(found.excluded)) == (2, 3)
     assert (found.edges[0], found.edges[-1]) == (-3.0, 9.0)
 
 
 def test_a_histogram_says_what_the_null_is() -> None:
     scores = np.array([0.5, 0.9]), np.array([-0.2, 0.0, 0.2])
-    exact = histogram(*scores, 100)
+    exact = histogram(CanaryScores(*scores), 100)
     assert exact.is_exact
     assert sum(exact.null) == pytest.approx(1, abs=0.002)  # a little is beyond three deviations
-    drawn = histogram(*scores, 100, np.array([0.0, 0.05, 0.5, 0.6]))
+    drawn = histogram(CanaryScores(*scores, np.array([0.0, 0.05, 0.5, 0.6])), 100)
     assert not drawn.is_exact
     assert (len(drawn.null), sum(drawn.null)) == (30, 1.0)
-    assert sum(histogram(np.array([]), scores[1], 100).included) == 0
+    assert sum(histogram(CanaryScores(np.array([]), scores[1]), 100).included) == 0
