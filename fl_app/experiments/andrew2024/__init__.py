@@ -4,15 +4,14 @@ Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Priv
 Federated Learning, arXiv:2302.03098.
 
 - `table1`: Table 1, estimates of the Gaussian mechanism.
-- `writers`: Tables 2 and 5, canaries in the final and in all models.
+- `writers`: Tables 2 and 5, canaries in the final and in all models; and runs with coins.
 - `all_models`: Tables 2 and 5, Algorithm 3 as printed and with the server's momentum.
 - `accuracy`: Table 3, what canaries cost in accuracy.
-- `repetitions`: Fig. 1 to 3 and Table 4, canaries that play in several rounds.
+- `repetitions`: Fig. 1 to 3 and Table 4, canaries that play in several rounds of `writers`.
 - `many_runs`: Fig. 4, one run with many canaries against many runs.
 - `records`: Table 6, gradient canaries in DP-SGD.
-- `dp_fedavg_writers`: in the manner of Table 2, whole runs of this project.
 
-Shared: `federation` plays rounds with canaries, `gaussian_sum` simulates a Gaussian sum with them,
+Shared: `federation` runs this project with canaries, `gaussian_sum` simulates a Gaussian sum,
 `audit` turns scores into estimates and bounds. How often the bound of section 5 and ours are above
 the truth is in `experiments.coverage`.
 """

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _CANARIES = 1000
 _BETA = 0.9  # the server's momentum
-_WARM = 100  # rounds before the first, until the momentum is stationary
+WARM: Final = 100  # rounds before the first, until the momentum is stationary
 
 
 @dataclass(frozen=True)
@@ -140,14 +140,18 @@ def _largest(
         beta: Momentum of the server.
         rng: Source of randomness.
     """
-    z = rng.standard_normal((_CANARIES, _WARM + rounds))
+    z = rng.standard_normal((_CANARIES, WARM + rounds))
     share = rounds // max(times, 1)
     for period in range(times):
-        at = _WARM + period * share + rng.integers(share, size=_CANARIES)
+        at = WARM + period * share + rng.integers(share, size=_CANARIES)
         z[np.arange(_CANARIES), at] += 1 / noise
+    return smoothed(z, beta)[:, WARM:].max(axis=1)
+
+
+def smoothed(z: NDArray[np.float64], beta: float) -> NDArray[np.float64]:
+    """Return what momentum makes of cosines with means, those of changes, (canaries, rounds)."""
     # Noise of past means adds up to 1/√(1 − β²) of one: the length of a change of the model.
-    smooth = lfilter([math.sqrt(1 - beta**2)], [1.0, -beta], z, axis=1)
-    return np.asarray(smooth[:, _WARM:].max(axis=1))
+    return np.asarray(lfilter([math.sqrt(1 - beta**2)], [1.0, -beta], z, axis=1))
 
 
 def _row(table: str, times: int, noise: float, got: Mapping[str, Any]) -> tuple[Any, ...]:

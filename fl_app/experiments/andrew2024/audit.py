@@ -1,31 +1,39 @@
-"""What one run's canaries say: estimates, the bounds as published, and bounds that hold.
+"""What one run's canaries say: bounds of the auditor, estimates, and the bounds as published.
 
 Andrew et al. (2024), arXiv:2302.03098, Algorithms 1 to 3 and section 5. The published bounds take
 the best threshold on the very scores that are counted, with Jeffreys limits at the full level for
-each rate: they carry no confidence, and are shown to be compared.
+each rate: they carry no confidence, and are shown to be compared. The auditor leaves an estimate
+out where cosines are clearly not Gaussian, or where a bound refutes it; the paper's tables have all
+of them, so here they are computed from the auditor's cosines whatever these look like.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, log_ndtr
 
+from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.lower_bound import proven_epsilons
 from leakmeter.auditors.canaries.estimates import Std, band, one_fit, two_fits
-from leakmeter.auditors.canaries.proofs import cosine_logsf, prove
-from leakmeter.auditors.canaries.transcript import Transcript
+from leakmeter.auditors.finding import Finding, Sees
+from leakmeter.auditors.gaussian.normality import anderson_darling
+from leakmeter.auditors.judge.adversary import covers
+from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.experiments.andrew2024.federation import SEED, Played, accountant
+from leakmeter.fl_app.experiments.base import median_range
 
 Scores = NDArray[np.float64]
+Runs: TypeAlias = Sequence[Mapping[str, Any]]  # with the same settings
 
 CONFIDENCE = 0.95
 _ALPHA = 1 - CONFIDENCE
 _NULL_RUNS = 400  # simulated runs without a leak behind a null band
-_NULL_POOL = 50_000  # canaries drawn for the null of the maxima
-_SPENT = 0.1 * _ALPHA  # of the failures, for limits that come from these draws
 _STDS: tuple[Std, ...] = ("known", "fitted")
 
 
@@ -53,45 +61,82 @@ def _best(log_fpr: Scores, fnr: Scores, delta: float) -> float:
     return max(0.0, float(proven_epsilons(log_fpr, fnr, delta=delta).max()))
 
 
-def final_model(
-    cosines: Scores, dim: int, delta: float, rng: np.random.Generator
-) -> dict[str, Any]:
-    """Return what the final model says (Algorithm 2), from cosines of canaries that took part."""
-    z = cosines[None] * np.sqrt(dim)
-    null = rng.standard_normal((_NULL_RUNS, cosines.size))
-    everyone = np.ones(cosines.size, dtype=bool)
-    bound = _proven(cosines, everyone, cosine_logsf(cosines, dim), delta, 0.0)
-    found: dict[str, Any] = {"bound": bound, "published": published_closed(cosines, dim, delta)}
-    for std in _STDS:
-        found[std] = float(one_fit(z, std, delta)[0])
-        found[f"{std}_null"] = band(one_fit(null, std, delta))
-    return found
-
-
-def all_models(
-    transcript: Transcript, played: int, delta: float, rng: np.random.Generator
-) -> dict[str, Any]:
-    """Return what all models say (Algorithm 3); canaries after the first `played` stayed out."""
-    maxima, log_p, pool = transcript.largest(_NULL_POOL, _SPENT, rng)
-    inside, outside = maxima[:played], maxima[played:]
-    draws = rng.choice(pool, (_NULL_RUNS, maxima.size))
+def final_model(played: Played, delta: float) -> dict[str, Any]:
+    """Return what the final model says (Algorithm 2)."""
+    cosines = played.scores["final model"].included
+    z = math.sqrt(played.dim) * cosines
+    null = stream(SEED, "null", z.size).standard_normal((_NULL_RUNS, z.size))
+    statistic, p = anderson_darling(cosines)
     return {
-        "fitted": float(two_fits(inside[None], outside[None], delta)[0]),
-        "fitted_null": band(two_fits(draws[:, :played], draws[:, played:], delta)),
-        "bound": _proven(maxima, np.arange(maxima.size) < played, log_p, delta, _SPENT),
-        "published": published_sampled(inside, outside, delta),
-        "shift": float((inside.mean() - outside.mean()) / outside.std()),
+        **_said(played.findings, "final model", Assumption.GAUSSIAN_COSINES_NULL_STD),
+        "published": published_closed(cosines, played.dim, delta),
+        **{std: float(one_fit(z[None], std, delta)[0]) for std in _STDS},
+        "null": band(one_fit(null, "known", delta)),
+        "statistic": statistic,
+        "p": p,
     }
 
 
-def _proven(
-    scores: Scores, is_in: NDArray[np.bool_], log_p: Scores, delta: float, spent: float
-) -> float:
-    """Return the bound with the known null, which is the first."""
-    known, *_ = prove(
-        scores, is_in, log_p, delta=delta, confidence=CONFIDENCE, guesses=None, spent=spent
-    )
-    return known.value
+def all_models(played: Played, delta: float) -> dict[str, Any]:
+    """Return what all models say (Algorithm 3)."""
+    scores = played.scores["all models"]
+    assert scores.null is not None
+    inside, outside = scores.included, scores.excluded
+    rng = stream(SEED, "null", "maxima")
+    draws = [rng.choice(scores.null, (_NULL_RUNS, group.size)) for group in (inside, outside)]
+    return {
+        **_said(played.findings, "all models", Assumption.GAUSSIAN_MAXIMA),
+        "published": published_sampled(inside, outside, delta),
+        "fitted": float(two_fits(inside[None], outside[None], delta)[0]),
+        "null": band(two_fits(draws[0], draws[1], delta)),
+    }
+
+
+def _said(findings: Sequence[Finding], sees: Sees, fit: str) -> dict[str, Any]:
+    """Return the auditor's bounds, and whether it stands by the estimate from this fit."""
+    here = [f for f in findings if f.quantity == "epsilon" and f.threat_model.sees == sees]
+    bounds = [f for f in here if f.kind == "lower_bound"]
+    known = {Assumption.INDEPENDENT_SCORES, Assumption.UNIFORM_CANARIES}
+    return {
+        "headline": next(f.value for f in bounds if not f.is_conditional),
+        "bound": next(f.value for f in bounds if known <= set(f.assumptions)),
+        "estimated": any(f.kind == "estimate" and fit in f.assumptions for f in here),
+    }
+
+
+def guaranteed(played: Played, config: Config) -> float:
+    """Return the least ε that covers the bounds of all models.
+
+    Where all canaries play, the accountant's findings are about clients, who take part more often
+    than a canary: then it is the ε of one who takes part as often.
+    """
+    bounds = [f for f in played.findings if f.threat_model.sees == "all models"]
+    covering = [g.value for g in played.findings if any(covers(g, bound) for bound in bounds)]
+    return min(covering, default=accountant(config))
+
+
+def middle(runs: Runs, view: str, what: str) -> float:
+    """Return the median of a number over runs."""
+    return float(np.median([float(one[view][what]) for one in runs]))
+
+
+def shown(runs: Runs, view: str, what: str, digits: str = ".2f") -> str:
+    """Return median and range of a number, with an asterisk where the auditor leaves it out."""
+    is_left_out = what in _STDS and not all(one[view]["estimated"] for one in runs)
+    return median_range([one[view][what] for one in runs], digits) + "*" * is_left_out
+
+
+def shown_view(runs: Runs, view: str, *estimates: str) -> tuple[str, ...]:
+    """Return the columns of an attacker: bounds, the published one, estimates, and no leak."""
+    low, high = runs[0][view]["null"]
+    names = ("headline", "bound", "published", *estimates)
+    return (*(shown(runs, view, name) for name in names), f"{low:.2f} to {high:.2f}")
+
+
+def above(runs: Runs, *views: str) -> str:
+    """Return how many bounds are above the accountant's ε."""
+    bounds = [float(one[v][b]) for one in runs for v in views for b in ("headline", "bound")]
+    return f"{sum(bound > float(runs[0]['epsilon']) for bound in bounds)} of {len(bounds)}"
 
 
 def mean_std(values: Sequence[float], digits: str = ".2f") -> str:

@@ -1,99 +1,104 @@
-"""DP-FedAvg with random canaries, played without messages: many runs where Flower plays one.
+"""Runs of this project with random canaries: its strategies, clients, audit and inline engine.
 
 Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation for
 Federated Learning, arXiv:2302.03098, Algorithms 2 and 3. Ours differs in three points:
-1. The server adds the mean update as it is. With momentum the canaries of the last rounds weigh
-   less, which are few among the paper's 2048 rounds and many among ours.
+1. A canary takes the seat of a client, so that seats and not canaries are drawn from the clients.
+   The clients go through shuffled epochs; a canary plays in as many rounds as the paper's.
 2. The clip norm is fixed, and the noise with it.
-3. The sum is divided by the honest clients of a round, a fixed public number, unless `counted`.
+3. Algorithm 2 divides a round's sum by clients and canaries. Here canaries are many: the server's
+   step is that much longer, so that the model moves as with the clients alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from threadpoolctl import threadpool_limits
 
-from leakmeter.auditors._types import Vector
-from leakmeter.auditors.canaries.schedule import schedule
-from leakmeter.auditors.canaries.transcript import Transcript
-from leakmeter.auditors.canary import canary_vector
-from leakmeter.auditors.rng import derive, stream
-from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.update import FedAvg
-from leakmeter.fl_app.config.task_config import TaskConfig
-from leakmeter.fl_app.task import Task, load_task
+from leakmeter.auditors import Audited, OneShotCanaries
+from leakmeter.auditors.canaries.estimates import CanaryScores
+from leakmeter.auditors.finding import Finding, Sees
+from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.rng import derive
+from leakmeter.fl_app import build
+from leakmeter.fl_app.client_app import client_app_of
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.engines.inline import run_inline
+from leakmeter.fl_app.task import load_task
 
-Rows = NDArray[np.float32]
+Include: TypeAlias = Literal["coin", "all"]
 
-SEED = 2302
+SEED: Final = 2302
+DELTA: Final = 1e-5
 
-
-@dataclass(frozen=True)
-class Federation:
-    """Who learns what.
-
-    Attributes:
-        dataset: Data set.
-        model: Model.
-        partition: How records are dealt to clients.
-        clients: Clients in all.
-        rounds: Rounds of an epoch; each client takes part in one of them.
-        epochs: Passes over all clients, each in a new random order.
-        batch_size: Records in a local step.
-        lr: Local step length.
-        clip_norm: Norm that updates are clipped to, and the norm of a canary.
-    """
-
-    dataset: str = "mnist"
-    model: str = "linear"
-    partition: str = "natural"
-    clients: int = 539
-    rounds: int = 49
-    epochs: int = 1
-    batch_size: int = 20
-    lr: float = 0.1
-    clip_norm: float = 0.5
-
-    @property
-    def all_rounds(self) -> int:
-        """Rounds of a run."""
-        return self.rounds * self.epochs
-
-    def task(self) -> Task:
-        """Return data, partition and initial model: the same in every run."""
-        return load_task(
-            TaskConfig(
-                dataset=self.dataset,
-                model=self.model,
-                partition=self.partition,
-                clients=self.clients,
-                seed=0,
-            )
-        )
-
-    def cohorts(self, seed: int) -> list[list[int]]:
-        """Return who takes part in each round."""
-        shuffled = (stream(seed, "order", e).permutation(self.clients) for e in range(self.epochs))
-        return [part.tolist() for order in shuffled for part in np.array_split(order, self.rounds)]
+# MNIST's writers in 49 rounds, an epoch of 11 honest clients per round.
+WRITERS: Final = Config(
+    dataset="mnist",
+    model="linear",
+    partition="natural",
+    clients=539,
+    sample=11,
+    rounds=49,
+    participation="epochs",
+    server="fedavgm",
+    server_lr=1.0,
+    server_momentum=0.0,
+    secagg="off",
+    epochs=1,
+    batch_size=20,
+    lr=0.1,
+    noise="central",
+    noise_multiplier=0.0,
+    clip_norm=0.5,
+    auditors="none",
+    delta=DELTA,
+)
+# The same in seconds.
+DIGITS: Final = replace(
+    WRITERS,
+    dataset="digits",
+    model="mlp",
+    partition="iid",
+    clients=60,
+    sample=5,
+    rounds=12,
+    batch_size=8,
+    lr=0.3,
+)
 
 
-@dataclass(frozen=True)
-class Canaries:
-    """Who else takes part.
+def with_canaries(config: Config, canaries: int, repetitions: int = 1) -> Config:
+    """Return a federation with seats for so many canaries beside its honest clients."""
+    seats = math.ceil(canaries * repetitions / config.rounds)
+    return replace(
+        config,
+        auditors="one-shot",
+        canary_seats=seats,
+        canaries=canaries,
+        canary_repetitions=repetitions,
+        server_lr=config.server_lr * (config.sample + seats) / config.sample,
+    )
 
-    Attributes:
-        count: Canaries.
-        repetitions: Rounds in which each of them plays.
-        counted: Whether the sum is divided by clients and canaries, as Algorithm 2 is printed.
-    """
 
-    count: int
-    repetitions: int = 1
-    counted: bool = False
+def seeded(config: Config, noise: float, *path: str | int) -> Config:
+    """Return a federation with this noise multiplier and the seed of that name."""
+    return replace(config, noise_multiplier=noise, seed=derive(SEED, *path) % 2**31)
+
+
+def accountant(config: Config) -> float:
+    """Return the ε of somebody who takes part as often as a canary, in rounds that are known."""
+    if not config.noise_multiplier:
+        return math.inf
+    times = math.sqrt(config.canary_repetitions)
+    return float(epsilon_gaussian(config.delta, times / config.noise_multiplier))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,81 +107,75 @@ class Played:
 
     Attributes:
         accuracy: Of the final model.
-        changes: Of the model, one row a round.
-        canaries: Those that were played, one a row.
-        canary_seed: Names them, and as many more as one likes.
+        dim: Length of the model.
+        findings: Of the whole run.
+        scores: Cosines of canaries, by what an attacker sees; none in a run without them.
     """
 
     accuracy: float
-    changes: Rows  # (rounds, dim)
-    canaries: Rows  # (count, dim)
-    canary_seed: int
-
-    def final(self) -> Vector:
-        """Return the cosines of the played canaries with the change since the start."""
-        total = self.changes.sum(axis=0, dtype=np.float64)
-        return np.asarray(self.canaries @ (total / np.linalg.norm(total)).astype(np.float32), float)
-
-    def transcript(self, unobserved: int) -> Transcript:
-        """Return what all models show of the played canaries and of others after them."""
-        played, dim = self.canaries.shape
-        found = Transcript(self.canary_seed, range(played + unobserved), dim)
-        found.restore({"changes": self.changes})
-        return found
+    dim: int
+    findings: Sequence[Finding]
+    scores: Mapping[Sees, CanaryScores]
 
 
-def play(federation: Federation, noise_multiplier: float, canaries: Canaries, seed: int) -> Played:
+def play(config: Config, include: Include = "all") -> Played:
     """Return one run.
 
     Args:
-        federation: Who learns what.
-        noise_multiplier: Noise on the sum of a round, in units of the clip norm.
-        canaries: Who else takes part.
-        seed: Names order, batches, canaries and noise.
+        config: All settings.
+        include: Whether all canaries play, as in the paper, or those that a coin includes.
+
+    Raises:
+        RuntimeError: The canaries could not be audited.
     """
-    task = federation.task()
-    x, y = torch.from_numpy(task.dataset.train_x), torch.from_numpy(task.dataset.train_y)
-    cohort = Cohort(
-        task.initial, FedAvg(epochs=1, batch_size=federation.batch_size, lr=federation.lr)
+    task, canaries = load_task(config), [auditor(config, include)] if config.seats else []
+    audited = Audited(build.server_strategy(config), canaries, sends="models")
+    audited.logs_verdict = False
+    measured: list[float] = []
+
+    def evaluate(server_round: int, model: ArrayRecord) -> MetricRecord | None:
+        if server_round < config.rounds:
+            return None
+        metrics = task.evaluate(model)
+        measured.append(float(str(metrics["accuracy"])))
+        return metrics
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, _: Context) -> None:
+        rounds = config.rounds
+        audited.start(grid, task.initial_arrays(), num_rounds=rounds, evaluate_fn=evaluate)
+
+    torch.set_num_threads(1)
+    with _quiet(), threadpool_limits(limits=1):
+        run_inline(app, client_app_of(config), config.clients)
+    if audited.failures:  # nothing is kept that lacks its audit
+        raise RuntimeError("; ".join(audited.failures))
+    whole = [finding for finding in audited.findings() if finding.server_round is None]
+    return Played(measured[0], task.dim, whole, canaries[0].scores if canaries else {})
+
+
+def auditor(config: Config, include: Include) -> OneShotCanaries:
+    """Return the canaries of a run."""
+    return OneShotCanaries(
+        seats=config.seats,
+        canaries=config.canaries or None,
+        repetitions=config.canary_repetitions,
+        delta=config.delta,
+        confidence=config.confidence,
+        include=include,
+        seed=config.seed,
     )
-    canary_seed = derive(seed, "canaries")
-    plan = schedule(canaries.count, canaries.repetitions, federation.all_rounds, seed)
-    model = parameters_to_vector(task.initial.parameters()).detach().double().numpy()
-    own = canary_rows(canary_seed, range(canaries.count), model.size)
-    changes = np.empty((federation.all_rounds, model.size), dtype=np.float32)
-    for t, clients in enumerate(federation.cohorts(seed)):
-        rngs = [stream(seed, "batches", t, client) for client in clients]
-        records = [task.parts[client].numpy() for client in clients]
-        clipped = _clipped_sum(
-            cohort.updates(model, x, y, records, rngs).double().numpy(), federation.clip_norm
-        )
-        noise = noise_multiplier * stream(seed, "noise", t).standard_normal(model.size)
-        beside = own[plan[t + 1]].sum(axis=0, dtype=np.float64) + noise
-        number = len(clients) + canaries.counted * len(plan[t + 1])
-        # Rounded as it is kept, so that the model is the sum of what is kept.
-        changes[t] = (clipped + federation.clip_norm * beside) / number
-        model = model + changes[t]
-    return Played(accuracy(task, model), changes, own, canary_seed)
 
 
-def _clipped_sum(updates: NDArray[np.float64], norm: float) -> Vector:
-    """Return the sum of updates, each scaled to at most `norm`."""
-    lengths = np.maximum(np.linalg.norm(updates, axis=1), np.finfo(np.float64).tiny)
-    return np.asarray(np.minimum(1.0, norm / lengths) @ updates)
-
-
-def canary_rows(seed: int, ids: range, dim: int) -> Rows:
-    """Return these canaries, one a row."""
-    rows = np.empty((len(ids), dim), dtype=np.float32)
-    for row, i in zip(rows, ids, strict=True):
-        row[:] = canary_vector(seed, i, dim)
-    return rows
-
-
-def accuracy(task: Task, model: Vector) -> float:
-    """Return the share of test records that a model gets right."""
-    net = task.new_model()
-    vector_to_parameters(torch.from_numpy(model).float(), net.parameters())
-    with torch.no_grad():
-        guesses = net(torch.from_numpy(task.dataset.test_x)).argmax(dim=1).numpy()
-    return float((guesses == task.dataset.test_y).mean())
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the log of many runs away: what it warns of is in the tables' notes."""
+    log = logging.getLogger("flwr")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

@@ -9,24 +9,18 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leakmeter.auditors.assumptions import Assumption
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.names import DATASETS
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE
-from leakmeter.fl_app.experiments.andrew2024 import dp_fedavg_writers
 from leakmeter.fl_app.experiments.andrew2024 import table1 as one_shot_table1
 from leakmeter.fl_app.experiments.base import CELLS, read_cells
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
-from tests.helpers import findings
 from tests.helpers.project import ROOT
 
 REAL = os.environ.get(FOLDER_VARIABLE)
@@ -218,118 +212,9 @@ def test_table_1_agrees_with_the_known_std_and_not_with_the_printed_algorithm(
     assert larger["fitted_mean"] < cell["fitted_mean"]
 
 
-def finding(kind: str, value: float, **more: Any) -> dict[str, Any]:
-    """Return a finding of the whole run as a report has it."""
-    same = {"adjacency": "zero-out", "delta": 1e-5, "auditor": "one-shot", "confidence": 0.95}
-    attacker = {"holds": "canary", "knows_cohort": True, "participations": 1}
-    return findings.finding(**same | attacker | {"kind": kind, "value": value} | more).to_json()
-
-
-def test_a_bound_is_set_beside_the_guarantee_that_covers_it() -> None:
-    every = {"sees": "all models", "participations": 2}
-    accountant = {**every, "auditor": "accountant", "holds": None}
-    known, largest = (
-        {"assumptions": (name,)}
-        for name in (Assumption.GAUSSIAN_COSINES_NULL_STD, Assumption.GAUSSIAN_MAXIMA)
-    )
-    found = [finding("estimate", 1.0, **known), finding("lower_bound", 0.5)]
-    found += [finding("estimate", 2.0, **every, **largest), finding("lower_bound", 1.5, **every)]
-    found += [
-        finding("guarantee", 0.1, **accountant, observer="server"),
-        finding("guarantee", 0.1, **accountant, adjacency="replace"),
-        finding("guarantee", 3.0, **accountant),
-        finding("guarantee", 2.5, **accountant | {"participations": 1}),
-        finding("guarantee", 0.1, **accountant | {"knows_cohort": False}),
-        finding("estimate", 7.0, server_round=3, **known),
-    ]
-    cell = dp_fedavg_writers.summarise(
-        {"rounds": [{"accuracy": 0.1}, {"accuracy": 0.9}], "findings": found}
-    )
-    assert (cell["accuracy"], cell["epsilon"]) == (0.9, 3.0)
-    assert (cell["estimate, final"]["value"], cell["estimate, all rounds"]["value"]) == (1.0, 2.0)
-    assert [(b["model"], b["value"], b["epsilon"]) for b in cell["bounds"]] == [
-        ("final", 0.5, 2.5),  # one participation
-        ("all rounds", 1.5, 3.0),  # two
-    ]
-
-
-def test_an_estimate_that_was_left_out_leaves_its_cell_empty() -> None:
-    every = {"sees": "all models"}
-    found = [finding("lower_bound", 0.5), finding("lower_bound", 1.5, **every)]
-    conditional = {
-        "assumptions": (Assumption.INDEPENDENT_SCORES, Assumption.UNIFORM_CANARIES),
-    }
-    found += [finding("lower_bound", 0.9, **conditional)]
-    found += [finding("lower_bound", 1.9, **every, **conditional)]
-    cell = dp_fedavg_writers.summarise({"rounds": [{"accuracy": 0.9}], "findings": found})
-    assert cell["estimate, final"] is cell["estimate, all rounds"] is None
-    row = dp_fedavg_writers._row([cell])
-    assert row == ["0.900", "inf", "left out", "left out", "0.50", "1.50", "0.90", "1.90", "0 of 4"]
-    assert "left out; left out" in dp_fedavg_writers._comparison(0.0, [cell]).ours
-
-
 def test_experiments_with_real_data_say_what_they_need(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["reproduce", "dp-fedavg-writers", "--out", "here"]) == 2
+    assert main(["reproduce", "secagg-lrt-mnist", "--out", "here"]) == 2
     assert "error: mnist: looked for MNIST/raw/ or mnist/" in capsys.readouterr().err
     assert not (tmp_path / "here").exists()
-
-
-def test_a_run_of_a_cell_goes_on_or_is_refused_if_it_was_another(
-    tmp_path: Path, tiny_config: Config
-) -> None:
-    config = replace(tiny_config, noise="central", clip_norm=1.0, participation="epochs")
-    folder = dp_fedavg_writers._folder(tmp_path / "run", config)
-    assert dp_fedavg_writers._folder(tmp_path / "run", config) == folder
-    cell = dp_fedavg_writers._cell(tmp_path / "run", config)
-    assert len(cell["bounds"]) == 8
-    report = tmp_path / "run" / "report.json"
-    written = report.stat().st_mtime_ns
-    assert dp_fedavg_writers._cell(tmp_path / "run", config) == cell
-    assert report.stat().st_mtime_ns == written
-    with pytest.raises(ConfigError, match=r"out must be new: .* other settings"):
-        dp_fedavg_writers._cell(tmp_path / "run", replace(config, seed=1))
-
-
-def test_a_failed_auditor_leaves_no_cell(
-    tmp_path: Path, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def observe(*_: Any) -> None:
-        raise ArithmeticError("made up")
-
-    monkeypatch.setattr("leakmeter.auditors.OneShotCanaries.observe", observe)
-    with pytest.raises(RuntimeError, match="one-shot, round 1: ArithmeticError: made up"):
-        dp_fedavg_writers._cell(tmp_path / "run", tiny_config)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not REAL, reason=f"{FOLDER_VARIABLE} names no data folder")
-def test_noise_hides_the_writers_as_far_as_it_guarantees(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Each of the noised runs' 16 bounds is above ε with a chance of at most 5 %: 0.8 of them would
-    # be expected if all were tight. They are not, by far, and the seed is fixed: none may be.
-    monkeypatch.setenv(FOLDER_VARIABLE, str(REAL))
-    assert main(["reproduce", "dp-fedavg-writers", "--scale", "small", "--out", "here"]) == 0
-    none, low, high = (
-        read_cells(tmp_path / "here")[f"small-noise{z}-seed0"] for z in ("0", "0.5", "2")
-    )
-    for model in ("final", "all rounds"):
-        headlines = [
-            next(b["value"] for b in cell["bounds"] if b["model"] == model)
-            for cell in (none, low, high)
-        ]
-        assert headlines == sorted(headlines, reverse=True)
-        estimates = [cell[f"estimate, {model}"] for cell in (none, low, high)]
-        values = [one["value"] for one in estimates if one is not None]
-        assert values == sorted(values, reverse=True)
-    known = none["estimate, final"]
-    assert known["value"] > known["null_band"][1], "not detected without noise"
-    assert none["accuracy"] > low["accuracy"] > high["accuracy"] > 0.2
-    assert none["epsilon"] == "inf"
-    assert float(low["epsilon"]) > float(high["epsilon"]) > 0
-    assert all(b["value"] > 0 for b in none["bounds"] if b["model"] == "all rounds")
-    for cell in (low, high):
-        assert len(cell["bounds"]) == 8
-        assert all(b["value"] <= b["epsilon"] for b in cell["bounds"])

@@ -75,8 +75,19 @@ def _fewer(name: str, **sizes: Any) -> Any:
 
 def _few_writers() -> Any:
     return {
-        name: replace(part, federation=replace(part.federation, clients=30, rounds=6), canaries=80)
+        name: replace(
+            part,
+            federation=replace(part.federation, clients=30, rounds=part.federation.rounds // 2),
+            canaries=80,
+        )
         for name, part in scales_of("one-shot-writers")["small"].items()
+    }
+
+
+def _few_repetitions() -> Any:
+    return {
+        name: replace(part, canaries=40, repetitions=(1, 8))
+        for name, part in scales_of("one-shot-repetitions")["small"].items()
     }
 
 
@@ -102,7 +113,7 @@ TINY: dict[str, Any] = {
     "one-shot-writers": _few_writers(),
     "one-shot-all-models": (1, {"2": 3, "5": 1}),
     "one-shot-accuracy": _fewer("one-shot-accuracy", runs=1),
-    "one-shot-repetitions": _fewer("one-shot-repetitions", canaries=60, repetitions=(1, 8)),
+    "one-shot-repetitions": _few_repetitions(),
     "one-shot-many-runs": _fewer("one-shot-many-runs", experiments=1),
     "one-shot-records": _fewer("one-shot-records", runs=1),
     "mi-users": _few_draws_of_all("mi-users", critics=()),

@@ -1,103 +1,141 @@
-"""Rounds with canaries that experiments play themselves, and the published bounds."""
+"""Runs of this project that experiments play: what is in them, and what is said of them."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
-from itertools import chain
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import beta
-from torch.nn.utils import parameters_to_vector
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from leakmeter.auditors.auditor import Canary
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import clip
 from leakmeter.clients.update import FedAvg
-from leakmeter.fl_app.experiments.andrew2024.all_models import _largest
+from leakmeter.fl_app.build.strategy import participation
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.experiments.andrew2024.all_models import WARM, smoothed
 from leakmeter.fl_app.experiments.andrew2024.audit import (
+    final_model,
+    guaranteed,
     published_closed,
     published_sampled,
 )
-from leakmeter.fl_app.experiments.andrew2024.federation import Canaries, Federation, play
-from leakmeter.fl_app.experiments.andrew2024.records import _SCALES as RECORDS
-from leakmeter.fl_app.experiments.andrew2024.records import _play
+from leakmeter.fl_app.experiments.andrew2024.federation import (
+    DIGITS,
+    Played,
+    auditor,
+    play,
+    seeded,
+    with_canaries,
+)
+from leakmeter.fl_app.experiments.andrew2024.records import _SMALL, train
 from leakmeter.fl_app.experiments.andrew2024.writers import _printed_epsilons
+from leakmeter.fl_app.task import load_task
 
-TINY = Federation("digits", "linear", "iid", clients=6, rounds=3, batch_size=8)
+TINY = replace(DIGITS, model="linear", clients=12, sample=2, rounds=4)
 DELTA = 1e-5
 
 
 # What is played.
 
 
-def test_a_round_is_the_mean_of_clipped_updates_and_the_model_is_the_sum_of_its_changes() -> None:
-    seed = 5
-    played = play(TINY, 0.0, Canaries(0), seed)
-    task = TINY.task()
+def by_hand(config: Config) -> tuple[np.ndarray, dict[int, Canary]]:
+    """Return the change of the model over a run, by Algorithm 2 word for word, and its canaries."""
+    task, canaries = load_task(config), auditor(config, "all")
     start = parameters_to_vector(task.initial.parameters()).detach().double().numpy()
-    rule = FedAvg(epochs=1, batch_size=TINY.batch_size, lr=TINY.lr)
-    updates = []
-    for client in TINY.cohorts(seed)[0]:
-        own = copy.deepcopy(task.initial)
-        rule(own, *task.examples(client), stream(seed, "batches", 0, client))
-        trained = parameters_to_vector(own.parameters()).detach().double().numpy()
-        updates.append(clip(trained - start, TINY.clip_norm))
-    np.testing.assert_allclose(played.changes[0], np.mean(updates, axis=0), atol=1e-6)
+    canaries.begin(start.size, config.rounds)
+    model, played = start, {}
+    rule = FedAvg(config.epochs, config.batch_size, config.lr)
+    for t in range(1, config.rounds + 1):
+        cohort = participation(config).cohort(config.seed, t, config.clients)
+        orders = canaries.instruct(t, cohort)
+        played |= {order.id: order for order in orders.values()}
+        std = config.noise_multiplier * config.clip_norm
+        total = std * stream(config.seed, "server-noise", t).standard_normal(model.size)
+        for client in cohort:
+            if client in orders:
+                order = orders[client]
+                total += config.clip_norm * canary_vector(order.seed, order.id, model.size)
+                continue
+            net = task.new_model()
+            vector_to_parameters(torch.from_numpy(model).float(), net.parameters())
+            rule(net, *task.examples(client), stream(config.seed, "train", t, client))
+            trained = parameters_to_vector(net.parameters()).detach().double().numpy()
+            total += clip(trained - model, config.clip_norm)
+        # Models travel in single precision.
+        model = (model + config.server_lr * total / config.cohort).astype(np.float32).astype(float)
+    return model - start, played
 
 
-def test_every_client_takes_part_once_an_epoch() -> None:
-    twice = Federation("digits", "linear", "iid", clients=7, rounds=3, epochs=2)
-    cohorts = twice.cohorts(1)
-    assert len(cohorts) == twice.all_rounds == 6
-    first, second = (sorted(chain(*part)) for part in (cohorts[:3], cohorts[3:]))
-    assert first == second == list(range(7))
-    assert cohorts[:3] != cohorts[3:]
+def test_a_run_of_this_project_has_the_scores_of_the_printed_algorithm() -> None:
+    config = seeded(with_canaries(TINY, 14), 0.1, "by hand")
+    change, orders = by_hand(config)
+    rows = np.stack([canary_vector(orders[i].seed, i, change.size) for i in range(14)])
+    twin = rows @ change / np.linalg.norm(change)
+    scores = play(config).scores["final model"]
+    np.testing.assert_allclose(scores.included, twin, atol=1e-6)
+    assert scores.excluded.size == 14
+    assert np.abs(scores.excluded).max() < np.abs(twin).max()
 
 
-def test_canaries_and_noise_are_what_they_are_said_to_be() -> None:
-    bare, more = (play(TINY, 0.0, Canaries(k), 3) for k in (0, 4))
-    added = (more.changes[0] - bare.changes[0]).astype(np.float64) * 2 / TINY.clip_norm
-    lengths = [added @ canary_vector(more.canary_seed, i, added.size) for i in range(4)]
-    assert sum(length == pytest.approx(1, abs=0.2) for length in lengths) in (1, 2)
-    noised = play(TINY, 2.0, Canaries(0), 3)
-    noise = (noised.changes[0] - bare.changes[0]).astype(np.float64) * 2 / TINY.clip_norm
-    # 650 coordinates: the std is known to 2.8 %, and the seed is fixed.
-    assert noise.std() == pytest.approx(2.0, rel=0.09)
+def test_records_and_a_federation_of_single_records_have_the_same_scores() -> None:
+    config = replace(_SMALL, rounds=9)
+    config = seeded(with_canaries(config, 50), 0.4, "records")
+    fast, slow = train(config)["momentum"], play(config)
+    for sees in ("final model", "all models"):
+        ours, theirs = fast.scores[sees], slow.scores[sees]  # type: ignore[index]
+        np.testing.assert_allclose(ours.included, theirs.included, atol=1e-6)
+        np.testing.assert_allclose(ours.excluded, theirs.excluded, atol=1e-6)
+    assert fast.accuracy == pytest.approx(slow.accuracy, abs=0.005)
+    without = train(replace(config, server_momentum=0.0))
+    same = [without[view].scores["all models"].included for view in ("momentum", "mean")]
+    np.testing.assert_array_equal(*same)
 
 
-def test_counted_canaries_divide_the_sum_by_everybody() -> None:
-    alone, counted = (play(TINY, 0.0, Canaries(6, counted=c), 3) for c in (False, True))
-    # Two clients and two canaries a round.
-    np.testing.assert_allclose(counted.changes[0], alone.changes[0] / 2, rtol=1e-5)
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+def test_simulated_maxima_are_those_of_the_auditor_on_real_vectors(beta: float) -> None:
+    dim, canaries, rounds, seed = 4000, 20, 12, 5
+    rows = np.stack([canary_vector(seed, i, dim) for i in range(canaries)])
+    means = stream(3, "means").standard_normal((WARM + rounds, dim))
+    for i in range(canaries // 2):
+        means[WARM + i] += 6 * rows[i]
+    # What the server does: each change is the mean and beta times the change before.
+    changes, last = [], np.zeros(dim)
+    for mean in means:
+        last = beta * last + mean
+        changes.append(last)
+    transcript = Transcript(seed, range(canaries), dim)
+    for change in changes[WARM:]:
+        transcript.add(np.zeros(dim), change)
+    maxima = math.sqrt(dim) * transcript.largest(100, 0.01, stream(0, "pool"))[0]
+    simulated = smoothed(rows @ means.T, beta)[:, WARM:].max(axis=1)
+    # The simulation takes the length of a change for its mean: true to 1/√(2d) = 1.1 % here.
+    np.testing.assert_allclose(simulated, maxima, rtol=0.1, atol=0.1)
 
 
-def test_scores_are_those_of_the_auditor_that_goes_round_by_round() -> None:
-    played = play(TINY, 0.1, Canaries(5), 3)
-    slow = Transcript(played.canary_seed, range(9), played.changes.shape[1])
-    for change in played.changes:
-        slow.add(np.zeros(change.size), change.astype(np.float64))
-    fast = played.transcript(4)
-    np.testing.assert_allclose(fast.final()[0], slow.final()[0], atol=1e-6)
-    np.testing.assert_allclose(played.final(), slow.final()[0][:5], atol=1e-6)
-    both = [t.largest(1000, 0.01, stream(0, "pool"))[0] for t in (fast, slow)]
-    np.testing.assert_allclose(*both, atol=1e-6)
+def test_canaries_leave_the_cohorts_alone_and_lengthen_the_step() -> None:
+    config = with_canaries(TINY, 14)
+    assert (config.canary_seats, config.cohort, config.server_lr) == (4, 6, 3.0)
+    assert with_canaries(TINY, 14, 2).canary_seats == 7
+    assert play(seeded(TINY, 0.0, "bare")).scores == {}
 
 
-def test_records_take_steps_along_clipped_gradients_canaries_and_noise() -> None:
-    size = RECORDS["small"]
-    played = _play(size, 0.4, 7)
-    steps = math.ceil(1433 / size.batch)
-    assert abs(len(played.changes) - steps) <= 1
-    # Sum of a batch: at most 32 clipped gradients, a few canaries, and noise of 0.4·√d.
-    longest = np.linalg.norm(played.changes, axis=1).max() * size.batch
-    assert longest < size.batch + 5 + 0.4 * math.sqrt(played.changes.shape[1]) * 1.05
-    assert played.accuracy > 0.5
+def test_a_failed_auditor_leaves_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def observe(*_: Any) -> None:
+        raise ArithmeticError("made up")
+
+    monkeypatch.setattr("leakmeter.auditors.OneShotCanaries.observe", observe)
+    with pytest.raises(RuntimeError, match="one-shot, round 1: ArithmeticError: made up"):
+        play(with_canaries(TINY, 14))
 
 
 # What is said.
@@ -142,9 +180,35 @@ def test_the_printed_epsilons_of_table_5_are_of_one_participation_at_another_del
         assert epsilon_gaussian(0.0077, 1 / z) == pytest.approx(epsilon, abs=0.06)
 
 
-def test_momentum_leaves_the_law_of_a_single_cosine_alone() -> None:
-    rng = stream(4, "law")
-    for rate in (0.0, 0.9):
-        last = _largest(1, 0, 1.0, rate, rng)
-        assert last.std() == pytest.approx(1, abs=0.07)
-        assert abs(last.mean()) < 0.1
+@pytest.fixture(scope="module")
+def coins() -> tuple[Config, Played]:
+    """A run with a coin for each canary."""
+    sizes = {"sample": 3, "canary_seats": 3, "clients": 60, "rounds": 10}
+    config = replace(TINY, participation="once", auditors="one-shot", **sizes)
+    config = seeded(config, 0.5, "coins")
+    return config, play(config, "coin")
+
+
+def test_bounds_are_set_beside_the_guarantee_that_covers_them(
+    coins: tuple[Config, Played],
+) -> None:
+    config, played = coins
+    # Zero-out, one participation; clients and canaries take part once.
+    assert guaranteed(played, config) == pytest.approx(epsilon_gaussian(DELTA, 2.0), rel=1e-6)
+    config = seeded(with_canaries(replace(TINY, rounds=6), 12, 2), 0.5, "all")
+    # All canaries play: add-remove, and clients take part more often than a canary.
+    expected = epsilon_gaussian(DELTA, math.sqrt(2) / 0.5)
+    assert guaranteed(play(config), config) == pytest.approx(expected)
+
+
+def test_what_is_said_is_what_the_auditor_reports(coins: tuple[Config, Played]) -> None:
+    _, played = coins
+    said = final_model(played, DELTA)
+    own = [f for f in played.findings if f.threat_model.sees == "final model"]
+    estimates = [f.value for f in own if f.kind == "estimate"]
+    bounds = [f.value for f in own if f.kind == "lower_bound"]
+    assert said["known"] in estimates
+    assert said["estimated"]
+    assert [said["headline"], said["bound"]] == bounds[:2]
+    without = replace(played, findings=[f for f in played.findings if f.kind != "estimate"])
+    assert not final_model(without, DELTA)["estimated"]
