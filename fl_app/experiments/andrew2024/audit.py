@@ -140,6 +140,8 @@ def above(runs: Runs, *views: str) -> str:
 
 
 def mean_std(values: Sequence[float], digits: str = ".2f") -> str:
-    """Return mean and std, where the paper does so too."""
+    """Return mean and std, where the paper does so too; of a single run its value."""
     numbers = np.asarray([float(value) for value in values])
+    if numbers.size == 1:
+        return f"{numbers[0]:{digits}}"
     return f"{numbers.mean():{digits}} ± {numbers.std():{digits.lstrip('+')}}"

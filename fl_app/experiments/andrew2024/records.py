@@ -76,7 +76,7 @@ _PAPER = replace(
 )
 _SMALL = replace(_PAPER, dataset="digits", clients=1433, sample=32, rounds=37)
 _SCALES = {
-    "paper": _Scale(_PAPER, 1000, (0.2,), 6),
+    "paper": _Scale(_PAPER, 1000, (0.2,), 2),
     "small": _Scale(_SMALL, 200, (0.1, 0.4), 2),
 }
 _VIEWS = {"momentum": "change of the model", "mean": "mean of the step"}

@@ -114,7 +114,7 @@ TINY: dict[str, Any] = {
     "one-shot-all-models": (1, {"2": 3, "5": 1}),
     "one-shot-accuracy": _fewer("one-shot-accuracy", runs=1),
     "one-shot-repetitions": _few_repetitions(),
-    "one-shot-many-runs": _fewer("one-shot-many-runs", experiments=1),
+    "one-shot-many-runs": _fewer("one-shot-many-runs", experiments={1: 1, 10: 1}),
     "one-shot-records": _fewer("one-shot-records", runs=1),
     "mi-users": _few_draws_of_all("mi-users", critics=()),
     "mi-batch": _few_draws("mi-batch", 24, values=(4, 32)),

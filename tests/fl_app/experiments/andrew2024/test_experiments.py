@@ -122,13 +122,14 @@ def test_one_run_agrees_with_many_unless_canaries_hide_each_other(reproduced: Re
     # 100 canaries in 7,850 dimensions: 1/√(σ² + k/d) makes 9.5 of 10.
     assert np.mean(known("gaussian-d7850-runs1")) < 9.9
     for noise in ("0.1023", "0.2344"):
-        one, ten = (np.mean(known(f"learnt-noise{noise}-runs{n}", experiments)) for n in (1, 10))
+        one, ten = (np.mean(known(f"learnt-noise{noise}-runs{n}", experiments[n])) for n in (1, 10))
         # Ten times the canaries beside four rounds of noise: 100/17,610 on 4·0.1² is a seventh.
         assert 0.8 * ten < one < 1.1 * ten
     for row in small.rows:
-        # What noise, canaries and honest updates leave is what is found; 0.6 is the std at ε = 10.
+        # What noise, canaries and honest updates leave is what is found. A hundred cosines have a
+        # mean of std 0.1, which is 0.7 at ε = 10 and 3 % at larger ε: three of them.
         found = float(row["50%"])
-        assert found == pytest.approx(float(row["ε of their sum"]), rel=0.15, abs=1.0)
+        assert found == pytest.approx(float(row["ε of their sum"]), rel=0.1, abs=2.1)
     assert len(small.table.rows) == 10
 
 
