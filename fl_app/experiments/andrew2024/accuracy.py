@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.andrew2024.audit import mean_std
 from leakmeter.fl_app.experiments.andrew2024.federation import (
@@ -87,12 +88,12 @@ def run(scale: str, cells: Cells) -> Table:
     config = size.federation
     return Table(
         title=f"Accuracy with canaries among {config.clients} clients of {config.dataset}, "
-        f"{size.updates} updates per run, {size.runs} runs a row",
+        f"{size.updates} updates per run, {counted(size.runs, 'run')} per row",
         columns=(
             *("noise multiplier", "accountant's ε", "without canaries"),
             *(
-                f"{count} canaries ({count / size.updates:.1%}), sum divided {_DIVIDED[counted]}"
-                for count, counted in size.keys[1:]
+                f"{count} canaries ({count / size.updates:.1%}), sum divided {_DIVIDED[both]}"
+                for count, both in size.keys[1:]
             ),
         ),
         rows=tuple(_row(size, z, one) for z, one in got.items()),
@@ -103,8 +104,8 @@ def run(scale: str, cells: Cells) -> Table:
 
 
 _NOTES = (
-    "Mean ± std of the accuracy without canaries, and of the change that they bring to the same "
-    "run, both in per cent of the test set. A canary takes the seat of a client, whose update is "
+    "Accuracy without canaries, and the change that they bring to the same run, both in per cent of "
+    "the test set; mean ± std where a row has several runs. A canary takes the seat of a client, whose update is "
     "then missing. Algorithm 2 divides a round's sum by clients and canaries, which also shortens "
     "the step; divided by the clients alone the step stays. The accountant's ε is a guarantee for "
     "one client added or removed, who takes part once, against an outsider who sees every model, "
@@ -112,11 +113,11 @@ _NOTES = (
 )
 
 
-def _name(count: int, counted: bool) -> str:
-    return f"{count} {_DIVIDED[counted]}"
+def _name(count: int, both: bool) -> str:
+    return f"{count} {_DIVIDED[both]}"
 
 
-def _with(size: _Scale, count: int, counted: bool) -> Config:
+def _with(size: _Scale, count: int, both: bool) -> Config:
     """Return the federation with so many canaries among the clients of its rounds."""
     config = size.federation
     if not count:
@@ -129,7 +130,7 @@ def _with(size: _Scale, count: int, counted: bool) -> Config:
         sample=config.sample - seats,
         canary_seats=seats,
         canaries=count,
-        server_lr=1.0 if counted else size.updates / honest,
+        server_lr=1.0 if both else size.updates / honest,
     )
 
 
@@ -173,8 +174,8 @@ def _comparison(size: _Scale, noise: float, one: Accuracies) -> Comparison:
 def _panel(size: _Scale, got: Mapping[float, Accuracies]) -> Panel:
     """Return accuracy over noise for every number of canaries."""
     noises, lines = list(got), []
-    for color, (count, counted) in enumerate(size.keys):
-        means = [100 * float(np.mean(got[z][count, counted])) for z in noises]
-        label = f"{count} canaries, divided {_DIVIDED[counted]}" if count else "without canaries"
-        lines.append(Line(label, noises, means, color, "-" if counted else "--"))
+    for color, (count, both) in enumerate(size.keys):
+        means = [100 * float(np.mean(got[z][count, both])) for z in noises]
+        label = f"{count} canaries, divided {_DIVIDED[both]}" if count else "without canaries"
+        lines.append(Line(label, noises, means, color, "-" if both else "--"))
     return Panel("Accuracy with canaries", "noise multiplier", "accuracy in %", tuple(lines))

@@ -145,7 +145,7 @@ def _largest(
     for period in range(times):
         at = WARM + period * share + rng.integers(share, size=_CANARIES)
         z[np.arange(_CANARIES), at] += 1 / noise
-    return smoothed(z, beta)[:, WARM:].max(axis=1)
+    return np.asarray(smoothed(z, beta)[:, WARM:].max(axis=1))
 
 
 def smoothed(z: NDArray[np.float64], beta: float) -> NDArray[np.float64]:

@@ -290,11 +290,14 @@ def _why(name: str, noise: float, runs: Runs, paper: Sequence[float]) -> str:
         words += "ε_lo of all models has a largest value, that of a known null has none. "
     if not noise:
         return f"{words}Without noise ε_est of all models grows with d, millions in the paper."
-    words += f"All models give {every / paper[1]:.1f} times the paper's estimate: "
+    words += f"All models give {every / paper[1]:.1f} times the paper's estimate. "
     if name == _SMOOTHED:
-        return f"{words}a change of the model is a sum of past means, as in the paper's runs."
+        return (
+            f"{words}As in the paper's runs a change of the model is a sum of past means; d and "
+            "the number of rounds are smaller here."
+        )
     return (
-        f"{words}canaries are compared with the mean of a round, as Algorithm 3 is printed, where "
+        f"{words}Canaries are compared with the mean of a round, as Algorithm 3 is printed, where "
         "the paper's server has a momentum of 0.9 (rows with momentum; one-shot-all-models)."
     )
 
