@@ -104,12 +104,12 @@ def run(scale: str, cells: Cells) -> Table:
 
 
 _NOTES = (
-    "Accuracy without canaries, and the change that they bring to the same run, both in per cent of "
-    "the test set; mean ± std where a row has several runs. A canary takes the seat of a client, whose update is "
-    "then missing. Algorithm 2 divides a round's sum by clients and canaries, which also shortens "
-    "the step; divided by the clients alone the step stays. The accountant's ε is a guarantee for "
-    "one client added or removed, who takes part once, against an outsider who sees every model, "
-    "at δ = 1e-5.",
+    "Accuracy without canaries, and the change that they bring to the same run, both in per cent "
+    "of the test set; mean ± std where a row has several runs. A canary takes the seat of a "
+    "client, whose update is then missing. Algorithm 2 divides a round's sum by clients and "
+    "canaries, which also shortens the step; divided by the clients alone the step stays. The "
+    "accountant's ε is a guarantee for one client added or removed, who takes part once, against "
+    "an outsider who sees every model, at δ = 1e-5.",
 )
 
 
