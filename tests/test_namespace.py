@@ -197,7 +197,7 @@ def snippet(name: str) -> str:
 # Runs each program in a copy of a process that has nothing of ours and what all of them need.
 COPIES = """
 import json, os, sys, traceback
-import numpy, scipy.stats, flwr.app, flwr.clientapp, flwr.serverapp
+import numpy, scipy.stats
 for name, program in json.load(sys.stdin).items():
     if (child := os.fork()) == 0:
         try:
