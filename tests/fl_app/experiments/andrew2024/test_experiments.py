@@ -14,6 +14,7 @@ from tests.fl_app.experiments.small import Reproduced
 DELTA = 1e-5
 
 
+@pytest.mark.slow
 def test_noise_hides_canaries_and_final_models_show_less_than_all(reproduced: Reproduced) -> None:
     got = reproduced("one-shot-writers").cells
     for epochs in (1, 5):
@@ -32,6 +33,7 @@ def test_noise_hides_canaries_and_final_models_show_less_than_all(reproduced: Re
                 assert one[view][what] <= float(one["epsilon"])
 
 
+@pytest.mark.slow
 def test_five_participations_cost_more_than_one(reproduced: Reproduced) -> None:
     got = reproduced("one-shot-writers").cells
     assert got["5 epochs, d = 17,610, noise 0.16, 5 times, run 0"]["epsilon"] == pytest.approx(
@@ -68,6 +70,7 @@ def test_few_canaries_do_not_hurt_and_a_larger_divisor_does(reproduced: Reproduc
         assert before - 0.1 < kept < before
 
 
+@pytest.mark.slow
 def test_repetitions_and_less_noise_show_a_canary_and_cosines_stay_normal(
     reproduced: Reproduced,
 ) -> None:
@@ -106,6 +109,7 @@ def test_noise_hides_clients_as_far_as_it_guarantees(reproduced: Reproduced) -> 
     assert none["accuracy"] > low["accuracy"] > high["accuracy"] > 0.15
 
 
+@pytest.mark.slow
 def test_one_run_agrees_with_many_unless_canaries_hide_each_other(reproduced: Reproduced) -> None:
     small = reproduced("one-shot-many-runs")
     got = small.cells
