@@ -95,9 +95,13 @@ sys.exit(code)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_null_draws")  # the process that dies simulates as many
 def test_a_run_on_ray_that_dies_while_it_writes_is_resumed(
-    tiny: list[str], tmp_path: Path, whole: Path
+    tiny: list[str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    whole = tmp_path_factory.mktemp("whole-usual")
+    assert main(words(tiny, whole)) == 0
+
     def run(folder: Path, at: int) -> tuple[int, str]:
         """Run in a session of its own, and end what is left of it."""
         arguments = [str(at), str(tmp_path), *words(tiny, folder), "--engine", "ray"]
