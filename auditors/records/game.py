@@ -174,7 +174,7 @@ def audit_records(
     case: RecordCase,
     *,
     delta: float,
-    effort: RecordEffort = RecordEffort(),  # noqa: B008 - a frozen value
+    effort: RecordEffort = RecordEffort(),
     confidence: float = 0.95,
     seed: int = 0,
     path: Sequence[str | int] = (),
