@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +21,7 @@ from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
 
 if TYPE_CHECKING:
+    from leakmeter.auditors import Auditor
     from leakmeter.fl_app.config.config import Config
     from leakmeter.fl_app.run.run import Outcome
 
@@ -139,20 +142,43 @@ def write_table(table: Table, folder: Path) -> None:
         write_atomically(folder / name, drawn(figure))
 
 
-def audited_run(config: Config) -> tuple[Outcome, dict[str, Any]]:
-    """Run a configuration as the command line does; return what came out, and its report."""
+def audited_run(
+    config: Config, auditors: Sequence[Auditor] | None = None
+) -> tuple[Outcome, dict[str, Any]]:
+    """Run a configuration as the command line does; return what came out, and its report.
+
+    Args:
+        config: All settings.
+        auditors: In place of those that the configuration names.
+
+    Raises:
+        RuntimeError: An auditor failed: no cell is kept that lacks its audit.
+    """
     from rich.console import Console
 
     from leakmeter.fl_app.run.folder import RunFolder
     from leakmeter.fl_app.run.launch import launch
     from leakmeter.fl_app.run.preflight import preflight
-    from leakmeter.fl_app.run.progress import Progress, set_flower_log
+    from leakmeter.fl_app.run.progress import Progress
 
-    set_flower_log(verbose=False)
-    with TemporaryDirectory() as parent:
+    with _quiet(), TemporaryDirectory() as parent:
         folder = RunFolder.create(Path(parent) / "run", preflight(config))
-        outcome = launch(folder, Progress(Console(quiet=True)))
+        outcome = launch(folder, Progress(Console(quiet=True)), auditors)
+        if outcome.failures:
+            raise RuntimeError("; ".join(outcome.failures))
         return outcome, json.loads((folder.path / "report.json").read_text(encoding="utf-8"))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the log of many runs away: what it warns of is in the tables' notes."""
+    log = logging.getLogger("flwr")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def filled(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:

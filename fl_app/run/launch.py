@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from leakmeter.auditors import Auditor
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines import cluster
@@ -21,8 +22,13 @@ from leakmeter.fl_app.run.run import Outcome, run_on
 from leakmeter.strategies.grid import InterruptibleGrid
 
 
-def launch(folder: RunFolder, progress: Progress) -> Outcome:
-    """Run the folder's configuration in its engine and return the outcome."""
+def launch(
+    folder: RunFolder, progress: Progress, auditors: Sequence[Auditor] | None = None
+) -> Outcome:
+    """Run the folder's configuration in its engine and return the outcome.
+
+    `auditors` replace those that the configuration names.
+    """
     config = folder.config
     outcomes: list[Outcome] = []
     server = _Server()
@@ -31,7 +37,7 @@ def launch(folder: RunFolder, progress: Progress) -> Outcome:
     @server_app.main()
     def main(grid: Grid, _: Context) -> None:
         own = grid if config.engine == "inline" else server.enter(grid)
-        outcomes.append(run_on(own, folder, progress))
+        outcomes.append(run_on(own, folder, progress, auditors))
 
     client_app = client_app_of(config)
     if config.engine == "inline":

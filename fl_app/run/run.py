@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
-from leakmeter.auditors import Audited, Finding, Limitation, RunWarning, StopAbove
+from leakmeter.auditors import Audited, Auditor, Finding, Limitation, RunWarning, StopAbove
 from leakmeter.auditors.auditor import DamagedError
 from leakmeter.auditors.hook.chain import chain, wrappers
 from leakmeter.auditors.run_log import RoundLine
@@ -72,17 +72,27 @@ class Outcome:
         return not self.failures and not ended_early
 
 
-def run_on(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
-    """Run or continue the run of `folder` on the clients of `grid`, to its report."""
+def run_on(
+    grid: Grid,
+    folder: RunFolder,
+    progress: Progress,
+    auditors: Sequence[Auditor] | None = None,
+) -> Outcome:
+    """Run or continue the run of `folder` on the clients of `grid`, to its report.
+
+    `auditors` replace those that the configuration names.
+    """
     torch.set_num_threads(1)
     # Flower's launches import numpy before us. With one thread, sums have the same last bits in
     # every launch.
     threadpool_limits(limits=1)
     with folder.locked():
-        return _run(grid, folder, progress)
+        return _run(grid, folder, progress, auditors)
 
 
-def _run(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
+def _run(
+    grid: Grid, folder: RunFolder, progress: Progress, auditors: Sequence[Auditor] | None
+) -> Outcome:
     """Do the run while no other process can write to its folder."""
     config = folder.config
     task = load_task(config)
@@ -92,7 +102,9 @@ def _run(grid: Grid, folder: RunFolder, progress: Progress) -> Outcome:
     arrays = _first_arrays(folder, strategy, task, kept)
     account = reserve(config, strategy, folder.path)
     charges = Charges(config, strategy, folder.path, _rounds_done(kept), account)
-    audited = _audited(folder, strategy, task, progress, kept, charges)
+    if auditors is None:
+        auditors = build.auditors(config, task.dim, progress.audit)
+    audited = _audited(folder, strategy, auditors, progress, kept, charges)
     progress.begin(config, task.dim, task.sizes, _rounds_done(kept))
     for one in _no_theorem(config):
         progress.say(f"Warning: {one.text}")
@@ -134,7 +146,7 @@ def _first_arrays(
 def _audited(
     folder: RunFolder,
     strategy: Strategy,
-    task: Task,
+    auditors: Sequence[Auditor],
     progress: Progress,
     kept: Mapping[str, Any] | None,
     charges: Charges,
@@ -171,7 +183,7 @@ def _audited(
 
     audited = Audited(
         strategy,
-        build.auditors(config, task.dim, progress.audit),
+        auditors,
         out=folder.path,
         config={**STAMP, **config.to_mapping()},
         rounds_done=_rounds_done(kept),

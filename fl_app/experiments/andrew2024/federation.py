@@ -1,4 +1,4 @@
-"""Runs of this project with random canaries: its strategies, clients, audit and inline engine.
+"""Runs of this project with random canaries.
 
 Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation for
 Federated Learning, arXiv:2302.03098, Algorithms 2 and 3. Ours differs in three points:
@@ -11,27 +11,18 @@ Federated Learning, arXiv:2302.03098, Algorithms 2 and 3. Ours differs in three 
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-import torch
-from flwr.app import ArrayRecord, Context, MetricRecord
-from flwr.serverapp import Grid, ServerApp
-from threadpoolctl import threadpool_limits
-
-from leakmeter.auditors import Audited, OneShotCanaries
+from leakmeter.auditors import OneShotCanaries
 from leakmeter.auditors.canaries.estimates import CanaryScores
 from leakmeter.auditors.finding import Finding, Sees
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import derive
-from leakmeter.fl_app import build
-from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.engines.inline import run_inline
+from leakmeter.fl_app.experiments.base import audited_run
 from leakmeter.fl_app.task import load_task
 
 Include: TypeAlias = Literal["coin", "all"]
@@ -103,57 +94,25 @@ def accountant(config: Config) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """What a run left behind.
+    """What a run left behind."""
 
-    Attributes:
-        accuracy: Of the final model.
-        dim: Length of the model.
-        findings: Of the whole run.
-        scores: Cosines of canaries, by what an attacker sees; none in a run without them.
-    """
-
-    accuracy: float
-    dim: int
-    findings: Sequence[Finding]
-    scores: Mapping[Sees, CanaryScores]
+    accuracy: float  # of the final model
+    dim: int  # length of the model
+    findings: Sequence[Finding]  # of the whole run
+    scores: Mapping[Sees, CanaryScores]  # cosines, by what an attacker sees; none without canaries
 
 
 def play(config: Config, include: Include = "all") -> Played:
-    """Return one run.
-
-    Args:
-        config: All settings.
-        include: Whether all canaries play, as in the paper, or those that a coin includes.
+    """Return one run, in which all canaries play, as in the paper, or those that a coin includes.
 
     Raises:
         RuntimeError: The canaries could not be audited.
     """
-    task, canaries = load_task(config), [auditor(config, include)] if config.seats else []
-    audited = Audited(build.server_strategy(config), canaries, sends="models")
-    audited.logs_verdict = False
-    measured: list[float] = []
-
-    def evaluate(server_round: int, model: ArrayRecord) -> MetricRecord | None:
-        if server_round < config.rounds:
-            return None
-        metrics = task.evaluate(model)
-        measured.append(float(str(metrics["accuracy"])))
-        return metrics
-
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Grid, _: Context) -> None:
-        rounds = config.rounds
-        audited.start(grid, task.initial_arrays(), num_rounds=rounds, evaluate_fn=evaluate)
-
-    torch.set_num_threads(1)
-    with _quiet(), threadpool_limits(limits=1):
-        run_inline(app, client_app_of(config), config.clients)
-    if audited.failures:  # nothing is kept that lacks its audit
-        raise RuntimeError("; ".join(audited.failures))
-    whole = [finding for finding in audited.findings() if finding.server_round is None]
-    return Played(measured[0], task.dim, whole, canaries[0].scores if canaries else {})
+    canaries = [auditor(config, include)] if config.seats else []
+    outcome, report = audited_run(config, canaries)
+    findings = [finding for finding in outcome.findings if finding.server_round is None]
+    scores = canaries[0].scores if canaries else {}
+    return Played(report["rounds"][-1]["accuracy"], load_task(config).dim, findings, scores)
 
 
 def auditor(config: Config, include: Include) -> OneShotCanaries:
@@ -167,15 +126,3 @@ def auditor(config: Config, include: Include) -> OneShotCanaries:
         include=include,
         seed=config.seed,
     )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the log of many runs away: what it warns of is in the tables' notes."""
-    log = logging.getLogger("flwr")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
