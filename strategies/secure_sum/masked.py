@@ -134,6 +134,11 @@ class Masked(Wrapper):
         return Quantiser(max_clients=num_clients, noise_std=noise_std, law=law, **self._shape).step
 
     @property
+    def current(self) -> SumRound | None:
+        """The secure sum between its train messages and its mean; None outside of it."""
+        return self._round
+
+    @property
     def num_announced(self) -> int:
         """How many clients have announced keys in the last round."""
         return self._num_announced

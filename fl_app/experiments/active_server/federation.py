@@ -19,7 +19,6 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.keys import KEY_BYTES
 from leakmeter.clients.secure_sum.signing import Identity
-from leakmeter.fl_app.data.dataset import Dataset
 from leakmeter.fl_app.data.load import load
 from leakmeter.fl_app.experiments.active_server.perceptron import (
     Batch,
@@ -29,12 +28,12 @@ from leakmeter.fl_app.experiments.active_server.perceptron import (
     step,
     to_record,
 )
-from leakmeter.fl_app.experiments.active_server.transcript import Transcript
 
 # What the clients check: nothing, as in the textbook; what they are told, by binding it into their
 # masks (the default); also who tells them, by signatures.
 Mode = Literal["unbound", "curious", "active"]
 _SEED = 1908
+_load = lru_cache(maxsize=1)(load)
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,8 @@ class Shape:
 
     @property
     def invented(self) -> list[int]:
-        """Nodes that the server runs itself."""
+        """Nodes that the server runs itself, one in place of each honest client."""
         return list(range(self.clients + 1, 2 * self.clients + 1))
-
-    def puppet(self, node: int) -> int:
-        """Return the node that the server runs in place of an honest client."""
-        return node + self.clients
 
 
 class Federation:
@@ -84,11 +79,12 @@ class Federation:
         mean_image: Mean of these images, a guess that needs no update, (1, pixels).
         batches: Node to the images it trains on; the server's own nodes have none.
         truth: Node to its plain update of the last round. Measures attacks; no attack reads it.
+        known: Public lines of all nodes, the server's own among them; None if nobody signs.
         app: What runs on every node.
     """
 
     def __init__(self, shape: Shape, mode: Mode) -> None:
-        data = _digits()
+        data = _load("digits")
         self.shape, self.mode = shape, mode
         self._images = data.train_x.reshape(len(data.train_x), -1)
         self._labels = data.train_y
@@ -99,22 +95,10 @@ class Federation:
         self.truth: dict[int, Vector] = {}
         self._rng = stream(_SEED, "drawn")
         self._folder = TemporaryDirectory()  # of keys, and of steps that were taken
+        self.known: list[str] | None = None
         self._masks = self._mask_mods()
         self.app = ClientApp(mods=[self._mask, canary_mod])
         self.app.train()(self._train)
-
-    @property
-    def known(self) -> list[str] | None:
-        """Public lines of all nodes, the server's own among them; None if nobody signs."""
-        if self.mode != "active":
-            return None
-        keys = [mod.identity for mod in self._masks.values()]
-        return [key.line for key in keys if isinstance(key, Identity)]
-
-    def transcript(self) -> Transcript:
-        """Return the empty transcript of a round."""
-        is_bound = self.mode != "unbound"
-        return Transcript(flat(self.weights).size, float(self.shape.batch), is_bound)
 
     def deal(self, trial: int) -> None:
         """Give every honest client other images."""
@@ -125,10 +109,22 @@ class Federation:
             self.batches[node] = Batch(self._images[own], self._labels[own])
 
     def _mask_mods(self) -> Mapping[int, MaskMod]:
-        if self.mode == "active":
-            return signing_mods(self.shape, Path(self._folder.name))
-        mod = MaskMod() if self.mode == "curious" else Unbound()
-        return dict.fromkeys([*self.shape.honest, *self.shape.invented], mod)
+        """Return node to its mod; an owner that signs trusts the honest clients alone.
+
+        The nodes of the server have keys too, and trust everybody.
+        """
+        nodes = [*self.shape.honest, *self.shape.invented]
+        if self.mode != "active":
+            return dict.fromkeys(nodes, MaskMod() if self.mode == "curious" else Unbound())
+        keys = {node: Identity.create(Path(self._folder.name) / str(node)) for node in nodes}
+        self.known = [keys[node].line for node in nodes]
+        honest, least = self.known[: self.shape.clients], self.shape.threshold
+        return {
+            node: MaskMod(identity=key, trusted=honest, min_threshold=least)
+            if node in self.shape.honest
+            else MaskMod(identity=key, trusted=self.known)
+            for node, key in keys.items()
+        }
 
     def _mask(self, message: Message, context: Context, call_next: Call) -> Message:
         return self._masks[context.node_id](message, context, call_next)
@@ -137,25 +133,16 @@ class Federation:
         """Train as told, and state the weight; a node of the server's returns what it got."""
         sent = from_record(wire.arrays(message.content), self.weights)
         lr = wire.get_float(message.content.config_records[wire.CONFIG], "lr")
-        batch = self.batches.get(context.node_id)
-        trained = sent if batch is None else step(sent, self._drawn(batch), lr)
+        trained, batch = sent, self.batches.get(context.node_id)
+        if batch is not None:
+            if self.shape.drawn:
+                chosen = self._rng.permutation(len(batch.labels))[: self.shape.drawn]
+                batch = Batch(batch.images[chosen], batch.labels[chosen])
+            trained = step(sent, batch, lr)
         self.truth[context.node_id] = flat(trained) - flat(sent)
         metrics = MetricRecord({wire.WEIGHT: self.shape.batch})
-        return Message(
-            RecordDict({"arrays": to_record(trained), "metrics": metrics}), reply_to=message
-        )
-
-    def _drawn(self, batch: Batch) -> Batch:
-        """Return the images of one round."""
-        if not self.shape.drawn:
-            return batch
-        chosen = self._rng.permutation(len(batch.labels))[: self.shape.drawn]
-        return Batch(batch.images[chosen], batch.labels[chosen])
-
-
-@lru_cache(maxsize=1)
-def _digits() -> Dataset:
-    return load("digits")
+        content = RecordDict({"arrays": to_record(trained), "metrics": metrics})
+        return Message(content, reply_to=message)
 
 
 @dataclass(frozen=True)
@@ -169,20 +156,3 @@ class Unbound(MaskMod):
     def _seats(self, *_: object) -> tuple[int, ...]:
         """Count no canary seats."""
         return ()
-
-
-def signing_mods(shape: Shape, folder: Path) -> dict[int, MaskMod]:
-    """Return node to a mod with a key of its own, whose owner trusts the honest clients alone.
-
-    The nodes of the server have keys too, and trust everybody.
-    """
-    nodes = [*shape.honest, *shape.invented]
-    keys = {node: Identity.create(folder / str(node)) for node in nodes}
-    everybody = [keys[node].line for node in nodes]
-    honest = [keys[node].line for node in shape.honest]
-    return {
-        node: MaskMod(identity=keys[node], trusted=honest, min_threshold=shape.threshold)
-        if node in shape.honest
-        else MaskMod(identity=keys[node], trusted=everybody)
-        for node in nodes
-    }

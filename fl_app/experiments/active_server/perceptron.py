@@ -24,7 +24,7 @@ Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Weights = Mapping[str, NDArray[np.floating[Any]]]
 
-_CLASSES = 10
+CLASSES = 10  # as many as the last bias has entries
 _NAMES = ("w1", "b1", "w2", "b2")  # in the order of a flat vector
 _ARRAY = "weights"
 _DEAD = -1e3  # a bias that no image can lift above zero
@@ -46,8 +46,8 @@ def initial(pixels: int, hidden: int, seed: int) -> Weights:
     return _weights(
         rng.normal(0, pixels**-0.5, (hidden, pixels)),
         np.zeros(hidden),
-        rng.normal(0, hidden**-0.5, (_CLASSES, hidden)),
-        np.zeros(_CLASSES),
+        rng.normal(0, hidden**-0.5, (CLASSES, hidden)),
+        np.zeros(CLASSES),
     )
 
 

@@ -1,187 +1,308 @@
-"""A server that follows the protocol over a wire that an attack controls.
+"""A server that follows the protocol except where an attack bends it.
 
-`Masked` runs the round, and what it sends passes a relay that may change messages, deliver them
-elsewhere, twice or not at all. So an attack says only where it departs from the protocol.
+`Masked` runs the round, and what it sends passes the attack, which may change messages, deliver
+them elsewhere, twice or not at all. Once the uploads are there, the attack ends the round: with
+`Masked`, or by requests of its own and without the server's checks.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import FedAvg
 
+from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
+from leakmeter.clients.secure_sum.binding import Instructions
+from leakmeter.clients.secure_sum.keys import KEY_BYTES, KeyPair, agree, self_mask_key
+from leakmeter.clients.secure_sum.masking import RingVector, unmask
+from leakmeter.clients.secure_sum.sharing import combine
 from leakmeter.clients.secure_sum.signed_wire import get_signature, put_signatures
+from leakmeter.clients.secure_sum.wire import get_by_number
 from leakmeter.fl_app.engines.inline import InlineGrid
-from leakmeter.fl_app.experiments.active_server.federation import Federation
+from leakmeter.fl_app.experiments.active_server.federation import Federation, Shape
 from leakmeter.fl_app.experiments.active_server.perceptron import Weights, to_record
-from leakmeter.fl_app.experiments.active_server.transcript import Transcript
 from leakmeter.strategies import Masked, Risks
+from leakmeter.strategies.secure_sum.sum_round import SumRound
+from leakmeter.strategies.secure_sum.unmasking import AbandonedError
 
-CLIP_RANGE = 4.0
+TARGET = 1  # the node whose update the server is after, and its number in every cohort
+
+Shares = dict[int, dict[int, bytes]]  # owner to its shares by holder
 
 
-class Wire(InlineGrid):
-    """The way to the clients: delivers messages and keeps a transcript."""
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """What a server says it has read.
 
-    def __init__(self, federation: Federation) -> None:
-        shape = federation.shape
-        super().__init__(federation.app, len(shape.honest) + len(shape.invented))
-        self.seen = federation.transcript()
-        self.numbers: Mapping[int, int] = {}
-        self.relay: Relay = deliver_all
-        self._signs = federation.mode == "active"
+    Attributes:
+        members: Numbers of the clients in it.
+        vector: The sum of their updates.
+        is_sum: Whether it can be a sum of updates; noise cannot.
+    """
+
+    members: frozenset[int]
+    vector: Vector
+    is_sum: bool = True
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What a malicious server does; by default it sends what the protocol sends.
+
+    Attributes:
+        name: Its name.
+        what: What the server does, in words.
+        bend: Delivers a message of the protocol and returns the reply.
+        end: Ends a round that has its uploads, and returns what the server reads.
+        adding: How many clients have added something to the sum, the target first; None for all.
+        cohorts: Nodes of each round, the target first; later sums are subtracted from the first.
+        model: What all clients are sent.
+        threshold: Shares that open a secret; 0 for those of the federation.
+        unread: How many of the last coordinates the server does not vouch for.
+    """
+
+    name: str
+    what: str
+    bend: Callable[[Server, Message], Message] = lambda server, message: server.deliver(message)
+    end: Callable[[Ending], Opened | None] = lambda ending: ending.open_all()
+    adding: int | None = 1
+    cohorts: Callable[[Shape], Sequence[Sequence[int]]] = lambda shape: [shape.honest]
+    model: Callable[[Federation], Weights] = lambda federation: federation.weights
+    threshold: int = 0
+    unread: int = 0
+
+
+class Server(InlineGrid):
+    """Plays an attack: the way to the clients, on which everything can be bent.
+
+    Attributes:
+        federation: The clients.
+        attack: The attack.
+        answers: Stage, message and reply of all that was delivered in the last trial.
+    """
+
+    def __init__(self, federation: Federation, attack: Attack) -> None:
+        super().__init__(federation.app, 2 * federation.shape.clients)
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # refusals are counted, not shown
+        self.federation, self.attack = federation, attack
+        self.answers: list[tuple[str, Message, Message]] = []
+        self._rounds = 0
         self._branches: dict[tuple[int, str], Context] = {}
 
-    def start(self, seen: Transcript, numbers: Mapping[int, int], relay: Relay) -> None:
-        """Begin a round.
-
-        Args:
-            seen: Notes everything.
-            numbers: Node to its number in the round.
-            relay: Passes on the messages of each stage.
-        """
-        self.seen, self.numbers, self.relay = seen, numbers, relay
+    def play(self) -> tuple[Opened | None, list[str]]:
+        """Play a trial; return what the server has read, and the stages that clients refused."""
+        self.answers.clear()
         self._branches.clear()
+        found = [self._round(cohort) for cohort in self.attack.cohorts(self.federation.shape)]
+        refused = list(dict.fromkeys(s for s, _, reply in self.answers if reply.has_error()))
+        sums = [opened for opened in found if opened is not None]
+        if len(sums) < len(found):
+            return None, refused
+        vector = np.subtract.reduce([opened.vector for opened in sums])  # the first less the rest
+        is_sum = all(opened.is_sum for opened in sums)
+        return Opened(sums[0].members, vector, is_sum), refused
+
+    def _round(self, cohort: Sequence[int]) -> Opened | None:
+        attack, shape = self.attack, self.federation.shape
+        self._rounds += 1
+        # One of its own in each round: an honest one would stop after three rejected sums.
+        strategy = Masked(
+            _Cohort(cohort),
+            threshold=attack.threshold or shape.threshold,
+            max_weight=shape.batch,
+            risks=Risks(trusted=self.federation.known),
+        )
+        config = ConfigRecord({"server-round": self._rounds, "lr": shape.lr})
+        model = to_record(attack.model(self.federation))
+        asked = strategy.configure_train(self._rounds, model, config, self)
+        replies = self.send_and_receive(asked)
+        current = strategy.current
+        if current is None or TARGET not in current.sharers or replies[0].has_error():
+            return None  # no sum can have the target in it
+        return attack.end(Ending(self, strategy, current, replies))
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Hand the messages of a stage to the relay and return what it makes of the replies."""
-        asked = list(messages)
-        return self.relay(_stage(asked), asked, self) if asked else []
+    ) -> list[Message]:
+        """Hand the messages to the attack and return what it makes of the replies."""
+        return [self.attack.bend(self, message) for message in messages]
 
-    def deliver(self, message: Message) -> Message:
-        """Deliver one message and return the reply."""
-        (reply,) = super().send_and_receive([message])
-        node = message.metadata.dst_node_id
-        self.seen.note(self.numbers[node], message, reply)
-        return reply
+    def deliver(self, message: Message, branch: str = "") -> Message:
+        """Deliver one message and return the reply.
 
-    def deliver_instead(self, message: Message, node: int) -> Message:
-        """Deliver a message to another node, whose reply is then that of the one it is for."""
-        kind = message.metadata.message_type
-        reply = self.deliver(Message(message.content, node, kind))
-        return Message(reply.error if reply.has_error() else reply.content, reply_to=message)
-
-    def deliver_in_parallel(self, message: Message, branch: str) -> Message:
-        """Deliver a message to a node that works on another one at the same time.
-
-        Flower reads a client's state before it calls the client app and writes it afterwards, so
-        what runs in parallel does not see each other's state. A branch is such a line of messages;
-        it starts from the state that the node has when its first message comes.
+        Args:
+            message: Any message of the secure sum.
+            branch: Where set, the node gets the message while it works on those of other branches.
+                Flower reads a client's state before it calls the client app and writes it
+                afterwards, so what runs in parallel does not see each other's state. A branch
+                starts from the state that the node has when its first message comes.
         """
         node = message.metadata.dst_node_id
         held = self._contexts[node]
         self._contexts[node] = self._branches.get((node, branch), held)
-        try:
-            return self.deliver(message)
-        finally:
+        (reply,) = super().send_and_receive([message])
+        if branch:
             self._branches[node, branch], self._contexts[node] = self._contexts[node], held
+        stage = wire.get_text(message.content.config_records[wire.MASK], "stage")
+        self.answers.append((stage, message, reply))
+        return reply
 
-    def ask_for_shares(self, survivors: Mapping[int, Collection[int]], branch: str = "") -> None:
-        """Ask clients for shares, each with survivors of its own, and note what they reveal.
+    def deliver_instead(self, message: Message, node: int) -> Message:
+        """Deliver a message to another node, whose reply is then that of the one it is for."""
+        reply = self.deliver(Message(message.content, node, message.metadata.message_type))
+        return Message(reply.error if reply.has_error() else reply.content, reply_to=message)
+
+
+class Ending:
+    """A round that has the target's upload, and ways to end it; clients go by their numbers.
+
+    Attributes:
+        clients: All of the round.
+        threshold: Shares that open a secret.
+        adding: Those who have added something to the sum.
+    """
+
+    def __init__(
+        self, server: Server, strategy: Masked, current: SumRound, replies: Sequence[Message]
+    ) -> None:
+        self.clients, self.threshold = sorted(current.cohort.keys), current.cohort.threshold
+        self.adding = self.clients[: server.attack.adding]
+        self._server, self._strategy = server, strategy
+        self._current, self._replies = current, replies
+        # Shares that clients have revealed.
+        self._seeds: Shares = defaultdict(dict)
+        self._mask_keys: Shares = defaultdict(dict)
+
+    @cached_property
+    def uploads(self) -> Mapping[int, RingVector]:
+        """Masked vectors."""
+        about = (self._current.sharers, self._current.quantiser, len(self._current.start))
+        return self._current.exchange.uploads(self._replies, *about)
+
+    def follow(self) -> Opened | None:
+        """Follow the protocol to its end."""
+        self._strategy.aggregate_train(self._current.cohort.session.server_round, self._replies)
+        facts = self._strategy.facts()
+        if facts.aggregate is None or facts.num_clients is None:
+            return None
+        return Opened(frozenset(self.adding), facts.aggregate * facts.num_clients)
+
+    def open_all(self) -> Opened | None:
+        """Ask as the protocol does, but without the server's own checks."""
+        self.ask(dict.fromkeys(self.uploads, self.uploads))
+        return self.sum_of(self.uploads, self.adding)
+
+    def ask(self, survivors: Mapping[int, Collection[int]], branch: str = "") -> None:
+        """Ask clients for shares and keep what they reveal.
 
         Where clients sign, each signs its survivors first, and then gets all signatures.
 
         Args:
-            survivors: Number to the survivors that this client is told.
-            branch: Where set, the requests run in parallel to all others.
+            survivors: Client to the survivors that it is told.
+            branch: Where set, the requests run in parallel to those of other branches.
         """
-        named = {number: sorted(alive) for number, alive in survivors.items()}
-        if not self._signs:
-            for number, alive in named.items():
-                gone = sorted(set(self.seen.peers[number]) - set(alive))
-                self._order(number, "unmask", {"survivors": alive, "dropped": gone}, branch)
-            return
-        signed = {}
-        for number, alive in named.items():
-            reply = self._order(number, "survivors", {"survivors": alive}, branch)
+        told = {number: sorted(alive) for number, alive in survivors.items()}
+        orders: dict[int, dict[str, Any]] = {n: {"survivors": alive} for n, alive in told.items()}
+        if self._server.federation.mode == "active":
+            answers = self._answers("survivors", orders, branch)
+            signed = {number: get_signature(record) for number, record in answers.items()}
+            orders = dict.fromkeys(told, put_signatures(signed, {}))
+        else:
+            for number, order in orders.items():
+                peers = self._current.cohort.graph[number]
+                order["dropped"] = sorted(set(peers) - set(told[number]))
+        for number, record in self._answers("unmask", orders, branch).items():
+            for owner, share in get_by_number(record, "shares").items():
+                kept = self._seeds if owner in told[number] else self._mask_keys
+                kept[owner][number] = share
+
+    def _answers(
+        self, stage: str, orders: Mapping[int, Mapping[str, Any]], branch: str
+    ) -> dict[int, ConfigRecord]:
+        """Send the orders of a stage and return the answers of those who do not refuse."""
+        server_round = self._current.cohort.session.server_round
+        answers = {}
+        for number, order in orders.items():
+            node = self._current.exchange.messages[number].metadata.dst_node_id
+            record = ConfigRecord({"stage": stage, "round": server_round, **order})
+            message = Message(RecordDict({wire.MASK: record}), node, "train")
+            reply = self._server.deliver(message, branch)
             if not reply.has_error():
-                signed[number] = get_signature(reply.content.config_records[wire.MASK])
-        for number in named:
-            self._order(number, "unmask", put_signatures(signed, {}), branch)
+                answers[number] = reply.content.config_records[wire.MASK]
+        return answers
 
-    def _order(self, number: int, stage: str, values: Mapping[str, Any], branch: str) -> Message:
-        """Send the order of a stage to one client of the cohort."""
-        node = next(node for node, known in self.numbers.items() if known == number)
-        record = {"stage": stage, "round": self.seen.session.server_round, **values}
-        message = Message(RecordDict({wire.MASK: ConfigRecord(record)}), node, "train")
-        return self.deliver_in_parallel(message, branch) if branch else self.deliver(message)
-
-
-Relay = Callable[[str, Sequence[Message], Wire], list[Message]]
-
-
-def deliver_all(_: str, messages: Sequence[Message], to: Wire) -> list[Message]:
-    """Relay the messages of any stage as an honest server does."""
-    return [to.deliver(message) for message in messages]
-
-
-class Server:
-    """Plays rounds with a federation.
-
-    Attributes:
-        federation: The clients.
-        rounds: Rounds played so far.
-    """
-
-    def __init__(self, federation: Federation) -> None:
-        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # refusals are counted, not shown
-        self.federation = federation
-        self.rounds = 0
-        self._wire = Wire(federation)
-
-    def round(
-        self,
-        relay: Relay = deliver_all,
-        *,
-        cohort: Sequence[int] | None = None,
-        threshold: int | None = None,
-        weights: Weights | None = None,
-    ) -> Transcript:
-        """Play one round and return what the server has seen.
+    def sum_of(
+        self, clients: Collection[int], members: Collection[int] | None = None
+    ) -> Opened | None:
+        """Open the sum of some clients as if all others had dropped out; None if no shares do.
 
         Args:
-            relay: What passes on the messages.
-            cohort: Nodes that take part, the target first; None for all honest clients.
-            threshold: Shares that open a secret; None for those of the federation's shape.
-            weights: The model; None for an honest one.
+            clients: Whose uploads are added.
+            members: Whose updates the server takes it for; None for those of all `clients`.
         """
-        federation, shape = self.federation, self.federation.shape
-        model = federation.weights if weights is None else weights
-        nodes = shape.honest if cohort is None else list(cohort)
-        self.rounds += 1
-        seen = federation.transcript()
-        numbers = {node: number for number, node in enumerate(nodes, start=1)}
-        puppets = {shape.puppet(node): n for node, n in numbers.items() if node in shape.honest}
-        self._wire.start(seen, numbers | puppets | numbers, relay)
-        # One of its own in each round: an honest one would stop after three rejected sums.
-        strategy = Masked(
-            _Cohort(nodes),
-            threshold=threshold or shape.threshold,
-            clip_range=CLIP_RANGE,
-            max_weight=shape.batch,
-            risks=Risks(trusted=federation.known),
+        cohort = self._current.cohort
+        uploads = {n: vector for n, vector in self.uploads.items() if n in clients}
+        if not uploads:
+            return None
+        revealed: Shares = defaultdict(dict)  # by holder and owner
+        for owner in cohort.keys:
+            kept = self._seeds if owner in uploads else self._mask_keys
+            for holder, share in kept[owner].items():
+                revealed[holder][owner] = share
+        about = (self._current.quantiser.ring, self._digest())
+        try:
+            total = cohort.total(uploads, self._current.sharers, revealed, *about)
+        except AbandonedError:
+            return None
+        return self.decoded(total, len(uploads), clients if members is None else members)
+
+    def stripped(self, number: int) -> Opened | None:
+        """Take all masks off one upload; None unless both secrets of its client have opened."""
+        cohort, ring = self._current.cohort, self._current.quantiser.ring
+        shares = self._seeds[number], self._mask_keys[number]
+        if min(map(len, shares)) < self.threshold:
+            return None
+        seed, key = (combine(held, self.threshold) for held in shares)
+        peers = {peer: keys.mask for peer, keys in cohort.peers(number).items()}
+        pairs = agree(cohort.session, "mask", number, KeyPair.of(key), peers, self._digest())
+        orphans = {peer: {number: pair} for peer, pair in pairs.items()}
+        own = self_mask_key(cohort.session, number, seed)
+        return self.decoded(unmask(self.uploads[number], [own], orphans, ring), 1, [number])
+
+    def decoded(self, total: RingVector, num_clients: int, members: Collection[int]) -> Opened:
+        """Return the sum of updates behind a ring sum, for clients of equal weight."""
+        quantiser = self._current.quantiser
+        mean = quantiser.decode(total)
+        vector = mean.mean * (mean.total_weight / quantiser.max_weight)  # all weigh the most
+        is_sum = quantiser.implausible(total, num_clients) is None
+        return Opened(frozenset(members), vector, is_sum)
+
+    def _digest(self) -> bytes:
+        """Return what the target has bound into its masks."""
+        if self._server.federation.mode == "unbound":
+            return bytes(KEY_BYTES)
+        told = next(
+            message
+            for stage, message, _ in reversed(self._server.answers)
+            if stage == "train" and message.metadata.dst_node_id == TARGET
         )
-        config = ConfigRecord({"server-round": self.rounds, "lr": shape.lr})
-        asked = list(strategy.configure_train(self.rounds, to_record(model), config, self._wire))
-        if asked:
-            replies = self._wire.send_and_receive(asked)
-            strategy.aggregate_train(self.rounds, replies)
-        facts = strategy.facts()
-        seen.abandoned, seen.mean = facts.abandoned, facts.aggregate
-        return seen
+        return self._current.terms.digest(Instructions().of(told))
 
 
-class _Cohort(Strategy):
-    """Sends one model to the nodes it was given, in their order; the mean goes no further."""
+class _Cohort(FedAvg):
+    """Sends one model to the nodes it was given, in their order."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
+        super().__init__()
         self._nodes = nodes
 
     def configure_train(
@@ -190,26 +311,3 @@ class _Cohort(Strategy):
         """Return one message a node."""
         content = RecordDict({"arrays": arrays, wire.CONFIG: config})
         return [Message(content, node, "train") for node in self._nodes]
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return nothing: the wrapper's facts have the mean."""
-        return None, None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return nothing."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Return nothing."""
-
-    def summary(self) -> None:
-        """Say nothing."""
-
-
-def _stage(messages: Sequence[Message]) -> str:
-    order = wire.config(messages[0].content, wire.MASK)
-    return "" if order is None else wire.get_text(order, "stage")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -12,94 +14,88 @@ from leakmeter.clients.secure_sum.signing import Identity
 from leakmeter.fl_app.experiments.active_server import federation
 from leakmeter.fl_app.experiments.active_server.attacks import (
     ATTACKS,
-    Attack,
-    CanaryOrders,
-    HiddenModel,
-    Honest,
-    InconsistentModel,
-    InventedPeers,
-    LiedDropouts,
-    SmallCohort,
-    SwappedKeys,
-    TwoRequests,
-    UnevenConfig,
-    UnevenEncoding,
+    NONE,
+    REMAINING,
+    TRAP_FOR_ALL,
+    TRAP_FOR_ONE,
 )
 from leakmeter.fl_app.experiments.active_server.federation import Mode, Shape
-from leakmeter.fl_app.experiments.active_server.images import TrapForAll, TrapForOne
-from leakmeter.fl_app.experiments.active_server.measure import Count, attacked, images
-from leakmeter.fl_app.experiments.active_server.remaining import (
-    REMAINING,
-    CanarySeats,
-    ChosenCohorts,
-    GivenUp,
-    SmallestSum,
-)
+from leakmeter.fl_app.experiments.active_server.server import Attack
+from leakmeter.fl_app.experiments.active_server.table import attacked, images
 
 SHAPE = Shape()
-OF_TWO = (LiedDropouts, SmallCohort, CanarySeats)
+# Attack to the stage that clients who sign refuse.
+STAGES = {
+    "swapped keys": "shares",
+    "invented peers": "shares",
+    "uneven encoding": "unmask",
+    "uneven configuration": "unmask",
+    "inconsistent model": "unmask",
+    "hidden model": "unmask",
+    "canary orders": "survivors",
+    "lied dropouts": "unmask",
+    "two requests at once": "survivors",
+    "small cohort": "shares",
+}
+OF_TWO = {"lied dropouts", "small cohort", "canary seats"}
 # What only signatures, lists of keys and the owner's policy stop; binding stops the others.
-UNSIGNED = (SwappedKeys, InventedPeers, LiedDropouts, TwoRequests, SmallCohort)
+UNSIGNED = {
+    "swapped keys",
+    "invented peers",
+    "two requests at once",
+    "lied dropouts",
+    "small cohort",
+}
+every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+remaining = {attack.name: attack for attack in REMAINING}
 
 
 @cache
-def counted(kind: type[Attack], mode: Mode) -> Count:
-    return Count(**attacked(kind, SHAPE, mode, 1))
+def counted(attack: Attack, mode: Mode) -> dict[str, Any]:
+    return attacked(attack, SHAPE, mode, 1)
 
 
-def is_read(count: Count, members: int) -> bool:
-    """Whether the attack has read a sum of so many clients to the grid of the secure sum."""
-    assert count.read in (0, count.trials)
-    return bool(count.read) and count.members == members and (count.error or 0.0) < 1e-5
+def reads(count: Mapping[str, Any], attack: Attack) -> bool:
+    """Whether the attack has read what it says to the grid of the secure sum."""
+    members = 2 if attack.name in OF_TWO else 1
+    return (
+        count["read"] == count["trials"] and count["members"] == members and count["error"] < 1e-5
+    )
 
 
 @pytest.mark.parametrize("mode", ["unbound", "curious", "active"])
 def test_an_honest_round_opens_the_sum_of_all(mode: Mode) -> None:
-    count = counted(Honest, mode)
-    assert (count.sums, count.members, count.read) == (count.trials, SHAPE.clients, 0)
-    assert not count.refused
+    count = counted(NONE, mode)
+    assert (count["sums"], count["members"], count["read"]) == (1, SHAPE.clients, 0)
+    assert not count["refused"]
 
 
-@pytest.mark.parametrize("kind", ATTACKS, ids=lambda kind: kind.name)
-def test_without_checks_the_attack_reads_the_target(kind: type[Attack]) -> None:
-    count = counted(kind, "unbound")
-    assert is_read(count, 2 if kind in OF_TWO else 1)
-    assert not count.refused
+@every_attack
+def test_without_checks_the_attack_reads_the_target(attack: Attack) -> None:
+    count = counted(attack, "unbound")
+    assert reads(count, attack)
+    assert not count["refused"]
 
 
-@pytest.mark.parametrize("kind", ATTACKS, ids=lambda kind: kind.name)
-def test_masks_that_are_bound_stop_uneven_orders_and_nothing_else(kind: type[Attack]) -> None:
-    count = counted(kind, "curious")
-    if kind in UNSIGNED:
-        assert is_read(count, 2 if kind in OF_TWO else 1)
+@every_attack
+def test_masks_that_are_bound_stop_uneven_orders_and_nothing_else(attack: Attack) -> None:
+    count = counted(attack, "curious")
+    if attack.name in UNSIGNED:
+        assert reads(count, attack)
     else:
-        assert (count.read, count.sums) == (0, 0)
-        assert count.error is None or count.error > 100
+        assert (count["read"], count["sums"]) == (0, 0)
+        assert count["error"] is None or count["error"] > 100
 
 
-STAGES = {
-    SwappedKeys: "shares",
-    InventedPeers: "shares",
-    UnevenEncoding: "unmask",
-    UnevenConfig: "unmask",
-    InconsistentModel: "unmask",
-    HiddenModel: "unmask",
-    CanaryOrders: "survivors",
-    LiedDropouts: "unmask",
-    TwoRequests: "survivors",
-    SmallCohort: "shares",
-}
-
-
-@pytest.mark.parametrize("kind", ATTACKS, ids=lambda kind: kind.name)
-def test_clients_that_sign_stop_every_attack(kind: type[Attack]) -> None:
-    count = counted(kind, "active")
-    assert count.read == 0
-    assert STAGES[kind] in count.refused
-    if kind is TwoRequests:  # one of the two is answered: the sum of all
-        assert (count.sums, count.members) == (count.trials, SHAPE.clients)
+@every_attack
+def test_clients_that_sign_stop_every_attack(attack: Attack) -> None:
+    count = counted(attack, "active")
+    assert count["read"] == 0
+    assert STAGES[attack.name] in count["refused"]
+    if attack.name == "two requests at once":  # one of the two is answered: the sum of all
+        assert (count["sums"], count["members"]) == (1, SHAPE.clients)
     else:
-        assert count.sums == 0
+        assert count["sums"] == 0
 
 
 def test_only_the_files_of_a_node_stop_two_requests_at_once(
@@ -109,35 +105,30 @@ def test_only_the_files_of_a_node_stop_two_requests_at_once(
         return Identity(Ed25519PrivateKey.generate())
 
     monkeypatch.setattr(federation.Identity, "create", in_memory)
-    assert is_read(Count(**attacked(TwoRequests, SHAPE, "active", 1)), 1)
+    (attack,) = (attack for attack in ATTACKS if attack.name == "two requests at once")
+    assert reads(attacked(attack, SHAPE, "active", 1), attack)
 
 
-@pytest.mark.parametrize("kind", REMAINING, ids=lambda kind: kind.name)
-def test_what_remains_is_refused_by_nobody(kind: type[Attack]) -> None:
-    assert not counted(kind, "active").refused
-
-
-def test_what_remains_reads_as_much_as_is_said() -> None:
-    assert is_read(counted(ChosenCohorts, "active"), 1)
-    assert is_read(counted(CanarySeats, "active"), 2)
-    smallest = counted(SmallestSum, "active")
-    assert (smallest.read, smallest.sums, smallest.members) == (0, 1, SHAPE.threshold)
-    given_up = counted(GivenUp, "active")
-    assert (given_up.read, given_up.sums) == (0, 0)
-    assert given_up.error is not None
-    assert given_up.error > 100
+def test_what_remains_reads_as_much_as_is_said_and_nobody_refuses_it() -> None:
+    counts = {name: counted(attack, "active") for name, attack in remaining.items()}
+    assert not any(count["refused"] for count in counts.values())
+    for name in ("chosen cohorts", "canary seats"):
+        assert reads(counts[name], remaining[name])
+    smallest, given_up = counts["smallest sum"], counts["rounds given up"]
+    assert (smallest["read"], smallest["sums"], smallest["members"]) == (0, 1, SHAPE.threshold)
+    assert (given_up["read"], given_up["sums"]) == (0, 0)
+    assert given_up["error"] > 100
 
 
 def test_other_batches_blur_what_two_cohorts_show() -> None:
     shape = Shape(batch=8, drawn=4)
-    count = Count(**attacked(ChosenCohorts, shape, "active", 2))
-    assert count.read == 0
-    assert count.error is not None
-    assert 0.1 < count.error < 10
+    count = attacked(remaining["chosen cohorts"], shape, "active", 2)
+    assert count["read"] == 0
+    assert 0.1 < count["error"] < 10
 
 
 def test_a_trap_shows_the_targets_images_before_and_noise_after() -> None:
-    before, after = (images(TrapForOne, SHAPE, mode, 2) for mode in ("unbound", "active"))
+    before, after = (images(TRAP_FOR_ONE, SHAPE, mode, 2) for mode in ("unbound", "active"))
     assert before["psnr"] > 50
     assert before["clear"] >= 0.5
     assert after["psnr"] < after["guess"]
@@ -145,5 +136,5 @@ def test_a_trap_shows_the_targets_images_before_and_noise_after() -> None:
 
 
 def test_one_trap_for_all_shows_images_of_an_honest_sum() -> None:
-    found = images(TrapForAll, SHAPE, "active", 2)
+    found = images(TRAP_FOR_ALL, SHAPE, "active", 2)
     assert 2 < found["clear of all"] <= SHAPE.clients * SHAPE.batch
