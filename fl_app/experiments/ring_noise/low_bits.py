@@ -10,9 +10,10 @@ The attacker knows both sums, the noise's scale and the code. Sums are of the si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from scipy.special import ndtr, ndtri
 
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.discrete.grid import RoundedNorms
-from leakmeter.auditors.discrete.law import MOST_STD, IntegerNoise
+from leakmeter.auditors.discrete.law import MOST_STD, IntegerLaw, IntegerNoise
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import gaussian
 from leakmeter.clients.noise.ring_noise import RingNoise
@@ -33,25 +34,15 @@ _APART: Final = 1e-6  # of the two sums, in units of the noise
 _STEP: Final = 2.0**-10  # of the ring, in units of the noise
 _BITS: Final = 52  # random bits of a float64 noise
 
-Release = Callable[[Vector], Floats]
-
 
 def run(scale: str, cells: Cells) -> Table:
     """Attack each kind of release at each number of coordinates."""
     rows = []
-    for name in _RELEASES:
-        for dim in _DIMS:
-            key = f"{scale}-{name.replace(' ', '-').replace(',', '')}-{dim}"
-            found = cells.get(key, partial(attacked, name, dim, _SCALES[scale]))
-            rows.append(
-                (
-                    name,
-                    dim,
-                    f"{found['right']:.3f}",
-                    f"{found['impossible']:.2f}",
-                    f"{found['ratio']:.3f}",
-                )
-            )
+    for name, dim in product(_RELEASES, _DIMS):
+        key = f"{scale}-{name.replace(' ', '-').replace(',', '')}-{dim}"
+        found = cells.get(key, partial(attacked, name, dim, _SCALES[scale]))
+        right, impossible, ratio = (found[n] for n in ("right", "impossible", "ratio"))
+        rows.append((name, dim, f"{right:.3f}", f"{impossible:.2f}", f"{ratio:.3f}"))
     return Table(
         title=f"Which of two sums, {_APART:g} noise standard deviations apart, was released?",
         columns=(
@@ -74,7 +65,7 @@ def run(scale: str, cells: Cells) -> Table:
 class _Kind:
     """A way to release a noised sum, and whether a value can come from a sum."""
 
-    release: Release
+    release: Callable[[Vector], Floats]
     reaches: Callable[[Vector, Floats], Floats]
 
 
@@ -88,48 +79,44 @@ def attacked(name: str, dim: int, trials: int) -> dict[str, float]:
         seen = kind.release(sums[truth])
         possible = [int(kind.reaches(s, seen).sum()) for s in sums]
         impossible += dim - possible[1 - truth]
-        right += _decided(possible[0], possible[1], rng) == truth
+        right += _decided(possible, rng) == truth
         near = [-float(np.square(seen.astype(np.float64) - s).sum()) for s in sums]
-        ratio += _decided(near[0], near[1], rng) == truth
+        ratio += _decided(near, rng) == truth
     return {"right": right / trials, "ratio": ratio / trials, "impossible": impossible / trials}
 
 
-def _decided(first: float, second: float, rng: np.random.Generator) -> int:
-    """Return the index of the larger one; a coin decides between equals."""
-    return int(rng.integers(2)) if first == second else int(second > first)
+def _decided(pair: Sequence[float], rng: np.random.Generator) -> int:
+    """Return the index of the larger of two; a coin decides between equals."""
+    return int(rng.integers(2)) if pair[0] == pair[1] else int(pair[1] > pair[0])
 
 
-def reaches_float64(total: Vector, seen: Floats) -> Floats:
-    """Return for each coordinate whether some noise leads from the sum to what was seen."""
+def reaches_float(total: Vector, seen: Floats) -> Floats:
+    """Return for each coordinate whether some noise leads from the sum to what was seen.
+
+    A release as float32 was rounded after the noise.
+    """
     # The noise that is needed belongs to a word near this one; ndtr and ndtri err by a few units.
-    words = np.rint(ndtr(seen - total) * 2.0**_BITS - 0.5)
+    words = np.rint(ndtr(seen.astype(np.float64) - total) * 2.0**_BITS - 0.5)
     found = np.zeros(len(total), dtype=bool)
     for off in range(-8, 9):
         noise = ndtri((np.clip(words + off, 0, 2.0**_BITS - 1) + 0.5) * 2.0**-_BITS)
-        found |= total + noise == seen
+        found |= (total + noise).astype(seen.dtype) == seen
     return found
 
 
-def reaches_float32(total: Vector, seen: Floats) -> Floats:
-    """Return the same for a sum that was rounded to float32 after the noise."""
-    words = np.rint(ndtr(seen.astype(np.float64) - total) * 2.0**_BITS - 0.5)
-    noise = ndtri((words + 0.5) * 2.0**-_BITS)
-    return np.asarray((total + noise).astype(np.float32) == seen)
-
-
-def reaches_grid(total: Vector, seen: Floats, step: float) -> Floats:
+def reaches_grid(step: float, total: Vector, seen: Floats) -> Floats:
     """Return the same for a grid: every integer within 13 standard deviations has a chance."""
     steps = seen / step
     near = np.abs(seen - total) <= 13 + step
     return np.asarray((np.abs(steps - np.rint(steps)) < 1e-6) & near)
 
 
-def _float64(total: Vector) -> Floats:
-    return np.asarray(total + gaussian(len(total), 1.0, None))
+def _as_float(dtype: str, total: Vector) -> Floats:
+    return np.asarray(total + gaussian(len(total), 1.0, None)).astype(dtype)
 
 
-def _float32(total: Vector) -> Floats:
-    return _float64(total).astype(np.float32)
+def _central(law: IntegerLaw, total: Vector) -> Floats:
+    return noised_sum(total, std=1.0, law=law, rng=None)
 
 
 def _in_ring(total: Vector) -> Floats:
@@ -141,16 +128,11 @@ def _in_ring(total: Vector) -> Floats:
     return np.asarray(np.sum(parts, axis=0) * _STEP)
 
 
+_on_grid = partial(reaches_grid, 1 / MOST_STD)
 _RELEASES: Final[Mapping[str, _Kind]] = {
-    "float64, Gaussian": _Kind(_float64, reaches_float64),
-    "float32, Gaussian": _Kind(_float32, reaches_float32),
-    "ring, Skellam shares": _Kind(_in_ring, partial(reaches_grid, step=_STEP)),
-    "grid, central Skellam": _Kind(
-        partial(noised_sum, std=1.0, law="skellam", rng=None),
-        partial(reaches_grid, step=1 / MOST_STD),
-    ),
-    "grid, central discrete Gaussian": _Kind(
-        partial(noised_sum, std=1.0, law="discrete-gaussian", rng=None),
-        partial(reaches_grid, step=1 / MOST_STD),
-    ),
+    "float64, Gaussian": _Kind(partial(_as_float, "float64"), reaches_float),
+    "float32, Gaussian": _Kind(partial(_as_float, "float32"), reaches_float),
+    "ring, Skellam shares": _Kind(_in_ring, partial(reaches_grid, _STEP)),
+    "grid, central Skellam": _Kind(partial(_central, "skellam"), _on_grid),
+    "grid, central discrete Gaussian": _Kind(partial(_central, "discrete-gaussian"), _on_grid),
 }

@@ -11,59 +11,66 @@ arXiv:2102.06387, with MNIST by writer. Ours differs in three points:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from leakmeter.auditors import wording
-from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.build.calibrate import calibrated
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.experiments.base import Cells, Table, audited_run, median_range
 
 _LAWS: Final = ("gaussian", "skellam", "discrete-gaussian")
+_CLIP_NORM: Final = 0.5
+_config = partial(
+    Config,
+    model="linear",
+    participation="once",
+    epochs=1,
+    lr=0.1,
+    noise="distributed",
+    clip_norm=_CLIP_NORM,
+    target_epsilon=8.0,
+    colluders=0,
+    auditors="none",
+)
 
 
 @dataclass(frozen=True)
 class _Scale:
     """How large the runs are, and how many; all fixed before the first one."""
 
-    task: Mapping[str, Any]
-    clients: int
-    sample: int
-    rounds: int
+    config: Config
     seeds: int
     bits: tuple[int, ...]
-    epsilon: float
 
 
 _SCALES = {
     "paper": _Scale(
-        {"dataset": "mnist", "partition": "natural"}, 539, 49, 11, 3, (8, 10, 12, 16, 32), 8.0
+        _config(dataset="mnist", partition="natural", clients=539, sample=49, rounds=11),
+        seeds=3,
+        bits=(8, 10, 12, 16, 32),
     ),
-    "small": _Scale({"dataset": "digits"}, 24, 8, 2, 1, (8, 12, 32), 8.0),
+    "small": _Scale(_config(dataset="digits", clients=24, sample=8, rounds=2), 1, (8, 12, 32)),
 }
 
 
 def run(scale: str, cells: Cells) -> Table:
     """Train with each law at each number of bits, calibrated to the same ε."""
     size = _SCALES[scale]
-    rows = []
-    for bits in size.bits:
-        for law in _LAWS:
-            runs = [
-                cells.get(
-                    f"{scale}-{law}-bits{bits}-seed{seed}",
-                    partial(_trained, _config(size, law, bits, seed)),
-                )
-                for seed in range(size.seeds)
-            ]
-            rows.append((bits, law, *_row(runs)))
+    config, seeds = size.config, range(size.seeds)
+
+    def trained(bits: int, law: str, seed: int) -> Mapping[str, Any]:
+        own = replace(config, secagg_bits=bits, noise_law=law, seed=seed)
+        key = f"{scale}-{law}-bits{bits}-seed{seed}"
+        kept: Mapping[str, Any] = cells.get(key, partial(_trained, own))
+        return kept
+
     return Table(
-        title=f"Distributed noise in the ring, {size.task['dataset']}, linear model, "
-        f"{size.sample} of {size.clients} clients per round, each once, {size.rounds} rounds, "
-        f"target ε = {size.epsilon:g} at δ = 1e-5, {counted(size.seeds, 'run')} per row",
+        title=f"Distributed noise in the ring, {config.dataset}, linear model, {config.sample} of "
+        f"{config.clients} clients per round, each once, {config.rounds} rounds, target "
+        f"ε = {config.target_epsilon:g} at δ = 1e-5, {wording.counted(size.seeds, 'run')} per row",
         columns=(
             "bits per coordinate",
             "law",
@@ -73,7 +80,11 @@ def run(scale: str, cells: Cells) -> Table:
             "norm after rounding / clip norm",
             "accuracy",
         ),
-        rows=tuple(rows),
+        rows=tuple(
+            (bits, law, *_row([trained(bits, law, seed) for seed in seeds]))
+            for bits in size.bits
+            for law in _LAWS
+        ),
         notes=(
             "ε is about one client's update set to zero. With Gaussian shares below two steps it "
             "is an approximation (≈) that ignores rounding; integer noise is a guarantee (≤) at "
@@ -84,27 +95,6 @@ def run(scale: str, cells: Cells) -> Table:
     )
 
 
-def _config(size: _Scale, law: str, bits: int, seed: int) -> Config:
-    return Config(
-        **size.task,
-        model="linear",
-        clients=size.clients,
-        sample=size.sample,
-        rounds=size.rounds,
-        participation="once",
-        epochs=1,
-        lr=0.1,
-        noise="distributed",
-        noise_law=law,
-        clip_norm=0.5,
-        target_epsilon=size.epsilon,
-        secagg_bits=bits,
-        colluders=0,
-        auditors="none",
-        seed=seed,
-    )
-
-
 def _trained(config: Config) -> dict[str, Any]:
     """Return what one run guarantees and learns; only the reason if no noise reaches its target."""
     try:
@@ -112,7 +102,7 @@ def _trained(config: Config) -> dict[str, Any]:
     except ConfigError as error:
         return {"refused": str(error)}
     _, report = audited_run(config)
-    finding = next(
+    (finding,) = (
         f
         for f in report["findings"]
         if (f["auditor"], f["threat_model"]["observer"], f["adjacency"])
@@ -138,7 +128,7 @@ def _row(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"{first['multiplier']:.3g}",
         f"{sign} {wording.number(float(first['epsilon']), kind=first['kind'])}",
-        f"{first['step'] / 0.5:.2g}" if has_grid else "",
-        f"{first['sensitivity'] / 0.5:.3f}" if has_grid else "",
+        f"{first['step'] / _CLIP_NORM:.2g}" if has_grid else "",
+        f"{first['sensitivity'] / _CLIP_NORM:.3f}" if has_grid else "",
         median_range([run["accuracy"] for run in runs], ".3f"),
     ]

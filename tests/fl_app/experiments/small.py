@@ -132,6 +132,7 @@ TINY: dict[str, Any] = {
         for case in scales_of("dlg-users")["small"]
     ),
     "mine-dimension": _fewer("mine-dimension", dims=(1, 100), pairs=100, steps=60),
+    "ring-noise": _fewer("ring-noise", bits=(8,)),
     "low-bits": 15,
     "anytime-refutes": 2,
     "wfna-mnist-cnn": _fewer("wfna-mnist-cnn", users=3, rounds=1),

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from leakmeter.fl_app.experiments.ring_noise import low_bits, table
-from tests.fl_app.experiments.small import Small, reproduce
-from tests.fl_app.experiments.test_every import check_kept_cells_give_the_same_and_no_work
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
-    return reproduce("ring-noise", tmp_path_factory.mktemp("ring-noise"), is_tiny=False)
+from tests.fl_app.experiments.small import reproduce
 
 
 @pytest.mark.slow
-def test_every_law_is_trained_at_every_ring_and_few_bits_cost_noise(small: Small) -> None:
+def test_every_law_is_trained_at_every_ring_and_few_bits_cost_noise(tmp_path: Path) -> None:
+    small = reproduce("ring-noise", tmp_path, is_tiny=False)
     rows = {(int(r["bits per coordinate"]), r["law"]): r for r in small.rows}
     bits = table._SCALES["small"].bits
     assert set(rows) == {(b, law) for b in bits for law in table._LAWS}
@@ -30,12 +26,12 @@ def test_every_law_is_trained_at_every_ring_and_few_bits_cost_noise(small: Small
     # Gaussian noise below two steps is priced as if there were no rounding, and says so.
     assert rows[8, "gaussian"]["ε against the server"] == "≈ 8"
     assert rows[32, "gaussian"]["ε against the server"] == "≤ 8"
-    check_kept_cells_give_the_same_and_no_work("ring-noise", small, is_tiny=False)
 
 
 def test_a_target_beyond_the_ring_is_said_not_trained() -> None:
-    size = replace(table._SCALES["small"], epsilon=0.01)
-    found = table._trained(table._config(size, "skellam", 8, 0))
+    config = table._SCALES["small"].config
+    own = replace(config, noise_law="skellam", secagg_bits=8, target_epsilon=0.01)
+    found = table._trained(own)
     assert "target-epsilon must be" in found["refused"]
     assert table._row([found])[0] == "none"
 
