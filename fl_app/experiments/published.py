@@ -130,7 +130,8 @@ _NAMED = re.compile(
     r"(Fig|Table|[Ww]orked example)(?:ure)?s?\.?\s*"
     r"((?:\d+(?:\s*\([a-z, ]*\))?(?:\s*(?:,|/|-|–|to|and)\s*(?=\d))?)+)"
 )
-_WORDS = {"Fig": "Fig. ", "Table": "Table ", "worked example": "worked example "}
+_RUNS = re.compile(r"(\d+)(?:\s*(?:to|-|–)\s*(\d+))?")  # such as 1, 3 to 5
+_WORDS = {"fig": "Fig. ", "table": "Table ", "worked example": "worked example "}
 
 
 def items_of(source: str) -> list[str]:
@@ -143,22 +144,6 @@ def items_of(source: str) -> list[str]:
     """
     found = []
     for kind, numbers in _NAMED.findall(source):
-        for low, high in _ranges(numbers):
-            found += [f"{_WORDS[kind.replace('W', 'w')]}{i}" for i in range(low, high + 1)]
-    return found
-
-
-def _ranges(numbers: str) -> list[tuple[int, int]]:
-    """Return first and last of every run of numbers, such as "1, 3 to 5"."""
-    tokens = re.findall(r"\d+|to|-|–", re.sub(r"\([^)]*\)", "", numbers))
-    found: list[tuple[int, int]] = []
-    is_open = False
-    for token in tokens:
-        if not token.isdecimal():
-            is_open = True
-        elif is_open:
-            found[-1] = (found[-1][0], int(token))
-            is_open = False
-        else:
-            found.append((int(token), int(token)))
+        for low, high in _RUNS.findall(re.sub(r"\([^)]*\)", "", numbers)):
+            found += [f"{_WORDS[kind.lower()]}{i}" for i in range(int(low), int(high or low) + 1)]
     return found

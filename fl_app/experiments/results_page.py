@@ -41,10 +41,20 @@ class Kept:
     comparisons: tuple[Mapping[str, str], ...]
     figures: tuple[str, ...]
 
+    @property
+    def size(self) -> str:
+        """Whether the experiment has the published size, or what is reduced."""
+        return EXPERIMENTS[self.name].size
+
     def of(self, paper: Paper) -> list[Mapping[str, str]]:
         """Return what is compared with one paper, in the order of its tables and figures."""
         own = [row for row in self.comparisons if row["source"].startswith(paper.key)]
         return sorted(own, key=lambda row: _place(paper, row["source"]))
+
+    def heading(self, paper: Paper) -> str:
+        """Return the name, with the paper's where it is not the first one that is compared."""
+        first = next(paper for paper in PAPERS if self.of(paper))
+        return self.name if paper == first else f"{self.name}, {paper.key}"
 
 
 def write_page(folder: Path) -> Path:
@@ -77,64 +87,56 @@ def _kept(path: Path) -> Kept:
 
 def results_page(results: Sequence[Kept], folder: str) -> str:
     """Return the page; links go to `folder` beside it."""
-    shown: set[str] = set()
-    parts = [_INTRO.format(folder=folder, counts=_counts(results)), _index(results)]
-    parts += [_section(paper, results, folder, shown) for paper in PAPERS]
-    rest = [kept for kept in results if kept.name not in shown]
+    lines = [_INTRO.format(folder=folder, counts=_counts(results)), *_index(results), ""]
+    for paper in PAPERS:
+        lines += _section(paper, results, folder)
+    rest = [kept for kept in results if not any(map(kept.of, PAPERS))]
     if rest:
-        parts.append("## Beyond the papers\n")
-        parts += ["\n".join(_block(kept.name, kept, [], folder)) for kept in rest]
-    return "\n".join(parts)
+        lines += ["## Beyond the papers", ""]
+    for kept in rest:
+        lines += _block(kept.name, kept, [], folder)
+    return "\n".join(lines)
 
 
-def covering(paper: Paper, item: str, results: Sequence[Kept]) -> list[str]:
+def covering(paper: Paper, item: str, results: Sequence[Kept]) -> list[Kept]:
     """Return the experiments that are compared with a table or figure."""
-    return [
-        kept.name
-        for kept in results
-        if any(item in _items(paper, row["source"]) for row in kept.of(paper))
-    ]
+    return [k for k in results if any(item in _items(paper, row["source"]) for row in k.of(paper))]
 
 
 def _counts(results: Sequence[Kept]) -> str:
     """Say how many tables and figures have which size."""
     covered = [covering(paper, item, results) for paper in PAPERS for item in paper.items]
-    sizes = [[EXPERIMENTS[name].size for name in names] for names in covered]
-    whole = sum(any(size.startswith("as published") for size in own) for own in sizes)
-    reduced = sum(bool(own) for own in sizes) - whole
-    missing = len(sizes) - whole - reduced
+    whole = sum(any(k.size.startswith("as published") for k in own) for own in covered)
+    missing = sum(not own for own in covered)
     words = f"{whole} published tables, figures and examples computed again at their own size, and "
-    return f"{words}{reduced} at a reduced one" + f" ({missing} not yet)" * bool(missing)
+    words += f"{len(covered) - whole - missing} at a reduced one"
+    return words + f" ({missing} not yet)" * bool(missing)
 
 
-def _index(results: Sequence[Kept]) -> str:
+def _index(results: Sequence[Kept]) -> list[str]:
     """Return every table and figure with where to find it on the page."""
     lines = ["| paper | | what | computed again by | size |", "|---|---|---|---|---|"]
     for paper in PAPERS:
         for item, what in paper.items.items():
-            names = covering(paper, item, results)
-            links = ", ".join(
-                f"[{name}](#{_slug(_heading(name, paper, results))})" for name in names
-            )
-            sizes = "; ".join(dict.fromkeys(EXPERIMENTS[name].size for name in names))
+            own = covering(paper, item, results)
+            links = ", ".join(f"[{k.name}](#{_slug(k.heading(paper))})" for k in own)
+            sizes = "; ".join(dict.fromkeys(k.size for k in own))
             lines.append(_line([paper.key, item, what, links or "no results yet", sizes]))
-    return "\n".join([*lines, ""])
+    return lines
 
 
-def _section(paper: Paper, results: Sequence[Kept], folder: str, shown: set[str]) -> str:
+def _section(paper: Paper, results: Sequence[Kept], folder: str) -> list[str]:
     where = f" ({paper.where})" if paper.where else ""
     lines = [f"## {paper.key}", "", f"*{paper.title}*{where}.", ""]
     if paper.instead:
         lines += [paper.instead, ""]
     own = [kept for kept in results if kept.of(paper)]
     for kept in sorted(own, key=lambda kept: _place(paper, kept.of(paper)[0]["source"])):
-        lines += _block(_heading(kept.name, paper, results), kept, kept.of(paper), folder)
-        shown.add(kept.name)
+        lines += _block(kept.heading(paper), kept, kept.of(paper), folder)
     if paper.left_out:
         lines += ["Not computed again:", ""]
-        lines += [f"- {item}: {why}." for item, why in paper.left_out.items()]
-        lines.append("")
-    return "\n".join(lines)
+        lines += [*(f"- {item}: {why}." for item, why in paper.left_out.items()), ""]
+    return lines
 
 
 def _block(heading: str, kept: Kept, rows: Sequence[Mapping[str, str]], folder: str) -> list[str]:
@@ -142,31 +144,20 @@ def _block(heading: str, kept: Kept, rows: Sequence[Mapping[str, str]], folder: 
     own = f"{folder}/{kept.name}"
     links = [f"[table]({own}/table.md)", f"[CSV]({own}/table.csv)", f"[data]({own}/{CELLS})"]
     links += [f"[{name}]({own}/{name})" for name in kept.figures if name.endswith(".png")]
+    time = duration(EXPERIMENTS[kept.name].paper)
+    command = f"`python run_sim.py reproduce {kept.name} --scale paper`"
     lines = [f"### {heading}", "", kept.title + "." * (kept.title[-1:] not in "?!"), ""]
-    lines += [f"`python run_sim.py reproduce {kept.name} --scale paper`"]
-    lines[-1] += f", about {duration(EXPERIMENTS[kept.name].paper)}: {', '.join(links)}."
-    lines += ["", f"Size: {EXPERIMENTS[kept.name].size}."]
+    lines += [f"{command}, about {time}: {', '.join(links)}.", "", f"Size: {kept.size}."]
     if rows:
-        lines += [
-            "",
-            "| published | what | paper | ours | why they differ |",
-            "|---|---|---|---|---|",
-        ]
-        for row in rows:
-            where = row["source"].partition(", ")[2]
-            why = row["why"] or "they agree"
-            lines.append(_line([where, row["what"], row["paper"], row["ours"], why]))
+        columns = ["published", "what", "paper", "ours", "why they differ"]
+        lines += ["", _line(columns), "|---" * len(columns) + "|"]
+    for row in rows:
+        where, why = row["source"].partition(", ")[2], row["why"] or "they agree"
+        lines.append(_line([where, row["what"], row["paper"], row["ours"], why]))
     for name in kept.figures:
         if name.endswith(".svg"):
             lines += ["", f"![{kept.title}]({own}/{name})"]
     return [*lines, ""]
-
-
-def _heading(name: str, paper: Paper, results: Sequence[Kept]) -> str:
-    """Return the heading of an experiment: with the paper's name where it is not its first."""
-    kept = next(kept for kept in results if kept.name == name)
-    first = next(paper for paper in PAPERS if kept.of(paper))
-    return name if paper == first else f"{name}, {paper.key}"
 
 
 def _slug(heading: str) -> str:
