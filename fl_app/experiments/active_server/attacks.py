@@ -153,13 +153,16 @@ def _lied_dropouts(ending: Ending) -> Opened | None:
 def _two_requests(ending: Ending) -> Opened | None:
     """Ask twice at once, and say in one of the requests that the target has dropped out.
 
-    Take all masks off the target's upload, or else open the sum that one answer gives.
+    The sums differ by its update. If only one request is answered, open the sum of all.
     """
     everyone = list(ending.uploads)
     others = [number for number in everyone if number != TARGET]
     ending.ask(dict.fromkeys(everyone, everyone), "with the target")
     ending.ask(dict.fromkeys(others, others), "without the target")
-    return ending.stripped(TARGET) or ending.sum_of(everyone)
+    whole, rest = ending.sum_of(everyone), ending.sum_of(others)
+    if whole is None or rest is None:
+        return whole
+    return Opened(frozenset({TARGET}), whole.vector - rest.vector)
 
 
 def _fewest(ending: Ending) -> Opened | None:

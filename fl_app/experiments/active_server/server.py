@@ -22,9 +22,8 @@ from flwr.serverapp.strategy import FedAvg
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
 from leakmeter.clients.secure_sum.binding import Instructions
-from leakmeter.clients.secure_sum.keys import KEY_BYTES, KeyPair, agree, self_mask_key
-from leakmeter.clients.secure_sum.masking import RingVector, unmask
-from leakmeter.clients.secure_sum.sharing import combine
+from leakmeter.clients.secure_sum.keys import KEY_BYTES
+from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.signed_wire import get_signature, put_signatures
 from leakmeter.clients.secure_sum.wire import get_by_number
 from leakmeter.fl_app.engines.inline import InlineGrid
@@ -264,19 +263,6 @@ class Ending:
         except AbandonedError:
             return None
         return self.decoded(total, len(uploads), clients if members is None else members)
-
-    def stripped(self, number: int) -> Opened | None:
-        """Take all masks off one upload; None unless both secrets of its client have opened."""
-        cohort, ring = self._current.cohort, self._current.quantiser.ring
-        shares = self._seeds[number], self._mask_keys[number]
-        if min(map(len, shares)) < self.threshold:
-            return None
-        seed, key = (combine(held, self.threshold) for held in shares)
-        peers = {peer: keys.mask for peer, keys in cohort.peers(number).items()}
-        pairs = agree(cohort.session, "mask", number, KeyPair.of(key), peers, self._digest())
-        orphans = {peer: {number: pair} for peer, pair in pairs.items()}
-        own = self_mask_key(cohort.session, number, seed)
-        return self.decoded(unmask(self.uploads[number], [own], orphans, ring), 1, [number])
 
     def decoded(self, total: RingVector, num_clients: int, members: Collection[int]) -> Opened:
         """Return the sum of updates behind a ring sum, for clients of equal weight."""
