@@ -86,25 +86,19 @@ def _play(setting: Setting, game: Game, cells: Cells, name: str) -> dict[str, An
     """Return the result of a game from its parts, each of which is kept by itself."""
     attack = cells.get(f"{name}-attack", partial(_attack, setting, game))
     shifts = np.asarray(attack["shifts"])  # (models,)
-    middles: Floats | None = None  # (models, sizes)
+    sums = partial(_sums, setting, game, attack)
+    middles: list[Floats] | list[None] = [None] * len(setting.sums)  # by size, (models,) each
     if setting.pilot:
-        drawn = partial(_sums, setting, game, attack, "pilot", range(setting.pilot))
-        pilot = np.asarray(cells.get(f"{name}-pilot", drawn)["scores"])
-        middles = pilot.mean(axis=-1) + shifts[:, None] / 2
+        drawn = cells.get(f"{name}-pilot", partial(sums, "pilot", range(setting.pilot)))
+        middles = list((np.mean(drawn["scores"], axis=-1) + shifts[:, None] / 2).T)
     blocks = []
     for first in range(0, setting.trials, setting.block):
         draws = range(first, min(first + setting.block, setting.trials))
-        drawn = partial(_sums, setting, game, attack, "test", draws)
-        blocks.append(cells.get(f"{name}-trials-{first}", drawn))
-    scores = np.concatenate([np.asarray(b["scores"]) for b in blocks], axis=-1)
+        blocks.append(cells.get(f"{name}-trials-{first}", partial(sums, "test", draws)))
+    scores = np.concatenate([b["scores"] for b in blocks], axis=-1)  # (models, sizes, trials)
     within = float(np.mean([b["within"] for b in blocks]))
     return {
-        str(size): _judged(
-            shifts,
-            scores[:, i],
-            None if middles is None else middles[:, i],
-            (size - 1) * within,
-        )
+        str(size): _judged(shifts, scores[:, i], middles[i], (size - 1) * within)
         for i, size in enumerate(setting.sums)
     }
 
@@ -129,13 +123,9 @@ def sampler_of(setting: Setting, game: Game) -> tuple[Any, Floats]:
         seed=_SEED,
     )
     task = load_task(config)
-    shape, classes = task.dataset.input_shape, task.dataset.num_classes
-    starts = [
-        torch.nn.utils.parameters_to_vector(
-            model.build("linear", shape, classes, seed).parameters()
-        )
-        for seed in range(setting.models)
-    ]
+    about = ("linear", task.dataset.input_shape, task.dataset.num_classes)
+    built = [model.build(*about, seed).parameters() for seed in range(setting.models)]
+    starts = [torch.nn.utils.parameters_to_vector(parameters) for parameters in built]
     # One local epoch of batches of 64 at a rate of 0.01, as in the paper.
     rule = FedAvg(epochs=1, batch_size=64, lr=0.01)
     sampler = sampler_for(task, config, rule, game, threads=distribute.threads())
@@ -157,8 +147,7 @@ def _attack(setting: Setting, game: Game) -> dict[str, Any]:
 
 def _stream(setting: Setting, game: Game) -> tuple[str, ...]:
     """Name the randomness; both games with independent clients share it."""
-    drawn = "partition" if game == "partition" else "independent"
-    return ("secagg-lrt", drawn, setting.partition)
+    return ("secagg-lrt", game.removesuffix("-held-out"), setting.partition)
 
 
 def _sums(
@@ -175,10 +164,8 @@ def _sums(
     )
     each = np.concatenate(list(drawn), axis=1)[..., 0]  # (models, trials, others)
     sums = np.cumsum(each, axis=-1)[..., [size - 2 for size in setting.sums]]
-    return {
-        "scores": np.moveaxis(sums, -1, 1),
-        "within": float(each.var(axis=-1, ddof=1).mean()),
-    }
+    within = float(each.var(axis=-1, ddof=1).mean())
+    return {"scores": np.moveaxis(sums, -1, 1), "within": within}
 
 
 def _judged(
@@ -195,8 +182,10 @@ def _judged(
     """
     worlds = [Scores.of(own + shift, own, None) for own, shift in zip(scores, shifts, strict=True)]
     rules: list[CurveRule] = [SimultaneousBand()] * len(worlds)
+    fixed: list[list[dict[str, float]]] = []
     if middles is not None:
         rules = [BandAndFixed(float(middle)) for middle in middles]
+        fixed = [list(map(partial(_fixed, share), worlds, middles)) for share in SHARES]
     curves = [
         ErrorCurve.of(both.ins, both.outs, confidence=_CONFIDENCE, rule=rule)
         for both, rule in zip(worlds, rules, strict=True)
@@ -213,9 +202,7 @@ def _judged(
         "epsilons": [curve.epsilons(DELTAS).tolist() for curve in curves],
         "caps": curves[0].caps(DELTAS).tolist(),
         "tradeoff": [curve.thinned() for curve in curves],
-        "fixed": []
-        if middles is None
-        else [list(map(partial(_fixed, share), worlds, middles)) for share in SHARES],
+        "fixed": fixed,
     }
 
 
@@ -240,6 +227,5 @@ def _fixed(share: float, both: Scores, middle: float) -> dict[str, float]:
     fpr, fnr = _rates(both, np.array([middle]), share)
     # (8) of the paper at one δ, and solved for δ at one ε.
     epsilon = proven_epsilons(np.log(fpr), fnr, delta=DELTA)
-    larger, odds = np.maximum(fpr, fnr), math.exp(EPSILON)
-    delta = 1 - np.minimum(fpr, fnr) * odds - larger
+    delta = 1 - np.minimum(fpr, fnr) * math.exp(EPSILON) - np.maximum(fpr, fnr)
     return {"epsilon": max(float(epsilon[0]), 0.0), "delta": max(float(delta[0]), 0.0)}

@@ -7,6 +7,7 @@ d entries, n other clients. The figure's own n and d are not in the text; these 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 from leakmeter.auditors.ldp.curve import ldp_curve
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
+
+Curves = Mapping[tuple[str, int, int], Mapping[str, Any]]  # by case, n and d
 
 _EPSILONS = {"exponential": (0.0, 0.5, 1.0, 2.0, 4.0), "uniform": (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)}
 _TITLES = {
@@ -37,20 +40,21 @@ _SCALES: dict[str, tuple[int, dict[str, tuple[tuple[int, int], ...]]]] = {
 def run(scale: str, cells: Cells) -> Table:
     """Compute every curve with its bounds and set it beside the Gaussian one."""
     points, pairs = _SCALES[scale]
-    rows: list[tuple[Any, ...]] = []
-    panels = []
-    every: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {}
-    for case, sizes in pairs.items():
-        curves = every[case] = {}
-        for n, d in sizes:
-            key = f"{case}-n{n}-d{d}-{points}points"
-            curves[n, d] = cells.get(key, partial(_cell, case, n, d, points))
-        rows += [row for (n, d), got in curves.items() for row in _rows(case, n, d, got)]
-        panels.append(_panel(case, curves))
+    curves = {
+        (case, n, d): cells.get(
+            f"{case}-n{n}-d{d}-{points}points", partial(_cell, case, n, d, points)
+        )
+        for case, sizes in pairs.items()
+        for n, d in sizes
+    }
     return Table(
         title="Optimal LDP curves of a secure sum without noise",
         columns=("case", "n", "d", "ε", "δ", "lower", "upper", "Gaussian model", "δ / Gaussian"),
-        rows=tuple(rows),
+        rows=tuple(
+            (*size, epsilon, *_shown(got, epsilon))
+            for size, got in curves.items()
+            for epsilon in _EPSILONS[size[0]]
+        ),
         notes=(
             "The exact δ lies between lower and upper. The Gaussian model (Theorem 2, noise of the "
             "same covariance) is an approximation. It understates δ where ε is large, most if n is "
@@ -58,31 +62,36 @@ def run(scale: str, cells: Cells) -> Table:
             "Of the exponential case both directions are computed and the worse is shown, since "
             "the Gamma law is not symmetric. The paper's n and d are not in its text.",
         ),
-        figures={"curves.svg": tuple(panels)},
-        comparisons=_comparisons(every) if scale == "paper" else (),
+        figures={"curves.svg": tuple(_panel(case, curves) for case in pairs)},
+        comparisons=_comparisons(curves) if scale == "paper" else (),
     )
 
 
-def _comparisons(
-    every: Mapping[str, Mapping[tuple[int, int], Mapping[str, Any]]],
-) -> tuple[Comparison, ...]:
-    def delta(case: str, n: int, d: int, epsilon: float) -> float:
-        got = every[case][n, d]
-        return float(got["delta"][got["epsilons"].index(epsilon)])
+def _shown(got: Mapping[str, Any], epsilon: float) -> tuple[str, ...]:
+    """Return δ with its bounds, the Gaussian δ, and how much larger the exact one is."""
+    at = got["epsilons"].index(epsilon)
+    names = ("delta", "lower", "upper", "gaussian")
+    delta, lower, upper, gaussian = (got[name][at] for name in names)
+    shown = (f"{delta:.7g}", f"{lower:.9g}", f"{upper:.9g}", f"{gaussian:.4g}")
+    return *shown, f"{delta / gaussian:.3g}"
 
-    def ratio(case: str, n: int, d: int, epsilon: float) -> str:
-        got = every[case][n, d]
-        at = got["epsilons"].index(epsilon)
-        return f"{got['delta'][at] / got['gaussian'][at]:.3g}"
+
+def _comparisons(curves: Curves) -> tuple[Comparison, ...]:
+    def ratios(case: str, n: int, d: int) -> str:
+        return ", ".join(_shown(curves[case, n, d], epsilon)[-1] for epsilon in (1.0, 2.0, 4.0))
+
+    def delta(case: str, n: int, d: int) -> str:
+        got = curves[case, n, d]
+        return f"{got['delta'][got['epsilons'].index(1.0)]:.2g}"
 
     return (
         Comparison(
             "Ngo et al. 2024, Fig. 1 (a)",
             "exponential entries: the exact curve against the Gaussian one",
             "close to the Gaussian curve",
-            f"δ exact over Gaussian at ε = 1, 2, 4 for n = 1,000, d = 100: "
-            f"{', '.join(ratio('exponential', 1000, 100, e) for e in (1.0, 2.0, 4.0))}; for "
-            f"n = 50, d = 1: {', '.join(ratio('exponential', 50, 1, e) for e in (1.0, 2.0, 4.0))}",
+            "δ exact over Gaussian at ε = 1, 2, 4 for n = 1,000, d = 100: "
+            f"{ratios('exponential', 1000, 100)}; for n = 50, d = 1: "
+            f"{ratios('exponential', 50, 1)}",
             "close where n is large; for few clients the Gaussian curve understates δ, most at "
             "large ε. The Gamma law is not symmetric, so both directions are computed and the "
             "worse is shown. The figure's n and d are not in the text",
@@ -91,9 +100,8 @@ def _comparisons(
             "Ngo et al. 2024, Fig. 1 (b)",
             "uniform entries: the same",
             "close even for a small n",
-            f"δ exact over Gaussian at ε = 1, 2, 4 for n = 10, d = 5: "
-            f"{', '.join(ratio('uniform', 10, 5, e) for e in (1.0, 2.0, 4.0))}; for n = 10, "
-            f"d = 1: {', '.join(ratio('uniform', 10, 1, e) for e in (1.0, 2.0, 4.0))}",
+            f"δ exact over Gaussian at ε = 1, 2, 4 for n = 10, d = 5: {ratios('uniform', 10, 5)}; "
+            f"for n = 10, d = 1: {ratios('uniform', 10, 1)}",
             "agrees; less close for d = 1",
         ),
         Comparison(
@@ -101,30 +109,17 @@ def _comparisons(
             "δ over the dimension",
             "grows rapidly with d at a given ε",
             "at ε = 1: exponential, n = 1,000, d = 10 and 100: "
-            f"{delta('exponential', 1000, 10, 1.0):.2g} and "
-            f"{delta('exponential', 1000, 100, 1.0):.2g}; uniform, n = 10, d = 1 and 5: "
-            f"{delta('uniform', 10, 1, 1.0):.2g} and {delta('uniform', 10, 5, 1.0):.2g}",
+            f"{delta('exponential', 1000, 10)} and {delta('exponential', 1000, 100)}; uniform, "
+            f"n = 10, d = 1 and 5: {delta('uniform', 10, 1)} and {delta('uniform', 10, 5)}",
         ),
     )
 
 
-def _rows(case: str, n: int, d: int, got: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Return the lines of the table, at a few of the epsilons."""
-    rows = []
-    for epsilon in _EPSILONS[case]:
-        at = got["epsilons"].index(epsilon)
-        delta, lower, upper, gaussian = (
-            got[name][at] for name in ("delta", "lower", "upper", "gaussian")
-        )
-        shown = (f"{delta:.7g}", f"{lower:.9g}", f"{upper:.9g}", f"{gaussian:.4g}")
-        rows.append((case, n, d, epsilon, *shown, f"{delta / gaussian:.3g}"))
-    return rows
-
-
-def _panel(case: str, curves: Mapping[tuple[int, int], Mapping[str, Any]]) -> Panel:
+def _panel(case: str, curves: Curves) -> Panel:
     """Return exact curves as lines and Gaussian ones dashed in the same colour."""
     lines = []
-    for color, ((n, d), got) in enumerate(curves.items()):
+    own = [(n, d, got) for (name, n, d), got in curves.items() if name == case]
+    for color, (n, d, got) in enumerate(own):
         exact, model = f"n = {n}, d = {d}", "_model"  # an underscore keeps it out of the legend
         lines.append(Line(exact, got["epsilons"], got["delta"], color))
         lines.append(Line(model, got["epsilons"], got["gaussian"], color, "--"))
@@ -141,15 +136,6 @@ def _panel(case: str, curves: Mapping[tuple[int, int], Mapping[str, Any]]) -> Pa
 def _cell(case: str, n: int, d: int, points: int) -> dict[str, Any]:
     """Return one curve from 0 to the last epsilon of the table."""
     epsilons = np.linspace(0.0, _EPSILONS[case][-1], points)
-    curve = ldp_curve(case, n, d, epsilons)
-    return {
-        "epsilons": epsilons,
-        "separation": curve.separation,
-        "infinite_mass": curve.infinite_mass,
-        "delta": curve.delta,
-        "lower": curve.lower,
-        "upper": curve.upper,
-        "gaussian": curve.gaussian,
-        "forward": curve.forward,
-        "backward": curve.backward,
-    }
+    curve = asdict(ldp_curve(case, n, d, epsilons))
+    names = ("epsilons", "separation", "infinite_mass", "delta", "lower", "upper", "gaussian")
+    return {name: curve[name] for name in (*names, "forward", "backward")}

@@ -49,27 +49,18 @@ _SCALES: dict[Variant, dict[str, Setting]] = {
 
 @dataclass(frozen=True)
 class Page:
-    """What to say about one figure of the paper.
+    """What to play and to say about one figure of the paper."""
 
-    Attributes:
-        title: Data set, dimension and labels.
-        paper: What the paper says of the errors.
-        notes: About this figure.
-        compare: Compares what was found at the published size with the paper.
-        played: The games, with the partition that each is played on.
-    """
-
-    title: str
-    paper: str
+    title: str  # data set, dimension and labels
+    paper: str  # what the paper says of the errors
     notes: tuple[str, ...]
-    compare: Callable[[Found], tuple[Comparison, ...]]
+    compare: Callable[[Found], tuple[Comparison, ...]]  # at the published size
     played: tuple[tuple[Partition, Game], ...]
 
 
 def run(scale: str, cells: Cells, variant: Variant) -> Table:
     """Play the games of one figure."""
-    compares = scale == "paper"
-    return table(_PAGES[variant], _SCALES[variant][scale], cells, compares=compares)
+    return table(_PAGES[variant], _SCALES[variant][scale], cells, compares=scale == "paper")
 
 
 def table(page: Page, setting: Setting, cells: Cells, *, compares: bool) -> Table:
@@ -86,7 +77,7 @@ def table(page: Page, setting: Setting, cells: Cells, *, compares: bool) -> Tabl
             *("Fixed(0): ε ≥", "its δ at ε = 7", "with half of the failures"),
         ),
         rows=tuple(
-            (_LABELS[partition], *_row(game, size, got, page.paper))
+            (_LABELS[partition], game, size, *_row(got, page.paper * (game == "partition")))
             for (partition, game), sizes in found.items()
             for size, got in sizes.items()
         ),
@@ -125,28 +116,22 @@ _NOTE = (
 )
 
 
-def _row(game: Game, size: str, got: Mapping[str, Any], paper: str) -> tuple[Any, ...]:
+def _row(got: Mapping[str, Any], paper: str) -> tuple[str, ...]:
+    by_one_threshold = [""] * 3
+    if got.get("fixed"):  # there was a pilot, and results are not from before it was looked at
+        whole, half = got["fixed"]
+        shown = ((whole, "epsilon"), (whole, "delta"), (half, "delta"))
+        by_one_threshold = [median_range([one[n] for one in models]) for models, n in shown]
     return (
-        game,
-        size,
         median_range(got["separation"], ".3g"),
         f"{got['variance_ratio']:.2f}",
         median_range(got["error_as_printed"], ".3g"),
-        paper if game == "partition" else "",
+        paper,
         median_range(got["error"], ".3g"),
         median_range(got["epsilon"]),
         f"{got['cap']:.2f}",
-        *_by_one_threshold(got),
+        *by_one_threshold,
     )
-
-
-def _by_one_threshold(got: Mapping[str, Any]) -> list[str]:
-    """Return the ε of the threshold named beforehand, and its δ with all and half the failures."""
-    if not got.get("fixed"):  # no pilot, or results from before this threshold was looked at
-        return [""] * 3
-    whole, half = got["fixed"]
-    shown = ((whole, "epsilon"), (whole, "delta"), (half, "delta"))
-    return [median_range([one[name] for one in models]) for models, name in shown]
 
 
 def _panels(title: str, found: Sizes) -> list[Panel]:
@@ -155,10 +140,10 @@ def _panels(title: str, found: Sizes) -> list[Panel]:
     for color, (size, got) in enumerate(found.items()):
         # The model whose separation is the median: curves of several are not averaged either.
         middle = int(np.argsort(got["separation"])[len(got["separation"]) // 2])
-        curve = got["tradeoff"][middle]
-        errors.append(Line(f"n + 1 = {size}", curve["fpr"], curve["fnr"], color))
-        bounds.append(Line(f"n + 1 = {size}", got["epsilons"][middle], got["deltas"], color))
-        caps = Line("cap", got["caps"], got["deltas"], len(found), "--")
+        label, curve = f"n + 1 = {size}", got["tradeoff"][middle]
+        errors.append(Line(label, curve["fpr"], curve["fnr"], color))
+        bounds.append(Line(label, got["epsilons"][middle], got["deltas"], color))
+    caps = Line("cap", got["caps"], got["deltas"], len(found), "--")  # the same for every size
     return [
         Panel(f"{title}: errors", "FPR", "FNR", tuple(errors), log_x=True, log_y=True),
         Panel(f"{title}: bounds", "ε at least", "δ", (*bounds, caps), log_y=True),

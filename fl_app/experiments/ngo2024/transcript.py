@@ -14,12 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors import (
-    RoundFacts,
-    RoundView,
-    TranscriptEffort,
-    TranscriptLikelihoodRatio,
-)
+from leakmeter.auditors import RoundFacts, RoundView, TranscriptEffort, TranscriptLikelihoodRatio
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
 from leakmeter.auditors.likelihood_ratio.transcript.combination import (
@@ -39,21 +34,22 @@ _MODES: tuple[Mode, ...] = ("frozen-models", "whole-runs")
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the experiment is.
-
-    Attributes:
-        rounds: Rounds of the run.
-        sample: Clients in each round, the target among them.
-        effort: Draws of each stage.
-        dataset: Data set of the run.
-    """
+    """How large the experiment is."""
 
     rounds: int
-    sample: int
+    sample: int  # clients in each round, the target among them
     effort: TranscriptEffort
     dataset: str = "adult"
 
 
+# Column to what it shows.
+_SHOWN = {
+    "separation, all rounds": "separation",
+    "best single round": "largest_separation",
+    "ε ≥, all rounds": "epsilon",
+    "ε ≥, best single round": "largest_single",
+    "largest ε that can be shown": "cap",
+}
 _SCALES = {
     "paper": Scale(10, 60, TranscriptEffort(4000, 50, pilot=400, trials=1000)),
     "small": Scale(3, 8, TranscriptEffort(60, 4, own=2, pilot=20, trials=20), "synthetic"),
@@ -68,32 +64,13 @@ def run(scale: str, cells: Cells) -> Table:
         for game in _GAMES
         for mode in _MODES
     }
-    rows = [
-        (
-            game,
-            mode,
-            size.rounds,
-            f"{got['separation']:.2f}",
-            f"{got['largest_separation']:.2f}",
-            f"{got['epsilon']:.2f}",
-            f"{got['largest_single']:.2f}",
-            f"{got['cap']:.2f}",
-        )
-        for (game, mode), got in found.items()
-    ]
     return Table(
         title="All rounds of a client in one test, ADULT",
-        columns=(
-            "game",
-            "trials",
-            "rounds",
-            "separation, all rounds",
-            "best single round",
-            "ε ≥, all rounds",
-            "ε ≥, best single round",
-            "largest ε that can be shown",
+        columns=("game", "trials", "rounds", *_SHOWN),
+        rows=tuple(
+            (*case, size.rounds, *(f"{got[name]:.2f}" for name in _SHOWN.values()))
+            for case, got in found.items()
         ),
-        rows=tuple(rows),
         notes=(
             "ε ≥ at δ = 1e-5 with 95 % confidence; the best single round has a 1/T share of the "
             "failures, since it is the largest of T. Separations are in standard deviations, on "
@@ -120,8 +97,7 @@ def _panel(game: Game, found: Mapping[tuple[Game, Mode], Mapping[str, Any]]) -> 
             Line(f"{mode}, all rounds so far", rounds, got["so_far"], color),
             Line(f"{mode}, each round alone", rounds, got["alone"], color, "--"),
         ]
-    title, y_label = f"game {game}", "separation in standard deviations"
-    return Panel(title, "rounds", y_label, tuple(lines))
+    return Panel(f"game {game}", "rounds", "separation in standard deviations", tuple(lines))
 
 
 def _audit(size: Scale, game: Game, mode: Mode) -> dict[str, Any]:
@@ -135,13 +111,12 @@ def _audit(size: Scale, game: Game, mode: Mode) -> dict[str, Any]:
     truth = sampler.keeping((_SEED, "truth"))
     assert truth is not None
     for server_round in range(1, size.rounds + 1):
-        rng = stream(_SEED, "cohort", server_round)
+        rng, run = stream(_SEED, "cohort", server_round), (_SEED, "run", server_round)
         others = rng.choice(np.arange(1, setting.clients), size.sample - 1, replace=False)
         cohort = [0, *sorted(int(c) for c in others)]
-        updates = truth.one(model, cohort, 0, (_SEED, "run", server_round))
-        weights = truth.shares(cohort, 0, (_SEED, "run", server_round))
-        released = model + updates.sum(axis=0) / weights.sum()
-        facts = RoundFacts(num_clients=size.sample, total_weight=weights.sum() * sampler.scale)
+        total = truth.shares(cohort, 0, run).sum()
+        released = model + truth.one(model, cohort, 0, run).sum(axis=0) / total
+        facts = RoundFacts(num_clients=size.sample, total_weight=total * sampler.scale)
         replies = dict.fromkeys(cohort, model)
         auditor.observe(RoundView(server_round, model, replies, released, facts))
         model = released
