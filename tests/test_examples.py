@@ -159,8 +159,8 @@ def check_replays_were_judged(report: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "example",
     [
-        # Its replays take ten seconds; below are two rounds of them.
-        pytest.param(path, marks=pytest.mark.slow if path.name == "logistic_sklearn" else ())
+        # The others train real models; two rounds of the slowest are below.
+        pytest.param(path, marks=() if path.name == "own_loop" else pytest.mark.slow)
         for path in EXAMPLES
     ],
     ids=NAMES,

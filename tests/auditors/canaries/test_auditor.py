@@ -29,7 +29,7 @@ from leakmeter.auditors.canaries.proofs import MOST_SCORE
 from leakmeter.auditors.canary import SEED_BITS, canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from tests.helpers.numbers import few_or_many, most_allowed, num_examples
+from tests.helpers.numbers import few_or_many, first_fast, most_allowed, num_examples
 
 DELTA = 1e-6
 SIGMA = 0.541086831818366  # epsilon 10 at delta 1e-6, sensitivity 1
@@ -100,13 +100,16 @@ def checked(findings: list[Finding], sees: str) -> Finding:
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"seats": 3},
-        {"seats": 3, "include": "all"},
-        {"seats": 3, "excluded": "honest"},
-        {"seats": 4, "canaries": 6, "repetitions": 3, "seed": 5},
-        {"seats": 4, "repetitions": 2, "confidence": Anytime(0.95)},
-    ],
+    first_fast(
+        2,
+        [
+            {"seats": 3},
+            {"seats": 4, "repetitions": 2, "confidence": Anytime(0.95)},
+            {"seats": 3, "include": "all"},
+            {"seats": 3, "excluded": "honest"},
+            {"seats": 4, "canaries": 6, "repetitions": 3, "seed": 5},
+        ],
+    ),
 )
 def test_it_keeps_the_contract_of_auditors(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
