@@ -4,10 +4,9 @@ Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Priv
 Federated Learning, arXiv:2302.03098.
 
 - `table1`: Table 1, estimates of the Gaussian mechanism.
-- `writers`: Tables 2 and 5, canaries in the final and in all models; and runs with coins.
+- `writers`: Tables 2 and 5, Fig. 1 to 3 and Table 4, canaries in models; and runs with coins.
 - `all_models`: Tables 2 and 5, Algorithm 3 as printed and with the server's momentum.
 - `accuracy`: Table 3, what canaries cost in accuracy.
-- `repetitions`: Fig. 1 to 3 and Table 4, canaries that play in several rounds of `writers`.
 - `many_runs`: Fig. 4, one run with many canaries against many runs.
 - `records`: Table 6, gradient canaries in DP-SGD.
 

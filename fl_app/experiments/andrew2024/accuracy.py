@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -38,24 +38,18 @@ _TABLE3 = {
 }
 _DIVIDED = {True: "by clients and canaries", False: "by clients"}
 
-Accuracies: TypeAlias = Mapping[tuple[int, bool], Sequence[float]]  # by canaries and divisor
+# How many canaries, and whether they count in the divisor.
+Key: TypeAlias = tuple[int, bool]
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """Runs of one federation.
+    """Runs of one federation."""
 
-    Attributes:
-        federation: Without canaries; half of a round's clients can be canaries.
-        noises: Noise multipliers.
-        counts: Canaries; the first is the paper's share, the last one half.
-        runs: Of each.
-    """
-
-    federation: Config
-    noises: tuple[float, ...]
-    counts: tuple[int, ...]
-    runs: int
+    federation: Config  # without canaries; half of a round's clients can be canaries
+    noises: tuple[float, ...]  # multipliers
+    counts: tuple[int, ...]  # canaries; the first is the paper's share, the last one half
+    runs: int  # of each
 
     @property
     def updates(self) -> int:
@@ -63,28 +57,48 @@ class _Scale:
         return self.federation.sample * self.federation.rounds
 
     @property
-    def keys(self) -> list[tuple[int, bool]]:
-        """Canaries, and whether they count in the divisor; only the most show a difference."""
+    def keys(self) -> list[Key]:
+        """All ways to play; only the most canaries show a difference of the divisor."""
         return [(0, True), *((count, True) for count in self.counts), (self.counts[-1], False)]
 
+    def config(self, count: int, both: bool) -> Config:
+        """Return the federation with so many canaries among the clients of its rounds."""
+        if not count:
+            return self.federation
+        seats = math.ceil(self.counts[-1] / self.federation.rounds)
+        return replace(
+            self.federation,
+            auditors="one-shot",
+            sample=self.federation.sample - seats,
+            canary_seats=seats,
+            canaries=count,
+            server_lr=1.0 if both else self.updates / (self.updates - count),
+        )
 
+
+_DIGITS = replace(DIGITS, model="linear", sample=20, lr=0.1)
 _SCALES = {
     "paper": _Scale(replace(WRITERS, sample=22), (0.0, 0.102, 0.234), (3, 54, 539), 1),
-    "small": _Scale(
-        replace(DIGITS, model="linear", sample=20, lr=0.1), (0.0, 0.234), (2, 12, 120), 3
-    ),
+    "small": _Scale(_DIGITS, (0.0, 0.234), (2, 12, 120), 3),
 }
+_NOTE = (
+    "Accuracy without canaries, and the change that they bring to the same run, both in per cent "
+    "of the test set; mean ± std where a row has several runs. A canary takes the seat of a "
+    "client, whose update is then missing. Algorithm 2 divides a round's sum by clients and "
+    "canaries, which also shortens the step; divided by the clients alone the step stays. The "
+    "accountant's ε is a guarantee for one client added or removed, who takes part once, against "
+    "an outsider who sees every model, at δ = 1e-5."
+)
 
 
 def run(scale: str, cells: Cells) -> Table:
     """Train with and without canaries at every noise."""
-    size = _SCALES[scale]
-    got: dict[float, dict[tuple[int, bool], list[float]]] = {}
+    size, got = _SCALES[scale], {}
     for z in size.noises:
         kept = [
             cells.get(f"noise{z:g}-run{i}", partial(_cell, size, z, i)) for i in range(size.runs)
         ]
-        got[z] = {key: [one[_name(*key)] for one in kept] for key in size.keys}
+        got[z] = {key: [100 * one[_name(*key)] for one in kept] for key in size.keys}
     config = size.federation
     return Table(
         title=f"Accuracy with canaries among {config.clients} clients of {config.dataset}, "
@@ -96,69 +110,40 @@ def run(scale: str, cells: Cells) -> Table:
                 for count, both in size.keys[1:]
             ),
         ),
-        rows=tuple(_row(size, z, one) for z, one in got.items()),
-        notes=_NOTES,
+        rows=tuple(
+            (
+                *(z, f"{accountant(seeded(config, z)):.1f}", mean_std(one[0, True])),
+                *(mean_std(_changes(one, key), "+.2f") for key in size.keys[1:]),
+            )
+            for z, one in got.items()
+        ),
+        notes=(_NOTE,),
         figures={"accuracy.svg": (_panel(size, got),)},
         comparisons=tuple(_comparison(size, z, one) for z, one in got.items()),
     )
-
-
-_NOTES = (
-    "Accuracy without canaries, and the change that they bring to the same run, both in per cent "
-    "of the test set; mean ± std where a row has several runs. A canary takes the seat of a "
-    "client, whose update is then missing. Algorithm 2 divides a round's sum by clients and "
-    "canaries, which also shortens the step; divided by the clients alone the step stays. The "
-    "accountant's ε is a guarantee for one client added or removed, who takes part once, against "
-    "an outsider who sees every model, at δ = 1e-5.",
-)
 
 
 def _name(count: int, both: bool) -> str:
     return f"{count} {_DIVIDED[both]}"
 
 
-def _with(size: _Scale, count: int, both: bool) -> Config:
-    """Return the federation with so many canaries among the clients of its rounds."""
-    config = size.federation
-    if not count:
-        return config
-    seats = math.ceil(size.counts[-1] / config.rounds)
-    honest = size.updates - count
-    return replace(
-        config,
-        auditors="one-shot",
-        sample=config.sample - seats,
-        canary_seats=seats,
-        canaries=count,
-        server_lr=1.0 if both else size.updates / honest,
-    )
-
-
 def _cell(size: _Scale, noise: float, number: int) -> dict[str, float]:
     """Return the accuracy of one run with every number of canaries."""
     return {
-        _name(*key): play(seeded(_with(size, *key), noise, "accuracy", number)).accuracy
+        _name(*key): play(seeded(size.config(*key), noise, "accuracy", number)).accuracy
         for key in size.keys
     }
 
 
-def _changes(one: Accuracies, key: tuple[int, bool]) -> list[float]:
-    """Return the changes in accuracy, run by run, in per cent."""
-    return [100 * (b - a) for a, b in zip(one[0, True], one[key], strict=True)]
+def _changes(one: Mapping[Key, Sequence[float]], key: Key) -> list[float]:
+    """Return the changes in accuracy, run by run."""
+    return [after - before for before, after in zip(one[0, True], one[key], strict=True)]
 
 
-def _row(size: _Scale, noise: float, one: Accuracies) -> tuple[Any, ...]:
-    """Return one line of the table."""
-    epsilon = accountant(seeded(size.federation, noise))
-    changes = [mean_std(_changes(one, key), "+.2f") for key in one if key[0]]
-    return (noise, f"{epsilon:.1f}", mean_std([100 * a for a in one[0, True]]), *changes)
-
-
-def _comparison(size: _Scale, noise: float, one: Accuracies) -> Comparison:
+def _comparison(size: _Scale, noise: float, one: Mapping[Key, Sequence[float]]) -> Comparison:
     few, many = size.counts[0], size.counts[-1]
     before, after = _TABLE3[noise]
     least, most, same = (_changes(one, key) for key in ((few, True), (many, True), (many, False)))
-    regained = float(np.mean(same) - np.mean(most))
     return Comparison(
         source="Andrew et al. 2024, Table 3",
         what=f"noise multiplier {noise:g}: change of accuracy in per cent points",
@@ -166,16 +151,17 @@ def _comparison(size: _Scale, noise: float, one: Accuracies) -> Comparison:
         ours=f"{mean_std(least, '+.2f')} with {few / size.updates:.1%} canaries, "
         f"{mean_std(most, '+.2f')} with {many / size.updates:.0%}, "
         f"{mean_std(same, '+.2f')} if the sum is divided by clients alone",
-        why=f"Another task. Where half of the updates are canaries, {regained:.2f} points come "
-        "from the step, which Algorithm 2 halves by dividing by twice as many.",
+        why=f"Another task. Where half of the updates are canaries, "
+        f"{np.mean(same) - np.mean(most):.2f} points come from the step, which Algorithm 2 halves "
+        "by dividing by twice as many.",
     )
 
 
-def _panel(size: _Scale, got: Mapping[float, Accuracies]) -> Panel:
+def _panel(size: _Scale, got: Mapping[float, Mapping[Key, Sequence[float]]]) -> Panel:
     """Return accuracy over noise for every number of canaries."""
-    noises, lines = list(got), []
+    lines = []
     for color, (count, both) in enumerate(size.keys):
-        means = [100 * float(np.mean(got[z][count, both])) for z in noises]
+        means = [float(np.mean(one[count, both])) for one in got.values()]
         label = f"{count} canaries, divided {_DIVIDED[both]}" if count else "without canaries"
-        lines.append(Line(label, noises, means, color, "-" if both else "--"))
+        lines.append(Line(label, list(got), means, color, "-" if both else "--"))
     return Panel("Accuracy with canaries", "noise multiplier", "accuracy in %", tuple(lines))

@@ -10,14 +10,15 @@ of them, so here they are computed from the auditor's cosines whatever these loo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import betaincinv, log_ndtr
+from scipy.special import log_ndtr
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.bounds.band import Limit, limit_table
 from leakmeter.auditors.bounds.lower_bound import proven_epsilons
 from leakmeter.auditors.canaries.estimates import Std, band, one_fit, two_fits
 from leakmeter.auditors.finding import Finding, Sees
@@ -25,70 +26,91 @@ from leakmeter.auditors.gaussian.normality import anderson_darling
 from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.andrew2024.federation import SEED, Played, accountant
+from leakmeter.fl_app.experiments.andrew2024.federation import DELTA, SEED, Played, accountant
 from leakmeter.fl_app.experiments.base import median_range
 
-Scores = NDArray[np.float64]
 Runs: TypeAlias = Sequence[Mapping[str, Any]]  # with the same settings
 
-CONFIDENCE = 0.95
-_ALPHA = 1 - CONFIDENCE
+_ALPHA = 1 - 0.95
 _NULL_RUNS = 400  # simulated runs without a leak behind a null band
-_STDS: tuple[Std, ...] = ("known", "fitted")
+STDS: Final[tuple[Std, ...]] = ("known", "fitted")
+
+# What the columns of a run mean, for the notes of every table that has them.
+COLUMNS_NOTE: Final = (
+    "Median (smallest to largest) over runs; rows without brackets are of one run, for the sake of "
+    "time, and show no spread. The accountant's ε is a guarantee against an outsider who sees "
+    "every model and knows in which rounds the unit takes part: the Gaussian mechanism, as often, "
+    "without amplification. ε ≥: lower bounds with 95 % confidence each against the same outsider, "
+    "who also holds the unit's update. The first holds for any mechanism, the second if the scores "
+    "of one run are independent. Published ε_lo: best threshold on the scores that are counted, "
+    "Jeffreys limits; it carries no confidence. Estimates are no bounds. An asterisk: the auditor "
+    "leaves this estimate out of its report in some of the runs, because the cosines are clearly "
+    "not Gaussian or a bound refutes it. No leak: 90 % band of what the method says of canaries "
+    "that nobody sent, first run. The estimate from all models fits Gaussians to largest cosines "
+    "over rounds, whose spread is narrower than that of a cosine: it may exceed what the noise "
+    "guarantees."
+)
 
 
-def published_closed(cosines: Scores, dim: int, delta: float) -> float:
+def published_closed(
+    scores: Floats, logsf: Callable[[Floats], Floats], delta: float, level: float = _ALPHA
+) -> float:
     """Return ε_lo as published for a known null: FPR exact, FNR by Jeffreys, best threshold."""
-    z = np.sort(cosines) * np.sqrt(dim)
-    return _best(log_ndtr(-z), _jeffreys(np.arange(z.size), z.size), delta)
+    thresholds = np.unique(scores)
+    misses = np.searchsorted(np.sort(scores), thresholds)
+    return _best(logsf(thresholds), limit_table(scores.size, level, "jeffreys")[misses], delta)
 
 
-def published_sampled(inside: Scores, outside: Scores, delta: float) -> float:
-    """Return ε_lo as published for a sampled null: both rates by Jeffreys, best threshold."""
+def published_sampled(
+    inside: Floats,
+    outside: Floats,
+    delta: float,
+    level: float = _ALPHA,
+    limit: Limit = "jeffreys",
+) -> float:
+    """Return ε_lo as published for a sampled null: both rates by limits, best threshold."""
     thresholds = np.unique(np.concatenate([inside, outside]))
-    misses = np.searchsorted(np.sort(inside), thresholds, side="left")
-    alarms = outside.size - np.searchsorted(np.sort(outside), thresholds, side="left")
-    rates = _jeffreys(alarms, outside.size), _jeffreys(misses, inside.size)
-    return _best(np.log(rates[0]), rates[1], delta)
+    misses = np.searchsorted(np.sort(inside), thresholds)
+    alarms = outside.size - np.searchsorted(np.sort(outside), thresholds)
+    fpr = limit_table(outside.size, level, limit)[alarms]
+    return _best(np.log(fpr), limit_table(inside.size, level, limit)[misses], delta)
 
 
-def _jeffreys(count: NDArray[np.intp], of: int) -> Scores:
-    """Return the upper end of the one-sided Jeffreys interval, at the full level."""
-    return np.asarray(betaincinv(0.5 + count, 0.5 + of - count, 1 - _ALPHA))
-
-
-def _best(log_fpr: Scores, fnr: Scores, delta: float) -> float:
+def _best(log_fpr: Floats, fnr: Floats, delta: float) -> float:
     return max(0.0, float(proven_epsilons(log_fpr, fnr, delta=delta).max()))
 
 
-def final_model(played: Played, delta: float) -> dict[str, Any]:
+def normal_logsf(z: Floats) -> Floats:
+    """Return ln P(Z >= z) of a standard normal."""
+    return np.asarray(log_ndtr(-z))
+
+
+def final_model(played: Played) -> dict[str, Any]:
     """Return what the final model says (Algorithm 2)."""
-    cosines = played.scores["final model"].included
-    z = math.sqrt(played.dim) * cosines
+    z = math.sqrt(played.dim) * played.scores["final model"].included
     null = stream(SEED, "null", z.size).standard_normal((_NULL_RUNS, z.size))
-    statistic, p = anderson_darling(cosines)
+    statistic, p = anderson_darling(played.scores["final model"].included)
     return {
         **_said(played.findings, "final model", Assumption.GAUSSIAN_COSINES_NULL_STD),
-        "published": published_closed(cosines, played.dim, delta),
-        **{std: float(one_fit(z[None], std, delta)[0]) for std in _STDS},
-        "null": band(one_fit(null, "known", delta)),
+        "published": published_closed(z, normal_logsf, DELTA),
+        **{std: float(one_fit(z[None], std, DELTA)[0]) for std in STDS},
+        "null": band(one_fit(null, "known", DELTA)),
         "statistic": statistic,
         "p": p,
     }
 
 
-def all_models(played: Played, delta: float) -> dict[str, Any]:
+def all_models(played: Played) -> dict[str, Any]:
     """Return what all models say (Algorithm 3)."""
     scores = played.scores["all models"]
     assert scores.null is not None
-    inside, outside = scores.included, scores.excluded
-    rng = stream(SEED, "null", "maxima")
-    draws = [rng.choice(scores.null, (_NULL_RUNS, group.size)) for group in (inside, outside)]
+    groups, rng = (scores.included, scores.excluded), stream(SEED, "null", "maxima")
+    draws = [rng.choice(scores.null, (_NULL_RUNS, group.size)) for group in groups]
     return {
         **_said(played.findings, "all models", Assumption.GAUSSIAN_MAXIMA),
-        "published": published_sampled(inside, outside, delta),
-        "fitted": float(two_fits(inside[None], outside[None], delta)[0]),
-        "null": band(two_fits(draws[0], draws[1], delta)),
+        "published": published_sampled(*groups, DELTA),
+        "fitted": float(two_fits(groups[0][None], groups[1][None], DELTA)[0]),
+        "null": band(two_fits(draws[0], draws[1], DELTA)),
     }
 
 
@@ -122,7 +144,7 @@ def middle(runs: Runs, view: str, what: str) -> float:
 
 def shown(runs: Runs, view: str, what: str, digits: str = ".2f") -> str:
     """Return median and range of a number, with an asterisk where the auditor leaves it out."""
-    is_left_out = what in _STDS and not all(one[view]["estimated"] for one in runs)
+    is_left_out = what in STDS and not all(one[view]["estimated"] for one in runs)
     return median_range([one[view][what] for one in runs], digits) + "*" * is_left_out
 
 

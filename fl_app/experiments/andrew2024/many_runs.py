@@ -20,20 +20,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.canaries.estimates import Std, one_fit
+from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.andrew2024.federation import (
-    DELTA,
-    DIGITS,
-    SEED,
-    WRITERS,
-    play,
-    seeded,
-    with_canaries,
-)
+from leakmeter.fl_app.experiments.andrew2024 import federation
+from leakmeter.fl_app.experiments.andrew2024.audit import STDS
+from leakmeter.fl_app.experiments.andrew2024.federation import DELTA, SEED
 from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
@@ -41,10 +35,12 @@ from leakmeter.fl_app.experiments.plot import Line, Panel
 _QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 _NOISES = (0.1023, 0.2344)  # noise multipliers of the paper's other experiments
 _TRUTH = 10.0  # ε of the Gaussian mechanism
-_SQUARES = ("noise", "canaries", "honest")  # what hides a canary
+_SQUARES = ("noise", "canaries", "honest")  # what hides a canary, over d
 
-# Mechanism, accountant's ε and number of runs, to what was found.
-Got: TypeAlias = Mapping[tuple[str, float, int], Mapping[str, list[float]]]
+Found: TypeAlias = Mapping[str, list[float]]  # a list over experiments for each number
+# The cosines of one run in units of 1/√d, and the squares that hide a canary.
+Drawn: TypeAlias = tuple[Vector, tuple[float, float, float]]
+Draw: TypeAlias = Callable[[int, int], Drawn]  # by canaries and seed
 
 
 @dataclass(frozen=True)
@@ -56,54 +52,13 @@ class _Scale:
     exact: int  # experiments with the Gaussian mechanism
 
 
+_MNIST = replace(federation.WRITERS, sample=49, rounds=11)
+_DIGITS = replace(federation.DIGITS, sample=15, rounds=4)
 _SCALES = {
-    "paper": _Scale(replace(WRITERS, sample=49, rounds=11), 1000, {1: 3, 10: 1}, (7850, 10**6), 50),
-    "small": _Scale(replace(DIGITS, sample=15, rounds=4), 100, {1: 4, 10: 4}, (7850, 10**6), 10),
+    "paper": _Scale(_MNIST, 1000, {1: 3, 10: 1}, (7850, 10**6), 50),
+    "small": _Scale(_DIGITS, 100, {1: 4, 10: 4}, (7850, 10**6), 10),
 }
-
-
-@dataclass(frozen=True, eq=False)
-class _Drawn:
-    """The cosines of one run in units of 1/√d, and the squares that hide a canary, over d."""
-
-    z: Vector
-    noise: float
-    canaries: float
-    honest: float = 0.0
-
-
-def run(scale: str, cells: Cells) -> Table:
-    """Repeat every way to collect the cosines."""
-    size = _SCALES[scale]
-    got: dict[tuple[str, float, int], Mapping[str, list[float]]] = {}
-    for dim in size.dims:
-        for runs in (1, 10, size.canaries):
-            draw, key = partial(_gaussian, dim, size.canaries // runs), f"gaussian-d{dim}"
-            name = f"Gaussian mechanism, d = {dim:,}"
-            got[name, _TRUTH, runs] = _repeated(cells, draw, key, runs, size.exact)
-    learnt = f"DP-FedAvg, {size.federation.dataset}"
-    for z in _NOISES:
-        for runs, times in size.experiments.items():
-            config = with_canaries(size.federation, size.canaries // runs)
-            draw, key = partial(_learnt, config, z), f"learnt-noise{z:g}"
-            epsilon = epsilon_gaussian(DELTA, 1 / z)
-            got[learnt, epsilon, runs] = _repeated(cells, draw, key, runs, times)
-    return Table(
-        title=f"Quantiles of ε̂ from {size.canaries} cosines of one run or of many, δ = 1e-5",
-        columns=(
-            *("mechanism", "accountant's ε", "runs", "canaries a run", "experiments"),
-            *("noise, T·σ²", "canaries, k/d", "honest updates, ‖X‖²/d", "ε of their sum"),
-            *(f"{q:.0%}" for q in _QUANTILES),
-            "as printed, 50%",
-        ),
-        rows=tuple(_row(*key, size.canaries, one) for key, one in got.items()),
-        notes=(*_NOTES, _explained(got, learnt)),
-        figures={"quantiles.svg": tuple(_panels(got))},
-        comparisons=tuple(_comparisons(got, size.canaries)),
-    )
-
-
-_NOTES = (
+_NOTE = (
     "Quantiles of the estimate with known std over experiments; of the estimate as printed, with "
     "fitted std, the median. Estimates, no bounds, of an outsider who sees the sum (Gaussian "
     "mechanism), or the first and the last model (DP-FedAvg), and holds a canary. The accountant's "
@@ -112,129 +67,149 @@ _NOTES = (
     "the honest updates, in clip norms; ε of their sum is that of a Gaussian mechanism with this "
     "separation, medians over runs. The paper repeats experiments 50 times; those with DP-FedAvg "
     "are fewer here, for the sake of time, so that their quantiles show no spread. Fig. 4's own "
-    "noise multipliers are not in the text.",
+    "noise multipliers are not in the text."
 )
 
 
-def _squares(one: Mapping[str, list[float]]) -> float:
-    """Return what hides a canary: noise, canaries and honest updates."""
-    return sum(float(np.median(one[what])) for what in _SQUARES)
-
-
-def _explained(got: Got, learnt: str) -> str:
-    """Say what the estimates of DP-FedAvg react to."""
-    (low, one), (high, two) = (
-        (epsilon, one) for (name, epsilon, runs), one in got.items() if (name, runs) == (learnt, 1)
-    )
-    noise, honest = (
-        [float(np.median(x[what])) for x in (one, two)] for what in ("noise", "honest")
-    )
-    alone = [float(epsilon_gaussian(DELTA, 1 / math.sqrt(own))) for own in noise]
-    words = (
-        f"DP-FedAvg: between its two noises the accountant's ε falls from {low:.1f} to {high:.1f}. "
-        f"ε̂ of one run goes from {np.median(one['known']):.2f} to {np.median(two['known']):.2f}. "
-        f"The final model hides a canary in {noise[0]:.2g} and {noise[1]:.2g} of noise, and in "
-        f"{honest[0]:.2g} and {honest[1]:.2g} of honest updates, which agree over the rounds; with "
-        f"the noise alone ε̂ would be {alone[0]:.1f} and {alone[1]:.1f}. "
-    )
-    if honest[1] < noise[1]:
-        return words + "Noise is the larger part, so ε̂ follows it."
-    return (
-        f"{words}Honest updates are {honest[0] / noise[0]:.0f} and "
-        f"{honest[1] / noise[1]:.0f} times the noise, so ε̂ hardly reacts to it. Over d their "
-        "square is small in a large model: the paper's has 4.1 million parameters, and ε̂ of the "
-        "final model in one-shot-writers, d = 89,610, does react."
+def run(scale: str, cells: Cells) -> Table:
+    """Repeat every way to collect the cosines."""
+    size = _SCALES[scale]
+    learnt = f"DP-FedAvg, {size.federation.dataset}"
+    got: dict[tuple[str, float], dict[int, Found]] = {}
+    for dim in size.dims:
+        draw, times = partial(_gaussian, dim), dict.fromkeys((1, 10, size.canaries), size.exact)
+        key = (f"Gaussian mechanism, d = {dim:,}", _TRUTH)
+        got[key] = _repeated(cells, draw, f"gaussian-d{dim}", size.canaries, times)
+    for z in _NOISES:
+        draw, key = partial(_learnt, size.federation, z), (learnt, epsilon_gaussian(DELTA, 1 / z))
+        got[key] = _repeated(cells, draw, f"learnt-noise{z:g}", size.canaries, size.experiments)
+    of_one_run = [(epsilon, here[1]) for (name, epsilon), here in got.items() if name == learnt]
+    return Table(
+        title=f"Quantiles of ε̂ from {size.canaries} cosines of one run or of many, δ = 1e-5",
+        columns=(
+            *("mechanism", "accountant's ε", "runs", "canaries a run", "experiments"),
+            *("noise, T·σ²", "canaries, k/d", "honest updates, ‖X‖²/d", "ε of their sum"),
+            *(f"{q:.0%}" for q in _QUANTILES),
+            "as printed, 50%",
+        ),
+        rows=tuple(
+            (name, f"{epsilon:.1f}", runs, size.canaries // runs, *_numbers(found))
+            for (name, epsilon), here in got.items()
+            for runs, found in here.items()
+        ),
+        notes=(_NOTE, _explained(*of_one_run)),
+        figures={"quantiles.svg": tuple(_panel(*key, here) for key, here in got.items())},
+        comparisons=tuple(_comparison(*key, here, size.canaries) for key, here in got.items()),
     )
 
 
 def _repeated(
-    cells: Cells, draw: Callable[[int], _Drawn], name: str, runs: int, experiments: int
-) -> dict[str, list[float]]:
-    """Return what each experiment gives, a list for each number."""
-    found = [
-        cells.get(f"{name}-runs{runs}-{i}", partial(_cell, draw, name, runs, i))
-        for i in range(experiments)
-    ]
-    return {what: [one[what] for one in found] for what in found[0]}
+    cells: Cells, draw: Draw, name: str, canaries: int, experiments: Mapping[int, int]
+) -> dict[int, Found]:
+    """Return what the experiments with each number of runs give."""
+    got: dict[int, Found] = {}
+    for runs, times in experiments.items():
+        own = partial(draw, canaries // runs)
+        found = [
+            cells.get(f"{name}-runs{runs}-{i}", partial(_cell, own, name, runs, i))
+            for i in range(times)
+        ]
+        got[runs] = {what: [one[what] for one in found] for what in found[0]}
+    return got
 
 
-def _cell(draw: Callable[[int], _Drawn], name: str, runs: int, experiment: int) -> dict[str, float]:
+def _cell(draw: Callable[[int], Drawn], name: str, runs: int, experiment: int) -> dict[str, float]:
     """Return estimates of one experiment, from the cosines of so many runs."""
     seeds = [derive(SEED, "many-runs", name, runs, experiment, i) for i in range(runs)]
-    drawn = [draw(seed) for seed in seeds]
-    z = np.concatenate([one.z for one in drawn])[None]
-    fits: tuple[Std, ...] = ("known", "fitted")
+    cosines, squares = zip(*(draw(seed) for seed in seeds), strict=True)
+    z = np.concatenate(cosines)[None]
     return {
-        **{std: float(one_fit(z, std, DELTA)[0]) for std in fits},
-        "noise": drawn[0].noise,
-        "canaries": drawn[0].canaries,
-        "honest": float(np.median([one.honest for one in drawn])),
+        **{std: float(one_fit(z, std, DELTA)[0]) for std in STDS},
+        **dict(zip(_SQUARES, np.median(squares, axis=0).tolist(), strict=True)),
     }
 
 
-def _gaussian(dim: int, canaries: int, seed: int) -> _Drawn:
+def _gaussian(dim: int, canaries: int, seed: int) -> Drawn:
     """Return the cosines of one Gaussian sum."""
     sigma = gaussian_sigma(_TRUTH, DELTA)
     cosines = simulate_cosines(dim, canaries, sigma, stream(seed, "sum"))
-    return _Drawn(math.sqrt(dim) * cosines, sigma**2, canaries / dim)
+    return math.sqrt(dim) * cosines, (sigma**2, canaries / dim, 0.0)
 
 
-def _learnt(config: Config, noise: float, seed: int) -> _Drawn:
+def _learnt(config: Config, noise: float, canaries: int, seed: int) -> Drawn:
     """Return the cosines with the final model of one training."""
-    played = play(seeded(config, noise, seed))
-    total, share = config.rounds * noise**2, config.canaries / played.dim
+    config = federation.with_canaries(config, canaries)
+    played = federation.play(federation.seeded(config, noise, seed))
+    total, share = config.rounds * noise**2, canaries / played.dim
     # The squared length beyond the noise, relative to it: of canaries and honest updates.
     beyond = next(f.value for f in played.findings if f.quantity == "interference")
     z = math.sqrt(played.dim) * played.scores["final model"].included
-    return _Drawn(z, total, share, beyond * total - share)
+    return z, (total, share, beyond * total - share)
 
 
-def _row(
-    name: str, epsilon: float, runs: int, canaries: int, got: Mapping[str, list[float]]
-) -> tuple[Any, ...]:
-    """Return one line of the table."""
+def _separation(found: Found) -> float:
+    """Return √d·E[cos] of a canary that noise, canaries and honest updates hide."""
+    return 1 / math.sqrt(sum(float(np.median(found[what])) for what in _SQUARES))
+
+
+def _numbers(found: Found) -> tuple[Any, ...]:
+    """Return the columns of numbers."""
+    known = found["known"]
     return (
-        *(name, f"{epsilon:.1f}", runs, canaries // runs, len(got["known"])),
-        *(f"{np.median(got[what]):.3g}" for what in _SQUARES),
-        f"{epsilon_gaussian(DELTA, 1 / math.sqrt(_squares(got))):.2f}",
-        *(
-            f"{np.quantile(got['known'], q):.2f}" if q == 0.5 or len(got["known"]) > 1 else ""
-            for q in _QUANTILES
-        ),
-        f"{np.median(got['fitted']):.2f}",
+        len(known),
+        *(f"{np.median(found[what]):.3g}" for what in _SQUARES),
+        f"{epsilon_gaussian(DELTA, _separation(found)):.2f}",
+        *(f"{np.quantile(known, q):.2f}" if q == 0.5 or len(known) > 1 else "" for q in _QUANTILES),
+        f"{np.median(found['fitted']):.2f}",
     )
 
 
-def _std(one: Mapping[str, list[float]], canaries: int) -> float:
-    """Return about the std of ε̂ from the mean of so many cosines."""
-    middle, step = 1 / math.sqrt(_squares(one)), 1 / math.sqrt(canaries)
+def _explained(low_noise: tuple[float, Found], high_noise: tuple[float, Found]) -> str:
+    """Say what the estimates of DP-FedAvg react to."""
+    epsilons, found = (low_noise[0], high_noise[0]), (low_noise[1], high_noise[1])
+    noise, honest, known = (
+        [float(np.median(one[what])) for one in found] for what in ("noise", "honest", "known")
+    )
+    alone = [float(epsilon_gaussian(DELTA, 1 / math.sqrt(own))) for own in noise]
+    words = (
+        f"DP-FedAvg: between its two noises the accountant's ε falls from {epsilons[0]:.1f} to "
+        f"{epsilons[1]:.1f}, and ε̂ of one run goes from {known[0]:.2f} to {known[1]:.2f}; with the "
+        f"noise alone it would be {alone[0]:.1f} and {alone[1]:.1f}. Honest updates, which agree "
+        f"over the rounds, are {honest[0] / noise[0]:.1f} and {honest[1] / noise[1]:.1f} times the "
+        "noise in the final model"
+    )
+    if honest[1] < noise[1]:
+        return f"{words}: noise is the larger part, so ε̂ follows it."
+    return (
+        f"{words}, so ε̂ hardly reacts to it. Over d their square is small in a large model: the "
+        "paper's has 4.1 million parameters, and ε̂ of the final model in one-shot-writers, "
+        "d = 89,610, does react."
+    )
+
+
+def _error(found: Found, canaries: int) -> float:
+    """Return about the standard error of a median of ε̂, each from the mean of so many cosines."""
+    middle, step = _separation(found), 1 / math.sqrt(canaries)
     high, low = (float(epsilon_gaussian(DELTA, middle + sign * step)) for sign in (1, -1))
-    return (high - low) / 2
+    return (high - low) / 2 / math.sqrt(len(found["known"]))
 
 
-def _comparisons(got: Got, canaries: int) -> list[Comparison]:
-    """Set one run beside many, mechanism by mechanism."""
-    found = []
-    for name, epsilon in dict.fromkeys(key[:2] for key in got):
-        here = {runs: one for (n, e, runs), one in got.items() if (n, e) == (name, epsilon)}
-        shown = [f"{counted(runs, 'run')}: {_span(one['known'])}" for runs, one in here.items()]
-        one, most = here[1], here[max(here)]
-        apart = abs(float(np.median(one["known"]) - np.median(most["known"])))
-        error = math.hypot(*(_std(x, canaries) / math.sqrt(len(x["known"])) for x in (one, most)))
-        found.append(
-            Comparison(
-                source="Andrew et al. 2024, Fig. 4",
-                what=f"{name}, accountant's ε = {epsilon:.1f}: ε̂, median (10 % to 90 %)",
-                paper="one run and ten give distributions that are very close",
-                ours="; ".join(shown),
-                why=""
-                if apart < 3 * error
-                else f"{apart / error:.0f} standard errors apart. Canaries of one run hide each "
-                f"other where they are many against d·σ²: here k/d is {one['canaries'][0]:.2g} and "
-                f"T·σ² is {one['noise'][0]:.2g}.",
-            )
-        )
-    return found
+def _comparison(name: str, epsilon: float, here: Mapping[int, Found], canaries: int) -> Comparison:
+    """Set one run beside many."""
+    one, most = here[1], here[max(here)]
+    apart = abs(float(np.median(one["known"]) - np.median(most["known"])))
+    error = math.hypot(_error(one, canaries), _error(most, canaries))
+    return Comparison(
+        source="Andrew et al. 2024, Fig. 4",
+        what=f"{name}, accountant's ε = {epsilon:.1f}: ε̂, median (10 % to 90 %)",
+        paper="one run and ten give distributions that are very close",
+        ours="; ".join(f"{counted(n, 'run')}: {_span(own['known'])}" for n, own in here.items()),
+        why=""
+        if apart < 3 * error
+        else f"{apart / error:.0f} standard errors apart. Canaries of one run hide each other "
+        f"where they are many against d·σ²: here k/d is {one['canaries'][0]:.2g} and T·σ² is "
+        f"{one['noise'][0]:.2g}.",
+    )
 
 
 def _span(values: list[float]) -> str:
@@ -244,19 +219,10 @@ def _span(values: list[float]) -> str:
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
-def _panels(got: Got) -> list[Panel]:
-    """Return quantiles of one run and of many, one panel a mechanism and noise."""
-    panels = []
-    for name, epsilon in dict.fromkeys(key[:2] for key in got):
-        lines = [
-            Line(
-                counted(runs, "run"),
-                list(_QUANTILES),
-                np.quantile(one["known"], _QUANTILES).tolist(),
-                i,
-            )
-            for i, ((n, e, runs), one) in enumerate(got.items())
-            if (n, e) == (name, epsilon)
-        ]
-        panels.append(Panel(f"{name}\nε = {epsilon:.1f}", "quantile", "ε̂", tuple(lines)))
-    return panels
+def _panel(name: str, epsilon: float, here: Mapping[int, Found]) -> Panel:
+    """Return quantiles of one run and of many."""
+    lines = tuple(
+        Line(counted(runs, "run"), _QUANTILES, np.quantile(found["known"], _QUANTILES).tolist(), i)
+        for i, (runs, found) in enumerate(here.items())
+    )
+    return Panel(f"{name}\nε = {epsilon:.1f}", "quantile", "ε̂", lines)

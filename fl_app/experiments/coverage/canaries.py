@@ -34,9 +34,11 @@ from leakmeter.auditors.canaries.proofs import cosine_logsf, largest_cosine_log_
 from leakmeter.auditors.canaries.transcript import null_maxima
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import delta_gaussian, gaussian_sigma
-from leakmeter.fl_app.experiments.andrew2024.audit import published_closed, published_sampled
+from leakmeter.fl_app.experiments.andrew2024 import audit
 from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines, simulate_rounds
 from leakmeter.fl_app.experiments.coverage.case import CONFIDENCE, Case, Rng, no_bound
+
+Coins = NDArray[np.bool_]
 
 CANARIES, GUESSES = 200, 40  # coins of a run, and how many of them the one-run bounds guess
 _DELTA = 1e-5
@@ -48,19 +50,12 @@ _SHOWN = 20.0  # −ln p of a canary that is shown
 
 @dataclass(frozen=True)
 class Run:
-    """What one run shows of all canaries.
+    """What one run shows of all canaries."""
 
-    Attributes:
-        log_p: ln of p-values under "out", or upper limits on them.
-        is_in: Their coins.
-        scores: What guesses rank.
-        spent: Chance that any of `log_p` is too small.
-    """
-
-    log_p: Floats
-    is_in: NDArray[np.bool_]
-    scores: Floats
-    spent: float = 0.0
+    log_p: Floats  # ln of p-values under "out", or upper limits on them
+    is_in: Coins
+    scores: Floats  # what guesses rank
+    spent: float = 0.0  # chance that any of `log_p` is too small
 
 
 def published_cases() -> tuple[Case, ...]:
@@ -73,7 +68,7 @@ def cases() -> tuple[Case, ...]:
     low_rank = ((5, "rank-5 updates"), (1, "one-coordinate updates"))
     coins = (0.06, 0.2, 0.5, 0.8)
     return (
-        _case("no leak", 0.0, _noise),
+        _case("no leak", 0.0, lambda rng: _scored(_uniform(rng), _coins(rng))),
         *(_gaussian(f"Gaussian sum, ε = {e:g}", 10**6, e) for e in (1.0, 3.0, 10.0, 50.0)),
         *(_gaussian(f"Gaussian sum, d = 100, ε = {e:g}", 100, e) for e in (0.0, 3.0, 10.0)),
         *(_all_rounds(e) for e in (0.0, 3.0, 10.0)),
@@ -83,10 +78,10 @@ def cases() -> tuple[Case, ...]:
         *(_shared_coin(p, _DELTA) for p in coins),
         *(_shared_coin(p, 0.75 * p) for p in coins),
         *(
-            _case("all revealed at once", 0.0, partial(_reveal_all, chance), chance)
+            _case("all revealed at once", 0.0, partial(_reveal, chance, 1), chance)
             for chance in (2e-4, 0.05, 0.1, 0.2)
         ),
-        _case("each revealed by itself", 0.0, partial(_reveal_each, 2e-4), 2e-4),
+        _case("each revealed by itself", 0.0, partial(_reveal, 2e-4, CANARIES), 2e-4),
     )
 
 
@@ -98,25 +93,19 @@ def _case(name: str, epsilon: float, play: Callable[[Rng], Run], delta: float = 
 def bounds_of(run: Run, delta: float) -> dict[str, Bound]:
     """Return every bound from one run with coins, those without a condition first."""
     half, inside = (1 + CONFIDENCE) / 2, -run.log_p[run.is_in]
-    correct = guess_by_rank(run.scores[run.is_in], run.scores[~run.is_in], GUESSES)
-    counts = (run.is_in.size, GUESSES, correct, delta)
+    both_scores = run.scores[run.is_in], run.scores[~run.is_in]
+    counts = (run.is_in.size, GUESSES, guess_by_rank(*both_scores, GUESSES), delta)
     coins = partial(coin_bound, run.log_p, run.is_in, delta=delta)
     # Half of the failures for each of two bounds; the larger is printed first in a report.
     both = (coins(confidence=half + run.spent), _guessed(*counts, half))
-    one_run = partial(epsilon_lower_bound, inside, delta=delta, same_run=True)
+    one_run = partial(epsilon_lower_bound, delta=delta, same_run=True)
     return {
         "headline": max(both, key=lambda bound: bound.value),
         "coins": coins(confidence=CONFIDENCE + run.spent),
         "one run": _guessed(*counts, CONFIDENCE),
         "shares": share_bound(inside, delta=delta, confidence=CONFIDENCE + run.spent),
-        "known null": one_run(null_logsf=np.negative, confidence=CONFIDENCE + run.spent),
-        "sampled null": epsilon_lower_bound(
-            run.scores[run.is_in],
-            run.scores[~run.is_in],
-            delta=delta,
-            confidence=CONFIDENCE,
-            same_run=True,
-        ),
+        "known null": one_run(inside, null_logsf=np.negative, confidence=CONFIDENCE + run.spent),
+        "sampled null": one_run(*both_scores, confidence=CONFIDENCE),
         "one run, Gaussian": _guessed_gaussian(*counts, CONFIDENCE),
     }
 
@@ -126,21 +115,17 @@ _guessed = lru_cache(maxsize=4096)(one_run_epsilon)
 _guessed_gaussian = lru_cache(maxsize=4096)(one_run_gaussian_epsilon)
 
 
-def _coins(rng: Rng) -> NDArray[np.bool_]:
+def _coins(rng: Rng) -> Coins:
     return rng.random(CANARIES) < 0.5
 
 
-def _scored(log_p: Floats, is_in: NDArray[np.bool_]) -> Run:
+def _scored(log_p: Floats, is_in: Coins) -> Run:
     return Run(log_p, is_in, -log_p)
 
 
 def _uniform(rng: Rng) -> Floats:
     """Return ln p of canaries that nothing shows anything of."""
     return -rng.standard_exponential(CANARIES)
-
-
-def _noise(rng: Rng) -> Run:
-    return _scored(_uniform(rng), _coins(rng))
 
 
 def _laplace(epsilon: float, rng: Rng) -> Run:
@@ -160,16 +145,10 @@ def _response(epsilon: float, rng: Rng) -> Run:
     return _scored(np.log(np.where(says_in, lie * u, lie + (1 - lie) * u)), is_in)
 
 
-def _reveal_all(chance: float, rng: Rng) -> Run:
-    """Show every canary that is in with some chance, else nothing of any: (0, chance)-DP."""
+def _reveal(chance: float, draws: int, rng: Rng) -> Run:
+    """Show canaries that are in with some chance: by one draw for all, or by one for each."""
     is_in = _coins(rng)
-    return _scored(np.where(is_in & (rng.random() < chance), -_SHOWN, _uniform(rng)), is_in)
-
-
-def _reveal_each(chance: float, rng: Rng) -> Run:
-    """Show each canary that is in with some chance, independently: (0, chance)-DP."""
-    is_in = _coins(rng)
-    shown = is_in & (rng.random(CANARIES) < chance)
+    shown = is_in & (rng.random(draws) < chance)
     return _scored(np.where(shown, -_SHOWN, _uniform(rng)), is_in)
 
 
@@ -180,7 +159,7 @@ def _shared_coin(p: float, delta: float) -> Case:
     out is with chance e^−t: p·(1 − e^(ε−t)) = δ.
     """
     name, epsilon = f"one coin shows all, p = {p:g}", _SHOWN + math.log1p(-delta / p)
-    return _case(name, epsilon, partial(_reveal_all, p), delta)
+    return _case(name, epsilon, partial(_reveal, p, 1), delta)
 
 
 def _gaussian(name: str, dim: int, epsilon: float) -> Case:
@@ -260,13 +239,13 @@ def low_rank_sigma(rank: int, epsilon: float, dim: int) -> float:
     return math.exp(float(brentq(gap, math.log(1e-3), math.log(10.0))))
 
 
-def _plays(is_in: NDArray[np.bool_], epsilon: float, rng: Rng) -> Floats:
+def _plays(is_in: Coins, epsilon: float, rng: Rng) -> Floats:
     """Return who plays when (rounds, canaries): two rounds each."""
     order = rng.random((_ROUNDS, CANARIES)).argsort(axis=0)
     return np.asarray((order < _REPETITIONS) * is_in * _sent(epsilon))
 
 
-def _largest(products: Floats, gram: Floats, dim: int, is_in: NDArray[np.bool_], rng: Rng) -> Run:
+def _largest(products: Floats, gram: Floats, dim: int, is_in: Coins, rng: Rng) -> Run:
     """Return the run whose scores are largest cosines over rounds."""
     largest = (products / np.sqrt(np.diag(gram))[:, None]).max(axis=0)
     pool = null_maxima(gram, dim, _POOL, rng)
@@ -282,7 +261,7 @@ def _all_in(epsilon: float, dim: int = 10**6, canaries: int = 1000, delta: float
         along = rng.standard_normal(canaries)
         return np.asarray(along / np.sqrt(along**2 + rng.chisquare(dim - 1, canaries)))
 
-    def audit(rng: Rng) -> Mapping[str, Bound]:
+    def audited(rng: Rng) -> Mapping[str, Bound]:
         out = unsent(rng)
         inside = unsent(rng)
         if epsilon:
@@ -290,8 +269,8 @@ def _all_in(epsilon: float, dim: int = 10**6, canaries: int = 1000, delta: float
         ours = partial(epsilon_lower_bound, delta=delta, confidence=CONFIDENCE, same_run=True)
         z = math.sqrt(dim) * inside[None]
         without = {
-            "published, known null": published_closed(inside, dim, delta),
-            "published, sampled null": published_sampled(inside, out, delta),
+            "published, known null": audit.published_closed(z[0], audit.normal_logsf, delta),
+            "published, sampled null": audit.published_sampled(inside, out, delta),
             "estimate, known std": float(one_fit(z, "known", delta)[0]),
             "estimate as printed": float(one_fit(z, "fitted", delta)[0]),
         }
@@ -301,4 +280,4 @@ def _all_in(epsilon: float, dim: int = 10**6, canaries: int = 1000, delta: float
             "sampled null": ours(inside, out),
         }
 
-    return Case(f"all in, ε = {epsilon:g}", delta, epsilon, audit)
+    return Case(f"all in, ε = {epsilon:g}", delta, epsilon, audited)

@@ -23,19 +23,12 @@ Cell = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A mechanism with its ε.
+    """A mechanism with its ε."""
 
-    Attributes:
-        name: For the table.
-        delta: The δ that ε belongs to.
-        epsilon: The truth.
-        audit: Runs it once and returns every bound by name.
-    """
-
-    name: str
-    delta: float
-    epsilon: float
-    audit: Callable[[Rng], Mapping[str, Bound]]
+    name: str  # for the table
+    delta: float  # the δ that ε belongs to
+    epsilon: float  # the truth
+    audit: Callable[[Rng], Mapping[str, Bound]]  # runs it once and returns every bound by name
 
     @property
     def key(self) -> str:
@@ -59,6 +52,7 @@ class Case:
 
 
 def _summary(bounds: Sequence[Bound], epsilon: float) -> dict[str, Any]:
+    assert all(bound.cap is None or bound.value <= bound.cap for bound in bounds)
     values = np.array([bound.value for bound in bounds])
     assumed = {name for bound in bounds for name in conditions(bound.assumptions)}
     return {

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_ndtr, ndtri
 from scipy.stats import laplace
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.bets import (
     ABOVE,
     canary_bets,
@@ -29,9 +30,14 @@ from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Rng
 
-Floats = NDArray[np.float64]
 Coins = NDArray[np.bool_]
-Shape = tuple[int, ...]
+Counts = NDArray[np.int64]
+Shape = tuple[int, ...]  # streams, rounds, coins or trials
+# Given ε and δ: draws p-values and coins; draws whether guesses are right; turns uniform numbers
+# into log-likelihood ratios in both worlds.
+Canaries = Callable[[float, float, Rng, Shape], tuple[Floats, Coins]]
+Guesses = Callable[[float, float, Rng, Shape], Coins]
+Trials = Callable[[float, float, Floats], tuple[Floats, Floats]]
 
 _SEED: Final = 0
 _AT_ONCE: Final = 500  # streams, so that all of them fit into memory
@@ -44,23 +50,18 @@ _STAKE: Final = 0.6  # of the wrong bets
 
 @dataclass(frozen=True)
 class Watched:
-    """A mechanism and how it is bet against.
+    """A mechanism and how it is bet against."""
 
-    Attributes:
-        key: Of its cell.
-        name: What it does.
-        epsilon: Its exact ε.
-        delta: At this δ.
-        crosses: Whether the true ε is ever refuted, in each of so many streams.
-        is_sound: Whether the bets are ours; else they show what goes wrong without care.
-    """
-
-    key: str
-    name: str
-    epsilon: float
+    key: str  # of its cell
+    name: str  # what it does
+    epsilon: float  # the exact one
     delta: float
-    crosses: Callable[[Rng, int], Coins]
-    is_sound: bool = True
+    bet: Callable[[float, float, Rng, int], Coins]  # given ε, δ and the number of streams
+    is_sound: bool = True  # whether the bets are ours; else they show what goes wrong without care
+
+    def crosses(self, rng: Rng, streams: int) -> Coins:
+        """Return whether the true ε is ever refuted, in each of so many streams."""
+        return self.bet(self.epsilon, self.delta, rng, streams)
 
     def cell(self, streams: int) -> dict[str, Any]:
         """Return the share of so many streams in which the truth is ever refuted."""
@@ -77,14 +78,6 @@ class Watched:
             "runs": streams,
             "bounds": {"bets" if self.is_sound else "wrong bets": found},
         }
-
-
-# Draws p-values and coins, (streams, rounds, coins), given ε and δ.
-Canaries = Callable[[float, float, Rng, Shape], tuple[Floats, Coins]]
-# Draws whether guesses are right, (streams, rounds, coins).
-Guesses = Callable[[float, float, Rng, Shape], Coins]
-# Turns uniform numbers into log-likelihood ratios in both worlds.
-Trials = Callable[[float, float, Floats], tuple[Floats, Floats]]
 
 
 def cases() -> list[Watched]:
@@ -114,18 +107,15 @@ def cases() -> list[Watched]:
     reacting = "dependent rounds: leaks more after every lost bet"
     wrong = "δ paid in the odds of each guess; with chance δ all coins are shown"
     return [
-        *(Watched(k, n, e, d, partial(_canaries, e, d, draw)) for k, n, e, d, draw in canaries),
-        Watched("reacts", reacting, 1.0, 0.0, partial(_reacts, 1.0)),
-        *(Watched(k, n, e, d, partial(_guesses, e, d, draw)) for k, n, e, d, draw in guesses),
-        *(Watched(k, n, e, d, partial(_trials, e, d, draw)) for k, n, e, d, draw in trials),
-        *(
-            Watched(f"per-guess-{d:g}", wrong, 1.0, d, partial(_per_guess, 1.0, d), is_sound=False)
-            for d in (0.05, 0.1, 0.2)
-        ),
+        *(Watched(k, n, e, d, partial(_canaries, draw)) for k, n, e, d, draw in canaries),
+        Watched("reacts", reacting, 1.0, 0.0, _reacts),
+        *(Watched(k, n, e, d, partial(_guesses, draw)) for k, n, e, d, draw in guesses),
+        *(Watched(k, n, e, d, partial(_trials, draw)) for k, n, e, d, draw in trials),
+        *(Watched(f"per-guess-{d:g}", wrong, 1.0, d, _per_guess, False) for d in (0.05, 0.1, 0.2)),
     ]
 
 
-def _ever(bets: Floats, counts: NDArray[np.int64], level: float) -> Coins:
+def _ever(bets: Floats, counts: Counts, level: float) -> Coins:
     """Return whether the wealth ever reaches 1/level.
 
     Args:
@@ -140,13 +130,13 @@ def _ever(bets: Floats, counts: NDArray[np.int64], level: float) -> Coins:
 # excluded ones, between e^−ε and e^ε.
 
 
-def _canaries(epsilon: float, delta: float, draw: Canaries, rng: Rng, streams: int) -> Coins:
+def _canaries(draw: Canaries, epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
     p, is_in = draw(epsilon, delta, rng, (streams, ROUNDS, COINS))
     counts = canary_counts(epsilon, p, is_in)
     return _ever(canary_bets(np.array([epsilon]))[0], counts, ALLOWED - ROUNDS * COINS * delta)
 
 
-def canary_counts(epsilon: float, p: Floats, is_in: Coins) -> NDArray[np.int64]:
+def canary_counts(epsilon: float, p: Floats, is_in: Coins) -> Counts:
     """Return how many canaries of a round hit, miss and are out, (..., thresholds, 3)."""
     is_hit = is_in[..., None] & (-np.log(p)[..., None] >= epsilon + ABOVE)
     hits, ins = is_hit.sum(axis=-2), is_in.sum(axis=-1)[..., None]
@@ -199,7 +189,7 @@ def _each_shown(epsilon: float, delta: float, rng: Rng, shape: Shape) -> tuple[F
     return np.where(is_in & (rng.random(shape) < delta), _SHOWN, p), is_in
 
 
-def _reacts(epsilon: float, rng: Rng, streams: int) -> Coins:
+def _reacts(epsilon: float, _d: float, rng: Rng, streams: int) -> Coins:
     """Play the worst case of one threshold, and a higher threshold the more was lost.
 
     Release a has the largest r above the threshold and the smallest below. Release b, with r = e^ε
@@ -227,10 +217,16 @@ def _reacts(epsilon: float, rng: Rng, streams: int) -> Coins:
 # Guesses of coins.
 
 
-def _guesses(epsilon: float, delta: float, draw: Guesses, rng: Rng, streams: int) -> Coins:
-    right = draw(epsilon, delta, rng, (streams, ROUNDS, COINS)).sum(axis=-1)
-    counts = np.stack([right, COINS - right], axis=-1)[..., None, :]
-    return _ever(guess_bets(np.array([epsilon]))[0], counts, ALLOWED - ROUNDS * COINS * delta)
+def _guesses(draw: Guesses, epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
+    is_right = draw(epsilon, delta, rng, (streams, ROUNDS, COINS))
+    bets = guess_bets(np.array([epsilon]))[0]
+    return _ever(bets, _guess_counts(is_right), ALLOWED - ROUNDS * COINS * delta)
+
+
+def _guess_counts(is_right: Coins) -> Counts:
+    """Return how many guesses of a round are right and wrong, (streams, rounds, 1, 2)."""
+    right = is_right.sum(axis=-1)
+    return np.stack([right, COINS - right], axis=-1)[..., None, :]
 
 
 def _each_coin(epsilon: float, _d: float, rng: Rng, shape: Shape) -> Coins:
@@ -268,16 +264,16 @@ def _per_guess(epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
     """Bet at odds that include δ, and refute at 1/α."""
     odds = math.exp(epsilon)
     chance = (odds + delta) / (1 + odds)
-    right = _known_coins(epsilon, delta, rng, (streams, ROUNDS, COINS)).sum(axis=-1)
+    is_right = _known_coins(epsilon, delta, rng, (streams, ROUNDS, COINS))
     # One threshold, one stake, two outcomes.
     bets = np.array([[[math.log1p(_STAKE * (1 - chance) / chance), math.log1p(-_STAKE)]]])
-    return _ever(bets, np.stack([right, COINS - right], axis=-1)[..., None, :], ALLOWED)
+    return _ever(bets, _guess_counts(is_right), ALLOWED)
 
 
 # Trials. One number draws both worlds, so that the score in the world "in" is never smaller.
 
 
-def _trials(epsilon: float, delta: float, draw: Trials, rng: Rng, streams: int) -> Coins:
+def _trials(draw: Trials, epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
     inside, outside = draw(epsilon, delta, rng.random((streams, ROUNDS, TRIALS)))
     bets = trial_bets(np.array([epsilon]), delta)[0]
     return _ever(bets, count_trials(inside, outside), ALLOWED)

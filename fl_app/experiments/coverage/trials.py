@@ -18,12 +18,10 @@ from typing import Final
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import log_ndtr
 from scipy.stats import hypergeom
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.bounds.band import limit_table
-from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound, proven_epsilons
+from leakmeter.auditors.bounds import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, PilotSplit
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
@@ -31,6 +29,12 @@ from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcrip
 from leakmeter.auditors.likelihood_ratio.transcript.findings import Verdicts
 from leakmeter.auditors.records.game import RecordCase, RecordEffort, audit_records
 from leakmeter.auditors.records.membership import membership_bound
+from leakmeter.clients.water_filling.gradient_matrix import Rows
+from leakmeter.fl_app.experiments.andrew2024.audit import (
+    normal_logsf,
+    published_closed,
+    published_sampled,
+)
 from leakmeter.fl_app.experiments.coverage.case import ALLOWED, CONFIDENCE, Case, Rng, no_bound
 
 BEST: Final = "best threshold"
@@ -44,23 +48,14 @@ FEW: Final = 500  # trials where a case has one number of them
 
 @dataclass(frozen=True)
 class Law:
-    """Scores of two worlds: one law, once as it is and once moved.
+    """Scores of two worlds: one distribution, once as it is and once moved."""
 
-    Attributes:
-        name: For the table.
-        shift: How far it is moved.
-        draw: Draws scores that are not moved.
-        logsf: ln P(score >= t) of such scores.
-        delta: The δ that ε belongs to.
-        epsilon: The truth.
-    """
-
-    name: str
-    shift: float
-    draw: Callable[[Rng, int], Floats]
-    logsf: Callable[[Floats], Floats]
-    delta: float
-    epsilon: float
+    name: str  # for the table
+    shift: float  # how far it is moved
+    draw: Callable[[Rng, int], Floats]  # draws scores that are not moved
+    logsf: Callable[[Floats], Floats]  # ln P(score >= t) of such scores
+    delta: float  # the δ that ε belongs to
+    epsilon: float  # the truth
 
 
 def _normal(shift: float, delta: float) -> Law:
@@ -68,7 +63,7 @@ def _normal(shift: float, delta: float) -> Law:
         f"Gaussian, {shift:g} apart" if shift else "no leak",
         shift,
         lambda rng, size: rng.standard_normal(size),
-        lambda t: np.asarray(log_ndtr(-t)),
+        normal_logsf,
         delta,
         epsilon_gaussian(delta, shift),
     )
@@ -115,10 +110,10 @@ def _bounds(law: Law, trials: int, rng: Rng) -> dict[str, Bound]:
     """Return the bound of every rule on the same scores."""
     outside, inside = law.draw(rng, trials), law.draw(rng, trials) + law.shift
     ours = partial(epsilon_lower_bound, inside, delta=law.delta, confidence=CONFIDENCE)
-    middle, exact = law.shift / 2, best_threshold_known_null(inside, law.logsf, law.delta)
+    middle = law.shift / 2
     return {
         BEST: no_bound(best_threshold(inside, outside, law.delta), BEST),
-        EXACT: no_bound(exact, EXACT),
+        EXACT: no_bound(published_closed(inside, law.logsf, law.delta, ALLOWED), EXACT),
         "band": ours(outside),
         "band, known null": ours(null_logsf=law.logsf),
         "pilot": ours(outside, rule=PilotSplit()),
@@ -129,26 +124,8 @@ def _bounds(law: Law, trials: int, rng: Rng) -> dict[str, Bound]:
 
 def best_threshold(inside: Floats, outside: Floats, delta: float) -> float:
     """Return the largest epsilon of (8) over all thresholds: no confidence belongs to it."""
-    thresholds = np.unique(np.concatenate([inside, outside]))
-    missed = np.searchsorted(np.sort(inside), thresholds)
-    passed = outside.size - np.searchsorted(np.sort(outside), thresholds)
-    level = ALLOWED / 2  # B(1 - γ/2; ...) for each of both rates
-    fnr, fpr = (limit_table(inside.size, level)[count] for count in (missed, passed))
-    return _largest(np.log(fpr), fnr, delta)
-
-
-def best_threshold_known_null(
-    inside: Floats, logsf: Callable[[Floats], Floats], delta: float
-) -> float:
-    """Return the largest epsilon over all thresholds, the false positive rate being exact."""
-    thresholds = np.unique(inside)
-    missed = np.searchsorted(np.sort(inside), thresholds)
-    fnr = limit_table(inside.size, ALLOWED, "jeffreys")[missed]
-    return _largest(logsf(thresholds), fnr, delta)
-
-
-def _largest(log_fpr: Floats, fnr: Floats, delta: float) -> float:
-    return max(float(proven_epsilons(log_fpr, fnr, delta=delta).max()), 0.0)
+    # B(1 - γ/2; ...) for each of both rates.
+    return published_sampled(inside, outside, delta, ALLOWED / 2, "clopper-pearson")
 
 
 def _rounds(law: Law) -> Case:
@@ -200,30 +177,9 @@ def _transcript(gap: float, delta: float = 0.1) -> Case:
     return Case(name, delta, epsilon_gaussian(delta, apart), audit)
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """Two gradients, as `GradientRows`."""
-
-    rows: Floats
-
-    @property
-    def count(self) -> int:
-        return len(self.rows)
-
-    @property
-    def dim(self) -> int:
-        return int(self.rows.shape[1])
-
-    def gram(self) -> Floats:
-        return np.asarray(self.rows @ self.rows.T)
-
-    def products(self, vector: Floats) -> Floats:
-        return np.asarray(self.rows @ vector)
-
-
 def _record(gap: float, delta: float = 0.1) -> Case:
     """Return a sum in which one record is exchanged, with variance 1 in every direction."""
-    rows = _Rows(np.array([[1.0, 0.0, 2.0], [1.0, gap, 2.0]]))
+    rows = Rows(np.array([[1.0, 0.0, 2.0], [1.0, gap, 2.0]]))
     case = RecordCase((rows,), records=1, batch=0, floor=0.25, rest=0.75)
     effort = RecordEffort(pairs=1, pilot=1, trials=FEW)
 

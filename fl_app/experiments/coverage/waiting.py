@@ -36,10 +36,7 @@ DELIVERED: Final = round(
 TARGETS: Final = (50.0, 60.0, 70.0)
 _PLANNED: Final = 30  # rounds
 _SCALES: Final = {"paper": 200, "small": 4}  # runs
-_BOUNDS: Final = {
-    "anytime": "bets",
-    "split": "best threshold, failures split over the rounds",
-}
+_BOUNDS: Final = {"anytime": "bets", "split": "best threshold, failures split over the rounds"}
 _CANDIDATES: Final = np.arange(101.0)
 _SEED: Final = 0
 
@@ -47,7 +44,10 @@ _SEED: Final = 0
 def run(scale: str, cells: Cells) -> Table:
     """Watch runs with Flower's noise, and with noise that keeps its ε, until they are refuted."""
     runs = _SCALES[scale]
-    waited = [_kept(runs, cells, is_right=right) for right in (False, True)]
+    waited: list[Cell] = [
+        cells.get(f"{noise}-noise-{_PLANNED}-rounds-{runs}", partial(_waited, runs, is_right=right))
+        for noise, right in (("flower", False), ("right", True))
+    ]
     return Table(
         title=f"How soon bounds of all rounds refute Flower's local noise, {runs:,} runs",
         columns=("noise", "ε at δ", "bound", "result"),
@@ -64,12 +64,6 @@ _NOTE = (
     "δ is paid once, and each round has an equal part of what is left of 5 %. The right noise "
     "is the analytic calibration. How often bets refute the true ε: experiment coverage."
 )
-
-
-def _kept(runs: int, cells: Cells, *, is_right: bool) -> Cell:
-    key = f"{'right' if is_right else 'flower'}-noise-{_PLANNED}-rounds-{runs}"
-    found: Cell = cells.get(key, partial(_waited, _PLANNED, runs, is_right=is_right))
-    return found
 
 
 def bounds_of(planned: int, number: int, *, is_right: bool = False) -> Mapping[str, Floats]:
@@ -106,11 +100,11 @@ def rounds_until(values: Floats, target: float) -> int | None:
     return int(passed[0]) + 1 if passed.size else None
 
 
-def _waited(planned: int, runs: int, *, is_right: bool) -> dict[str, Any]:
+def _waited(runs: int, *, is_right: bool) -> dict[str, Any]:
     """Return after how many rounds each bound refutes each target."""
-    found = [bounds_of(planned, i, is_right=is_right) for i in range(runs)]
+    found = [bounds_of(_PLANNED, i, is_right=is_right) for i in range(runs)]
     return {
-        "planned": planned,
+        "planned": _PLANNED,
         "is_right": is_right,
         "runs": runs,
         "rounds": {
@@ -122,13 +116,15 @@ def _waited(planned: int, runs: int, *, is_right: bool) -> dict[str, Any]:
 
 
 def _waits(cell: Cell) -> list[tuple[str, ...]]:
-    noise = "the right noise" if cell["is_right"] else "Flower's local noise"
-    truth = f"{ASKED:g} at {DELTA:g}" if cell["is_right"] else f"{DELIVERED:g} at {DELTA:g}"
-    targets = TARGETS[:1] if cell["is_right"] else TARGETS
+    noise, truth, targets = (
+        ("the right noise", ASKED, TARGETS[:1])
+        if cell["is_right"]
+        else ("Flower's local noise", DELIVERED, TARGETS)
+    )
     return [
         (
             f"{noise}, {cell['planned']} rounds",
-            truth,
+            f"{truth:g} at {DELTA:g}",
             words,
             f"ε = {target:g} refuted {_when(cell['rounds'][name][f'{target:g}'])}",
         )
@@ -150,12 +146,12 @@ def _when(rounds: Sequence[int | None]) -> str:
 def _grown(cell: Cell) -> Panel:
     """Return the bounds of one run after each round."""
     at = list(range(1, int(cell["planned"]) + 1))
-    lines = [
-        Line(words, at, cell["first"][name], i) for i, (name, words) in enumerate(_BOUNDS.items())
-    ]
-    lines.append(Line("asked for", at, [ASKED] * len(at), 7, ":"))
-    lines.append(Line("delivered", at, [DELIVERED] * len(at), 7, "--"))
-    return Panel("One run with Flower's local noise", "round", "ε proven so far", tuple(lines))
+    lines = (
+        *(Line(words, at, cell["first"][n], i) for i, (n, words) in enumerate(_BOUNDS.items())),
+        Line("asked for", at, [ASKED] * len(at), 7, ":"),
+        Line("delivered", at, [DELIVERED] * len(at), 7, "--"),
+    )
+    return Panel("One run with Flower's local noise", "round", "ε proven so far", lines)
 
 
 def _refuted(cell: Cell) -> Panel:
@@ -163,7 +159,7 @@ def _refuted(cell: Cell) -> Panel:
     at = list(range(1, int(cell["planned"]) + 1))
     lines = []
     for i, target in enumerate(TARGETS):
-        for name, style in (("anytime", "-"), ("split", "--")):
+        for name, style in zip(_BOUNDS, ("-", "--"), strict=True):
             rounds = cell["rounds"][name][f"{target:g}"]
             shares = [sum(r is not None and r <= t for r in rounds) / len(rounds) for t in at]
             lines.append(Line(f"ε = {target:g}, {name}", at, shares, i, style))

@@ -91,6 +91,11 @@ def _few_repetitions() -> Any:
     }
 
 
+def _few_steps() -> Any:
+    small = scales_of("one-shot-records")["small"]
+    return replace(small, training=replace(small.training, rounds=24), runs=1)
+
+
 def _few_draws(name: str, draws: int, **sizes: Any) -> Any:
     setting = scales_of(name)["small"].setting
     return _fewer(name, setting=replace(setting, draws=draws, rank=4), **sizes)
@@ -111,11 +116,11 @@ def _few_draws_of_all(name: str, **sizes: Any) -> Any:
 TINY: dict[str, Any] = {
     "coverage": Scale(10, 10, (200,), 500),
     "one-shot-writers": _few_writers(),
-    "one-shot-all-models": (1, {"2": 3, "5": 1}),
-    "one-shot-accuracy": _fewer("one-shot-accuracy", runs=1),
+    "one-shot-all-models": (1, scales_of("one-shot-all-models")["small"][1][:4]),
+    "one-shot-accuracy": _fewer("one-shot-accuracy", noises=(0.234,), counts=(2, 120), runs=1),
     "one-shot-repetitions": _few_repetitions(),
     "one-shot-many-runs": _fewer("one-shot-many-runs", experiments={1: 1, 10: 1}),
-    "one-shot-records": _fewer("one-shot-records", runs=1),
+    "one-shot-records": _few_steps(),
     "mi-users": _few_draws_of_all("mi-users", critics=()),
     "mi-batch": _few_draws("mi-batch", 24, values=(4, 32)),
     "mi-epochs": _few_draws("mi-epochs", 24, values=(1, 2)),
