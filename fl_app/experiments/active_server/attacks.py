@@ -20,15 +20,8 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import Order
 from leakmeter.clients.secure_sum.keys import KEY_BYTES
 from leakmeter.clients.secure_sum.wire import get_by_number, put_by_number
-from leakmeter.fl_app.experiments.active_server.federation import Federation
-from leakmeter.fl_app.experiments.active_server.perceptron import (
-    CLASSES,
-    Weights,
-    dead,
-    from_record,
-    to_record,
-    trap,
-)
+from leakmeter.fl_app.experiments.active_server.federation import Federation, to_record
+from leakmeter.fl_app.experiments.active_server.perceptron import CLASSES, Weights
 from leakmeter.fl_app.experiments.active_server.server import TARGET, Attack, Ending, Opened, Server
 
 Record = Any  # any of Flower's records
@@ -93,7 +86,8 @@ def _idle(_: Federation, config: Record) -> Record:
 
 def _dead(federation: Federation, arrays: Record) -> Record:
     """Return a model with dead units: all gradients but the last bias' are zero."""
-    return to_record(dead(from_record(arrays, federation.weights)))
+    (model,) = arrays.to_numpy_ndarrays()
+    return to_record(federation.network.dead(model))
 
 
 def _hidden(server: Server, message: Message) -> Message:
@@ -178,61 +172,35 @@ def _give_up(ending: Ending) -> Opened | None:
 
 
 def _trap(federation: Federation) -> Weights:
-    return trap(federation.weights, federation.brightness)
+    return federation.network.trap(federation.weights, federation.brightness)
 
 
+# fmt: off
 NONE = Attack("none", "follows the protocol", end=Ending.follow, adding=None)
 
 # What clients can notice.
 ATTACKS = (
-    Attack(
-        "swapped keys",
-        "gives the target public keys of its own in place of its peers'",
-        _swapped_keys,
-        Ending.follow,
-    ),
-    Attack(
-        "invented peers",
-        "lets the target mask with clients that the server runs itself",
-        end=Ending.follow,
-        cohorts=lambda shape: [[TARGET, *shape.invented[1:]]],
-    ),
-    Attack(
-        "uneven encoding",
-        "sends everyone but the target clip-range 1e30",
-        partial(_to_others, wire.SUM_ORDER, _coarse),
-    ),
-    Attack(
-        "uneven configuration",
-        "sends everyone but the target lr = 0",
-        partial(_to_others, wire.CONFIG, _idle),
-    ),
-    Attack(
-        "inconsistent model",
-        "sends everyone but the target a model whose gradient is zero",
-        partial(_to_others, _MODEL, _dead),
-        unread=CLASSES,
-    ),
-    Attack(
-        "hidden model",
+    Attack("swapped keys", "gives the target public keys of its own in place of its peers'",
+        bend=_swapped_keys, end=Ending.follow),
+    Attack("invented peers", "lets the target mask with clients that the server runs itself",
+        cohorts=lambda shape: [[TARGET, *shape.invented[1:]]], end=Ending.follow),
+    Attack("uneven encoding", "sends everyone but the target clip-range 1e30",
+        bend=partial(_to_others, wire.SUM_ORDER, _coarse)),
+    Attack("uneven configuration", "sends everyone but the target lr = 0",
+        bend=partial(_to_others, wire.CONFIG, _idle)),
+    Attack("inconsistent model", "sends everyone but the target a model whose gradient is zero",
+        bend=partial(_to_others, _MODEL, _dead), unread=CLASSES),
+    Attack("hidden model",
         "sends the same models in the place of canary orders, which differ between clients",
-        _hidden,
-        unread=CLASSES,
-    ),
-    Attack("canary orders", "makes everyone but the target a canary seat", _seats),
+        bend=_hidden, unread=CLASSES),
+    Attack("canary orders", "makes everyone but the target a canary seat", bend=_seats),
     Attack("lied dropouts", "tells every client of other survivors", end=_lied_dropouts),
-    Attack(
-        "two requests at once",
+    Attack("two requests at once",
         "asks each client for shares twice at the same moment, with and without the target",
-        end=_two_requests,
-    ),
-    Attack(
-        "small cohort",
+        end=_two_requests),
+    Attack("small cohort",
         "lets the target mask with two others only, and calls one of them dropped",
-        end=_fewest,
-        cohorts=lambda shape: [shape.honest[:3]],
-        threshold=2,
-    ),
+        cohorts=lambda shape: [shape.honest[:3]], threshold=2, end=_fewest),
 )
 
 # What a server can still do when all clients are told the same and check it: it picks who takes
@@ -240,38 +208,22 @@ ATTACKS = (
 # gives up. Only noise in the updates limits what it learns.
 REMAINING = (
     # Exact where training is deterministic. The two rounds have other batches where it is not.
-    Attack(
-        "chosen cohorts",
+    Attack("chosen cohorts",
         "plays the same model twice, with and without the target, and subtracts the sums",
-        end=Ending.follow,
-        cohorts=lambda shape: [shape.honest, shape.honest[1:]],
-    ),
+        cohorts=lambda shape: [shape.honest, shape.honest[1:]], end=Ending.follow),
     # Clients accept it who list `canary_mod`.
-    Attack(
-        "canary seats",
-        "makes everyone but the target and one other client a canary seat",
-        _seats,
-        adding=2,
-    ),
-    Attack(
-        "smallest sum",
+    Attack("canary seats", "makes everyone but the target and one other client a canary seat",
+        bend=_seats, adding=2),
+    Attack("smallest sum",
         "calls as many clients dropped as the threshold allows, and tells all clients the same",
-        end=_fewest,
-    ),
+        end=_fewest),
     Attack("rounds given up", "gives up every round once it has the uploads", end=_give_up),
 )
 
 # Images out of one client's update, or out of the sum of all: then nobody knows whose.
-TRAP_FOR_ONE = Attack(
-    "trap for the target",
+TRAP_FOR_ONE = Attack("trap for the target",
     "sends the target a model that separates its images, and the others dead units",
-    partial(_to_others, _MODEL, _dead),
-    model=_trap,
-)
-TRAP_FOR_ALL = Attack(
-    "one trap for all",
-    "sends all clients the same model that separates images",
-    end=Ending.follow,
-    adding=None,
-    model=_trap,
-)
+    bend=partial(_to_others, _MODEL, _dead), model=_trap)
+TRAP_FOR_ALL = Attack("one trap for all", "sends all clients the same model that separates images",
+    end=Ending.follow, adding=None, model=_trap)
+# fmt: on

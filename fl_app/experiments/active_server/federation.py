@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from flwr.app import Context, Message, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from leakmeter.auditors._types import Vector
@@ -20,19 +21,13 @@ from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.keys import KEY_BYTES
 from leakmeter.clients.secure_sum.signing import Identity
 from leakmeter.fl_app.data.load import load
-from leakmeter.fl_app.experiments.active_server.perceptron import (
-    Batch,
-    flat,
-    from_record,
-    initial,
-    step,
-    to_record,
-)
+from leakmeter.fl_app.experiments.active_server.perceptron import Batch, Perceptron, Weights
 
 # What the clients check: nothing, as in the textbook; what they are told, by binding it into their
 # masks (the default); also who tells them, by signatures.
 Mode = Literal["unbound", "curious", "active"]
 _SEED = 1908
+_ARRAY = "weights"
 _load = lru_cache(maxsize=1)(load)
 
 
@@ -69,11 +64,17 @@ class Shape:
         return list(range(self.clients + 1, 2 * self.clients + 1))
 
 
+def to_record(weights: Weights) -> ArrayRecord:
+    """Return the weights as Flower sends them."""
+    return ArrayRecord({_ARRAY: Array(weights)})
+
+
 class Federation:
     """Clients that take one step of gradient descent on images of their own.
 
     Attributes:
         shape: Its size.
+        network: What they train.
         weights: The model of an honest server.
         brightness: Mean pixel of images that the server has itself, for traps.
         mean_image: Mean of these images, a guess that needs no update, (1, pixels).
@@ -88,7 +89,8 @@ class Federation:
         self.shape, self.mode = shape, mode
         self._images = data.train_x.reshape(len(data.train_x), -1)
         self._labels = data.train_y
-        self.weights = initial(self._images.shape[1], shape.hidden, _SEED)
+        self.network = Perceptron(self._images.shape[1], shape.hidden)
+        self.weights = self.network.initial(_SEED)
         own = data.test_x.reshape(len(data.test_x), -1)  # images that the server has itself
         self.brightness, self.mean_image = own.mean(axis=1), own.mean(axis=0, keepdims=True)
         self.batches: dict[int, Batch] = {}
@@ -131,15 +133,15 @@ class Federation:
 
     def _train(self, message: Message, context: Context) -> Message:
         """Train as told, and state the weight; a node of the server's returns what it got."""
-        sent = from_record(wire.arrays(message.content), self.weights)
+        sent = wire.arrays(message.content)[_ARRAY].numpy()
         lr = wire.get_float(message.content.config_records[wire.CONFIG], "lr")
         trained, batch = sent, self.batches.get(context.node_id)
         if batch is not None:
             if self.shape.drawn:
                 chosen = self._rng.permutation(len(batch.labels))[: self.shape.drawn]
                 batch = Batch(batch.images[chosen], batch.labels[chosen])
-            trained = step(sent, batch, lr)
-        self.truth[context.node_id] = flat(trained) - flat(sent)
+            trained = self.network.step(sent, batch, lr)
+        self.truth[context.node_id] = trained.astype(np.float64) - sent
         metrics = MetricRecord({wire.WEIGHT: self.shape.batch})
         content = RecordDict({"arrays": to_record(trained), "metrics": metrics})
         return Message(content, reply_to=message)

@@ -27,8 +27,8 @@ from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.signed_wire import get_signature, put_signatures
 from leakmeter.clients.secure_sum.wire import get_by_number
 from leakmeter.fl_app.engines.inline import InlineGrid
-from leakmeter.fl_app.experiments.active_server.federation import Federation, Shape
-from leakmeter.fl_app.experiments.active_server.perceptron import Weights, to_record
+from leakmeter.fl_app.experiments.active_server.federation import Federation, Shape, to_record
+from leakmeter.fl_app.experiments.active_server.perceptron import Weights
 from leakmeter.strategies import Masked, Risks
 from leakmeter.strategies.secure_sum.sum_round import SumRound
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError
@@ -273,14 +273,13 @@ class Ending:
         return Opened(frozenset(members), vector, is_sum)
 
     def _digest(self) -> bytes:
-        """Return what the target has bound into its masks."""
+        """Return what the target has bound into its masks.
+
+        Only a sum that lacks some client needs it, and attacks that open one bend no train message.
+        """
         if self._server.federation.mode == "unbound":
             return bytes(KEY_BYTES)
-        told = next(
-            message
-            for stage, message, _ in reversed(self._server.answers)
-            if stage == "train" and message.metadata.dst_node_id == TARGET
-        )
+        told = self._current.exchange.messages[TARGET]
         return self._current.terms.digest(Instructions().of(told))
 
 

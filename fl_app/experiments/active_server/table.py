@@ -27,7 +27,6 @@ from leakmeter.fl_app.experiments.active_server.attacks import (
     TRAP_FOR_ONE,
 )
 from leakmeter.fl_app.experiments.active_server.federation import Federation, Mode, Shape
-from leakmeter.fl_app.experiments.active_server.perceptron import trapped
 from leakmeter.fl_app.experiments.active_server.server import Attack, Opened, Server
 from leakmeter.fl_app.experiments.base import Cells, Table
 from leakmeter.fl_app.experiments.plot import Gallery, Strip
@@ -137,7 +136,7 @@ def images(attack: Attack, shape: Shape, mode: Mode, trials: int) -> dict[str, A
         everyone = np.concatenate([batch.images for batch in federation.batches.values()])
         found = np.zeros_like(everyone)  # black where the server reads nothing
         if opened is not None:
-            read = trapped(opened.vector, attack.model(federation))
+            read = federation.network.trapped(opened.vector)
             found = np.vstack([read, found[len(read) :]])
         own = everyone[: shape.batch]
         nearest = found[((own[:, None] - found[None]) ** 2).mean(axis=2).argmin(axis=1)]
