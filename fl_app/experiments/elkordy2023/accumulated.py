@@ -1,11 +1,10 @@
 """What all rounds of a run together reveal about a client's data.
 
 Elkordy et al. (2023), arXiv:2208.02304, section 5.4. The paper plays whole runs with data drawn
-afresh and hands data and sums to MINE. We play one run and let the library's estimator
-(`auditors.information.over_rounds`) look at its models: the target's updates are drawn in pairs
-that share its data and nothing else, in every round, and give I(data; sums | models) of a Gaussian
-model. With draws of one client in place of draws of sums the errors are a few per cent of the
-figure. Users who collude are taken off the sum; who takes part in which round is known.
+afresh and hands data and sums to MINE. We play one run, and the library's estimator
+(`auditors.information.over_rounds`) looks at its models: pairs of the target's updates that share
+its data and nothing else give I(data; sums | models) of a Gaussian model. Users who collude are
+taken off the sum; who takes part in which round is known.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
 
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.information import IndependentWhitened, run_bound
@@ -26,15 +24,17 @@ from leakmeter.auditors.information.over_rounds import (
     over_rounds,
 )
 from leakmeter.auditors.rng import stream
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.elkordy2023.measure import (
     SEED,
     TARGET,
-    Setting,
+    Found,
     accuracy_of,
     held_by_target,
+    name_of,
     sampler_of,
-    task_of,
 )
+from leakmeter.fl_app.task import load_task
 
 
 @dataclass(frozen=True)
@@ -85,36 +85,33 @@ class Run:
         ]
 
 
-def accumulated(setting: Setting, run: Run) -> list[dict[str, Any]]:
+def accumulated(config: Config, run: Run) -> list[Found]:
     """Return what the first T rounds reveal about the target's data, for every T of the run."""
-    cohorts, held = run.cohorts(), held_by_target(setting)
-    halves = _halves(setting, replace(run, colluding=0))
+    cohorts, held = run.cohorts(), held_by_target(config)
+    halves = _halves(config, replace(run, colluding=0))
     drawn: list[PairedDraws] = []
     found = []
     for t, cohort in enumerate(cohorts, 1):
         if t in halves:
             hidden = tuple(user for user in cohort if not 1 <= user <= run.colluding)
             drawn.append(PairedDraws(t, hidden, 0.0, halves[t]))
-        found.append(
-            {"rounds": t, "participations": len(drawn), "records": held}
-            | _information(drawn)
-            | _bounds(run, t, len(drawn))
-        )
+        told = {"rounds": t, "participations": len(drawn), "records": held}
+        found.append(told | _information(drawn) | _bounds(run, t, len(drawn)))
     return found
 
 
-def accuracies(setting: Setting, run: Run, plays: int) -> list[list[float]]:
+def accuracies(config: Config, run: Run, plays: int) -> list[list[float]]:
     """Return the accuracy of the model after each round, (plays, rounds)."""
-    task = task_of(setting)
+    task = load_task(config)
     return [
-        [accuracy_of(task, model) for model in list(_models(setting, run, play))[1:]]
+        [accuracy_of(task, model) for model in list(_models(config, run, play))[1:]]
         for play in range(plays)
     ]
 
 
-def _models(setting: Setting, run: Run, play: int = 0) -> Iterator[Vector]:
+def _models(config: Config, run: Run, play: int = 0) -> Iterator[Vector]:
     """Yield the model that each round of a run sends, and the last one."""
-    sampler, model = sampler_of(setting)
+    sampler, model = sampler_of(config)
     names = ("mi-rounds", "run", play)
     kept = sampler.keeping((*names, "data"))  # each run draws the users' records afresh
     assert kept is not None
@@ -126,22 +123,15 @@ def _models(setting: Setting, run: Run, play: int = 0) -> Iterator[Vector]:
 
 
 @lru_cache(maxsize=1)
-def _halves(setting: Setting, run: Run) -> dict[int, Floats]:
+def _halves(config: Config, run: Run) -> dict[int, Floats]:
     """Return the target's paired updates in each of its rounds, (2, pairs, rank) each."""
-    sampler, _ = sampler_of(setting)
+    sampler, _ = sampler_of(config)
+    names = ("mi-rounds", name_of(config))
     found = {}
-    for t, (model, cohort) in enumerate(zip(_models(setting, run), run.cohorts(), strict=False), 1):
-        if TARGET not in cohort:
-            continue
-        found[t] = draw_pairs(
-            sampler,
-            model,
-            TARGET,
-            pairs=run.pairs,
-            directions=run.rank,
-            names=("mi-rounds", setting.key),
-            server_round=t,
-        )
+    for t, (model, cohort) in enumerate(zip(_models(config, run), run.cohorts(), strict=False), 1):
+        if TARGET in cohort:
+            draw = partial(draw_pairs, sampler, model, TARGET, pairs=run.pairs, directions=run.rank)
+            found[t] = draw(names=names, server_round=t)
     return {t: halves for t, halves in found.items() if halves is not None}
 
 
@@ -168,16 +158,15 @@ def _bounds(run: Run, rounds: int, participations: int) -> dict[str, float]:
     colluding = round(run.colluding * cohort / run.users)  # of a cohort, on average
     if cohort - colluding < 2:
         return {"corollary": math.inf, "expected": math.inf}
-    found = {}
-    for name, count in (("corollary", float(participations)), ("expected", None)):
-        found[name] = run_bound(
-            run.rank,
-            run.users,
-            1,
-            rounds=rounds,
-            cases=[IndependentWhitened(0.0)],
-            cohort=cohort,
-            participations=count,
-            colluding=colluding,
-        ).bits
-    return found
+    bound = partial(
+        run_bound,
+        run.rank,
+        run.users,
+        1,
+        rounds=rounds,
+        cases=[IndependentWhitened(0.0)],
+        cohort=cohort,
+        colluding=colluding,
+    )
+    counts = {"corollary": float(participations), "expected": None}
+    return {name: bound(participations=count).bits for name, count in counts.items()}

@@ -1,36 +1,32 @@
-"""Measures what a secure sum tells of a client's update, over the sweeps of the paper.
+"""Measures what a secure sum reveals about a client's update, at the initial model.
 
-Elkordy et al. (2023), arXiv:2208.02304, section 5: users, batch size, local epochs, heterogeneity
-and noise after the sum, at the initial model. The accumulated information of several rounds is in
-`fl_app.experiments.elkordy2023.accumulated`. Figures are those of a Gaussian model along a fixed
-number of directions; the paper's neural estimate is added on request.
+Elkordy et al. (2023), arXiv:2208.02304, section 5. A federation is the `Config` of a run. Figures
+are those of a Gaussian model along a fixed number of directions; the paper's neural estimate is
+added on request. What several rounds reveal is in `fl_app.experiments.elkordy2023.accumulated`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information import (
-    batch_entropy,
-    gaussian_information,
-    update_entropy,
-)
+from leakmeter.auditors.information import batch_entropy, gaussian_information, update_entropy
 from leakmeter.auditors.information.draws import Drawing, Draws
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.measure import Look, measure
+from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments import distribute
 
 if TYPE_CHECKING:
-    from leakmeter.clients.update import StepRule
-    from leakmeter.fl_app.config.task_config import TaskConfig
+    from leakmeter.auditors.information.mine.estimator import NeuralEstimate
     from leakmeter.fl_app.experiments.base import Cells
     from leakmeter.fl_app.task import Task
 
@@ -38,111 +34,109 @@ if TYPE_CHECKING:
 IMAGE_BITS = {"mnist": 567.0, "cifar10": 1403.0}
 SEED = 2208
 TARGET = 0
+NAMES = {"fedsgd": "FedSGD", "fedavg": "FedAvg", "fedprox": "FedProx"}
+# What experiments vary: 50 users of 1,200 images, FedSGD.
+FEDERATION = Config(
+    dataset="mnist",
+    model="linear",
+    clients=50,
+    sample=5,
+    algorithm="fedsgd",
+    batch_size=32,
+    epochs=1,
+    lr=0.1,
+    prox_mu=0.1,
+    auditors="mutual-information",
+    lrt_game="independent",
+    mi_draws=180,
+    mi_rank=40,
+    seed=SEED,
+)
+# The same in small.
+DIGITS = replace(FEDERATION, dataset="digits", clients=20, batch_size=8, mi_draws=60, mi_rank=8)
 
-Algorithm = Literal["fedsgd", "fedavg", "fedprox"]
 Found = dict[str, Any]  # what `look` returns
-NAMES: dict[Algorithm, str] = {"fedsgd": "FedSGD", "fedavg": "FedAvg", "fedprox": "FedProx"}
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One federation under audit.
+class Point:
+    """What is found in one federation; needs no data, so that kept cells make their table.
 
     Attributes:
-        dataset: Data set of the run.
-        clients: Clients among whom the data are dealt.
-        algorithm: What a client does with its data.
-        batch_size: Records in a gradient step.
-        epochs: Local passes; FedSGD takes one step.
-        lr: Step length.
-        mu: How strongly FedProx holds a client near the model sent.
-        partition: Of `fl_app.data.partition`; "natural" gives each client a person's records.
-        dirichlet: Concentration of the Dirichlet partitions.
-        game: Which randomness is resampled; see `auditors.sampler.Game`.
-        draws: Joint draws of the clients.
-        rank: Directions that are looked along.
-        model: Which model.
-        synthetic_examples: Records of the synthetic data set.
+        config: The federation.
+        found: What `look` returned, with "users" in the sum and whatever else was measured.
     """
 
-    dataset: str
-    clients: int = 50
-    algorithm: Algorithm = "fedsgd"
-    batch_size: int = 32
-    epochs: int = 1
-    lr: float = 0.1
-    mu: float = 0.1
-    partition: Literal["iid", "dirichlet", "dirichlet-labels", "natural"] = "iid"
-    dirichlet: float = 1.0
-    game: Game = "independent"
-    draws: int = 180
-    rank: int = 40
-    model: str = "linear"
-    synthetic_examples: int = 6000
+    config: Config
+    found: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        """Return one of the figures."""
+        return self.found[name]
 
     @property
-    def rule(self) -> StepRule:
-        """What a client does with its data."""
-        from leakmeter.clients.update import FedAvg, FedProx, FedSGD
-
-        match self.algorithm:
-            case "fedsgd":
-                return FedSGD(self.batch_size, self.lr)
-            case "fedavg":
-                return FedAvg(self.epochs, self.batch_size, self.lr)
-            case "fedprox":
-                return FedProx(self.epochs, self.batch_size, self.lr, self.mu)
+    def per_record(self) -> float:
+        """Bits over the records that a round uses."""
+        return float(self["bits"]) / records_used(self.config, self["records"])
 
     @property
-    def key(self) -> str:
-        """Names the draws: settings of one experiment that differ in what is drawn."""
-        skewed = f"-dirichlet{self.dirichlet:g}"
-        kinds = {
-            "iid": "",
-            "dirichlet": f"-clients{skewed}",
-            "dirichlet-labels": skewed,
-            "natural": "-natural",
-        }
-        own = f"{self.algorithm}-B{self.batch_size}-E{self.epochs}"
-        net = "" if self.model == "linear" else f"-{self.model}"
-        return f"{self.dataset}{net}{kinds[self.partition]}-{own}-{self.game}"
+    def batch_bits(self) -> float:
+        """What the choice of a batch from the target's records contains at most, in bits."""
+        held = self["records"]
+        return batch_entropy(held, min(self.config.batch_size, held)).bits
 
     @property
-    def cell(self) -> str:
-        """Names results; those of another size are not taken for these."""
-        return f"{self.key}-{self.draws}x{self.rank}"
+    def whole_bits(self) -> float:
+        """What alike Gaussian clients reveal in every free coordinate, in bits.
+
+        In the game independent a client's records are drawn too. No figure exceeds the entropy of
+        these and of its batches, which large models reach.
+        """
+        from leakmeter.clients.update import as_steps, batch_sizes
+        from leakmeter.fl_app.rule import update_rule
+
+        assert (self.config.game, self.config.partition) == ("independent", "iid")
+        rule = as_steps(update_rule(self.config))
+        assert rule is not None
+        held = int(self["records"])
+        batches, pool = batch_sizes(rule, held), held * self.config.clients
+        limit = update_entropy(pool, held, batches, epochs=rule.passes).over(1)
+        hidden = self["users"] - self["colluding"]
+        return gaussian_information(int(self["free"]), hidden).limited(limit).bits
+
+    def share(self, name: str = "bits") -> float | None:
+        """Return a figure over the paper's entropy of what is used; None if that is unknown.
+
+        FedSGD is normalised by its batch, the others by all records of the target (Fig. 3 and 4).
+        """
+        if self.config.dataset not in IMAGE_BITS:
+            return None
+        used = int(self.found.get("used", records_used(self.config, self["records"])))
+        return float(self[name]) / (used * IMAGE_BITS[self.config.dataset])
 
 
-def config_of(setting: Setting) -> TaskConfig:
-    """Return what decides about the setting's data, partition and model."""
-    from leakmeter.fl_app.config.task_config import TaskConfig
-
-    return TaskConfig(
-        dataset=setting.dataset,
-        synthetic_examples=setting.synthetic_examples,
-        model=setting.model,
-        partition=setting.partition,
-        dirichlet=setting.dirichlet,
-        clients=setting.clients,
-        seed=SEED,
-    )
-
-
-def task_of(setting: Setting) -> Task:
-    """Return data, partition and model."""
-    return _task(config_of(setting))
+def name_of(config: Config) -> str:
+    """Return a name for the draws: federations of one experiment that differ in what is drawn."""
+    skewed = f"-dirichlet{config.dirichlet:g}"
+    kinds = {
+        "iid": "",
+        "dirichlet": f"-clients{skewed}",
+        "dirichlet-labels": skewed,
+        "natural": "-natural",
+    }
+    net = "" if config.model == "linear" else f"-{config.model}"
+    own = f"{config.algorithm}-B{config.batch_size}-E{config.epochs}"
+    return f"{config.dataset}{net}{kinds[config.partition]}-{own}-{config.game}"
 
 
-@lru_cache(maxsize=1)
-def _task(config: TaskConfig) -> Task:
-    from leakmeter.fl_app.task import load_task
-
-    return load_task(config)
+def cell_of(config: Config) -> str:
+    """Return a name for results; those of another size are not taken for these."""
+    return f"{name_of(config)}-{config.mi_draws}x{config.mi_rank}"
 
 
-@lru_cache(maxsize=1)
-def _drawing(setting: Setting) -> Drawing:  # noqa: ARG001 - names it
-    """Return where a setting's draws are kept: sizes of noise that follow each other share them."""
+@lru_cache(maxsize=8)
+def _drawing(config: Config, users: int) -> Drawing:  # noqa: ARG001 - name it
+    """Return where the draws of so many users are kept: sizes of noise share them."""
     return Drawing()
 
 
@@ -157,37 +151,66 @@ def initial_model(task: Task) -> Vector:
 def accuracy_of(task: Task, model: Vector) -> float:
     """Return the accuracy of a model on the test records."""
     import torch
+    from flwr.app import ArrayRecord
 
-    net, data = task.new_model(), task.dataset
+    net = task.new_model()
     torch.nn.utils.vector_to_parameters(torch.from_numpy(model).float(), net.parameters())
-    with torch.no_grad():
-        right = net(torch.from_numpy(data.test_x)).argmax(dim=1) == torch.from_numpy(data.test_y)
-    return float(right.double().mean())
+    return float(cast(float, task.evaluate(ArrayRecord(net.state_dict()))["accuracy"]))
 
 
-def sampler_of(setting: Setting) -> tuple[UpdateSampler, Vector]:
+def noised_accuracies(
+    config: Config, users: int, std: float, clip: float, *, rounds: int, plays: int
+) -> list[float]:
+    """Return the accuracy after so many rounds with noise on the clipped mean, for every run.
+
+    The library clips each client's update. The paper clips the mean, which hides nobody.
+    """
+    import torch
+
+    from leakmeter.clients.cohort.cohort import Cohort
+    from leakmeter.fl_app.rule import update_rule
+    from leakmeter.fl_app.task import load_task
+
+    task = load_task(config)
+    cohort, data = Cohort(task.new_model(), update_rule(config)), task.dataset
+    x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
+    parts = [part.numpy() for part in task.parts[:users]]
+    found = []
+    for play in range(plays):
+        model = initial_model(task)
+        for t in range(rounds):
+            names = ("mi-dp", "accuracy", play, t)
+            rngs = [stream(SEED, *names, user) for user in range(users)]
+            mean = cohort.updates(model, x, y, parts, rngs).double().numpy().mean(axis=0)
+            mean *= min(1.0, clip / max(float(np.linalg.norm(mean)), 1e-300))
+            model = model + mean + std * stream(SEED, *names, "noise").standard_normal(model.size)
+        found.append(accuracy_of(task, model))
+    return found
+
+
+def sampler_of(config: Config) -> tuple[UpdateSampler, Vector]:
     """Return what draws updates, and the model that they start from."""
     from leakmeter.fl_app.engines.samplers import sampler_for
+    from leakmeter.fl_app.rule import update_rule
+    from leakmeter.fl_app.task import load_task
 
-    task = task_of(setting)
-    sampler = sampler_for(
-        task, config_of(setting), setting.rule, setting.game, threads=distribute.threads()
-    )
+    task, rule, game = load_task(config), update_rule(config), cast(Game, config.game)
+    sampler = sampler_for(task, config.task, rule, game, threads=distribute.threads())
     return distribute.distributed(sampler), initial_model(task)
 
 
 def look(
-    setting: Setting,
+    config: Config,
     users: int,
     *,
     colluding: int = 0,
     noise_std: float = 0.0,
     others: Sequence[int] | None = None,
 ) -> Found:
-    """Return what the sum of so many users tells of one of them, and of all on average.
+    """Return what the sum of so many users reveals about one of them, and about all on average.
 
     Args:
-        setting: The federation.
+        config: The federation.
         users: Users in the sum, the target among them.
         colluding: Of these, users that show the server their update.
         noise_std: Noise on each coordinate of the users' mean update, after the sum.
@@ -199,19 +222,18 @@ def look(
     if len(others) != users - 1 or TARGET in others:
         raise ValueError(f"others must be {users - 1} users but the target, got {list(others)}")
     hidden = [TARGET, *others[colluding:]]
-    sampler, model = sampler_of(setting)
+    sampler, model = sampler_of(config)
     found = measure(
         sampler,
         model,
         hidden,
         target=TARGET,
-        look=Look(draws=setting.draws, rank=setting.rank),
-        stream=("mi", setting.key),
+        look=Look(draws=config.mi_draws, rank=config.mi_rank),
+        stream=("mi", name_of(config)),
         noise_std=noise_std * users,
         seed=SEED,
-        drawing=_drawing(setting),
+        drawing=_drawing(config, users),
     )
-    free = model.size if sampler.free is None else int(sampler.free.size)
     each = np.array([nats for nats, _ in found.each.values()])
     return {
         "bits": found.figure.bits,
@@ -222,109 +244,77 @@ def look(
         "gaussian": gaussian_information(found.rank, len(hidden)).bits,
         "rank": found.rank,
         "kept": found.variance_kept,
-        "free": free,
-        "records": held_by_target(setting),
+        "free": model.size if sampler.free is None else int(sampler.free.size),
+        "records": held_by_target(config),
     }
 
 
-def looked(cells: Cells, setting: Setting, users: int, suffix: str = "", **how: Any) -> Found:
+def looked(cells: Cells, config: Config, users: int, suffix: str = "", **how: Any) -> Found:
     """Return what `look` gives now, or gave in an earlier run."""
-    key = f"{setting.cell}-N{users}{suffix}"
-    return dict(cells.get(key, partial(look, setting, users, **how)))
+    key = f"{cell_of(config)}-N{users}{suffix}"
+    return dict(cells.get(key, partial(look, config, users, **how)))
 
 
-def critics(setting: Setting, users: int, *, draws: int, count: int) -> dict[str, Any]:
+def critics(config: Config, users: int, *, draws: int, count: int) -> Found:
     """Return what neural critics find in whole updates, on training pairs and held out, in bits.
 
     Args:
-        setting: The federation.
+        config: The federation.
         users: Users in the sum, the target among them.
         draws: Pairs of the target's update and the sum; the paper does not say how many it has.
         count: Critics on the pairs as they are, and on shuffled pairs.
     """
     from leakmeter.auditors.information.mine import estimator  # torch, for those who ask
 
-    sampler, model = sampler_of(setting)
+    sampler, model = sampler_of(config)
     drawn = Draws(sampler, model, list(range(users)))
-    x, y = drawn.pairs(TARGET, draws, ("mi", setting.key))
+    x, y = drawn.pairs(TARGET, draws, ("mi", name_of(config)))
     found = estimator.estimate(x, x + y, seed=SEED, seeds=count, nulls=count)
+    return in_bits(found) | {"log_draws": _bits(found.log_samples)}
+
+
+def in_bits(found: NeuralEstimate) -> Found:
+    """Return what critics have found on training pairs, shuffled ones and held out, in bits."""
     return {
         "trained": _bits(found.trained.mean),
         "shuffled": _bits(found.null_trained.mean),
         "held_out": _bits(found.nwj.mean),
         "held_out_error": _bits(found.nwj.std_error),
-        "log_draws": _bits(found.log_samples),
     }
 
 
-def update_std(setting: Setting) -> float:
+def update_std(config: Config) -> float:
     """Return the std of one client's update along the measured directions, as a root mean.
 
     A noise of this size on the sum hides about as much as one more client would.
     """
-    rows = _of_target(setting, "spread")
+    rows = _of_target(config, "spread")
     spectrum = np.linalg.svd(rows - rows.mean(axis=0, dtype=np.float64), compute_uv=False)
-    return float(np.sqrt((spectrum[: setting.rank] ** 2).mean() / (len(rows) - 1)))
+    return float(np.sqrt((spectrum[: config.mi_rank] ** 2).mean() / (len(rows) - 1)))
 
 
-def largest_norm(setting: Setting) -> float:
+def largest_norm(config: Config) -> float:
     """Return the largest norm among some updates of the target."""
-    return float(np.linalg.norm(_of_target(setting, "norm"), axis=1).max())
+    return float(np.linalg.norm(_of_target(config, "norm"), axis=1).max())
 
 
-def _of_target(setting: Setting, name: str) -> Floats:
+def _of_target(config: Config, name: str) -> Floats:
     """Return updates of the target, (draws, dim)."""
-    sampler, model = sampler_of(setting)
-    rows = sampler.sample(model, [TARGET], setting.draws, ("mi", setting.key, name))
+    sampler, model = sampler_of(config)
+    rows = sampler.sample(model, [TARGET], config.mi_draws, ("mi", name_of(config), name))
     return np.concatenate(list(rows))[:, 0]
 
 
-def held_by_target(setting: Setting) -> int:
+def held_by_target(config: Config) -> int:
     """Return how many records the target holds."""
-    return len(task_of(setting).parts[TARGET])
+    from leakmeter.fl_app.task import load_task
+
+    return len(load_task(config).parts[TARGET])
 
 
-# What follows needs cells only, so that kept results make their table without the data.
-
-
-def records_used(setting: Setting, held: int) -> int:
+def records_used(config: Config, held: int) -> int:
     """Return how many of a client's records a round uses."""
-    return min(setting.batch_size, held) if setting.algorithm == "fedsgd" else held
-
-
-def batch_bits(setting: Setting, held: int) -> float:
-    """Return what the choice of a batch from so many records holds at most, in bits."""
-    return batch_entropy(held, min(setting.batch_size, held)).bits
-
-
-def whole_bits(setting: Setting, found: Mapping[str, Any], hidden: int) -> float:
-    """Return what alike Gaussian clients reveal in every free coordinate, in bits.
-
-    In the game independent a client's records are drawn too. No figure exceeds the entropy of
-    these and of its batches, which large models reach.
-
-    Args:
-        setting: The federation.
-        found: What `look` returned.
-        hidden: Users in the sum that do not collude.
-    """
-    from leakmeter.clients.update import batch_sizes
-
-    assert (setting.game, setting.partition) == ("independent", "iid")
-    held, rule = int(found["records"]), setting.rule
-    batches = batch_sizes(rule, held)
-    limit = update_entropy(held * setting.clients, held, batches, epochs=rule.passes).over(1)
-    return gaussian_information(int(found["free"]), hidden).limited(limit).bits
-
-
-def paper_share(setting: Setting, bits: float, held: int) -> float | None:
-    """Return the bits as a share of the paper's entropy of what a round uses; None if unknown.
-
-    FedSGD is normalised by its batch, the others by all records of the target (Fig. 3 and 4).
-    """
-    if setting.dataset not in IMAGE_BITS:
-        return None
-    return bits / (records_used(setting, held) * IMAGE_BITS[setting.dataset])
+    return min(config.batch_size, held) if config.algorithm == "fedsgd" else held
 
 
 def _bits(nats: float | None) -> float:

@@ -1,42 +1,139 @@
-"""What the pages on mutual information share: words for figures, and lines for plots."""
+"""One description of an experiment as data, one function that tables it, and words for figures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
+from operator import itemgetter
 from typing import Any
 
-from leakmeter.fl_app.experiments.elkordy2023.measure import IMAGE_BITS, Setting, paper_share
-from leakmeter.fl_app.experiments.plot import Line
+from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, filled
+from leakmeter.fl_app.experiments.elkordy2023.measure import NAMES, Point
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
+At = dict[str, Any]  # the values of a point by name
+Grid = Mapping[str, Sequence[Any]]
+Points = Sequence[Point]
+Show = Callable[[Point], Any]
 SOURCE = "Elkordy et al. 2023, "
-# Why bits here and in the paper's figures are not the same quantity.
-UNITS = (
-    "ours are bits of a Gaussian model along fixed directions, the paper's those that MINE reads "
-    "off whole updates, over an entropy that MINE has estimated too"
-)
-NOTE = (
-    "Bits that the sum tells of one client's update, given the model, at the initial model: "
-    "½ log₂|Σ| - ½ log₂|Σ without the client| along {rank} directions, which were fixed on other "
-    "draws, with the standard error of a jackknife. A Gaussian model of the updates: for other "
-    "laws neither an upper nor a lower bound. Without noise every further direction adds as much. "
-    "Gaussian truth: (d*/2) log₂(N/(N - 1)) for clients of one law, in as many directions; "
-    "it depends on nothing but N and d*. "
-)
-PAPER = (
-    "Paper's axis: bits over the paper's entropy of what a round uses, 567 bits for an MNIST image "
-    "(its own neural estimate): the batch for FedSGD, all of the client's images else. "
-)
+SKEWS = {"dirichlet": "α by client", "dirichlet-labels": "α by label"}
 GAMES = (
     "Game independent: each draw gives every client fresh data, as the theory assumes. Game rerun: "
     "clients keep their data and only draw new batches, as the paper samples; the truth is then "
     "the entropy of the batch for any N, log₂ C(D, B) bits for FedSGD."
 )
+_SETTINGS = {spec.name for spec in fields(Config)}
 
 
-def plus_minus(found: Mapping[str, Any]) -> str:
-    """Return the target's figure with its standard error."""
-    return f"{number(found['bits'])} ± {number(found['error'])}"
+@dataclass(frozen=True)
+class Sweep:
+    """The points that an experiment measures.
+
+    Attributes:
+        config: The federation, save for what is varied.
+        grids: Values by name: settings of `config`, and whatever else is varied, such as "users"
+            in the sum. The last one varies fastest.
+        fixed: What is the same at all points and no setting.
+    """
+
+    config: Config
+    grids: tuple[Grid, ...]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def points(self) -> Iterator[At]:
+        """Yield the values of every point."""
+        for grid in self.grids:
+            for values in product(*grid.values()):
+                yield {**self.fixed, **dict(zip(grid, values, strict=True))}
+
+    def values(self, name: str) -> list[Any]:
+        """Return the values that something takes, in order."""
+        return list(dict.fromkeys(at[name] for at in self.points() if name in at))
+
+    def at(self, values: At) -> Config:
+        """Return the federation of a point."""
+        own = {name: value for name, value in values.items() if name in _SETTINGS}
+        if math.isinf(own.get("dirichlet", 1.0)):  # label shares that do not differ
+            own |= {"partition": "iid", "dirichlet": 1.0}
+        return replace(self.config, **own)
+
+    def small(self, config: Config, **other: Any) -> Sweep:
+        """Return the sweep of a federation without larger sums, and with other values."""
+        grids = [{name: other.get(name, own) for name, own in grid.items()} for grid in self.grids]
+        for grid in grids:
+            if "users" in grid:
+                grid["users"] = [users for users in grid["users"] if users <= config.clients]
+        fixed = {name: other.get(name, own) for name, own in self.fixed.items()}
+        return Sweep(config, tuple(grids), fixed)
+
+
+def over(users: Sequence[int], *grids: Grid) -> tuple[Grid, ...]:
+    """Return grids with all these users at each of their points."""
+    return tuple({**grid, "users": users} for grid in grids)
+
+
+Sweeps = dict[str, dict[str, Sweep]]  # by variant and scale
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How points are measured and shown. Texts are formatted with the sweep and the first point.
+
+    Attributes:
+        title: Of the table.
+        measure: Returns what is found at a point, or a list of that for each of its rounds.
+        columns: What each column shows of a point.
+        figure: File name of the figure.
+        draw: Returns its panels.
+        compare: Sets the points beside what was published.
+        notes: What the table means.
+    """
+
+    title: str
+    measure: Callable[[Cells, Sweep, Config, At], Mapping[str, Any] | list[dict[str, Any]]]
+    columns: Mapping[str, Show]
+    figure: str
+    draw: Callable[[Points], Iterable[Panel]]
+    compare: Callable[[Points], Iterable[Comparison]]
+    notes: tuple[str, ...]
+
+
+def tabled(kind: Kind, sweep: Sweep, scale: str, cells: Cells) -> Table:
+    """Measure every point of a sweep, and return the table."""
+    points: list[Point] = []
+    for at in sweep.points():
+        config = sweep.at(at)
+        found = kind.measure(cells, sweep, config, at)
+        each = found if isinstance(found, list) else [found]
+        points += [Point(config, {**at, **one}) for one in each]
+    rows = [[show(at) for show in kind.columns.values()] for at in points]
+    return Table(
+        title=kind.title.format(sweep=sweep, first=points[0]),
+        **filled(list(kind.columns), rows),
+        notes=tuple(note.format(sweep=sweep, first=points[0]) for note in kind.notes),
+        figures={kind.figure: tuple(kind.draw(points))},
+        comparisons=tuple(kind.compare(points)) if scale == "paper" else (),
+    )
+
+
+def about(rank: str = "{sweep.config.mi_rank}", *more: str) -> str:
+    """Return the note on what bits are, along so many directions."""
+    return " ".join(
+        [
+            "Bits that the sum reveals about one client's update, given the model, at the initial "
+            f"model: ½ log₂|Σ| - ½ log₂|Σ without the client| along {rank} directions, which were "
+            "fixed on other draws, with the standard error of a jackknife. A Gaussian model of the "
+            "updates: for other distributions neither an upper nor a lower bound. Without noise "
+            "every further direction adds as much. Gaussian truth: (d*/2) log₂(N/(N - 1)) for "
+            "alike clients, in as many directions. Paper's axis: bits over the paper's entropy of "
+            "what a round uses, 567 bits for an MNIST image (its own neural estimate): the batch "
+            "for FedSGD, all of the client's images else.",
+            *more,
+        ]
+    )
 
 
 def number(value: Any) -> str:
@@ -47,35 +144,125 @@ def number(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-_SHOWN: dict[str, Callable[[Setting, Mapping[str, Any]], Any]] = {
-    "bits": lambda _, f: plus_minus(f),
-    "mean over users": lambda _, f: number(f["mean"]),
-    "smallest": lambda _, f: number(f["smallest"]),
-    "largest": lambda _, f: number(f["largest"]),
-    "directions": lambda _, f: f["rank"],
-    "variance kept": lambda _, f: f"{100 * f['kept']:.0f} %",
-    "Gaussian truth": lambda _, f: number(f["gaussian"]),
-    "free coordinates": lambda _, f: f["free"],
-    "paper's axis": lambda setting, f: share(setting, f),
+def plus_minus(found: Mapping[str, Any] | Point) -> str:
+    """Return the target's figure with its standard error."""
+    return f"{number(found['bits'])} ± {number(found['error'])}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share in per cent, or nothing where the paper has no entropy."""
+    return "" if share is None else f"{100 * share:.3g} %"
+
+
+def grouped(points: Points, by: Show) -> dict[Any, list[Point]]:
+    """Return the points by something that they share."""
+    groups: dict[Any, list[Point]] = {}
+    for at in points:
+        groups.setdefault(by(at), []).append(at)
+    return groups
+
+
+def joined(points: Points, show: Show, separator: str = ", ") -> str:
+    """Return what is shown of each point, in one line."""
+    return separator.join(str(show(at)) for at in points)
+
+
+def figure(name: str) -> Show:
+    """Return what shows one of a point's figures, or nothing where it has none."""
+    return lambda at: number(at[name]) if name in at.found else ""
+
+
+def algorithm(at: Point) -> str:
+    """Return the name of a point's algorithm."""
+    return NAMES[at.config.algorithm]
+
+
+def _bits(at: Point) -> str:
+    """Return the target's figure with its error, or with its range over draws of the others."""
+    if "low" not in at.found:
+        return plus_minus(at)
+    return f"{number(at['bits'])} ({number(at['low'])} to {number(at['high'])})"
+
+
+def _batch_entropy(at: Point) -> str:
+    # With fresh data the batch is not all that is random.
+    is_all = at.config.algorithm == "fedsgd" and ("noise" in at.found or at.config.game == "rerun")
+    return number(at.batch_bits) if is_all else ""
+
+
+def _held_out(at: Point) -> str:
+    has_critics = "held_out" in at.found
+    return f"{at['held_out']:.2f} ± {at['held_out_error']:.2f}" if has_critics else ""
+
+
+_COLUMNS: dict[str, Show] = {
+    "algorithm": algorithm,
+    "data": lambda at: at.config.dataset,
+    "model": lambda at: at.config.model,
+    "game": lambda at: at.config.game,
+    "batch size": itemgetter("batch_size"),
+    "local epochs": itemgetter("epochs"),
+    "partition": lambda at: SKEWS[at["partition"]],
+    "α": figure("dirichlet"),
+    "ε named": figure("epsilon"),
+    "bits": _bits,
+    "noise": figure("noise"),
+    "noise on the mean": figure("noise"),
+    "bits with noise": lambda at: plus_minus(at["noised"]),
+    "per record used": lambda at: number(at.per_record),
+    "mean over users": figure("mean"),
+    "smallest": figure("smallest"),
+    "largest": figure("largest"),
+    "directions": itemgetter("rank"),
+    "variance kept": lambda at: f"{100 * at['kept']:.0f} %",
+    "Gaussian truth": figure("gaussian"),
+    "free coordinates": itemgetter("free"),
+    "all coordinates": lambda at: number(at.whole_bits) if at.config.game == "independent" else "",
+    "batch entropy": _batch_entropy,
+    "images": itemgetter("records"),
+    "paper's axis": lambda at: percent(at.share()),
+    "accuracy": lambda at: f"{at['accuracy']:.3f}" if "accuracy" in at.found else "",
+    "MINE trained": figure("trained"),
+    "MINE shuffled": figure("shuffled"),
+    "MINE held out": _held_out,
+    "log₂ K": figure("log_draws"),
+    "took part in": itemgetter("participations"),
+    "shuffled pairs": figure("null"),
+    "sum of single rounds": figure("single"),
+    "Corollary 1": figure("corollary"),
+    "expected": figure("expected"),
+    "paper's axis, Corollary 1": lambda at: percent(at.share("corollary")),
 }
 
 
-def shown(setting: Setting, found: Mapping[str, Any], *columns: str) -> tuple[Any, ...]:
-    """Return what `measure.look` has found, as the columns of these names show it."""
-    return tuple(_SHOWN[name](setting, found) for name in columns)
+def columns(*names: str) -> dict[str, Show]:
+    """Return what columns show of a point; one that is not known shows what has its name."""
+    return {name: _COLUMNS.get(name, itemgetter(name)) for name in names}
 
 
-def share(setting: Setting, found: Mapping[str, Any]) -> str:
-    """Return the paper's axis in per cent, or nothing where the paper has no entropy."""
-    part = paper_share(setting, float(found["bits"]), found["records"])
-    return "" if part is None else f"{100 * part:.3g} %"
+def lines(
+    points: Points,
+    label: Show,
+    y: Show,
+    *,
+    x: Show = itemgetter("users"),
+    color: Show | None = None,
+    style: Show = lambda _: "o-",
+) -> tuple[Line, ...]:
+    """Return a line for each label; those that agree in `color` have one colour."""
+    shade = color or label
+    colors = list(grouped(points, shade))
+    drawn = []
+    for name, own in grouped(points, label).items():
+        place, dots = colors.index(shade(own[0])), style(own[0])
+        drawn.append(line(name, [x(at) for at in own], [y(at) for at in own], place, dots))
+    return tuple(drawn)
 
 
-def data_share(setting: Setting, bits: float, records: int) -> str:
-    """Return bits in per cent of the paper's entropy of all of a client's images, or nothing."""
-    if setting.dataset not in IMAGE_BITS:
-        return ""
-    return f"{100 * bits / (records * IMAGE_BITS[setting.dataset]):.3g} %"
+def truth(points: Points, color: int) -> Line:
+    """Return the line of Gaussian clients that are alike."""
+    users, bits = ([at[name] for at in points] for name in ("users", "gaussian"))
+    return line("Gaussian truth", users, bits, color, ":")
 
 
 def line(

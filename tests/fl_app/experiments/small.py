@@ -96,22 +96,13 @@ def _few_steps() -> Any:
     return replace(small, training=replace(small.training, rounds=24), runs=1)
 
 
-def _few_draws(name: str, draws: int, **sizes: Any) -> Any:
-    setting = scales_of(name)["small"].setting
-    return _fewer(name, setting=replace(setting, draws=draws, rank=4), **sizes)
+def _swept(name: str, config: Mapping[str, Any] | None = None, **other: Any) -> Any:
+    """Return a smaller sweep: with other settings of its federation, and other values."""
+    sweep = scales_of(name)["small"]
+    return sweep.small(replace(sweep.config, **(config or {})), **other)
 
 
-def _few_pairs(name: str, **sizes: Any) -> Any:
-    runs = scales_of(name)["small"].runs.items()
-    fewer = {key: (algorithm, replace(run, pairs=40)) for key, (algorithm, run) in runs}
-    return _fewer(name, runs=fewer, **sizes)
-
-
-def _few_draws_of_all(name: str, **sizes: Any) -> Any:
-    settings = scales_of(name)["small"].settings
-    return _fewer(name, settings=tuple(replace(s, draws=24, rank=4) for s in settings), **sizes)
-
-
+_FEW = {"mi_draws": 24, "mi_rank": 4}
 # The small scale of the command line takes seconds; the fast tests see the same shapes in less.
 TINY: dict[str, Any] = {
     "coverage": Scale(10, 10, (200,), 500),
@@ -121,22 +112,22 @@ TINY: dict[str, Any] = {
     "one-shot-repetitions": _few_repetitions(),
     "one-shot-many-runs": _fewer("one-shot-many-runs", experiments={1: 1, 10: 1}),
     "one-shot-records": _few_steps(),
-    "mi-users": _few_draws_of_all("mi-users", critics=()),
-    "mi-batch": _few_draws("mi-batch", 24, values=(4, 32)),
-    "mi-epochs": _few_draws("mi-epochs", 24, values=(1, 2)),
-    "mi-heterogeneity": _few_draws("mi-heterogeneity", 24, concentrations=(0.5, math.inf)),
-    "mi-dp": _few_draws("mi-dp", 24, users=(2, 20)),
-    "mi-models": _few_draws_of_all("mi-models"),
-    "mi-accuracy": _few_pairs("mi-accuracy", plays=1),
-    "mi-rounds": _few_pairs("mi-rounds"),
-    "mine-rounds": _fewer("mine-rounds", draws=(8,)),
+    "mi-users": _swept("mi-users", _FEW, critics=()),
+    "mi-models": _swept("mi-models", _FEW),
+    "mi-batch": _swept("mi-batch", _FEW, batch_size=(4, 32)),
+    "mi-epochs": _swept("mi-epochs", _FEW, epochs=(1, 2)),
+    "mi-heterogeneity": _swept("mi-heterogeneity", _FEW, dirichlet=(0.5, math.inf)),
+    "mi-writers": _swept("mi-writers", _FEW),
+    "mi-dp": _swept("mi-dp", _FEW, users=(2, 20)),
+    "mi-rounds": _swept("mi-rounds", pairs=40),
+    "mi-accuracy": _swept("mi-accuracy", pairs=40, plays=1),
+    "mine-dimension": _swept("mine-dimension", d=(1, 100), pairs=100, steps=60),
+    "mine-rounds": _swept("mine-rounds", mine_draws=(8,)),
     "textbook-examples": _fewer("textbook-examples", steps=20),
-    "mi-writers": _few_draws("mi-writers", 24),
     "dlg-users": tuple(
         replace(case, targets=2, attacks=case.attacks[:1], draws=40)
         for case in scales_of("dlg-users")["small"]
     ),
-    "mine-dimension": _fewer("mine-dimension", dims=(1, 100), pairs=100, steps=60),
     "ring-noise": _fewer("ring-noise", bits=(8,)),
     "low-bits": 15,
     "anytime-refutes": 2,

@@ -14,8 +14,8 @@ import torch
 from leakmeter.auditors.reconstruction import psnr
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.base import Table, write_table
-from leakmeter.fl_app.experiments.elkordy2023 import dlg_game, dlg_users
-from leakmeter.fl_app.experiments.elkordy2023.dlg_game import (
+from leakmeter.fl_app.experiments.elkordy2023 import dlg
+from leakmeter.fl_app.experiments.elkordy2023.dlg import (
     Side,
     mean_gradient,
     nearest,
@@ -27,7 +27,7 @@ from leakmeter.fl_app.experiments.plot import Gallery, Strip, picture_figure
 from leakmeter.fl_app.model import build
 from tests.fl_app.experiments.small import Reproduced
 
-CASE = dlg_users._SMALL
+(CASE,) = dlg._SCALES["small"]
 QUICK = replace(CASE, users=(1, 2), targets=1, attacks=(replace(CASE.attacks[0], steps=20),))
 
 
@@ -55,26 +55,26 @@ def test_information_falls_with_the_clients_as_a_gaussian_model_has_it(
 
 
 def test_the_attack_is_tuned_on_the_attackers_images_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients, own = dlg_game.sides("digits")
-    tuned = dlg_game.rehearse(QUICK, 2)
-    reached = dlg_game.attack_clients(QUICK, 2, 0)
+    clients, own = dlg.sides("digits")
+    tuned = dlg.rehearse(QUICK, 2)
+    reached = dlg.attack_clients(QUICK, 2, 0)
     other = Side("clients", 1 - clients.x, clients.y)
-    monkeypatch.setattr(dlg_game, "sides", lambda _: (other, own))
-    assert dlg_game.rehearse(QUICK, 2) == tuned
-    monkeypatch.setattr(dlg_game, "sides", lambda _: (clients, Side("attacker", 1 - own.x, own.y)))
-    again = dlg_game.attack_clients(QUICK, 2, 0)
+    monkeypatch.setattr(dlg, "sides", lambda _: (other, own))
+    assert dlg.rehearse(QUICK, 2) == tuned
+    monkeypatch.setattr(dlg, "sides", lambda _: (clients, Side("attacker", 1 - own.x, own.y)))
+    again = dlg.attack_clients(QUICK, 2, 0)
     assert {k for k in reached if again[k] != reached[k]} == {"mean image"}
-    assert dlg_game.rehearse(QUICK, 2) != tuned
+    assert dlg.rehearse(QUICK, 2) != tuned
 
 
 def test_clients_and_attacker_share_no_image() -> None:
-    clients, own = dlg_game.sides("digits")
+    clients, own = dlg.sides("digits")
     together = {image.tobytes() for image in clients.x} & {image.tobytes() for image in own.x}
     assert not together
 
 
 def test_the_target_is_the_same_whatever_the_number_of_clients() -> None:
-    clients, _ = dlg_game.sides("digits")
+    clients, _ = dlg.sides("digits")
     one, two = (play(QUICK, clients, n, QUICK.attacks[0], 0) for n in (1, 2))
     np.testing.assert_array_equal(one["truth"], two["truth"])
     other = play(QUICK, clients, 1, QUICK.attacks[0], 1)
@@ -82,7 +82,7 @@ def test_the_target_is_the_same_whatever_the_number_of_clients() -> None:
 
 
 def test_who_seeks_all_images_finds_the_targets_where_who_seeks_one_does_not() -> None:
-    clients, _ = dlg_game.sides("digits")
+    clients, _ = dlg.sides("digits")
     case = replace(CASE, seeks_all=True)
     attack = CASE.attacks[0]
     alone, every = (
