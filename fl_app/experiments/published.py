@@ -10,23 +10,14 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Paper:
-    """A publication whose tables and figures are run again.
+    """A publication whose tables and figures are run again."""
 
-    Attributes:
-        key: How the sources of its comparisons begin.
-        title: Its title.
-        where: Where to read it; empty where it has no lasting address.
-        items: Tables and figures that are run again, in the paper's order, with what they show.
-        left_out: What is not run again, and why.
-        instead: What stands in for data or models of the paper.
-    """
-
-    key: str
+    key: str  # how the sources of its comparisons begin
     title: str
-    where: str
-    items: Mapping[str, str]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    instead: str = ""
+    where: str  # where to read it; empty if it has no lasting address
+    items: Mapping[str, str]  # what is run again, in the paper's order, with what it shows
+    left_out: Mapping[str, str] = field(default_factory=dict)  # and why
+    instead: str = ""  # what stands in for its data or models
 
 
 PAPERS: Final = (

@@ -15,30 +15,19 @@ SCALES: Final = ("paper", "small")
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of an experiment before it is imported.
+    """What is known of an experiment before it is imported."""
 
-    Attributes:
-        module: In this package; it has a function `run`.
-        small: Processor time of the small scale in seconds.
-        paper: Of the published size.
-        what: What it shows.
-        variant: Which row of the module's settings, where several experiments share a module.
-        size: Whether the scale "paper" has the published size, or what is reduced.
-        data: Data sets that the published size reads: names of `fl_app.config.names.DATASETS`, and
-            "writers" for who wrote each image of MNIST.
-        small_data: Data sets that the small scale reads.
-        distributes: Whether it draws updates with samplers, whose work Ray can distribute.
-    """
-
-    module: str
-    small: float
-    paper: float
-    what: str
-    variant: str = ""
-    size: str = "beyond the papers"
+    module: str  # in this package; it has a function `run`
+    small: float  # processor time of the small scale in seconds
+    paper: float  # of the published size
+    what: str  # what it shows
+    variant: str = ""  # row of the module's settings, where several experiments share a module
+    size: str = "beyond the papers"  # whether "paper" has the published size, or what is reduced
+    # Data sets that the published size reads: names of `fl_app.config.names.DATASETS`, and
+    # "writers" for who wrote each image of MNIST.
     data: tuple[str, ...] = ()
-    small_data: tuple[str, ...] = ()
-    distributes: bool = False
+    small_data: tuple[str, ...] = ()  # that the small scale reads
+    distributes: bool = False  # whether it draws updates with samplers that Ray can distribute
 
     def load(self) -> Experiment:
         """Import the module and return what runs the experiment."""

@@ -33,24 +33,15 @@ _load = lru_cache(maxsize=1)(load)
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of a federation.
+    """Size of a federation."""
 
-    Attributes:
-        clients: Honest clients; the target is one of them. As many nodes again are the server's.
-        threshold: Shares that open a secret. The least that clients accept is the most that an
-            attacker can ask for.
-        batch: Images of a client. All have equally many, so that they weigh the same.
-        hidden: Units of the network.
-        lr: Learning rate in an honest server's instructions.
-        drawn: Images that a client draws from its own in each round; 0 for all of them, and then
-            training is deterministic.
-    """
-
-    clients: int = 5
+    clients: int = 5  # honest ones, the target among them; as many nodes again are the server's
+    # Shares that open a secret: the least that clients accept is the most an attacker can ask for.
     threshold: int = 3
-    batch: int = 4
-    hidden: int = 32
-    lr: float = 0.1
+    batch: int = 4  # images of a client; all have equally many, so that they weigh the same
+    hidden: int = 32  # units of the network
+    lr: float = 0.1  # in an honest server's instructions
+    # Images that a client draws in each round; 0 for all, and then training is deterministic.
     drawn: int = 0
 
     @property
@@ -73,9 +64,7 @@ class Federation:
     """Clients that take one step of gradient descent on images of their own.
 
     Attributes:
-        shape: Its size.
-        network: What they train.
-        weights: The model of an honest server.
+        network: What they train; `weights` is the model of an honest server.
         brightness: Mean pixel of images that the server has itself, for traps.
         mean_image: Mean of these images, a guess that needs no update, (1, pixels).
         batches: Node to the images it trains on; the server's own nodes have none.

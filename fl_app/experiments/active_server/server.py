@@ -40,17 +40,11 @@ Shares = dict[int, dict[int, bytes]]  # owner to its shares by holder
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """What a server says it has read.
+    """What a server says it has read: the sum of some clients' updates."""
 
-    Attributes:
-        members: Numbers of the clients in it.
-        vector: The sum of their updates.
-        is_sum: Whether it can be a sum of updates; noise cannot.
-    """
-
-    members: frozenset[int]
+    members: frozenset[int]  # the clients, by their numbers
     vector: Vector
-    is_sum: bool = True
+    is_sum: bool = True  # whether it can be a sum of updates; noise cannot
 
 
 @dataclass(frozen=True)
@@ -81,18 +75,13 @@ class Attack:
 
 
 class Server(InlineGrid):
-    """Plays an attack: the way to the clients, on which everything can be bent.
-
-    Attributes:
-        federation: The clients.
-        attack: The attack.
-        answers: Stage, message and reply of all that was delivered in the last trial.
-    """
+    """Plays an attack with a federation; it is the way to the clients, on which messages bend."""
 
     def __init__(self, federation: Federation, attack: Attack) -> None:
         super().__init__(federation.app, 2 * federation.shape.clients)
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # refusals are counted, not shown
         self.federation, self.attack = federation, attack
+        # Stage, message and reply of all that was delivered in the last trial.
         self.answers: list[tuple[str, Message, Message]] = []
         self._rounds = 0
         self._branches: dict[tuple[int, str], Context] = {}
@@ -162,19 +151,13 @@ class Server(InlineGrid):
 
 
 class Ending:
-    """A round that has the target's upload, and ways to end it; clients go by their numbers.
-
-    Attributes:
-        clients: All of the round.
-        threshold: Shares that open a secret.
-        adding: Those who have added something to the sum.
-    """
+    """A round that has the target's upload, and ways to end it; clients go by their numbers."""
 
     def __init__(
         self, server: Server, strategy: Masked, current: SumRound, replies: Sequence[Message]
     ) -> None:
         self.clients, self.threshold = sorted(current.cohort.keys), current.cohort.threshold
-        self.adding = self.clients[: server.attack.adding]
+        self.adding = self.clients[: server.attack.adding]  # something to the sum
         self._server, self._strategy = server, strategy
         self._current, self._replies = current, replies
         # Shares that clients have revealed.

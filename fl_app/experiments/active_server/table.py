@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
 from leakmeter.auditors.reconstruction import psnr
 from leakmeter.fl_app.engines.inline import within_a_run
 from leakmeter.fl_app.experiments.active_server.attacks import (
@@ -34,25 +33,18 @@ from leakmeter.fl_app.experiments.plot import Gallery, Strip
 MODES: tuple[Mode, ...] = get_args(Mode)
 # Relative error below which an update counts as read, and PSNR in dB above which an image does.
 EXACT, CLEAR = 1e-3, 30.0
-_CEILING = 60.0  # dB; beyond it nobody sees a difference, and a perfect image has no finite PSNR
+_CEILING = 60.0  # dB; beyond it nobody sees a difference
 _SIDE = 8  # pixels of an image
 
 Pictures = NDArray[np.floating[Any]]
-Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How often everything is played, and with whom.
+    """How often everything is played, and with whom."""
 
-    Attributes:
-        rounds: Trials of each attack in the last mode, where none must get through.
-        few: Trials where all get through or none: in the other modes, and of what remains.
-        shape: Size of the federation.
-    """
-
-    rounds: int
-    few: int
+    rounds: int  # trials of each attack in the last mode, where none must get through
+    few: int  # trials where all get through or none: in the other modes, and of what remains
     shape: Shape
 
     @property
@@ -95,10 +87,32 @@ def run(scale: str, cells: Cells) -> Table:
 class _Trial(NamedTuple):
     """What came of one trial."""
 
+    opened: Opened | None
     refused: list[str]
-    members: int = 0
-    error: float = np.inf
-    is_sum: bool = False
+    error: float  # relative, over the coordinates that the server vouches for
+    images: Pictures  # of all clients, the target's first
+
+
+def _played(
+    attack: Attack, shape: Shape, mode: Mode, trials: int
+) -> tuple[Federation, list[_Trial]]:
+    """Play an attack many times, each time with other images."""
+    federation = Federation(shape, mode)
+    server = Server(federation, attack)
+
+    def play(trial: int) -> _Trial:
+        federation.deal(trial)
+        opened, refused = server.play()
+        error = np.inf
+        if opened is not None:
+            truth = np.sum([federation.truth[number] for number in opened.members], axis=0)
+            read = slice(len(truth) - attack.unread)
+            distance = np.linalg.norm(opened.vector[read] - truth[read])
+            error = float(distance / np.linalg.norm(truth[read]))
+        images = np.concatenate([batch.images for batch in federation.batches.values()])
+        return _Trial(opened, refused, error, images)
+
+    return federation, within_a_run(lambda: [play(trial) for trial in range(trials)])
 
 
 def attacked(attack: Attack, shape: Shape, mode: Mode, trials: int) -> dict[str, Any]:
@@ -110,86 +124,46 @@ def attacked(attack: Attack, shape: Shape, mode: Mode, trials: int) -> dict[str,
         with the target in them came out; the median relative "error" of what it says it has read,
         None if it never did; and stage to the trials in which some client has "refused" it.
     """
-
-    def look(federation: Federation, opened: Opened | None, refused: list[str]) -> _Trial:
-        if opened is None:
-            return _Trial(refused)
-        error = _error(opened, federation.truth, attack.unread)
-        return _Trial(refused, len(opened.members), error, opened.is_sum)
-
-    found = _each(attack, shape, mode, trials, look)
-    errors = [trial.error for trial in found if trial.members]
+    _, found = _played(attack, shape, mode, trials)
+    said = [(trial.opened, trial.error) for trial in found if trial.opened is not None]
     return {
         "trials": trials,
-        "read": sum(t.error <= EXACT and t.members < shape.threshold for t in found),
-        "members": max(trial.members for trial in found),
-        "sums": sum(trial.is_sum for trial in found),
-        "error": float(np.median(errors)) if errors else None,
+        "read": sum(e <= EXACT and len(opened.members) < shape.threshold for opened, e in said),
+        "members": max((len(opened.members) for opened, _ in said), default=0),
+        "sums": sum(opened.is_sum for opened, _ in said),
+        "error": float(np.median([error for _, error in said])) if said else None,
         "refused": dict(Counter(stage for trial in found for stage in trial.refused)),
     }
 
 
 def images(attack: Attack, shape: Shape, mode: Mode, trials: int) -> dict[str, Any]:
     """Set a trap many times; return what comes back of the target's images, and of everyone's."""
-
-    def look(federation: Federation, opened: Opened | None, _: object) -> tuple[Pictures, ...]:
-        everyone = np.concatenate([batch.images for batch in federation.batches.values()])
-        found = np.zeros_like(everyone)  # black where the server reads nothing
-        if opened is not None:
-            read = federation.network.trapped(opened.vector)
-            found = np.vstack([read, found[len(read) :]])
-        own = everyone[: shape.batch]
-        nearest = found[((own[:, None] - found[None]) ** 2).mean(axis=2).argmin(axis=1)]
-        guess = np.repeat(federation.mean_image, shape.batch, axis=0)
-        qualities = (_quality(own, found), _quality(everyone, found), _quality(own, guess))
-        return own, nearest, *qualities
-
-    own, nearest, *qualities = zip(*_each(attack, shape, mode, trials, look), strict=True)
-    target, every, guess = map(np.stack, qualities)  # (trials, images)
+    federation, found = _played(attack, shape, mode, trials)
+    guess = np.repeat(federation.mean_image, shape.batch, axis=0)
+    qualities, read = [], []
+    for trial in found:
+        own, seen = trial.images[: shape.batch], np.zeros_like(trial.images)
+        if trial.opened is not None:  # black where the server reads nothing
+            caught = federation.network.trapped(trial.opened.vector)
+            seen = np.vstack([caught, seen[len(caught) :]])
+        read.append(seen)
+        pairs = ((own, seen), (trial.images, seen), (own, guess))
+        # A perfect image has no finite PSNR.
+        qualities.append([np.minimum(psnr(*pair), _CEILING) for pair in pairs])
+    target, every, guessed = (np.stack(rows) for rows in zip(*qualities, strict=True))
+    first = found[0].images[: shape.batch]
+    nearest = ((first[:, None] - read[0][None]) ** 2).mean(axis=2).argmin(axis=1)
     return {
         "trials": trials,
         "psnr": float(np.median(target)),
-        "guess": float(np.median(guess)),
+        "guess": float(np.median(guessed)),
         "clear": float(np.mean(target >= CLEAR)),
         "clear of all": float((every >= CLEAR).sum(axis=1).mean()),
         "shown": {
-            name: np.round(rows[0], 3).tolist()
-            for name, rows in (("target", own), ("found", nearest))
+            "target": np.round(first, 3).tolist(),
+            "found": np.round(read[0][nearest], 3).tolist(),
         },
     }
-
-
-def _each(
-    attack: Attack,
-    shape: Shape,
-    mode: Mode,
-    trials: int,
-    look: Callable[[Federation, Opened | None, list[str]], Seen],
-) -> list[Seen]:
-    """Play an attack many times, each time with other images; return what to look at in each."""
-
-    def play() -> list[Seen]:
-        federation = Federation(shape, mode)
-        server, seen = Server(federation, attack), []
-        for trial in range(trials):
-            federation.deal(trial)
-            seen.append(look(federation, *server.play()))
-        return seen
-
-    return within_a_run(play)
-
-
-def _error(opened: Opened, updates: Mapping[int, Vector], unread: int) -> float:
-    """Return how far a sum is from the truth, over the coordinates that the server vouches for."""
-    truth = np.sum([updates[number] for number in opened.members], axis=0)
-    read = slice(len(truth) - unread)
-    distance = np.linalg.norm(opened.vector[read] - truth[read])
-    return float(distance / np.linalg.norm(truth[read]))
-
-
-def _quality(originals: Pictures, images: Pictures) -> Pictures:
-    """Return the PSNR in dB of each original in its best reconstruction, up to a ceiling."""
-    return np.minimum(psnr(originals, images), _CEILING)
 
 
 def _row(attack: Attack, by_mode: Mapping[Mode, Mapping[str, Any]]) -> tuple[Any, ...]:

@@ -38,33 +38,19 @@ SHARES = (1.0, 0.5)  # of the allowed failures, for the threshold named beforeha
 
 @dataclass(frozen=True)
 class Setting:
-    """One federation under audit.
-
-    Attributes:
-        dataset: Data set of the run.
-        partition: "iid", or one of the two Dirichlet partitions with a concentration of 1.
-        models: Initial models.
-        clients: Clients that share the data.
-        sums: Clients in the sum, the target among them.
-        fit: Updates behind the covariance of the sum.
-        candidates: Updates of the target among which the worst pair is chosen.
-        trials: Sums on which the test is judged.
-        pilot: Sums that fix one threshold before the trials; 0 leaves the bound to the band alone.
-        block: Trials computed at a time; what an interrupted run loses at most.
-        synthetic_examples: Records of the synthetic data set.
-    """
+    """One federation under audit."""
 
     dataset: str
-    partition: Partition = "iid"
-    models: int = 10
-    clients: int = 100
-    sums: tuple[int, ...] = (60, 70, 90)
-    fit: int = 25_000
-    candidates: int = 5_000
-    trials: int = 5_000
-    pilot: int = 200
-    block: int = 500
-    synthetic_examples: int = 6000
+    partition: Partition = "iid"  # or one of the two Dirichlet ones, with a concentration of 1
+    models: int = 10  # initial models
+    clients: int = 100  # that share the data
+    sums: tuple[int, ...] = (60, 70, 90)  # clients in the sum, the target among them
+    fit: int = 25_000  # updates behind the covariance of the sum
+    candidates: int = 5_000  # updates of the target among which the worst pair is chosen
+    trials: int = 5_000  # sums on which the test is judged
+    pilot: int = 200  # sums that fix one threshold before the trials; 0 leaves the band alone
+    block: int = 500  # trials computed at a time; what an interrupted run loses at most
+    synthetic_examples: int = 6000  # records of the synthetic data set
 
     @property
     def others(self) -> list[int]:

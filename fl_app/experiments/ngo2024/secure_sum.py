@@ -82,13 +82,7 @@ def table(page: Page, setting: Setting, cells: Cells, *, compares: bool) -> Tabl
             for size, got in sizes.items()
         ),
         notes=(*page.notes, _RECORDS_NOTE, _NOTE),
-        figures={
-            "curves.svg": tuple(
-                panel
-                for (partition, game), sizes in found.items()
-                for panel in _panels(f"{game}, labels {_LABELS[partition]}", sizes)
-            )
-        },
+        figures={"curves.svg": tuple(panel for case in found.items() for panel in _panels(*case))},
         comparisons=page.compare(found) if compares else (),
     )
 
@@ -134,9 +128,9 @@ def _row(got: Mapping[str, Any], paper: str) -> tuple[str, ...]:
     )
 
 
-def _panels(title: str, found: Sizes) -> list[Panel]:
+def _panels(played: tuple[Partition, Game], found: Sizes) -> list[Panel]:
     """Return the trade-off and the curve of bounds of the median model of each size."""
-    errors, bounds = [], []
+    title, errors, bounds = f"{played[1]}, labels {_LABELS[played[0]]}", [], []
     for color, (size, got) in enumerate(found.items()):
         # The model whose separation is the median: curves of several are not averaged either.
         middle = int(np.argsort(got["separation"])[len(got["separation"]) // 2])
