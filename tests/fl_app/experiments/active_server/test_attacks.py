@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from leakmeter.fl_app.experiments.active_server.attacks import (
 from leakmeter.fl_app.experiments.active_server.federation import Mode, Shape
 from leakmeter.fl_app.experiments.active_server.server import Attack
 from leakmeter.fl_app.experiments.active_server.table import attacked, images
+from tests.fl_app.experiments.small import Reproduced
 
 SHAPE = Shape()
 # Attack to the stage that clients who sign refuse.
@@ -50,9 +50,14 @@ every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: att
 remaining = {attack.name: attack for attack in REMAINING}
 
 
-@cache
-def counted(attack: Attack, mode: Mode) -> dict[str, Any]:
-    return attacked(attack, SHAPE, mode, 1)
+Counts = Callable[[Attack, Mode], dict[str, Any]]
+
+
+@pytest.fixture
+def counted(reproduced: Reproduced) -> Counts:
+    """Return what came of one trial of an attack, as the experiment keeps it."""
+    cells = reproduced("active-server").cells
+    return lambda attack, mode: cells[f"small-{mode}-{attack.name.replace(' ', '-')}"]
 
 
 def reads(count: Mapping[str, Any], attack: Attack) -> bool:
@@ -64,21 +69,23 @@ def reads(count: Mapping[str, Any], attack: Attack) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["unbound", "curious", "active"])
-def test_an_honest_round_opens_the_sum_of_all(mode: Mode) -> None:
+def test_an_honest_round_opens_the_sum_of_all(counted: Counts, mode: Mode) -> None:
     count = counted(NONE, mode)
     assert (count["sums"], count["members"], count["read"]) == (1, SHAPE.clients, 0)
     assert not count["refused"]
 
 
 @every_attack
-def test_without_checks_the_attack_reads_the_target(attack: Attack) -> None:
+def test_without_checks_the_attack_reads_the_target(counted: Counts, attack: Attack) -> None:
     count = counted(attack, "unbound")
     assert reads(count, attack)
     assert not count["refused"]
 
 
 @every_attack
-def test_masks_that_are_bound_stop_uneven_orders_and_nothing_else(attack: Attack) -> None:
+def test_masks_that_are_bound_stop_uneven_orders_and_nothing_else(
+    counted: Counts, attack: Attack
+) -> None:
     count = counted(attack, "curious")
     if attack.name in UNSIGNED:
         assert reads(count, attack)
@@ -88,7 +95,7 @@ def test_masks_that_are_bound_stop_uneven_orders_and_nothing_else(attack: Attack
 
 
 @every_attack
-def test_clients_that_sign_stop_every_attack(attack: Attack) -> None:
+def test_clients_that_sign_stop_every_attack(counted: Counts, attack: Attack) -> None:
     count = counted(attack, "active")
     assert count["read"] == 0
     assert STAGES[attack.name] in count["refused"]
@@ -109,7 +116,7 @@ def test_only_the_files_of_a_node_stop_two_requests_at_once(
     assert reads(attacked(attack, SHAPE, "active", 1), attack)
 
 
-def test_what_remains_reads_as_much_as_is_said_and_nobody_refuses_it() -> None:
+def test_what_remains_reads_as_much_as_is_said_and_nobody_refuses_it(counted: Counts) -> None:
     counts = {name: counted(attack, "active") for name, attack in remaining.items()}
     assert not any(count["refused"] for count in counts.values())
     for name in ("chosen cohorts", "canary seats"):

@@ -37,6 +37,8 @@ SMALL = Setting(
     block=150,
     synthetic_examples=600,
 )
+# Enough for what does not depend on the numbers.
+FEW = replace(SMALL, models=1, fit=400, candidates=20, trials=20, pilot=20, block=10)
 
 
 def quiet(folder: Path) -> Cells:
@@ -118,23 +120,23 @@ def test_bounds_stay_below_their_cap_and_the_printed_error_flatters(played) -> N
 
 def test_an_interrupted_experiment_computes_only_what_is_missing(tmp_path: Path) -> None:
     said: list[str] = []
-    first = audit(SMALL, "independent", Cells(tmp_path, said.append))
-    assert len(said) == 5  # attack, pilot, two blocks of trials, and all of them together
+
+    def played(setting: Setting) -> tuple[dict, list[str]]:
+        """Return the result, and which cells had to be computed."""
+        del said[:]
+        done = audit(setting, "independent", Cells(tmp_path, said.append))
+        return done, [line.strip().partition(":")[0] for line in said]
+
+    first, (_, _, _, block, whole) = played(FEW)  # attack, pilot, two blocks, and all together
+    assert whole == "synthetic-iid-independent-1x400x20x20x20"
+    assert block == "synthetic-iid-independent-1x400x20-trials-10"
     kept = (tmp_path / CELLS).read_text().splitlines(keepends=True)
-    whole = "synthetic-iid-independent-2x1500x60x300x50"
-    lost = (f'"{whole}"', "-trials-150")
-    (tmp_path / CELLS).write_text("".join(k for k in kept if not any(part in k for part in lost)))
-    assert audit(SMALL, "independent", Cells(tmp_path, said.append)) == first
-    again = [line.partition(":")[0] for line in (*said[5:], said[4])]
-    assert again[:-1] == ["  synthetic-iid-independent-2x1500x60-trials-150", again[-1]]
+    left = [k for k in kept if f'"{whole}"' not in k and f'"{block}"' not in k]
+    (tmp_path / CELLS).write_text("".join(left))
+    assert played(FEW) == (first, [block, whole])
     # More trials go on where these have ended.
-    more = replace(SMALL, trials=450)
-    del said[:]
-    audit(more, "independent", Cells(tmp_path, said.append))
-    assert [line.partition(":")[0].rpartition("-")[2] for line in said] == [
-        "300",
-        "2x1500x60x450x50",
-    ]
+    _, more = played(replace(FEW, trials=30))
+    assert [name.rpartition("-")[2] for name in more] == ["20", "1x400x20x30x20"]
 
 
 @pytest.mark.parametrize("game", ["partition", "independent-held-out"])
@@ -160,7 +162,7 @@ def test_the_audit_that_users_run_has_the_same_scores_on_the_same_draws(game: Ga
 
 
 def test_the_page_has_a_line_for_each_game_and_size_and_a_figure(tmp_path: Path) -> None:
-    page = table(_PAGES["mnist"], replace(SMALL, pilot=0), quiet(tmp_path), compares=False)
+    page = table(_PAGES["mnist"], replace(FEW, pilot=0), quiet(tmp_path), compares=False)
     assert isinstance(page, Table)
     games = ("partition", "independent-held-out")
     assert [row[:3] for row in page.rows] == [
@@ -175,8 +177,7 @@ def test_the_page_has_a_line_for_each_game_and_size_and_a_figure(tmp_path: Path)
 def test_skewed_labels_are_drawn_in_two_ways_and_their_title_says_how_clients_are_weighted(
     tmp_path: Path,
 ) -> None:
-    small = replace(SMALL, models=1, fit=400, candidates=20, trials=20, pilot=20)
-    page = table(_PAGES["mnist-skewed"], small, quiet(tmp_path), compares=True)
+    page = table(_PAGES["mnist-skewed"], FEW, quiet(tmp_path), compares=True)
     assert "skewed labels" in page.title
     assert "weighted by their images" in page.title
     assert len({row[0] for row in page.rows}) == 2
