@@ -345,9 +345,10 @@ def test_adult_file_that_is_no_adult_file_is_refused(tmp_path: Path, content: by
 @pytest.mark.parametrize(
     ("part", "old", "new", "message"),
     first_fast(
-        4,
+        2,
         [
             ("data", b"39, State-gov", b"?, State-gov", "adult.data must have 30162 .* got 30161"),
+            ("test", b"25, Private", b"25, Retired", "has a level that .*adult.data lacks"),
             ("data", b"39, State-gov", b"x, State-gov", "adult.data must have 30162 .* got 30161"),
             (
                 "test",
@@ -355,7 +356,6 @@ def test_adult_file_that_is_no_adult_file_is_refused(tmp_path: Path, content: by
                 b">50K.",
                 "adult.test must have 15060 .* 3700 .* got 15060 and 3701",
             ),
-            ("test", b"25, Private", b"25, Retired", "has a level that .*adult.data lacks"),
             ("data", b"39, State-gov", b"39, Retired", "must give 104 features, got 105"),
         ],
     ),
