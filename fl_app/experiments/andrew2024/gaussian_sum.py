@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Floats, Vector
 
 
 def simulate_cosines(dim: int, canaries: int, sigma: float, rng: np.random.Generator) -> Vector:
@@ -39,12 +38,8 @@ def simulate_cosines(dim: int, canaries: int, sigma: float, rng: np.random.Gener
 
 
 def simulate_rounds(
-    dim: int,
-    plays: NDArray[np.float64],
-    drift: NDArray[np.float64],
-    sigma: float,
-    rng: np.random.Generator,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    dim: int, plays: Floats, drift: Floats, sigma: float, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
     """Return the products of canaries with the noised sum of each round, and these sums' products.
 
     Args:
@@ -67,14 +62,14 @@ def simulate_rounds(
     return inside @ factor[directions:].T, inside @ inside.T + outside @ outside.T
 
 
-def _unit_rows(dim: int, rows: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def _unit_rows(dim: int, rows: int, rng: np.random.Generator) -> Floats:
     """Return L of C = LQ for `rows` independent uniform directions in `dim` dimensions."""
     factor = _gaussian_rows(dim, rows, rng)
-    unit: NDArray[np.float64] = factor / np.linalg.norm(factor, axis=1, keepdims=True)
+    unit: Floats = factor / np.linalg.norm(factor, axis=1, keepdims=True)
     return unit
 
 
-def _gaussian_rows(dim: int, rows: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def _gaussian_rows(dim: int, rows: int, rng: np.random.Generator) -> Floats:
     """Return L of G = LQ for a Gaussian matrix of `rows` rows in `dim` dimensions."""
     if rows > dim:
         return rng.standard_normal((rows, dim))

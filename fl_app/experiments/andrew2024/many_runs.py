@@ -3,10 +3,8 @@
 Andrew et al. (2024), arXiv:2302.03098, Fig. 4: quantiles of ε̂ over experiments that collect a
 thousand cosines in one run or in ten. The paper calls a thousand runs with one canary each ideal
 and infeasible; for the Gaussian mechanism, which is simulated exactly, they are feasible.
-
-In units of the clip norm, √d·E[cos] of a canary with the change of the model over T rounds is
-1/√(T·σ² + k/d + ‖X‖²/d): noise, canaries and honest updates X hide it. The last comes from the
-auditor's own diagnostic of each run.
+What hides a canary is in the note of the table; the part of honest updates comes from the auditor's
+own diagnostic of each run.
 """
 
 from __future__ import annotations

@@ -25,16 +25,9 @@ from scipy.stats import binom
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.gaussian.pair import delta_gaussian, epsilon_gaussian, gaussian_sigma
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.andrew2024 import audit
+from leakmeter.fl_app.experiments.andrew2024 import audit, federation
 from leakmeter.fl_app.experiments.andrew2024.audit import COLUMNS_NOTE, Runs, middle, shown
-from leakmeter.fl_app.experiments.andrew2024.federation import (
-    DELTA,
-    DIGITS,
-    WRITERS,
-    play,
-    seeded,
-    with_canaries,
-)
+from leakmeter.fl_app.experiments.andrew2024.federation import DELTA, DIGITS, WRITERS
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
@@ -173,10 +166,10 @@ def run(scale: str, cells: Cells, variant: str) -> Table:
 
 def _cell(part: _Part, noise: float, times: int, key: str, number: int) -> dict[str, Any]:
     """Return what one run shows."""
-    config = seeded(part.federation, noise, key, number)
+    config = federation.seeded(part.federation, noise, key, number)
     if part.canaries:
-        config = with_canaries(config, part.canaries, times)
-    played = play(config, "all" if part.canaries else "coin")
+        config = federation.with_canaries(config, part.canaries, times)
+    played = federation.play(config, "all" if part.canaries else "coin")
     return {
         "accuracy": played.accuracy,
         "epsilon": audit.guaranteed(played, config),

@@ -20,15 +20,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import beta
 
+from leakmeter.auditors import bounds
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.bounds import (
-    coin_bound,
-    epsilon_lower_bound,
-    guess_by_rank,
-    one_run_epsilon,
-    one_run_gaussian_epsilon,
-    share_bound,
-)
 from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.canaries.proofs import cosine_logsf, largest_cosine_log_p
 from leakmeter.auditors.canaries.transcript import null_maxima
@@ -94,16 +87,16 @@ def bounds_of(run: Run, delta: float) -> dict[str, Bound]:
     """Return every bound from one run with coins, those without a condition first."""
     half, inside = (1 + CONFIDENCE) / 2, -run.log_p[run.is_in]
     both_scores = run.scores[run.is_in], run.scores[~run.is_in]
-    counts = (run.is_in.size, GUESSES, guess_by_rank(*both_scores, GUESSES), delta)
-    coins = partial(coin_bound, run.log_p, run.is_in, delta=delta)
+    counts = (run.is_in.size, GUESSES, bounds.guess_by_rank(*both_scores, GUESSES), delta)
+    coins = partial(bounds.coin_bound, run.log_p, run.is_in, delta=delta)
     # Half of the failures for each of two bounds; the larger is printed first in a report.
     both = (coins(confidence=half + run.spent), _guessed(*counts, half))
-    one_run = partial(epsilon_lower_bound, delta=delta, same_run=True)
+    one_run = partial(bounds.epsilon_lower_bound, delta=delta, same_run=True)
     return {
         "headline": max(both, key=lambda bound: bound.value),
         "coins": coins(confidence=CONFIDENCE + run.spent),
         "one run": _guessed(*counts, CONFIDENCE),
-        "shares": share_bound(inside, delta=delta, confidence=CONFIDENCE + run.spent),
+        "shares": bounds.share_bound(inside, delta=delta, confidence=CONFIDENCE + run.spent),
         "known null": one_run(inside, null_logsf=np.negative, confidence=CONFIDENCE + run.spent),
         "sampled null": one_run(*both_scores, confidence=CONFIDENCE),
         "one run, Gaussian": _guessed_gaussian(*counts, CONFIDENCE),
@@ -111,8 +104,8 @@ def bounds_of(run: Run, delta: float) -> dict[str, Bound]:
 
 
 # Few counts of right guesses occur, and each takes milliseconds.
-_guessed = lru_cache(maxsize=4096)(one_run_epsilon)
-_guessed_gaussian = lru_cache(maxsize=4096)(one_run_gaussian_epsilon)
+_guessed = lru_cache(maxsize=4096)(bounds.one_run_epsilon)
+_guessed_gaussian = lru_cache(maxsize=4096)(bounds.one_run_gaussian_epsilon)
 
 
 def _coins(rng: Rng) -> Coins:
@@ -266,7 +259,9 @@ def _all_in(epsilon: float, dim: int = 10**6, canaries: int = 1000, delta: float
         inside = unsent(rng)
         if epsilon:
             inside = simulate_cosines(dim, canaries, gaussian_sigma(epsilon, delta), rng)
-        ours = partial(epsilon_lower_bound, delta=delta, confidence=CONFIDENCE, same_run=True)
+        ours = partial(
+            bounds.epsilon_lower_bound, delta=delta, confidence=CONFIDENCE, same_run=True
+        )
         z = math.sqrt(dim) * inside[None]
         without = {
             "published, known null": audit.published_closed(z[0], audit.normal_logsf, delta),

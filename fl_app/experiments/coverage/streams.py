@@ -18,14 +18,7 @@ from scipy.special import expit, log_ndtr, ndtri
 from scipy.stats import laplace
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.bounds.bets import (
-    ABOVE,
-    canary_bets,
-    count_trials,
-    guess_bets,
-    log_wealth,
-    trial_bets,
-)
+from leakmeter.auditors.bounds import bets
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Rng
@@ -65,10 +58,9 @@ class Watched:
 
     def cell(self, streams: int) -> dict[str, Any]:
         """Return the share of so many streams in which the truth is ever refuted."""
-        parts = range(-(-streams // _AT_ONCE))
-        crossed = np.concatenate(
-            [self.crosses(stream(_SEED, "anytime", self.key, i), _AT_ONCE) for i in parts]
-        )[:streams]
+        size = min(streams, _AT_ONCE)
+        rngs = [stream(_SEED, "anytime", self.key, i) for i in range(-(-streams // size))]
+        crossed = np.concatenate([self.crosses(rng, size) for rng in rngs])[:streams]
         kind = "lower_bound" if self.is_sound else "estimate"
         found = {"kind": kind, "conditions": [], "above": float(np.mean(crossed))}
         return {
@@ -115,15 +107,16 @@ def cases() -> list[Watched]:
     ]
 
 
-def _ever(bets: Floats, counts: Counts, level: float) -> Coins:
+def _ever(against: Floats, counts: Counts, level: float) -> Coins:
     """Return whether the wealth ever reaches 1/level.
 
     Args:
-        bets: Against one ε, (thresholds, stakes, outcomes).
+        against: Bets against one ε, (thresholds, stakes, outcomes).
         counts: Outcomes of each round, (streams, rounds, thresholds, outcomes).
         level: Allowed failures that are left after δ is paid.
     """
-    return np.asarray(log_wealth(bets, counts.cumsum(axis=1)).max(axis=1) >= -math.log(level))
+    wealth = bets.log_wealth(against, counts.cumsum(axis=1))  # (streams, rounds)
+    return np.asarray(wealth.max(axis=1) >= -math.log(level))
 
 
 # Canaries. A mechanism chooses the density r of the p-values of included canaries, relative to
@@ -133,12 +126,12 @@ def _ever(bets: Floats, counts: Counts, level: float) -> Coins:
 def _canaries(draw: Canaries, epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
     p, is_in = draw(epsilon, delta, rng, (streams, ROUNDS, COINS))
     counts = canary_counts(epsilon, p, is_in)
-    return _ever(canary_bets(np.array([epsilon]))[0], counts, ALLOWED - ROUNDS * COINS * delta)
+    return _ever(bets.canary_bets(np.array([epsilon]))[0], counts, ALLOWED - ROUNDS * COINS * delta)
 
 
 def canary_counts(epsilon: float, p: Floats, is_in: Coins) -> Counts:
     """Return how many canaries of a round hit, miss and are out, (..., thresholds, 3)."""
-    is_hit = is_in[..., None] & (-np.log(p)[..., None] >= epsilon + ABOVE)
+    is_hit = is_in[..., None] & (-np.log(p)[..., None] >= epsilon + bets.ABOVE)
     hits, ins = is_hit.sum(axis=-2), is_in.sum(axis=-1)[..., None]
     out = np.broadcast_to(is_in.shape[-1] - ins, hits.shape)
     return np.stack([hits, ins - hits, out], axis=-1)
@@ -195,11 +188,11 @@ def _reacts(epsilon: float, _d: float, rng: Rng, streams: int) -> Coins:
     Release a has the largest r above the threshold and the smallest below. Release b, with r = e^ε
     everywhere, makes the coin fair over both.
     """
-    bets, odds = canary_bets(np.array([epsilon]))[0], math.exp(epsilon)
-    counts = np.zeros((streams, ABOVE.size, 3), dtype=np.int64)
+    against, odds = bets.canary_bets(np.array([epsilon]))[0], math.exp(epsilon)
+    counts = np.zeros((streams, bets.ABOVE.size, 3), dtype=np.int64)
     ever = np.zeros(streams, dtype=bool)
     for _ in range(ROUNDS * COINS):
-        wealth = log_wealth(bets, counts)
+        wealth = bets.log_wealth(against, counts)
         edge = np.exp(-epsilon - np.minimum(0.5 + 2 * np.maximum(-wealth, 0.0), 6.0))
         hit, miss = edge * odds, (1 - edge) / odds
         chance_a = (odds - 1) / (odds - hit - miss)  # of release a if the canary is out
@@ -210,7 +203,7 @@ def _reacts(epsilon: float, _d: float, rng: Rng, streams: int) -> Coins:
         shown = np.where(is_hit, edge * u, edge + (1 - edge) * u)
         p = np.where(is_a & is_in, shown, u)
         counts += canary_counts(epsilon, p[:, None], is_in[:, None])
-        ever |= log_wealth(bets, counts) >= -math.log(ALLOWED)
+        ever |= bets.log_wealth(against, counts) >= -math.log(ALLOWED)
     return ever
 
 
@@ -219,8 +212,8 @@ def _reacts(epsilon: float, _d: float, rng: Rng, streams: int) -> Coins:
 
 def _guesses(draw: Guesses, epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
     is_right = draw(epsilon, delta, rng, (streams, ROUNDS, COINS))
-    bets = guess_bets(np.array([epsilon]))[0]
-    return _ever(bets, _guess_counts(is_right), ALLOWED - ROUNDS * COINS * delta)
+    against = bets.guess_bets(np.array([epsilon]))[0]
+    return _ever(against, _guess_counts(is_right), ALLOWED - ROUNDS * COINS * delta)
 
 
 def _guess_counts(is_right: Coins) -> Counts:
@@ -266,8 +259,8 @@ def _per_guess(epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
     chance = (odds + delta) / (1 + odds)
     is_right = _known_coins(epsilon, delta, rng, (streams, ROUNDS, COINS))
     # One threshold, one stake, two outcomes.
-    bets = np.array([[[math.log1p(_STAKE * (1 - chance) / chance), math.log1p(-_STAKE)]]])
-    return _ever(bets, _guess_counts(is_right), ALLOWED)
+    against = np.array([[[math.log1p(_STAKE * (1 - chance) / chance), math.log1p(-_STAKE)]]])
+    return _ever(against, _guess_counts(is_right), ALLOWED)
 
 
 # Trials. One number draws both worlds, so that the score in the world "in" is never smaller.
@@ -275,8 +268,8 @@ def _per_guess(epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
 
 def _trials(draw: Trials, epsilon: float, delta: float, rng: Rng, streams: int) -> Coins:
     inside, outside = draw(epsilon, delta, rng.random((streams, ROUNDS, TRIALS)))
-    bets = trial_bets(np.array([epsilon]), delta)[0]
-    return _ever(bets, count_trials(inside, outside), ALLOWED)
+    against = bets.trial_bets(np.array([epsilon]), delta)[0]
+    return _ever(against, bets.count_trials(inside, outside), ALLOWED)
 
 
 def _same_worlds(_e: float, _d: float, u: Floats) -> tuple[Floats, Floats]:

@@ -18,11 +18,7 @@ from scipy.special import log_ndtr
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds import AnytimeBound, coin_bound
-from leakmeter.auditors.gaussian.pair import (
-    classical_sigma_unsafe_above_epsilon_1,
-    epsilon_gaussian,
-    gaussian_sigma,
-)
+from leakmeter.auditors.gaussian import pair
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.base import Cells, Table
 from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Cell
@@ -30,9 +26,8 @@ from leakmeter.fl_app.experiments.plot import Line, Panel
 
 ASKED: Final = 50.0
 DELTA: Final = 1e-5
-DELIVERED: Final = round(
-    epsilon_gaussian(DELTA, 1 / classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA)), 1
-)
+_CLASSICAL: Final = pair.classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA)
+DELIVERED: Final = round(pair.epsilon_gaussian(DELTA, 1 / _CLASSICAL), 1)
 TARGETS: Final = (50.0, 60.0, 70.0)
 _PLANNED: Final = 30  # rounds
 _SCALES: Final = {"paper": 200, "small": 4}  # runs
@@ -79,9 +74,9 @@ def bounds_of(planned: int, number: int, *, is_right: bool = False) -> Mapping[s
         for every planned round ("split"), (rounds,) each.
     """
     rng = stream(_SEED, "anytime", "waiting", planned, int(is_right), number)
-    sigma = gaussian_sigma if is_right else classical_sigma_unsafe_above_epsilon_1
+    sigma = pair.gaussian_sigma(ASKED, DELTA) if is_right else _CLASSICAL
     is_in = rng.random(planned) < 0.5
-    log_p = np.asarray(log_ndtr(-rng.standard_normal(planned) - is_in / sigma(ASKED, DELTA)))
+    log_p = np.asarray(log_ndtr(-rng.standard_normal(planned) - is_in / sigma))
     bets = AnytimeBound(
         delta=DELTA, confidence=1 - ALLOWED, planned=planned, candidates=_CANDIDATES
     )

@@ -89,8 +89,7 @@ def test_a_run_of_this_project_has_the_scores_of_the_printed_algorithm() -> None
 
 
 def test_records_and_a_federation_of_single_records_have_the_same_scores() -> None:
-    config = replace(_SMALL, rounds=9)
-    config = seeded(with_canaries(config, 50), 0.4, "records")
+    config = seeded(with_canaries(replace(_SMALL, sample=12, rounds=5), 20), 0.4, "records")
     fast, slow = train(config)["momentum"], play(config)
     for sees in ("final model", "all models"):
         ours, theirs = fast.scores[sees], slow.scores[sees]  # type: ignore[index]

@@ -47,7 +47,7 @@ def check_confidence(cells: Mapping[str, Any]) -> None:
 def test_bounds_without_a_condition_keep_their_confidence_in_a_small_version(
     reproduced: Reproduced,
 ) -> None:
-    # 30 runs of each mechanism: at most 5 may exceed, of 10 at most 2; the seeds are fixed. Of 500
+    # 30 runs of each mechanism: at most 5 may exceed, of 10 at most 2; the seeds are fixed. Of 200
     # streams a bound at exactly 5 % exceeds in 1 of 1,000 seeds.
     small = reproduced("coverage")
     check_confidence(small.cells)
