@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from scipy.signal import lfilter
@@ -35,40 +35,25 @@ _MOMENTA = {"mean": 0.0, "momentum": 0.9}  # the server's, by the statistic that
 WARM: Final = 100  # rounds before the first, until the momentum is stationary
 
 
-class _Row(NamedTuple):
-    """A row of the paper, and how often its canaries play: of Table 5 that is not said."""
+Row: TypeAlias = tuple[str, int, float]  # table, participations of a canary, noise multiplier
 
-    table: str
-    times: int
-    noise: float
-
-    @property
-    def paper(self) -> tuple[float, float]:
-        """ε_lo and ε_est of all models."""
-        return _TABLES[self.table][self.noise]
-
-
-_TABLES = {
-    "2": {z: TABLE2[e][:2] for z, e in ((0.0496, 300.0), (0.0986, 100.0), (0.2317, 30.0))},
-    "5": {z: row[:2] for z, row in TABLE5.items() if z},
-}
-_ROUNDS_CLIENTS = {"2": (2048, 341_000), "5": (500, 3383)}  # δ is m^-1.1 of m clients
-_TWO, *_FIVE = (
-    [_Row(table, times, z) for z in _TABLES[table]]
-    for table, times in (("2", 1), ("5", 1), ("5", 5))
-)
-_SCALES = {"paper": (10, [*_TWO, *_FIVE[0], *_FIVE[1]])}  # runs, and rows
-_SCALES["small"] = (3, [*_TWO, _FIVE[0][0], _FIVE[1][0]])
+_TWO = {z: TABLE2[e][:2] for z, e in ((0.0496, 300.0), (0.0986, 100.0), (0.2317, 30.0))}
+_FIVE = {z: row[:2] for z, row in TABLE5.items() if z}
+# Rounds, m of δ = m^-1.1, and ε_lo and ε_est of all models by noise multiplier.
+_TABLES = {"2": (2048, 341_000, _TWO), "5": (500, 3383, _FIVE)}
+# How often canaries of Table 5 play is not said.
+_ROWS = [(t, times, z) for t, times in (("2", 1), ("5", 1), ("5", 5)) for z in _TABLES[t][2]]
+_SCALES = {"paper": (10, _ROWS), "small": (3, [*_ROWS[:4], _ROWS[8]])}  # runs of each row
 
 
 def run(scale: str, cells: Cells) -> Table:
     """Draw both statistics at the noises of both tables."""
     runs, rows = _SCALES[scale]
     got = {
-        row: cells.get(
-            f"table{row.table}-times{row.times}-noise{row.noise:g}", partial(_cell, row, runs)
+        (t, times, z): cells.get(
+            f"table{t}-times{times}-noise{z:g}", partial(_cell, t, times, z, runs)
         )
-        for row in rows
+        for t, times, z in rows
     }
     return Table(
         title=f"The estimate from all models with and without momentum, {runs} runs a row",
@@ -77,10 +62,10 @@ def run(scale: str, cells: Cells) -> Table:
             *("paper's ε_est", "mean of the round", "momentum 0.9"),
             *("paper's ε_lo", "published ε_lo, mean of the round", "momentum 0.9"),
         ),
-        rows=tuple(_line(row, one) for row, one in got.items()),
+        rows=tuple(_line(*row, one) for row, one in got.items()),
         notes=(*_NOTES, _above(list(got.values()))),
         figures={"estimates.svg": tuple(_panels(got))},
-        comparisons=tuple(_comparison(row, one) for row, one in got.items()),
+        comparisons=tuple(_comparison(*row, one) for row, one in got.items()),
     )
 
 
@@ -108,16 +93,16 @@ def _above(got: Sequence[Any]) -> str:
     )
 
 
-def _cell(row: _Row, runs: int) -> dict[str, Any]:
+def _cell(table: str, times: int, noise: float, runs: int) -> dict[str, Any]:
     """Return both statistics of several runs."""
-    rounds, clients = _ROUNDS_CLIENTS[row.table]
+    rounds, clients, _ = _TABLES[table]
     delta = clients**-1.1
-    found: dict[str, Any] = {"epsilon": epsilon_gaussian(delta, math.sqrt(row.times) / row.noise)}
+    found: dict[str, Any] = {"epsilon": epsilon_gaussian(delta, math.sqrt(times) / noise)}
     for name, beta in _MOMENTA.items():
         found[name] = {"estimate": [], "published": []}
         for i in range(runs):
-            rng = stream(SEED, "all-models", row.table, row.times, f"{row.noise:g}", name, i)
-            inside, outside = (_largest(rounds, k, row.noise, beta, rng) for k in (row.times, 0))
+            rng = stream(SEED, "all-models", table, times, f"{noise:g}", name, i)
+            inside, outside = (_largest(rounds, k, noise, beta, rng) for k in (times, 0))
             found[name]["estimate"].append(float(two_fits(inside[None], outside[None], delta)[0]))
             found[name]["published"].append(published_sampled(inside, outside, delta))
     return found
@@ -144,49 +129,49 @@ def smoothed(z: Floats, beta: float) -> Floats:
     return np.asarray(lfilter([math.sqrt(1 - beta**2)], [1.0, -beta], z, axis=1))
 
 
-def _line(row: _Row, got: Mapping[str, Any]) -> tuple[Any, ...]:
+def _line(table: str, times: int, noise: float, got: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return one line of the table."""
-    lower, estimate = row.paper
+    lower, estimate = _TABLES[table][2][noise]
     return (
-        *(*row, f"{got['epsilon']:.1f}", estimate),
+        *(table, times, noise, f"{got['epsilon']:.1f}", estimate),
         *(median_range(got[name]["estimate"]) for name in _MOMENTA),
         lower,
         *(median_range(got[name]["published"]) for name in _MOMENTA),
     )
 
 
-def _comparison(row: _Row, got: Mapping[str, Any]) -> Comparison:
-    lower, estimate = row.paper
-    ours, times = {}, {}
+def _comparison(table: str, times: int, noise: float, got: Mapping[str, Any]) -> Comparison:
+    lower, estimate = _TABLES[table][2][noise]
+    ours, ratio = {}, {}
     for name in _MOMENTA:
         both = (got[name]["estimate"], got[name]["published"])
         ours[name] = "; ".join(mean_std(values) for values in both)
-        ratios = zip(both, (estimate, lower), strict=True)
-        times[name] = " and ".join(f"{np.mean(values) / paper:.1f}" for values, paper in ratios)
+        pairs = zip(both, (estimate, lower), strict=True)
+        ratio[name] = " and ".join(f"{np.mean(values) / paper:.1f}" for values, paper in pairs)
     return Comparison(
-        source=f"Andrew et al. 2024, Table {row.table}",
-        what=f"noise multiplier {row.noise:g}, {counted(row.times, 'participation')}, all models: "
-        "ε_est; ε_lo",
+        source=f"Andrew et al. 2024, Table {table}",
+        what=f"noise multiplier {noise:g}, {counted(times, 'participation')}, all models: ε_est; "
+        "ε_lo",
         paper=f"{estimate:g}; {lower:g}",
         ours=f"Algorithm 3 as printed {ours['mean']}. With momentum {ours['momentum']}",
-        why=f"With the paper's momentum of 0.9 ours are {times['momentum']} times the paper's, as "
-        f"printed {times['mean']} times.",
+        why=f"With the paper's momentum of 0.9 ours are {ratio['momentum']} times the paper's, as "
+        f"printed {ratio['mean']} times.",
     )
 
 
-def _panels(got: Mapping[_Row, Any]) -> list[Panel]:
+def _panels(got: Mapping[Row, Any]) -> list[Panel]:
     """Return estimates over the noise, one panel for each table and number of participations."""
     panels = []
     for table, times in dict.fromkeys(row[:2] for row in got):
-        here = {row: one for row, one in got.items() if row[:2] == (table, times)}
-        noises = [row.noise for row in here]
+        here = {row[2]: one for row, one in got.items() if row[:2] == (table, times)}
+        noises = list(here)
         mean, momentum = (
             [float(np.median(one[name]["estimate"])) for one in here.values()] for name in _MOMENTA
         )
         lines = (
             Line("mean of the round, as printed", noises, mean, 0),
             Line("with momentum 0.9", noises, momentum, 1),
-            Line("paper", noises, [row.paper[1] for row in here], 3, "o"),
+            Line("paper", noises, [_TABLES[table][2][z][1] for z in here], 3, "o"),
             Line("ε of the noise", noises, [one["epsilon"] for one in here.values()], 7, ":"),
         )
         title = f"Table {table}, {counted(times, 'participation')}"

@@ -81,24 +81,23 @@ _NOTES = (
     "Above the truth: share of runs whose bound exceeds ε. Verdict: kept if it is at most 5 % and "
     "three standard errors of so many runs. Condition: what a bound needs that nobody has checked; "
     "where it is broken, so is the confidence. No confidence: estimates, and bounds as published, "
-    "which take the best threshold on the counted scores.",
+    "which take the best threshold on the counted scores, with limits that hold at one threshold.",
     f"Mechanisms with canaries have {canaries.CANARIES} of them, each included by a fair coin. "
-    "Headline: what a report prints first, the larger of the bounds coins and one run, with half "
-    "of the failures each. Coins: coin_bound. Shares: share_bound. One run: right guesses of "
-    f"{canaries.GUESSES} coins (Steinke et al. 2023), and the same for Gaussian mechanisms only "
-    "(Mahloujifar et al. 2024). Known and sampled null: best threshold under a simultaneous band, "
-    "as if the scores of one run were independent. All in: one Gaussian sum (Algorithm 1 of Andrew "
-    "et al. 2024) of 1,000 canaries; ε = 0: canaries that nobody sent.",
-    "Gaussian sums have d = 10⁶ unless stated. All rounds: largest cosine over 8 rounds, d = 2,000."
-    " Each canary plays 2 of them, and the honest clients move the same way in every round. Rank-5 "
-    "and one-coordinate updates: the same with d = 100, where the model changes in 5 coordinates "
-    "or 1 only.",
-    "One coin shows all: with chance p all included canaries have p-values of e^−20, else none is "
-    "shown; ε = 20 + ln(1 − δ/p), in the direction that p-values test. All or each revealed: the "
-    "same with chance δ, for all canaries at once or for each by itself, which is (0, δ)-DP. Where "
-    "200·δ/2 ≥ 5 %, the bound coins is 0 by construction.",
-    "Trials: the two worlds of a secure sum, as many trials in each. Best threshold: the one with "
-    "the largest bound on the trials that are counted, with limits that hold at one threshold: "
+    "Headline: what a report prints first, the larger of coins (coin_bound) and one run, with half "
+    f"of the failures each. One run: right guesses of {canaries.GUESSES} coins (Steinke et al. "
+    "2023), and the same for Gaussian mechanisms only (Mahloujifar et al. 2024). Shares: "
+    "share_bound. Known and sampled null: best threshold under a simultaneous band, as if the "
+    "scores of one run were independent. All in: one Gaussian sum (Algorithm 1 of Andrew et al. "
+    "2024) of 1,000 canaries; ε = 0: canaries that nobody sent. Gaussian sums have d = 10⁶ unless "
+    "stated.",
+    "All rounds: largest cosine over 8 rounds, d = 2,000. Each canary plays 2 of them, and the "
+    "honest clients move the same way in every round. Rank-5 and one-coordinate updates: the same "
+    "with d = 100, where the model changes in 5 coordinates or 1 only. One coin shows all: with "
+    "chance p all included canaries have p-values of e^−20, else none is shown; ε = 20 + "
+    "ln(1 − δ/p), in the direction that p-values test. All or each revealed: the same with chance "
+    "δ, for all canaries at once or for each by itself, which is (0, δ)-DP. Where 200·δ/2 ≥ 5 %, "
+    "the bound coins is 0 by construction.",
+    "Trials: the two worlds of a secure sum, as many trials in each. Best threshold: "
     "Clopper-Pearson for both errors, or, with a known null, the exact false positive rate and "
     "Jeffreys for the other error. Band: limits that hold at all thresholds together. Pilot: "
     "threshold from one half of the trials, bound from the other. Fixed: half way between the "
@@ -107,14 +106,14 @@ _NOTES = (
     f"Rounds: the largest bound of {trials.ROUNDS} audited rounds, which share the confidence; one "
     "set of draws serves both worlds. Correlated rounds: the transcript audit, "
     f"{trials.TRANSCRIPT} rounds with a correlation of {trials.CORRELATION:g}, weights fixed on a "
-    "pilot. Independent game: the other clients' records are drawn from all records in every "
-    "trial. One record: the record audit of a sum with variance 1. Members: scores of the records "
-    f"of one model, and of held-out ones. These have {trials.FEW} trials or records in each world.",
+    "pilot. One record: the record audit of a sum with variance 1. Members: scores of the records "
+    f"of one model, and of held-out ones. These have {trials.FEW} trials or records in each world. "
+    f"Independent game: {trials.MANY:,} trials, and in every one the other clients' records are "
+    "drawn from all records.",
     f"Bets: share of streams in which the true ε is refuted after any of {streams.ROUNDS} rounds, "
     f"with {streams.COINS} coins or {streams.TRIALS} trials each. Leaks more after every lost bet: "
     "the mechanism knows the wealth and plays the worst case of a threshold that rises with the "
-    "losses. Parity: the second coin of a pair is guessed by the first and by randomised response "
-    "about both. Sum: each coin is guessed by the noised sum of its round and the coins before it. "
+    "losses. Shared coins: each is guessed by the coins before it and what the mechanism says. "
     "Wrong bets: δ is paid in the odds of each guess, which covers mechanisms that show each coin "
     "with chance δ, not one that shows all of them at once.",
     "The Gaussian distributions at δ = 0.1, the best threshold with the known null and scores 8 "

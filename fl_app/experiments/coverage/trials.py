@@ -44,6 +44,7 @@ ROUNDS: Final = 5  # audited rounds that share the confidence
 TRANSCRIPT: Final = 10  # rounds of a transcript
 CORRELATION: Final = 0.5  # between any two of its rounds
 FEW: Final = 500  # trials where a case has one number of them
+MANY: Final = 1000  # trials of the independent game
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ def _members(name: str, epsilon: float, law: Law) -> Case:
     return Case(name, law.delta, epsilon, audit)
 
 
-def _independent(others: int, delta: float, trials: int = 1000) -> Case:
+def _independent(others: int, delta: float) -> Case:
     """Return the independent game of a secure sum: which of two updates is in it?
 
     Of 2,000 records half are ones. A client holds 20 of them, drawn again in every trial from all
@@ -221,7 +222,7 @@ def _independent(others: int, delta: float, trials: int = 1000) -> Case:
         return max(float(np.maximum(p - math.exp(epsilon) * q, 0).sum()) for p, q in ways) - delta
 
     def audit(rng: Rng) -> Mapping[str, Bound]:
-        outside, inside = (rng.choice(sums, trials, p=chances) + shift for shift in (0, 20))
+        outside, inside = (rng.choice(sums, MANY, p=chances) + shift for shift in (0, 20))
         prove = partial(epsilon_lower_bound, inside, outside, delta=delta, confidence=CONFIDENCE)
         return {"trials, band": prove(), "trials, two rules": prove(rule=BandAndFixed(middle))}
 

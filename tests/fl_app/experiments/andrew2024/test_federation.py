@@ -22,14 +22,8 @@ from leakmeter.clients.noise.clipping import clip
 from leakmeter.clients.update import FedAvg
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.experiments.andrew2024 import audit
 from leakmeter.fl_app.experiments.andrew2024.all_models import WARM, smoothed
-from leakmeter.fl_app.experiments.andrew2024.audit import (
-    final_model,
-    guaranteed,
-    normal_logsf,
-    published_closed,
-    published_sampled,
-)
 from leakmeter.fl_app.experiments.andrew2024.federation import (
     DIGITS,
     Played,
@@ -164,15 +158,15 @@ def test_the_published_bounds_agree_with_their_plain_twins() -> None:
         return 0.5 * math.erfc(100 * t / math.sqrt(2)), high(sum(inside < t), 60)
 
     every = [*inside, *outside]
-    assert published_sampled(inside, outside, DELTA) == pytest.approx(twin(sampled, every))
-    assert published_closed(100 * inside, normal_logsf, DELTA) == pytest.approx(
+    assert audit.published_sampled(inside, outside, DELTA) == pytest.approx(twin(sampled, every))
+    assert audit.published_closed(100 * inside, audit.normal_logsf, DELTA) == pytest.approx(
         twin(closed, inside)
     )
 
 
 def test_the_published_bound_of_a_thousand_saturates_where_the_paper_says() -> None:
     inside, outside = np.linspace(1, 2, 1000), np.linspace(-1, 0, 1000)
-    assert published_sampled(inside, outside, 341_000**-1.1) == pytest.approx(6.24, abs=0.02)
+    assert audit.published_sampled(inside, outside, 341_000**-1.1) == pytest.approx(6.24, abs=0.02)
 
 
 def test_the_printed_epsilons_of_table_5_are_of_one_participation_at_another_delta() -> None:
@@ -196,16 +190,16 @@ def test_bounds_are_set_beside_the_guarantee_that_covers_them(
 ) -> None:
     config, played = coins
     # Zero-out, one participation; clients and canaries take part once.
-    assert guaranteed(played, config) == pytest.approx(epsilon_gaussian(DELTA, 2.0), rel=1e-6)
+    assert audit.guaranteed(played, config) == pytest.approx(epsilon_gaussian(DELTA, 2.0), rel=1e-6)
     config = seeded(with_canaries(replace(TINY, rounds=6), 12, 2), 0.5, "all")
     # All canaries play: add-remove, and clients take part more often than a canary.
     expected = epsilon_gaussian(DELTA, math.sqrt(2) / 0.5)
-    assert guaranteed(play(config), config) == pytest.approx(expected)
+    assert audit.guaranteed(play(config), config) == pytest.approx(expected)
 
 
 def test_what_is_said_is_what_the_auditor_reports(coins: tuple[Config, Played]) -> None:
     _, played = coins
-    said = final_model(played)
+    said = audit.final_model(played)
     own = [f for f in played.findings if f.threat_model.sees == "final model"]
     estimates = [f.value for f in own if f.kind == "estimate"]
     bounds = [f.value for f in own if f.kind == "lower_bound"]
@@ -213,4 +207,4 @@ def test_what_is_said_is_what_the_auditor_reports(coins: tuple[Config, Played]) 
     assert said["estimated"]
     assert [said["headline"], said["bound"]] == bounds[:2]
     without = replace(played, findings=[f for f in played.findings if f.kind != "estimate"])
-    assert not final_model(without)["estimated"]
+    assert not audit.final_model(without)["estimated"]
