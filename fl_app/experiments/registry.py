@@ -100,7 +100,7 @@ EXPERIMENTS: Final = {
         what="Ngo et al. 2024, Fig. 4: the same with skewed labels, two Dirichlet partitions",
         size="reduced (600 images per client in place of 2,800, 700 trials in place of 5,000)",
         data=("mnist",), small_data=("mnist",), distributes=True),
-    "transcript-adult": Entry("ngo2024.transcript", 10, 650,
+    "transcript-adult": Entry("ngo2024.transcript", 5, 650,
         what="Beyond the papers: ten rounds of a client in one test against the best single round",
         data=("adult",), distributes=True),
     "ldp-curves": Entry("ngo2024.ldp_curves", 3, 6,

@@ -129,6 +129,7 @@ TINY: dict[str, Any] = {
         for case in scales_of("dlg-users")["small"]
     ),
     "ring-noise": _fewer("ring-noise", bits=(8,)),
+    "transcript-adult": _fewer("transcript-adult", rounds=2, sample=4),
     "low-bits": 15,
     "anytime-refutes": 2,
     "wfna-mnist-cnn": _fewer("wfna-mnist-cnn", users=3, rounds=1),
