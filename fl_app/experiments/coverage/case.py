@@ -39,16 +39,17 @@ class Case:
     def cell(self, runs: int) -> dict[str, Any]:
         """Return the bounds of so many runs, summed up."""
         audits = [self.audit(stream(_SEED, "coverage", self.key, i)) for i in range(runs)]
-        return {
-            "name": self.name,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "runs": runs,
-            "bounds": {
-                name: _summary([audit[name] for audit in audits], self.epsilon)
-                for name in audits[0]
-            },
+        found = {
+            name: _summary([audit[name] for audit in audits], self.epsilon) for name in audits[0]
         }
+        return cell_of(self.name, self.epsilon, self.delta, runs, found)
+
+
+def cell_of(
+    name: str, epsilon: float, delta: float, runs: int, bounds: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what is kept of a mechanism."""
+    return {"name": name, "epsilon": epsilon, "delta": delta, "runs": runs, "bounds": bounds}
 
 
 def _summary(bounds: Sequence[Bound], epsilon: float) -> dict[str, Any]:

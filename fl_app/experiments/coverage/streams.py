@@ -21,7 +21,7 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds import bets
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Rng
+from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Rng, cell_of
 
 Coins = NDArray[np.bool_]
 Counts = NDArray[np.int64]
@@ -63,13 +63,8 @@ class Watched:
         crossed = np.concatenate([self.crosses(rng, size) for rng in rngs])[:streams]
         kind = "lower_bound" if self.is_sound else "estimate"
         found = {"kind": kind, "conditions": [], "above": float(np.mean(crossed))}
-        return {
-            "name": self.name,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "runs": streams,
-            "bounds": {"bets" if self.is_sound else "wrong bets": found},
-        }
+        bounds = {"bets" if self.is_sound else "wrong bets": found}
+        return cell_of(self.name, self.epsilon, self.delta, streams, bounds)
 
 
 def cases() -> list[Watched]:
