@@ -59,12 +59,8 @@ class Page:
 
 
 def run(scale: str, cells: Cells, variant: Variant) -> Table:
-    """Play the games of one figure."""
-    return table(_PAGES[variant], _SCALES[variant][scale], cells, compares=scale == "paper")
-
-
-def table(page: Page, setting: Setting, cells: Cells, *, compares: bool) -> Table:
-    """Play the games and list them side by side, next to the paper's if `compares`."""
+    """Play the games of one figure and list them side by side."""
+    page, setting = _PAGES[variant], _SCALES[variant][scale]
     found: dict[tuple[Partition, Game], Sizes] = {
         (partition, game): audit(replace(setting, partition=partition), game, cells)
         for partition, game in page.played
@@ -83,7 +79,7 @@ def table(page: Page, setting: Setting, cells: Cells, *, compares: bool) -> Tabl
         ),
         notes=(*page.notes, _RECORDS_NOTE, _NOTE),
         figures={"curves.svg": tuple(panel for case in found.items() for panel in _panels(*case))},
-        comparisons=page.compare(found) if compares else (),
+        comparisons=page.compare(found) if scale == "paper" else (),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from leakmeter.fl_app.experiments.ngo2024.game import (
     audit,
     sampler_of,
 )
-from leakmeter.fl_app.experiments.ngo2024.secure_sum import _GAMES, _PAGES, table
+from leakmeter.fl_app.experiments.ngo2024.secure_sum import _GAMES, _SCALES, run
 
 # 20 clients of 30 records each: 189 free parameters, fitted from 1,500 updates.
 SMALL = Setting(
@@ -162,7 +163,8 @@ def test_the_audit_that_users_run_has_the_same_scores_on_the_same_draws(game: Ga
 
 
 def test_the_page_has_a_line_for_each_game_and_size_and_a_figure(tmp_path: Path) -> None:
-    page = table(_PAGES["mnist"], replace(FEW, pilot=0), quiet(tmp_path), compares=False)
+    with patch.dict(_SCALES["mnist"], small=replace(FEW, pilot=0)):
+        page = run("small", quiet(tmp_path), "mnist")
     assert isinstance(page, Table)
     games = ("partition", "independent-held-out")
     assert [row[:3] for row in page.rows] == [
@@ -177,7 +179,8 @@ def test_the_page_has_a_line_for_each_game_and_size_and_a_figure(tmp_path: Path)
 def test_skewed_labels_are_drawn_in_two_ways_and_their_title_says_how_clients_are_weighted(
     tmp_path: Path,
 ) -> None:
-    page = table(_PAGES["mnist-skewed"], FEW, quiet(tmp_path), compares=True)
+    with patch.dict(_SCALES["mnist-skewed"], paper=FEW):
+        page = run("paper", quiet(tmp_path), "mnist-skewed")
     assert "skewed labels" in page.title
     assert "weighted by their images" in page.title
     assert len({row[0] for row in page.rows}) == 2
