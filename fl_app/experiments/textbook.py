@@ -1,11 +1,9 @@
-"""The textbook chapter "Privacy: Differential Privacy and Secure Aggregation": its two worked
-examples, and what clipping and noise do to updates and to gradient inversion.
+"""The textbook chapter "Privacy: Differential Privacy and Secure Aggregation", computed again.
 
-The first example, a noise scale under basic composition, is computed as printed, and then with the
-calibration that is exact for one round and for all of them. The second, three clients with pairwise
-masks, is computed as printed, and by the ring that the secure sum really uses. What the chapter
-says in words about clipping and Deep Leakage from Gradients (Zhu, Liu and Han 2019,
-arXiv:1906.08935) is measured.
+Its first example, a noise scale under basic composition, is computed as printed, and with the
+calibration that is exact for one round and for all of them; its second, three clients with pairwise
+masks, as printed, and by the ring that the secure sum really uses. What the chapter says about
+clipping and Deep Leakage from Gradients (Zhu, Liu and Han 2019, arXiv:1906.08935) is measured.
 """
 
 from __future__ import annotations
@@ -52,18 +50,16 @@ class Scale:
 
 _SCALES = {"paper": Scale(draws=400, targets=16, steps=200), "small": Scale(20, 2, 40)}
 _NOTES = (
-    "Example 1: C = 1.5, ε = 2 and δ = 1e-5 over 100 rounds, split evenly. The sum of many "
-    "Gaussian rounds is one Gaussian round with √100 times the sensitivity, so the exact noise for "
-    "all rounds is known; every client is assumed to take part in all of them. Example 2: the ring "
-    "adds self masks and pairwise masks from AES streams, 32 bits wide.",
+    "Example 1: C = 1.5, ε = 2 and δ = 1e-5 over 100 rounds, split evenly. Every client takes part "
+    "in all of them, which together are one Gaussian round with √100 times the sensitivity. "
+    "Example 2: the ring adds self masks and pairwise masks from AES streams, 32 bits wide.",
     "Clipping: share of updates longer than the chapter's C = 1.5, an MLP on digits, 20 clients, "
     "FedAvg at the initial model, batches of 8, steps of 0.1. The federation is ours; the chapter "
     "has none. Seven epochs were added after a first look.",
     "DLG: one digit, one client, an untrained MLP; PSNR of the reconstruction, mean ± standard "
-    "error, beside the same for a digit that nobody held. Only what exceeds that was learnt. z: "
-    "noise on each coordinate over C; example 1 asks for z = 286 with basic composition and for 20 "
-    "exactly, far beyond the last row. Rescaled: clipping shortens a gradient, but the output bias "
-    "of a known model shows by how much, so the attacker undoes it.",
+    "error. Only what exceeds that of a digit that nobody held was learnt. z: noise on each "
+    "coordinate over C; example 1 asks for z = 286 with basic composition and for 20 exactly. "
+    "Rescaled: the output bias of a known model shows how much clipping has shortened a gradient.",
     "The chapter's alternatives to masks, homomorphic encryption, multi-party computation and "
     "trusted hardware, give the same sum: docs/secure-aggregation.md compares them.",
 )
@@ -151,8 +147,8 @@ def _comparisons(
         "Deep Leakage from Gradients under clipping and noise, one digit",
         "noise and clipping degrade the attack; no number",
         f"{'; '.join(told)}; digits that nobody held {next(iter(attacks.values()))['strangers']}",
-        "clipping alone is undone by an attacker who knows the model; noise is what ends the "
-        "attack, at far less than example 1 asks for. Other attackers may do better",
+        "an attacker who knows the model undoes clipping; noise ends the attack, at far less than "
+        "example 1 asks for. Other attackers may do better",
     )
 
 

@@ -5,7 +5,7 @@ with Secure Aggregation Guarantee?, arXiv:2208.02304.
 
 - `sweep`: one round, over users, models (Fig. 3 to 5), batches (6 to 8), local epochs (11 and 12),
   skewed labels (13), writers (14) and noise (16); `measure` looks at it, `claims` compares.
-- `rounds`: Fig. 9 and 10, all rounds together; `accumulated` looks at them.
+- `rounds`: Fig. 9 and 10, all rounds together.
 - `dlg`: Fig. 15, gradient inversion from the sum.
 - `mine`: section 4.1 and Appendix D, the neural estimator.
 

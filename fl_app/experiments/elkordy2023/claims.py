@@ -53,14 +53,12 @@ _OVER_VALUES = {
 _VALUES = {
     "batch_size": (
         "batches",
-        "in bits nothing falls: a smaller update of the same shape is as easy to recognise. "
-        "FedSGD's fall is that of the axis, which is divided by B; what falls for all three is "
-        "what stands out of a noise",
+        "in bits nothing falls: a smaller update of the same shape is as easy to recognise. What "
+        "falls is FedSGD's axis, which is divided by B, and for all three what stands out of noise",
     ),
     "epochs": (
         "local epochs",
-        "without noise the figure does not change when updates grow; under noise it does as the "
-        "paper says",
+        "without noise the figure does not change when updates grow; under noise it does",
     ),
 }
 
@@ -94,8 +92,8 @@ def over_users(points: Points) -> Iterator[Comparison]:
         f"N = {joined(neural, itemgetter('users'))}",
         "the reading of MINE falls with N; K and the optimiser are not stated",
         f"{read} bits; on shuffled pairs, which share nothing, {null}; held out {held}",
-        "a reading on the training pairs is mostly what MINE has learnt by heart; held out it "
-        "finds a few bits for two users and nothing from ten on",
+        "on training pairs MINE reads mostly what it has learnt by heart; held out it finds a few "
+        "bits for two users and nothing from ten on",
     )
 
 
@@ -116,8 +114,7 @@ def over_models(points: Points) -> Iterator[Comparison]:
             f"{min(each):.4f} to {max(each):.4f} bits a direction for all {len(own)} models "
             f"(± {error:.4f}; Gaussian truth {truth:.4f}): only the number of directions grows, "
             f"{min(free):,} to {max(free):,} free coordinates",
-            "which of a large model's coordinates vary independently decides, and no number of "
-            "samples here could show it",
+            "how many coordinates of a large model vary independently, no samples here could show",
         )
 
 
@@ -155,17 +152,12 @@ def over_skews(points: Points) -> Iterator[Comparison]:
             f"{SOURCE}Fig. 13",
             f"information over N = {few} to {many}, FedAvg, {SKEWS[skew]}: 1, 10, 100, ∞; "
             f"E = {', '.join(map(str, grouped(own, itemgetter('epochs'))))}",
-            "falls with N for every α, E = 1 and 5",
+            "falls with N for every α, E = 1 and 5; one target, no spread over users",
             f"falls throughout in {mean} of {len(cases)} cases on average over the users, and in "
-            f"{largest} for the most exposed user",
-            "MNIST and the linear model in place of CIFAR-10 and a CNN",
-        )
-        yield Comparison(
-            f"{SOURCE}Fig. 13",
-            f"the most and the least exposed of {many} users, {SKEWS[skew]}",
-            "one target; no spread over users is given",
-            f"{joined(ends, _extremes, '; ')} bits, at α = ∞ much of it estimation error",
-            "who differs from the others stands out: one target does not speak for all",
+            f"{largest} for the most exposed user. Most and least exposed of {many}: "
+            f"{joined(ends, _extremes, '; ')} bits",
+            "who differs from the others stands out: one target does not speak for all; at α = ∞ "
+            "much of the spread is estimation error",
         )
 
 
@@ -182,14 +174,11 @@ def _falls(points: Points, name: str) -> bool:
 
 def over_writers(points: Points) -> Iterator[Comparison]:
     """Compare whether information falls, for one writer and for all on average."""
-
-    def over(name: str) -> str:
-        parts = []
+    told: dict[str, list[str]] = {"bits": [], "mean": []}
+    for name, parts in told.items():
         for epochs, own in grouped(points, itemgetter("epochs")).items():
             falls = "falls" if _falls(own, name) else "does not fall throughout"
             parts.append(f"E = {epochs}: {joined(own, figure(name))} bits, {falls}")
-        return "; ".join(parts)
-
     rank, sums = points[0].config.mi_rank, grouped(points, itemgetter("users"))
     ranks = {users: min(at["rank"] for at in own) for users, own in sums.items()}
     fewer = "".join(f" ({r} for {users} users)" for users, r in ranks.items() if r < rank)
@@ -197,17 +186,11 @@ def over_writers(points: Points) -> Iterator[Comparison]:
         f"{SOURCE}Fig. 14",
         f"leakage of one writer, N = {', '.join(map(str, sums))} users, FedAvg, E = 1 and 5",
         "falls as N grows",
-        f"{over('bits')} along {rank} directions{fewer}, mean of {points[0]['cohorts']} draws of "
-        "the others",
-        "it depends on who the others are: with other writers the same sum reveals several times "
-        f"more or less. The paper normalises by {176 * 678:,} bits, its own neural estimate",
-    )
-    yield Comparison(
-        f"{SOURCE}Fig. 14",
-        "the same on average over everybody in the sum",
-        "not given",
-        over("mean"),
-        "the shares of the sum's variance add up to one, so that the average moves less",
+        f"{'; '.join(told['bits'])}, along {rank} directions{fewer}, mean of "
+        f"{points[0]['cohorts']} draws of the others. On average over everybody in the sum: "
+        f"{'; '.join(told['mean'])}",
+        "with other writers in the sum it reveals several times more or less. The paper normalises "
+        f"by {176 * 678:,} bits, 176 images at its own neural estimate of 678",
     )
 
 
@@ -229,9 +212,8 @@ def over_noise(points: Points) -> Iterator[Comparison]:
         f"leakage from ε = 5,000 to ε = 5, N = {seen['users']} users",
         "0.234 % to 0.056 %",
         shares(seen["users"]),
-        "noise of 0.76 on every coordinate of a mean that varies by some thousandths leaves next "
-        "to nothing to find; what a MINE of the paper's size reads off shuffled pairs, which share "
-        "nothing, is 6 bits in mi-users, 0.034 % of a batch's entropy",
+        "noise of 0.76 on a mean that varies by some thousandths leaves next to nothing to find; "
+        "off shuffled pairs, which share nothing, MINE reads 6 bits (0.034 %) in mi-users",
     )
     yield Comparison(
         f"{SOURCE}Fig. 16 (a)",
@@ -239,8 +221,7 @@ def over_noise(points: Points) -> Iterator[Comparison]:
         "0.046 % to 0.034 %: more users make the noise matter less",
         f"{shares(last)}: they make it matter more",
         "a client's part of the mean shrinks as 1/N while the noise stays, so that what is "
-        "revealed falls as 1/N²; the paper's values are the size of what MINE reads off where "
-        "there is nothing",
+        "revealed falls as 1/N²; the paper's values have the size of what MINE reads off nothing",
     )
     yield Comparison(
         f"{SOURCE}Fig. 16 (b)",
@@ -248,6 +229,5 @@ def over_noise(points: Points) -> Iterator[Comparison]:
         "ε = 10: below 50 %; ε = 5,000: above 90 %",
         f"ε = 10: {accuracy(10.0)}; ε = 5,000: {accuracy(5000.0)}; without noise "
         f"{accuracy(math.inf)}",
-        "without noise too the model is no better after so many steps; the paper does not say how "
-        "many rounds it trains",
+        "without noise it is no better; the paper does not say how many rounds it trains",
     )

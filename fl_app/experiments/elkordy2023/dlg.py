@@ -26,11 +26,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from leakmeter.auditors.information import (
-    gaussian_information,
-    logdet_information,
-    principal_subspace,
-)
+from leakmeter.auditors import information as mi
 from leakmeter.auditors.reconstruction import Attack, invert, psnr
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
@@ -96,8 +92,10 @@ class Side:
 
 
 _LBFGS = tuple(Attack(method, "lbfgs", steps=200) for method in ("idlg", "dlg"))
-_ADAM = (Attack(method, "adam", steps=300, rate=0.02, smoothness=0.1) for method in ("idlg", "dlg"))
-_SLP = Case(*("mnist", "slp", 32, (1, 2, 5, 10, 20), 4, (*_LBFGS, *_ADAM)), rehearsals=2, draws=400)
+_SMOOTH = Attack("idlg", "adam", steps=300, rate=0.02, smoothness=0.1)
+_EVERY = (*_LBFGS, _SMOOTH, replace(_SMOOTH, method="dlg"))
+_SLP = Case("mnist", "slp", 32, (1, 2, 5, 10, 20), 4, _EVERY, rehearsals=2, draws=400)
+_SHORT = tuple(replace(attack, steps=60) for attack in _LBFGS)
 _ONE = replace(_SLP, batch=1, targets=16, rehearsals=4)
 _SCALES = {
     "paper": (
@@ -108,13 +106,7 @@ _SCALES = {
         # CIFAR-10 comes without a licence: its numbers are kept, its pictures are not.
         replace(_ONE, dataset="cifar10", shows=False),
     ),
-    "small": (
-        Case(
-            *("digits", "mlp", 1, (1, 2, 8), 3, tuple(replace(a, steps=60) for a in _LBFGS)),
-            rehearsals=1,
-            draws=100,
-        ),
-    ),
+    "small": (Case("digits", "mlp", 1, (1, 2, 8), 3, _SHORT, rehearsals=1, draws=100),),
 }
 _SHAPES = {"digits": (8, 8), "mnist": (28, 28)}
 _NOTE = (
@@ -122,10 +114,9 @@ _NOTE = (
     "clients and an untrained model of its own. Strangers: images that nobody held, against the "
     "same reconstructions; only what exceeds them, and the mean image, was learnt from the target. "
     "Sought: images that the attacker looks for; the paper's looks for B. It does not know whose "
-    "image it finds. The attack is chosen for each N on the attacker's own images. MI: of the "
-    "target's update and the sum in the 20 directions of largest variance, an approximation "
-    "(Gaussian model), ± standard error; at N = 1 the sum is the update, and its information is "
-    "infinite. CIFAR-10 is a subset, 4,000 + 1,000 pictures."
+    "it finds. The attack is chosen for each N on images of its own. MI: of the target's update "
+    "and the sum in the 20 directions of largest variance, an approximation (Gaussian model); at "
+    "N = 1 it is infinite. CIFAR-10 is a subset, 4,000 + 1,000 pictures."
 )
 
 
@@ -200,7 +191,7 @@ def _row(
     if users > 1:
         got = shared["users"][str(users)]
         bits = f"{got['bits']:.1f} ± {got['nats error'] / math.log(2):.1f}"
-        gaussian = f"{gaussian_information(shared['rank'], users).bits:.1f}"
+        gaussian = f"{mi.gaussian_information(shared['rank'], users).bits:.1f}"
     return (
         *(case.dataset, case.model, case.batch, case.sought(users), users),
         decibels(found["psnr"]),
@@ -332,14 +323,14 @@ def information(case: Case) -> dict[str, Any]:
     cohort = Cohort(net, FedSGD(batch_size=case.batch, lr=1.0))
     sampler = CohortSampler(cohort, (x, y), source, seed=SEED)
     fit = np.concatenate(list(sampler.sample(start, [0], _FIT, ("fit",))))[:, 0]
-    subspace = principal_subspace(fit, rank=_RANK)
+    subspace = mi.principal_subspace(fit, rank=_RANK)
     everybody = range(max(case.users))
     chunks = sampler.sample(start, everybody, case.draws, ("sum",), project=subspace.directions)
     rows = np.concatenate(list(chunks))  # (draws, clients, rank)
     found = {}
     for users in (n for n in case.users if n > 1):
         without = rows[:, 1:users].sum(axis=1)
-        bits = logdet_information(rows[:, 0] + without, without)
+        bits = mi.logdet_information(rows[:, 0] + without, without)
         found[str(users)] = {"bits": bits.bits, "nats error": bits.std_error}
     return {"rank": _RANK, "variance kept": subspace.variance_kept, "users": found}
 

@@ -13,6 +13,9 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import torch
+from flwr.app import ArrayRecord
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.finding import Game
@@ -22,53 +25,39 @@ from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.measure import Look, measure
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.update import as_steps, batch_sizes
 from leakmeter.fl_app.config.config import Config
+from leakmeter.fl_app.engines.samplers import sampler_for
 from leakmeter.fl_app.experiments import distribute
+from leakmeter.fl_app.experiments.base import Cells
+from leakmeter.fl_app.rule import update_rule
+from leakmeter.fl_app.task import Task, load_task
 
 if TYPE_CHECKING:
     from leakmeter.auditors.information.mine.estimator import NeuralEstimate
-    from leakmeter.fl_app.experiments.base import Cells
-    from leakmeter.fl_app.task import Task
 
 # Entropy of an image as the paper has estimated it, by MINE, in bits; for its axis only.
 IMAGE_BITS = {"mnist": 567.0, "cifar10": 1403.0}
 SEED = 2208
 TARGET = 0
 NAMES = {"fedsgd": "FedSGD", "fedavg": "FedAvg", "fedprox": "FedProx"}
-# What experiments vary: 50 users of 1,200 images, FedSGD.
-FEDERATION = Config(
-    dataset="mnist",
-    model="linear",
-    clients=50,
-    sample=5,
-    algorithm="fedsgd",
-    batch_size=32,
-    epochs=1,
-    lr=0.1,
-    prox_mu=0.1,
-    auditors="mutual-information",
-    lrt_game="independent",
-    mi_draws=180,
-    mi_rank=40,
-    seed=SEED,
-)
-# The same in small.
-DIGITS = replace(FEDERATION, dataset="digits", clients=20, batch_size=8, mi_draws=60, mi_rank=8)
-
 Found = dict[str, Any]  # what `look` returns
+
+_TRAINING: Found = {"algorithm": "fedsgd", "batch_size": 32, "epochs": 1, "lr": 0.1, "prox_mu": 0.1}
+_AUDIT: Found = {"auditors": "mutual-information", "lrt_game": "independent", "seed": SEED}
+_SIZE: Found = {"clients": 50, "sample": 5, "mi_draws": 180, "mi_rank": 40}
+# What experiments vary, 50 users of 1,200 images; and the same in small.
+FEDERATION = Config(dataset="mnist", model="linear", **_TRAINING, **_AUDIT, **_SIZE)
+DIGITS = replace(FEDERATION, dataset="digits", clients=20, batch_size=8, mi_draws=60, mi_rank=8)
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is found in one federation; needs no data, so that kept cells make their table.
-
-    Attributes:
-        config: The federation.
-        found: What `look` returned, with "users" in the sum and whatever else was measured.
-    """
+    """What is found in one federation; needs no data, so that kept cells make their table."""
 
     config: Config
-    found: Mapping[str, Any]
+    found: Mapping[str, Any]  # by `look`, with "users" in the sum and whatever else was measured
 
     def __getitem__(self, name: str) -> Any:
         """Return one of the figures."""
@@ -92,9 +81,6 @@ class Point:
         In the game independent a client's records are drawn too. No figure exceeds the entropy of
         these and of its batches, which large models reach.
         """
-        from leakmeter.clients.update import as_steps, batch_sizes
-        from leakmeter.fl_app.rule import update_rule
-
         assert (self.config.game, self.config.partition) == ("independent", "iid")
         rule = as_steps(update_rule(self.config))
         assert rule is not None
@@ -117,16 +103,12 @@ class Point:
 
 def name_of(config: Config) -> str:
     """Return a name for the draws: federations of one experiment that differ in what is drawn."""
-    skewed = f"-dirichlet{config.dirichlet:g}"
-    kinds = {
-        "iid": "",
-        "dirichlet": f"-clients{skewed}",
-        "dirichlet-labels": skewed,
-        "natural": "-natural",
-    }
+    skew = f"-dirichlet{config.dirichlet:g}"
+    kinds = {"iid": "", "dirichlet": f"-clients{skew}", "dirichlet-labels": skew}
+    kind = kinds.get(config.partition, f"-{config.partition}")
     net = "" if config.model == "linear" else f"-{config.model}"
     own = f"{config.algorithm}-B{config.batch_size}-E{config.epochs}"
-    return f"{config.dataset}{net}{kinds[config.partition]}-{own}-{config.game}"
+    return f"{config.dataset}{net}{kind}-{own}-{config.game}"
 
 
 def cell_of(config: Config) -> str:
@@ -142,19 +124,13 @@ def _drawing(config: Config, users: int) -> Drawing:  # noqa: ARG001 - name it
 
 def initial_model(task: Task) -> Vector:
     """Return the parameters that the first round sends, as one vector."""
-    import torch
-
-    flat = torch.nn.utils.parameters_to_vector(task.initial.parameters())
-    return np.asarray(flat.detach().double().numpy())
+    return np.asarray(parameters_to_vector(task.initial.parameters()).detach().double().numpy())
 
 
 def accuracy_of(task: Task, model: Vector) -> float:
     """Return the accuracy of a model on the test records."""
-    import torch
-    from flwr.app import ArrayRecord
-
     net = task.new_model()
-    torch.nn.utils.vector_to_parameters(torch.from_numpy(model).float(), net.parameters())
+    vector_to_parameters(torch.from_numpy(model).float(), net.parameters())
     return float(cast(float, task.evaluate(ArrayRecord(net.state_dict()))["accuracy"]))
 
 
@@ -165,12 +141,6 @@ def noised_accuracies(
 
     The library clips each client's update. The paper clips the mean, which hides nobody.
     """
-    import torch
-
-    from leakmeter.clients.cohort.cohort import Cohort
-    from leakmeter.fl_app.rule import update_rule
-    from leakmeter.fl_app.task import load_task
-
     task = load_task(config)
     cohort, data = Cohort(task.new_model(), update_rule(config)), task.dataset
     x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
@@ -190,10 +160,6 @@ def noised_accuracies(
 
 def sampler_of(config: Config) -> tuple[UpdateSampler, Vector]:
     """Return what draws updates, and the model that they start from."""
-    from leakmeter.fl_app.engines.samplers import sampler_for
-    from leakmeter.fl_app.rule import update_rule
-    from leakmeter.fl_app.task import load_task
-
     task, rule, game = load_task(config), update_rule(config), cast(Game, config.game)
     sampler = sampler_for(task, config.task, rule, game, threads=distribute.threads())
     return distribute.distributed(sampler), initial_model(task)
@@ -256,14 +222,7 @@ def looked(cells: Cells, config: Config, users: int, suffix: str = "", **how: An
 
 
 def critics(config: Config, users: int, *, draws: int, count: int) -> Found:
-    """Return what neural critics find in whole updates, on training pairs and held out, in bits.
-
-    Args:
-        config: The federation.
-        users: Users in the sum, the target among them.
-        draws: Pairs of the target's update and the sum; the paper does not say how many it has.
-        count: Critics on the pairs as they are, and on shuffled pairs.
-    """
+    """Return what `count` critics find in so many pairs of the target's update and the sum."""
     from leakmeter.auditors.information.mine import estimator  # torch, for those who ask
 
     sampler, model = sampler_of(config)
@@ -284,10 +243,7 @@ def in_bits(found: NeuralEstimate) -> Found:
 
 
 def update_std(config: Config) -> float:
-    """Return the std of one client's update along the measured directions, as a root mean.
-
-    A noise of this size on the sum hides about as much as one more client would.
-    """
+    """Return the std of one client's update along the measured directions, as a root mean."""
     rows = _of_target(config, "spread")
     spectrum = np.linalg.svd(rows - rows.mean(axis=0, dtype=np.float64), compute_uv=False)
     return float(np.sqrt((spectrum[: config.mi_rank] ** 2).mean() / (len(rows) - 1)))
@@ -307,8 +263,6 @@ def _of_target(config: Config, name: str) -> Floats:
 
 def held_by_target(config: Config) -> int:
     """Return how many records the target holds."""
-    from leakmeter.fl_app.task import load_task
-
     return len(load_task(config).parts[TARGET])
 
 

@@ -2,19 +2,15 @@
 
 Elkordy et al. (2023), arXiv:2208.02304. How ours differs:
 
-- users: Fig. 3 to 5, in two games; beside it users that collude (Corollary 2), and the neural
-  estimate on training pairs, on shuffled ones and held out.
-- models: Fig. 3 to 5 again. In a Gaussian model leakage grows with a model by the number of
-  directions in which updates vary, and not otherwise.
-- batch, epochs: Fig. 6 to 8, 11 and 12, linear model, without noise and with a fixed one. For
-  clients of one distribution the Gaussian figure does not change when updates are scaled. With
-  noise of a fixed size it does: it is as large as the sum itself varies at the first value.
-- heterogeneity: Fig. 13, linear model on MNIST. Each client draws its label shares from a Dirichlet
-  distribution (Hsu, Qi and Brown 2019, arXiv:1909.06335, whom the paper follows); beside it labels
-  that are split over clients, whose sizes then differ. Clients keep their data, since clients that
-  draw skewed data afresh are alike again.
-- writers: Fig. 14, linear model, MNIST by writer (539 writers, 116 digits each in the middle); the
-  same target in every sum, and means over several draws of the others.
+- users, models: Fig. 3 to 5, in two games; beside it users that collude (Corollary 2), and the
+  neural estimate on training pairs, on shuffled ones and held out.
+- batch, epochs: Fig. 6 to 8, 11 and 12, without noise and with a fixed one. For clients of one
+  distribution the Gaussian figure does not change when updates are scaled; under noise it does.
+- heterogeneity: Fig. 13. Each client draws its label shares from a Dirichlet distribution (Hsu, Qi
+  and Brown 2019, arXiv:1909.06335, whom the paper follows); beside it labels that are split over
+  clients. Clients keep their data: those that draw skewed data afresh are alike again.
+- writers: Fig. 14, MNIST by writer (539 writers, 116 digits each in the middle); the same target in
+  every sum, and means over several draws of the others.
 - noise: Fig. 16, the classical σ = C √(2 ln(1.25/δ)) / ε after the sum, C = 1, δ = 1/1,200. It is
   short of the ε that it names where that is large, so it is taken as a size of noise, not as a
   guarantee. (The paper's text has ε under the root as well. At ε = 5,000 that would be 0.054 on
@@ -42,14 +38,9 @@ from leakmeter.fl_app.experiments.plot import Panel
 
 _CLIP, _DELTA = 1.0, 1 / 1200
 _FIVE, _PASSES = (2, 5, 10, 20, 50), ("fedavg", "fedprox")
-_USERS = Sweep(
-    FEDERATION,
-    (
-        *over(_FIVE, {"algorithm": tuple(NAMES), "lrt_game": ("independent", "rerun")}),
-        {"colluding": (5, 10, 15), "users": (20,)},
-    ),
-    {"critics": _FIVE, "pairs": 1000, "seeds": 3},
-)
+_GAMES: Grid = {"algorithm": tuple(NAMES), "lrt_game": ("independent", "rerun"), "users": _FIVE}
+_COLLUDING: Grid = {"colluding": (5, 10, 15), "users": (20,)}
+_USERS = Sweep(FEDERATION, (_GAMES, _COLLUDING), {"critics": _FIVE, "pairs": 1000, "seeds": 3})
 # Larger models, and those whose clients pass over all their data, have fewer draws.
 _WIDE, _DEEP = ({"mi_draws": (draws,), "mi_rank": (rank,)} for draws, rank in ((90, 20), (40, 10)))
 _CIFAR: tuple[Grid, ...] = (
@@ -60,23 +51,16 @@ _LARGE: tuple[Grid, ...] = ({"model": ("slp",), **_WIDE}, {"model": ("mlp",), **
 _EVERY: Grid = {"model": ("linear", "slp", "mlp")}
 _LARGER = ({"algorithm": (a,), **grid} for a in _PASSES for grid in _LARGE)
 _FEW, _FEW_DIGITS = replace(FEDERATION, mi_draws=60), replace(DIGITS, mi_draws=40)
-_BATCH = Sweep(
-    _FEW, ({"algorithm": (*NAMES,), "users": (20,), "batch_size": (16, 32, 64, 128, 256)},)
-)
+_BATCHES = (16, 32, 64, 128, 256)
+_BATCH = Sweep(_FEW, ({"algorithm": (*NAMES,), "users": (20,), "batch_size": _BATCHES},))
 _EPOCHS = Sweep(_FEW, ({"algorithm": _PASSES, "users": (10, 20), "epochs": (1, 2, 5, 10)},))
 _KEPT, _KEPT_DIGITS = (
-    replace(base, algorithm="fedavg", lrt_game="rerun") for base in (FEDERATION, DIGITS)
+    replace(c, algorithm="fedavg", lrt_game="rerun") for c in (FEDERATION, DIGITS)
 )
-_SKEWED = Sweep(
-    _KEPT,
-    over(
-        _FIVE[:-1],
-        *(
-            {"partition": (p,), "epochs": epochs, "dirichlet": (1.0, 10.0, 100.0, math.inf)}
-            for p, epochs in (("dirichlet", (1,)), ("dirichlet-labels", (1, 5)))
-        ),
-    ),
-)
+_ALPHAS = (1.0, 10.0, 100.0, math.inf)
+_BY_CLIENT = {"partition": ("dirichlet",), "epochs": (1,), "dirichlet": _ALPHAS}
+_BY_LABEL = {"partition": ("dirichlet-labels",), "epochs": (1, 5), "dirichlet": _ALPHAS}
+_SKEWED = Sweep(_KEPT, over(_FIVE[:-1], _BY_CLIENT, _BY_LABEL))
 _WRITERS = Sweep(
     replace(_KEPT, clients=539, partition="natural", mi_draws=120),
     over(_FIVE, {"epochs": (1, 5)}),
@@ -84,11 +68,8 @@ _WRITERS = Sweep(
 )
 # Digits have no writers: skewed labels stand in for them.
 _STAND_IN = replace(_KEPT_DIGITS, clients=40, partition="dirichlet-labels", dirichlet=2.0)
-_NOISE = Sweep(
-    FEDERATION,
-    over((*_FIVE, 1000), {"epsilon": (5.0, 10.0, 50.0, 500.0, 5000.0, math.inf)}),
-    {"rounds": 100, "plays": 3},
-)
+_EPSILONS: Grid = {"epsilon": (5.0, 10.0, 50.0, 500.0, 5000.0, math.inf)}
+_NOISE = Sweep(FEDERATION, over((*_FIVE, 1000), _EPSILONS), {"rounds": 100, "plays": 3})
 _SCALES: page.Sweeps = {
     "users": {"paper": _USERS, "small": _USERS.small(DIGITS, critics=(2,), pairs=60, seeds=2)},
     "models": {
@@ -262,7 +243,7 @@ def _draw_noise(points: Points) -> Iterator[Panel]:
     def label(at: Point) -> str:
         return f"ε = {page.number(at['epsilon'])}"
 
-    bits = "bits along {first[rank]} of {first[free]:,} directions".format(first=points[0])
+    bits = f"bits along {points[0]['rank']} of {points[0]['free']:,} directions"
     after = f"Accuracy after {points[0]['rounds']} rounds"
     yield Panel(
         "Noised sum", "users", bits, page.lines(points, label, itemgetter("mean")), True, True
@@ -314,12 +295,7 @@ _KINDS = {
         compare=claims.over_users,
         notes=(
             page.about("the stated number of", page.GAMES),
-            f"{_COORDINATES} MINE: two hidden layers of 100 and 1,000 steps as in the paper, which "
-            "states neither K nor the optimiser; here K = {first[pairs]:,} pairs of whole updates "
-            "and Adam. Read off on its training pairs, as (38) has it; on shuffled pairs, where "
-            "there is nothing to find; and its NWJ value on pairs that it has not seen. Nothing "
-            "distribution-free can show more than about log₂ K. Colluding users are taken off the "
-            "sum.",
+            f"{_COORDINATES} {page.MINE} Colluding users are taken off the sum.",
         ),
     ),
     "models": _MODELS,
@@ -346,10 +322,9 @@ _KINDS = {
             page.about("{sweep.config.mi_rank}", page.GAMES),
             "α by client: each client draws its label shares, and all have as many records, as in "
             "the paper. α by label: each label is split over the clients, so sizes differ too. "
-            "Smallest and largest: of the users in the sum, chosen among estimates: for α = ∞ much "
-            "of the range is estimation error. In large sums the mean over users hardly moves, "
-            "since the shares of the sum's variance add up to one: who differs from the others "
-            "stands out, and the others hide the better for it.",
+            "Smallest and largest user: chosen among estimates; for α = ∞ much of the range is "
+            "estimation error. The shares of the sum's variance add up to one: who differs from "
+            "the others stands out, and the others hide the better for it.",
         ),
     ),
     "writers": Kind(
@@ -365,9 +340,9 @@ _KINDS = {
         notes=(
             page.about("{sweep.config.mi_rank}", page.GAMES),
             "Mean over draws of the other writers, smallest to largest in brackets; the target is "
-            "the same throughout. The paper's target has 176 images at 678 bits. Only the order of "
-            "the batches is random, and two writers vary in fewer directions than are asked for. "
-            "The mean over users is compared since a first look at these figures.",
+            "the same throughout. Only the order of the batches is random, and two writers vary in "
+            "fewer directions than are asked for. The mean over users is compared since a first "
+            "look at these figures.",
         ),
     ),
     "noise": Kind(
@@ -383,9 +358,9 @@ _KINDS = {
         notes=(
             page.about("{first[rank]} of {first[free]:,}"),
             "Updates have norms up to {first[norm]:.2g}; the paper clips the aggregate to 1. "
-            "Accuracy: after {first[rounds]} rounds with this noise in each of them, mean of "
-            "{first[plays]} runs. Gaussian truth: without noise. Noise: √(2 ln(1.25/δ)) / ε; the "
-            "paper's text has ε under the root.",
+            "Accuracy: after {first[rounds]} rounds with this noise, mean of {first[plays]} runs. "
+            "Gaussian truth: without noise. Noise: √(2 ln(1.25/δ)) / ε; the paper's text has ε "
+            "under the root.",
         ),
     ),
 }

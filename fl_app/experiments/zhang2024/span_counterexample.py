@@ -8,7 +8,7 @@ updates is zero, that of the fourth is not. The papers show a heatmap; here audi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -57,34 +57,32 @@ def run(scale: str, cells: Cells) -> Table:
             f"Span: {support['words']}. {support['idle']:.0%} of the squared length of x₄ is in "
             "the quarter that the others leave alone. A diagnosis.",
             f"Each of the three has noise of standard deviation {_LOUD:g} elsewhere, ten times the "
-            "length of the fourth update. Lower bounds at 95 % confidence, replace, unit client; "
-            "without noise they reach what so many trials can show at most. ε at most: the exact "
-            "ε of the two worlds with that noise in every direction and nothing else.",
+            "length of the fourth update. Lower bounds at 95 % confidence, replace, unit client. "
+            "Cap: the most that so many trials can show. ε at most: the exact ε of the two worlds "
+            "with that noise in every direction and nothing else.",
         ),
         figures={"counterexample.svg": _panels(found)},
-        comparisons=_comparisons(found[0.0], support, trials),
+        comparisons=tuple(_comparisons(found[0.0], support, trials)),
     )
 
 
 def _comparisons(
     bare: Mapping[str, Any], support: Mapping[str, Any], trials: int
-) -> tuple[Comparison, ...]:
-    return (
-        Comparison(
-            _FIGURES,
-            "chance to tell x₄ from x₄′ in the sum of four, without noise",
-            "an adversary can perfectly distinguish them",
-            f"{bare['errors']} errors in {2 * trials} sums, ε ≥ {bare['value']:.2f}, "
-            "the most that so many can show",
-            "" if bare["errors"] == 0 else "the auditor made errors",
-        ),
-        Comparison(
-            "Zhang and Psounis 2024, Theorem 1",
-            "what of x₄ - x₄′ the others' span does not hold",
-            "must be nothing for any DP",
-            f"{support['outside']:.0%} of its length",
-            "the updates are made up as in the figure, whose numbers are not published",
-        ),
+) -> Iterator[Comparison]:
+    yield Comparison(
+        _FIGURES,
+        "chance to tell x₄ from x₄′ in the sum of four, without noise",
+        "an adversary can perfectly distinguish them",
+        f"{bare['errors']} errors in {2 * trials} sums, ε ≥ {bare['value']:.2f}, the most that so "
+        "many can show",
+        "" if bare["errors"] == 0 else "the auditor made errors",
+    )
+    yield Comparison(
+        "Zhang and Psounis 2024, Theorem 1",
+        "what of x₄ - x₄′ the others' span does not hold",
+        "must be nothing for any DP",
+        f"{support['outside']:.0%} of its length",
+        "the updates are made up as in the figure, whose numbers are not published",
     )
 
 
@@ -124,28 +122,22 @@ def _audited(trials: int, sigma: float) -> dict[str, Any]:
         return np.asarray((sums[:, -_IDLE:] - middle) @ difference)
 
     inside, outside = scores(first, "in"), scores(second, "out")
-    most = (
-        epsilon_gaussian(_DELTA, float(np.linalg.norm(first - second)) / sigma) if sigma else None
-    )
+    distance = float(np.linalg.norm(first - second))
     bound = _bound(inside, outside, sigma, float(np.linalg.norm(difference)))
     return {
         "value": bound.value,
         "cap": bound.cap,
         "errors": int((inside <= 0).sum() + (outside > 0).sum()),
-        "most": most,
+        "most": epsilon_gaussian(_DELTA, distance / sigma) if sigma else None,
     }
 
 
 def _bound(inside: Floats, outside: Floats, sigma: float, length: float) -> Bound:
     if sigma == 0:
         return epsilon_lower_bound(inside, outside, delta=_DELTA)
-    # Noise of one's own has a known law, and so has the score in the other world.
-    mean, std = -(length**2) / 2, sigma * length
-
-    def null_logsf(thresholds: Floats) -> Floats:
-        return np.asarray(norm.logsf(thresholds, mean, std))
-
-    return epsilon_lower_bound(inside, null_logsf=null_logsf, delta=_DELTA)
+    # Noise of one's own has a known distribution, and so has the score in the other world.
+    null = norm(-(length**2) / 2, sigma * length)
+    return epsilon_lower_bound(inside, null_logsf=null.logsf, delta=_DELTA)
 
 
 def _short(value: float | None) -> str:
@@ -157,21 +149,16 @@ def _panels(found: dict[float, dict[str, Any]]) -> tuple[Panel, ...]:
     rng = stream(0, "heatmap")
     rows = [*np.abs(_others(rng)), np.abs(_candidates()[0])]
     index = list(range(1, _DIM + 1))
-    # A logarithmic axis has no zero.
     updates = tuple(
-        Line(f"user {i + 1}", index, [max(float(v), 1e-3) for v in row], i)
+        Line(f"user {i + 1}", index, np.maximum(row, 1e-3).tolist(), i)  # a logarithm has no zero
         for i, row in enumerate(rows)
     )
     noisy = [sigma for sigma in found if sigma]
+    bounds = (
+        Line("at least", noisy, [found[s]["value"] for s in noisy], 0),
+        Line("at most", noisy, [found[s]["most"] for s in noisy], 1, "--"),
+    )
     return (
         Panel("sizes of four updates", "parameter", "absolute value", updates, log_y=True),
-        Panel(
-            "what sums tell once noise fills all directions",
-            "σ",
-            "ε",
-            (
-                Line("at least", noisy, [found[s]["value"] for s in noisy], 0),
-                Line("at most", noisy, [found[s]["most"] for s in noisy], 1, "--"),
-            ),
-        ),
+        Panel("what sums tell once noise fills all directions", "σ", "ε", bounds),
     )

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 from leakmeter.fl_app.experiments import base
 from leakmeter.fl_app.experiments.base import Cells, Table, read_cells, write_table
 from leakmeter.fl_app.experiments.coverage.table import Scale
-from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
+from leakmeter.fl_app.experiments.plot import Gallery, Panel
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS
 from tests.helpers.project import ROOT
 
@@ -132,7 +132,10 @@ TINY: dict[str, Any] = {
     "transcript-adult": _fewer("transcript-adult", rounds=2, sample=4),
     "low-bits": 15,
     "anytime-refutes": 2,
-    "wfna-mnist-cnn": _fewer("wfna-mnist-cnn", users=3, rounds=1),
+    "wfna-mnist-cnn": _fewer(
+        "wfna-mnist-cnn",
+        config=replace(scales_of("wfna-mnist-cnn")["small"].config, clients=3, sample=3, rounds=1),
+    ),
 }
 
 
@@ -152,7 +155,8 @@ def reproduce(
 def sketched(figure: Sequence[Panel] | Gallery) -> str | bytes:
     """Return a figure of words: matplotlib takes a second for what tests of its own look at."""
     if isinstance(figure, Gallery):
-        return drawn(figure)
+        assert all(len(strip.pictures) > 0 for strip in figure.strips)
+        return b"\x89PNG\r\n"
     for panel in figure:
         assert panel.lines
         assert all(len(line.x) == len(line.y) > 0 for line in panel.lines)

@@ -9,9 +9,14 @@ import pytest
 
 from leakmeter.auditors.information import gaussian_information
 from leakmeter.fl_app.experiments.base import audited_run
-from leakmeter.fl_app.experiments.elkordy2023.accumulated import Run, accumulated, accuracies
 from leakmeter.fl_app.experiments.elkordy2023.measure import name_of, noised_accuracies
-from leakmeter.fl_app.experiments.elkordy2023.rounds import growth, run_of
+from leakmeter.fl_app.experiments.elkordy2023.rounds import (
+    Run,
+    accumulated,
+    accuracies,
+    growth,
+    run_of,
+)
 from tests.fl_app.experiments.elkordy2023.test_sweep import TINY
 from tests.fl_app.experiments.small import Reproduced
 

@@ -6,22 +6,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from leakmeter.fl_app.experiments.base import audited_run
 from leakmeter.fl_app.experiments.zhang2024.noised_gradients import (
     _SCALES,
-    Variant,
-    compared,
-    relations,
-)
-from leakmeter.fl_app.experiments.zhang2024.training import (
     MECHANISMS,
+    _accuracy,
     _data,
-    _order,
-    _users,
+    compared,
     floor_of,
+    relations,
     start_accuracy,
-    started,
+    task_of,
+    trained,
 )
+from leakmeter.fl_app.rule import record_rule
+from leakmeter.fl_app.task import load_task
 from leakmeter.strategies.water_filling.guarantee import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
@@ -29,17 +31,17 @@ from leakmeter.strategies.water_filling.guarantee import (
 )
 from tests.fl_app.experiments.small import Small, reproduce
 
-NAMES: dict[Variant, str] = {"linear": "wfna-mnist", "cnn": "wfna-mnist-cnn"}
+NAMES = {"linear": "wfna-mnist", "cnn": "wfna-mnist-cnn"}
 LINEAR, CNN = (_SCALES[variant]["small"] for variant in NAMES)
 # Calibrated beforehand: the accountant of secret batches takes seconds; a slow test repeats it.
-SGD_FLOORS: dict[Variant, dict[float, float]] = {
+SGD_FLOORS = {
     "linear": {2.0: 0.08362, 16.0: 0.009614},
     "cnn": {8.0: 0.08789, 64.0: 0.008797},
 }
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> dict[Variant, Small]:
+def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Small]:
     """Both models, priced beforehand."""
     return {
         variant: reproduce(
@@ -52,9 +54,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[Variant, Small]:
 
 
 @pytest.mark.parametrize("variant", NAMES)
-def test_every_mechanism_is_trained_at_every_epsilon(
-    small: dict[Variant, Small], variant: Variant
-) -> None:
+def test_every_mechanism_is_trained_at_every_epsilon(small: dict[str, Small], variant: str) -> None:
     rows, epsilons = small[variant].rows, _SCALES[variant]["small"].epsilons
     assert {(r["mechanism"], float(r["ε"])) for r in rows} == {
         (name, e) for name in MECHANISMS for e in epsilons
@@ -66,18 +66,20 @@ def test_every_mechanism_is_trained_at_every_epsilon(
 
 @pytest.mark.parametrize("variant", NAMES)
 def test_the_page_says_the_order_and_how_it_differs_from_the_paper(
-    small: dict[Variant, Small], variant: Variant
+    small: dict[str, Small], variant: str
 ) -> None:
     page, found = small[variant].page, small[variant].table.comparisons
-    num_epsilons = len(_SCALES[variant]["small"].epsilons)
-    assert page.count("GD-DP and GSGD-DP") + page.count("GD-DP is ") >= num_epsilons
+    epsilons = _SCALES[variant]["small"].epsilons
+    for epsilon, order in zip(epsilons, found, strict=False):
+        assert f"ε = {epsilon:g}" in order.what
+        assert "GD-DP and GSGD-DP" in order.ours or "GD-DP is " in order.ours
     assert "not a guarantee" in page
     assert (f"{CNN.public} public records" in page) == (variant == "cnn")
-    assert len(found) == num_epsilons + 2  # the order at each ε, the time, the spectrum
+    assert len(found) == len(epsilons) + 2  # the order at each ε, the time, the spectrum
     assert all(c.paper and c.ours and c.why for c in found)
 
 
-def test_more_privacy_costs_accuracy_and_all_learn_something(small: dict[Variant, Small]) -> None:
+def test_more_privacy_costs_accuracy_and_all_learn_something(small: dict[str, Small]) -> None:
     accuracy = {
         (r["mechanism"], float(r["ε"])): float(r["accuracy"].split()[0])
         for r in small["linear"].rows
@@ -89,9 +91,10 @@ def test_more_privacy_costs_accuracy_and_all_learn_something(small: dict[Variant
 
 
 def test_floors_are_the_least_that_keep_epsilon() -> None:
-    setting = {"users": LINEAR.users, "clip": LINEAR.clip, "examples": LINEAR.examples}
-    rest = {"rounds": LINEAR.rounds, "delta": 1e-4}
-    with_batch = {**setting, "batch": LINEAR.batch, **rest}
+    config = LINEAR.config
+    setting = {"users": config.clients, "clip": config.clip_norm, "examples": LINEAR.examples}
+    rest = {"rounds": config.rounds, "delta": 1e-4}
+    with_batch = {**setting, "batch": config.batch_size, **rest}
     for name, price, options in (
         ("GSGD-DP", water_filling_epsilon, with_batch),
         ("GSGD isotropic", gaussian_sampling_epsilon, with_batch),
@@ -113,13 +116,12 @@ def test_comparisons_say_our_order_and_time_whatever_they_are() -> None:
     runs = {"SGD-DP": (0.3, 0.1), "GSGD-DP": (0.2, 2.0), "GSGD isotropic": (0.9, 9.0)}
     runs["GD-DP"] = (0.4, 0.5)
     got = {(n, 1.0): [{"accuracy": a, "seconds": s}] for n, (a, s) in runs.items()}
-    order, times = compared(got, "linear model", "fewer rounds")
+    order, times = compared(got, "linear model")
     assert order.ours == (
         "SGD-DP 0.3000, GSGD-DP 0.2000, GSGD isotropic 0.9000, GD-DP 0.4000; one run shows no "
         "order of GSGD-DP and SGD-DP; one run shows no order of GD-DP and GSGD-DP"
     )
     assert order.paper.startswith("GD-DP > GSGD-DP > SGD-DP")
-    assert order.why == "fewer rounds"
     assert times.ours == "SGD-DP 100 ms, GSGD-DP 2000 ms, GD-DP 500 ms"
 
 
@@ -137,19 +139,45 @@ def test_an_order_is_named_only_where_runs_show_it() -> None:
 
 
 def test_the_start_is_trained_on_records_that_no_user_holds() -> None:
-    order = _order(CNN, 0)
-    held = set(order[: CNN.users * CNN.examples].tolist())
-    assert not held & set(order[-CNN.public :].tolist())
-    assert start_accuracy(CNN) > start_accuracy(replace(CNN, public=0)) + 0.05
-    too_many = replace(CNN, public=len(order))
+    few = replace(LINEAR, public=100)
+    start, held = task_of(few, 0).initial, torch.cat(task_of(few, 0).parts)
+    assert len(set(held.tolist())) == few.config.clients * few.examples
+    # Other records at the users' end of the split change nothing, and a public one does.
+    fewer = replace(few, examples=few.examples - 1)
+    assert _same(task_of(fewer, 0).initial, start)
+    assert not _same(task_of(replace(few, public=101), 0).initial, start)
     with pytest.raises(ValueError, match=r"users x examples \+ public must be at most"):
-        _users(too_many, 0)
+        task_of(replace(LINEAR, public=2000), 0)
 
 
-def test_a_start_is_handed_out_as_a_copy() -> None:
-    one, other = started(CNN, 0), started(CNN, 0)
-    next(iter(one.parameters())).data.zero_()
-    assert next(iter(other.parameters())).abs().sum() > 0
+def _same(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_public_records_bring_the_start_off_its_plateau(small: dict[str, Small]) -> None:
+    at_random = start_accuracy(replace(CNN, public=0))
+    assert small["cnn"].cells["small-start"] > at_random + 0.05
+
+
+@pytest.mark.parametrize("noise", ["record-sgd", "wfna", "record-isotropic", "record-gd"])
+def test_training_is_that_of_a_run_of_the_command_line(noise: str) -> None:
+    # The same records, rules and streams: what is left is the rounding of the secure sum.
+    config = replace(
+        LINEAR.config,
+        noise=noise,
+        algorithm="gd" if noise == "record-gd" else "fedsgd",
+        wfna_floor=1e-3,
+        synthetic_examples=400,
+        dataset="synthetic",
+        rounds=3,
+    )
+    _, report = audited_run(config)
+    task = load_task(config)
+    for played in report["rounds"]:
+        net, _ = trained(task, record_rule(config), played["server_round"], config.seed, ["train"])
+        assert _accuracy(task, net) == played["accuracy"]
+    assert report["rounds"][-1]["accuracy"] > report["rounds"][0]["accuracy"]
 
 
 def test_images_are_enlarged_pixel_by_pixel() -> None:
