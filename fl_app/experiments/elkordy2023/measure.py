@@ -2,7 +2,7 @@
 
 Elkordy et al. (2023), arXiv:2208.02304, section 5. A federation is the `Config` of a run. Figures
 are those of a Gaussian model along a fixed number of directions; the paper's neural estimate is
-added on request. What several rounds reveal is in `fl_app.experiments.elkordy2023.accumulated`.
+added on request. What several rounds reveal is in `fl_app.experiments.elkordy2023.rounds`.
 """
 
 from __future__ import annotations
