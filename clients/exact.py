@@ -36,6 +36,8 @@ class Stack:
     def __init__(self, layers: Sequence[Layer], start: Sequence[Tensor], clients: int) -> None:
         self._layers, self._start = layers, [p.detach() for p in start]
         self.parameters = [p.expand(clients, *p.shape).clone() for p in self._start]
+        # One room for all steps: the first touch of new pages takes as long as the products.
+        self._gradients = [torch.empty_like(p) for p in self.parameters]
 
     @torch.no_grad()
     def step(self, x: Tensor, y: Tensor, lr: float, mu: float) -> list[float]:
@@ -54,13 +56,14 @@ class Stack:
         for depth in range(len(self._layers) - 1, -1, -1):
             layer, below = self._layers[depth], signals[depth]
             place -= 1 + layer.has_bias
-            gradients = [_products(slope.mT, below)]
+            gradients = self._gradients[place : place + 1 + layer.has_bias]
+            _products(slope.mT, below, out=gradients[0])
             if layer.has_bias:
-                gradients.append(slope.sum(dim=1))
+                torch.sum(slope, dim=1, out=gradients[1])
             if depth:  # through the weights as they were
                 slope = _products(slope, self.parameters[place])
             if depth and self._layers[depth - 1].relu:
-                slope = torch.where(below > 0, slope, 0.0)
+                torch.ops.aten.threshold_backward.grad_input(slope, below, 0, grad_input=slope)
             self._descend(place, gradients, lr, mu)
         return [nll_loss(own, labels).item() for own, labels in zip(logs, y, strict=True)]
 
@@ -81,13 +84,18 @@ class Stack:
             self.parameters[at].sub_(gradient, alpha=lr)
 
 
-def _products(left: Tensor, right: Tensor, biases: Tensor | None = None) -> Tensor:
-    """Return each client's product, (clients, n, m) by (clients, m, k), plus its bias, (k,)."""
+def _products(
+    left: Tensor, right: Tensor, biases: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
+    """Return each client's product, (clients, n, m) by (clients, m, k), plus its bias, (k,).
+
+    Products without biases may be written into `out`.
+    """
     if left.shape[1] * left.shape[2] * right.shape[2] < _SMALL:
         pairs = zip(left, right, strict=True)
         if biases is None:
-            return torch.stack([one @ other for one, other in pairs])
+            return torch.stack([one @ other for one, other in pairs], out=out)
         return torch.stack([torch.addmm(b, *pair) for b, pair in zip(biases, pairs, strict=True)])
     if biases is None:
-        return torch.bmm(left, right)
+        return torch.bmm(left, right, out=out)
     return torch.baddbmm(biases[:, None], left, right)
