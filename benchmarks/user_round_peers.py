@@ -1,4 +1,4 @@
-"""Federated averaging as a user of Flower or of pfl writes it; prints the CPU seconds of the run.
+"""Federated averaging as a user of Flower or of pfl writes it.
 
     python user_round_peers.py flower data.npz mlp 10
 
@@ -8,9 +8,7 @@ rounds. It imports nothing of this project, so that pfl may live in an environme
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -62,15 +60,15 @@ def train(file: str, name: str, arrays: Any, client: int) -> tuple[nn.Module, in
     return net, len(own)
 
 
-def flower(file: str, name: str, rounds: int) -> float:
-    """Run Flower's FedAvg on its Ray simulation; server and actors count, Ray's daemons do not."""
+def flower(file: str, name: str, rounds: int) -> None:
+    """Run Flower's FedAvg on its Ray simulation."""
     from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import FedAvg
     from flwr.simulation import run_simulation
 
-    client_app, server_app, spent = ClientApp(), ServerApp(), dict[int, float]()
+    client_app, server_app = ClientApp(), ServerApp()
     here = str(Path(__file__).parent)
 
     @client_app.train()
@@ -80,21 +78,13 @@ def flower(file: str, name: str, rounds: int) -> float:
 
         arrays = message.content.array_records["arrays"]
         net, count = peers.train(file, name, arrays, int(context.node_config["partition-id"]))
-        metrics = {"num-examples": count, "pid": os.getpid(), "cpu": time.process_time()}
-        content = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord(metrics)}
+        metrics = MetricRecord({"num-examples": count})
+        content = {"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}
         return Message(RecordDict(content), reply_to=message)  # type: ignore[arg-type]
-
-    class Noting(FedAvg):
-        def aggregate_train(self, server_round: int, replies: Any) -> Any:
-            for reply in (known := list(replies)):
-                metrics = reply.content.metric_records["metrics"]
-                pid = int(metrics["pid"])
-                spent[pid] = max(spent.get(pid, 0.0), float(metrics["cpu"]))
-            return super().aggregate_train(server_round, known)
 
     @server_app.main()
     def serve(grid: Grid, _: Context) -> None:
-        strategy = Noting(0.999999, 0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
+        strategy = FedAvg(0.999999, 0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
         strategy.start(grid, ArrayRecord(model(name).state_dict()), num_rounds=rounds)
 
     backend: dict[str, Any] = {
@@ -102,10 +92,9 @@ def flower(file: str, name: str, rounds: int) -> float:
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
     run_simulation(server_app, client_app, CLIENTS, backend_config=backend)
-    return time.process_time() + sum(spent.values())
 
 
-def pfl(file: str, name: str, rounds: int) -> float:
+def pfl(file: str, name: str, rounds: int) -> None:
     """Run pfl's federated averaging in this process."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
@@ -154,10 +143,9 @@ def pfl(file: str, name: str, rounds: int) -> float:
         NNEvalHyperParams(local_batch_size=None),
         callbacks=[],
     )
-    return time.process_time()
 
 
 if __name__ == "__main__":
     peer, data_file, model_name, num_rounds = sys.argv[1:]
     run = {"flower": flower, "pfl": pfl}[peer]
-    print(run(data_file, model_name, int(num_rounds)))
+    run(data_file, model_name, int(num_rounds))
