@@ -189,6 +189,7 @@ def test_after_leaves_a_report_with_sense(
     assert f"leakmeter report {folder}" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_model_of_another_library_is_replayed(tmp_path: Path, monkeypatch: Any) -> None:
     from sklearn import datasets
 

@@ -94,9 +94,13 @@ def test_powers_equal_the_slow_ones(points: list[int], count: int) -> None:
     assert fast.tolist() == [[pow(x, k, PRIME) for k in range(count)] for x in points]
 
 
-def test_thresholds_beyond_one_exact_product_are_reduced_in_between() -> None:
+def test_a_product_beyond_what_is_exact_is_reduced_in_between() -> None:
     top = np.full((1, 5000), PRIME - 1, np.int64)
     assert sharing._product(top, top.T).item() == 5000 * (PRIME - 1) ** 2 % PRIME
+
+
+@pytest.mark.slow
+def test_thresholds_beyond_one_exact_product_give_the_secret() -> None:
     shares = split([SECRET], 2500, range(1, 2601))[0]
     assert combine({i: shares[i] for i in range(101, 2601)}, 2500) == SECRET
 

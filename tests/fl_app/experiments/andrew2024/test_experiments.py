@@ -91,6 +91,7 @@ def test_repetitions_and_less_noise_show_a_canary_and_cosines_stay_normal(
     assert sum(one["final"]["p"] < 0.15 for one in by.values()) <= len(by) / 2
 
 
+@pytest.mark.slow
 def test_noise_hides_clients_as_far_as_it_guarantees(reproduced: Reproduced) -> None:
     small = reproduced("dp-fedavg-writers")
     none, low, high = small.cells.values()
