@@ -192,8 +192,9 @@ def test_the_script_runs_flowers_simulation(inline: dict[str, Any], tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert f"page: {out / 'report.html'}" in done.stdout.splitlines()
     assert report(out)["findings"] == inline["findings"]
-    [line] = done.stderr.splitlines()  # all there is to say
-    assert "12 canaries in 3 rounds" in line
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, lines  # all there is to say
+    assert "12 canaries in 3 rounds" in lines[0]
 
 
 def test_an_interrupted_simulation_can_be_resumed(inline: dict[str, Any], tmp_path: Path) -> None:
