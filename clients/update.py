@@ -320,7 +320,8 @@ def train_together(
     size, losses = len(records[0]), []
     inputs = x.flatten(1)
     # One room for all batches: the first touch of new pages takes longer than the copy.
-    room = inputs.new_empty(len(records) * (rule.batch_size or size), inputs.shape[1])
+    most = min(rule.batch_size or size, size)
+    room = inputs.new_empty(len(records) * most, inputs.shape[1])
     for _ in range(rule.passes):
         orders = [own[rule.order(size, rng)] for own, rng in zip(records, rngs, strict=True)]
         index = torch.from_numpy(np.stack(orders))  # (clients, size)

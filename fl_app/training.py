@@ -29,7 +29,7 @@ from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.engines.delivery import Delivery, current
 from leakmeter.fl_app.task import Task, load_task
 
-# Bytes of models that train together: as many stay in the cache from step to step.
+# Bytes of models that train together, and of a batch of their inputs: as many stay in the cache.
 _CACHE = 2**22
 
 
@@ -87,13 +87,17 @@ class _Local:
         state = self.net.state_dict().items()
         return _Done(self.job, {name: value.numpy() for name, value in state}, told)
 
-    def together(self, find: Callable[[], Mapping[str, int]]) -> dict[str, _Done]:
-        """Train the clients that are found, and return what each answers; none if they cannot."""
+    def together(self, find: Callable[[int], Mapping[str, int]]) -> dict[str, _Done]:
+        """Train clients that are found, at most so many, and return what each answers, if any."""
         data = self.task.dataset
         x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
         steps, layers = as_steps(self.rule), dense_layers(self.net, x, y)
-        group = find() if steps is not None and layers is not None else {}
-        if steps is None or layers is None or len(group) < 2:
+        if steps is None or layers is None:
+            return {}
+        examples = max(len(own) for own in self.task.parts)
+        batch = min(steps.batch_size or examples, examples) * layers[0].fan_in
+        group = find(min(_CACHE // (4 * self.task.dim), max(_CACHE // (4 * batch), 2)))
+        if len(group) < 2:
             return {}
         records = [self.task.parts[client].numpy() for client in group.values()]
         rngs = [self.job.rng(self.seed, client) for client in group.values()]
@@ -123,11 +127,10 @@ def trained(
     return (known or local.alone(client)).answer()
 
 
-def _group(delivery: Delivery, own: str, job: _Job, task: Task) -> dict[str, int]:
+def _group(delivery: Delivery, own: str, job: _Job, task: Task, most: int) -> dict[str, int]:
     """Return clients that can train together by message: this one, and some that come after it."""
     ids = [message.metadata.message_id for _, message in delivery.messages]
     left = delivery.messages[ids.index(own) :] if own in ids else []
-    most = _CACHE // (4 * task.dim)
     group: dict[str, int] = {}
     for client, message in left:
         has_same_size = len(task.parts[client]) == len(task.parts[left[0][0]])

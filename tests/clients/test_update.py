@@ -308,6 +308,12 @@ def test_clients_train_together_as_each_alone_bit_for_bit(
         assert all(torch.equal(one, stack[client]) for one, stack in pairs)
 
 
+def test_a_batch_size_beyond_all_examples_takes_no_memory_for_them() -> None:
+    x, y = torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64)
+    huge = FedAvg(epochs=1, batch_size=2**50, lr=0.1)  # petabytes, if there was room for it
+    assert huge(nn.Linear(4, 2), x, y, stream(0, "huge")).num_examples == 3
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_convolutions_keep_channels_last_from_the_first_layer_on(channels: int) -> None:
     net = nn.Sequential(nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2))
