@@ -23,15 +23,14 @@ from leakmeter.fl_app.experiments.plot import Line, Panel
 class Scale:
     """How large the experiment is."""
 
-    runs: int  # of each mechanism with our bounds
-    published: int  # runs with 1,000 canaries that are all in
+    runs: int  # of each mechanism
     trials: tuple[int, ...]  # in each world, where thresholds are compared
     streams: int  # of each mechanism that is watched round by round
 
 
 _SCALES: Final = {
-    "paper": Scale(2000, 200, (500, 5000), 10_000),
-    "small": Scale(30, 10, (200,), 500),
+    "paper": Scale(2000, (500, 5000), 10_000),
+    "small": Scale(30, (200,), 500),
 }
 _NONE, _NO_CONFIDENCE = "none", "no confidence"  # no condition, and no bound
 
@@ -43,7 +42,7 @@ def run(scale: str, cells: Cells) -> Table:
     def kept(cases: Sequence[Case], runs: int) -> list[Cell]:
         return [cells.get(f"{case.key}-{runs}", partial(case.cell, runs)) for case in cases]
 
-    published = kept(canaries.published_cases(), size.published)
+    published = kept(canaries.published_cases(), size.runs)
     one_run = kept(canaries.cases(), size.runs)
     tried = kept(trials.cases(size.trials), size.runs)
     watched: list[Cell] = [
@@ -53,7 +52,7 @@ def run(scale: str, cells: Cells) -> Table:
     thresholds = tried[: len(size.trials) * len(trials.LAWS)]
     return Table(
         title=f"Lower bounds above the truth, in {size.runs:,} runs of each mechanism "
-        f"({size.published:,} where all canaries are in, {size.streams:,} streams of bets); "
+        f"({size.streams:,} streams of bets); "
         "5 % are allowed",
         columns=(
             *("mechanism", "ε at δ", "runs", "bound", "condition", "above the truth", "allowed"),
@@ -203,7 +202,7 @@ def _of_canaries(published: Sequence[Cell]) -> tuple[Comparison, ...]:
             ours=f"{above('known null')}; {above('sampled null')}",
             why="The best threshold is chosen on the scores that are counted, and Jeffreys limits "
             "are credible limits: the published bound has no 95 % confidence. With three standard "
-            f"errors of {runs} runs {most_allowed(runs):.1%} are allowed.",
+            f"errors of {runs:,} runs {most_allowed(runs):.1%} are allowed.",
         ),
         Comparison(
             source="Andrew et al. 2024, Algorithm 1",

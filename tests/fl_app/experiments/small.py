@@ -105,7 +105,7 @@ def _swept(name: str, config: Mapping[str, Any] | None = None, **other: Any) -> 
 _FEW = {"mi_draws": 24, "mi_rank": 4}
 # The small scale of the command line takes seconds; the fast tests see the same shapes in less.
 TINY: dict[str, Any] = {
-    "coverage": Scale(10, 10, (200,), 200),
+    "coverage": Scale(10, (200,), 200),
     "one-shot-writers": _few_writers(),
     "one-shot-all-models": (1, scales_of("one-shot-all-models")["small"][1][:4]),
     "one-shot-accuracy": _fewer("one-shot-accuracy", noises=(0.234,), counts=(2, 120), runs=1),
