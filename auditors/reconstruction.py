@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.rng import stream
@@ -175,6 +174,8 @@ def psnr(originals: Floats, images: Floats, *, peak: float = 1.0) -> Floats:
     >>> psnr(np.concatenate([black, grey]), np.concatenate([grey, black + 0.01])).round(1)
     array([40., inf])
     """
+    from scipy.optimize import linear_sum_assignment  # a fifth of a second, and few ask
+
     if len(images) < len(originals):
         raise ValueError(f"images must be at least {len(originals)}, got {len(images)}")
     if originals.shape[1:] != images.shape[1:]:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from scipy.optimize import brentq
-
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook.chain import chain
 from leakmeter.clients.secure_sum.quantise import CoarseError
@@ -75,6 +73,8 @@ def _cohorts(config: Config, chosen: Chosen) -> list[Sequence[int]]:
 @lru_cache(maxsize=4)
 def _multiplier(config: Config, _: bool) -> float:
     """Return the smallest multiplier that reaches the target, up to its last digit."""
+    from scipy.optimize import brentq  # a fifth of a second, and few ask
+
     target = config.target_epsilon
     # With adaptive clipping, Config refuses a multiplier from a tenth of the cohort on.
     most = _MOST if config.clipping == "fixed" else config.cohort / 10 * (1 - 1e-9)
