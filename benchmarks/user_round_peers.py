@@ -23,12 +23,23 @@ CLIENTS, BATCH, LR = 100, 64, 0.1
 
 
 def model(name: str) -> nn.Module:
-    """Return the linear model, or the one with two hidden layers."""
-    widths = (784, 10) if name == "linear" else (784, 100, 100, 10)
-    layers: list[nn.Module] = [nn.Flatten()]
+    """Return the linear model, the one with two hidden layers, or the convolutional one."""
+    widths = {"linear": (784, 10), "mlp": (784, 100, 100, 10), "cnn": (128, 80, 64, 10)}[name]
+    layers = convolutions() if name == "cnn" else []
+    layers.append(nn.Flatten())
     for fan_in, fan_out in pairwise(widths):
         layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def convolutions() -> list[nn.Module]:
+    """Return the layers before the dense ones: five convolutions, three of them pooled."""
+    layers: list[nn.Module] = [nn.Unflatten(1, (1, 28, 28))]
+    for place, (fan_in, fan_out) in enumerate(pairwise((1, 16, 32, 48, 48, 32))):
+        layers += [nn.Conv2d(fan_in, fan_out, 3, padding=1), nn.ReLU()]
+        if place in (0, 1, 4):
+            layers.append(nn.MaxPool2d(3, stride=2))
+    return layers
 
 
 @lru_cache(maxsize=1)

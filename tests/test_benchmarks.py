@@ -200,7 +200,7 @@ def test_a_round_on_ray_can_be_asked_quickly() -> None:
 def test_rounds_of_a_user_can_be_asked_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEAKMETER_PFL_PYTHON", raising=False)
     measured = [bool(row.ours) for row in quick("user_round")]
-    assert measured == [True, False] * 2  # Flower's, and none of pfl's
+    assert measured == [True, False] * 3  # Flower's, and none of pfl's
 
 
 def test_a_question_without_its_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
