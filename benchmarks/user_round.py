@@ -5,8 +5,8 @@ aggregation and audits, Flower's `FedAvg` with clients as users write them, and 
 federated averaging. MNIST, 600 records a client, one epoch of batches of 64, learning rate 0.1, all
 100 clients in each of 30 rounds, as many as `run_sim.py` has by itself, or of 2 with the
 convolutional model. CPU seconds of all processes that a run starts, Ray's daemons included. Ours
-also tests the model after each round and writes its report. Set LEAKMETER_PFL_PYTHON to a Python that has pfl and torch: pfl pins older
-libraries.
+also tests the model after each round and writes its report. Set LEAKMETER_PFL_PYTHON to a Python
+that has pfl and torch: pfl pins older libraries.
 """
 
 from __future__ import annotations
