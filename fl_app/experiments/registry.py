@@ -131,10 +131,9 @@ EXPERIMENTS: Final = {
         what="Elkordy et al. 2023, Fig. 9: what all rounds together reveal about a client's data",
         size="reduced (ten rounds, few directions per round; the linear model only)",
         data=("mnist",)),
-    "mi-heterogeneity": Entry("elkordy2023.sweep", 6, 560, variant="heterogeneity",
+    "mi-heterogeneity": Entry("elkordy2023.sweep", 6, 900, variant="heterogeneity",
         what="Elkordy et al. 2023, Fig. 13: information in a secure sum of heterogeneous clients",
-        size="reduced (MNIST and the linear model in place of CIFAR-10 and a CNN; five local "
-        "epochs with α by label only)",
+        size="reduced (MNIST and the linear model in place of CIFAR-10 and a CNN)",
         data=("mnist",), distributes=True),
     "mi-dp": Entry("elkordy2023.sweep", 5, 400, variant="noise",
         what="Elkordy et al. 2023, Fig. 16: information in a sum with noise after it",

@@ -58,9 +58,8 @@ _KEPT, _KEPT_DIGITS = (
     replace(c, algorithm="fedavg", lrt_game="rerun") for c in (FEDERATION, DIGITS)
 )
 _ALPHAS = (1.0, 10.0, 100.0, math.inf)
-_BY_CLIENT = {"partition": ("dirichlet",), "epochs": (1,), "dirichlet": _ALPHAS}
-_BY_LABEL = {"partition": ("dirichlet-labels",), "epochs": (1, 5), "dirichlet": _ALPHAS}
-_SKEWED = Sweep(_KEPT, over(_FIVE[:-1], _BY_CLIENT, _BY_LABEL))
+_SKEWS = {"partition": ("dirichlet", "dirichlet-labels"), "epochs": (1, 5), "dirichlet": _ALPHAS}
+_SKEWED = Sweep(_KEPT, over(_FIVE[:-1], _SKEWS))
 _WRITERS = Sweep(
     replace(_KEPT, clients=539, partition="natural", mi_draws=120),
     over(_FIVE, {"epochs": (1, 5)}),
