@@ -93,7 +93,7 @@ class Exchange:
     def keys(self) -> dict[int, PublicKeys]:
         """Ask everybody for fresh keys; peers would refuse a key that two have announced."""
         orders = {n: {"number": n} for n in self._nodes}
-        announced = self._ask("keys", orders, self._announced)
+        announced = self.ask("keys", orders, self._announced)
         self._drop_others(announced)
         times = Counter(name for keys, _ in announced.values() for name in self._names(keys))
         for number, (keys, _) in list(announced.items()):
@@ -139,7 +139,7 @@ class Exchange:
         roster = put_roster({n: signed.public for n, signed in self._signed.items()})
         about = {"draws": draws, "threshold": threshold, **roster}
         orders = {n: {"number": n, **about} for n in self._signed}
-        return self._ask("draw", orders, lambda n, r: get_drawn(r, n, self._signed, draws))
+        return self.ask("draw", orders, lambda n, r: get_drawn(r, n, self._signed, draws))
 
     def boxes(self, cohort: MaskedCohort) -> dict[int, dict[int, bytes]]:
         """Tell everybody the keys of its peers and return the boxes it has for them."""
@@ -152,7 +152,7 @@ class Exchange:
             }
             for n in (cohort.keys if cohort.drawn is None else cohort.drawn)
         }
-        return self._ask("shares", orders, lambda n, record: get_boxes(record, cohort.graph[n]))
+        return self.ask("shares", orders, lambda n, record: get_boxes(record, cohort.graph[n]))
 
     def order(self, number: int, boxes: Mapping[int, bytes], shared: ConfigRecord) -> Message:
         """Return the train message of one client with all it needs to mask."""
@@ -186,7 +186,7 @@ class Exchange:
             }
             for n in sorted(alive)
         }
-        return self._ask(
+        return self.ask(
             "unmask",
             orders,
             lambda n, record: get_shares(record, orders[n]["survivors"] + orders[n]["dropped"]),
@@ -207,7 +207,7 @@ class Exchange:
             return signature
 
         orders = {n: {"survivors": sorted(listed)} for n, listed in lists.items()}
-        return self._ask("survivors", orders, read)
+        return self.ask("survivors", orders, read)
 
     def signed_shares(
         self,
@@ -228,13 +228,13 @@ class Exchange:
             if cohort.drawn is not None:
                 lists = {w: [w, *cohort.neighbourhood(w, uploads)] for w in witnesses}
             orders[number] = put_signatures({w: signatures[w] for w in witnesses}, lists)
-        return self._ask(
+        return self.ask(
             "unmask",
             orders,
             lambda n, record: get_shares(record, [n, *cohort.neighbourhood(n, sharers)]),
         )
 
-    def _ask(
+    def ask(
         self,
         stage: str,
         orders: Mapping[int, Mapping[str, Any]],

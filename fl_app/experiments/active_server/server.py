@@ -11,7 +11,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,8 +33,6 @@ from leakmeter.strategies.secure_sum.sum_round import SumRound
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError
 
 TARGET = 1  # the node whose update the server is after, and its number in every cohort
-
-Shares = dict[int, dict[int, bytes]]  # owner to its shares by holder
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +80,19 @@ class Server(InlineGrid):
         self.federation, self.attack = federation, attack
         # Stage, message and reply of all that was delivered in the last trial.
         self.answers: list[tuple[str, Message, Message]] = []
-        self._rounds = 0
+        # Where set, nodes get messages while they work on those of other branches. Flower reads a
+        # client's state before it calls the client app and writes it afterwards, so what runs in
+        # parallel does not see each other's state. A branch starts from the state that the node
+        # has when its first message comes.
+        self.branch = ""
         self._branches: dict[tuple[int, str], Context] = {}
+        self._rounds = 0
 
     def play(self) -> tuple[Opened | None, list[str]]:
         """Play a trial; return what the server has read, and the stages that clients refused."""
         self.answers.clear()
         self._branches.clear()
+        self.branch = ""
         found = [self._round(cohort) for cohort in self.attack.cohorts(self.federation.shape)]
         refused = list(dict.fromkeys(s for s, _, reply in self.answers if reply.has_error()))
         sums = [opened for opened in found if opened is not None]
@@ -124,22 +127,14 @@ class Server(InlineGrid):
         """Hand the messages to the attack and return what it makes of the replies."""
         return [self.attack.bend(self, message) for message in messages]
 
-    def deliver(self, message: Message, branch: str = "") -> Message:
-        """Deliver one message and return the reply.
-
-        Args:
-            message: Any message of the secure sum.
-            branch: Where set, the node gets the message while it works on those of other branches.
-                Flower reads a client's state before it calls the client app and writes it
-                afterwards, so what runs in parallel does not see each other's state. A branch
-                starts from the state that the node has when its first message comes.
-        """
+    def deliver(self, message: Message) -> Message:
+        """Deliver one message of the secure sum and return the reply."""
         node = message.metadata.dst_node_id
         held = self._contexts[node]
-        self._contexts[node] = self._branches.get((node, branch), held)
+        self._contexts[node] = self._branches.get((node, self.branch), held)
         (reply,) = super().send_and_receive([message])
-        if branch:
-            self._branches[node, branch], self._contexts[node] = self._contexts[node], held
+        if self.branch:
+            self._branches[node, self.branch], self._contexts[node] = self._contexts[node], held
         stage = wire.get_text(message.content.config_records[wire.MASK], "stage")
         self.answers.append((stage, message, reply))
         return reply
@@ -160,15 +155,11 @@ class Ending:
         self.adding = self.clients[: server.attack.adding]  # something to the sum
         self._server, self._strategy = server, strategy
         self._current, self._replies = current, replies
-        # Shares that clients have revealed.
-        self._seeds: Shares = defaultdict(dict)
-        self._mask_keys: Shares = defaultdict(dict)
-
-    @cached_property
-    def uploads(self) -> Mapping[int, RingVector]:
-        """Masked vectors."""
-        about = (self._current.sharers, self._current.quantiser, len(self._current.start))
-        return self._current.exchange.uploads(self._replies, *about)
+        about = (current.sharers, current.quantiser, len(current.start))
+        self.uploads = current.exchange.uploads(replies, *about)  # masked vectors
+        # What clients have revealed, by holder, owner, and whether the owner is said to be alive:
+        # a share of its seed, or else of its mask key.
+        self._shares: dict[tuple[int, int, bool], bytes] = {}
 
     def follow(self) -> Opened | None:
         """Follow the protocol to its end."""
@@ -192,35 +183,20 @@ class Ending:
             survivors: Client to the survivors that it is told.
             branch: Where set, the requests run in parallel to those of other branches.
         """
+        exchange, graph = self._current.exchange, self._current.cohort.graph
         told = {number: sorted(alive) for number, alive in survivors.items()}
         orders: dict[int, dict[str, Any]] = {n: {"survivors": alive} for n, alive in told.items()}
+        self._server.branch = branch
         if self._server.federation.mode == "active":
-            answers = self._answers("survivors", orders, branch)
-            signed = {number: get_signature(record) for number, record in answers.items()}
+            signed = exchange.ask("survivors", orders, lambda _, record: get_signature(record))
             orders = dict.fromkeys(told, put_signatures(signed, {}))
         else:
             for number, order in orders.items():
-                peers = self._current.cohort.graph[number]
-                order["dropped"] = sorted(set(peers) - set(told[number]))
-        for number, record in self._answers("unmask", orders, branch).items():
-            for owner, share in get_by_number(record, "shares").items():
-                kept = self._seeds if owner in told[number] else self._mask_keys
-                kept[owner][number] = share
-
-    def _answers(
-        self, stage: str, orders: Mapping[int, Mapping[str, Any]], branch: str
-    ) -> dict[int, ConfigRecord]:
-        """Send the orders of a stage and return the answers of those who do not refuse."""
-        server_round = self._current.cohort.session.server_round
-        answers = {}
-        for number, order in orders.items():
-            node = self._current.exchange.messages[number].metadata.dst_node_id
-            record = ConfigRecord({"stage": stage, "round": server_round, **order})
-            message = Message(RecordDict({wire.MASK: record}), node, "train")
-            reply = self._server.deliver(message, branch)
-            if not reply.has_error():
-                answers[number] = reply.content.config_records[wire.MASK]
-        return answers
+                order["dropped"] = sorted(set(graph[number]) - set(told[number]))
+        revealed = exchange.ask("unmask", orders, lambda _, record: get_by_number(record, "shares"))
+        for holder, shares in revealed.items():
+            for owner, share in shares.items():
+                self._shares[holder, owner, owner in told[holder]] = share
 
     def sum_of(
         self, clients: Collection[int], members: Collection[int] | None = None
@@ -235,10 +211,9 @@ class Ending:
         uploads = {n: vector for n, vector in self.uploads.items() if n in clients}
         if not uploads:
             return None
-        revealed: Shares = defaultdict(dict)  # by holder and owner
-        for owner in cohort.keys:
-            kept = self._seeds if owner in uploads else self._mask_keys
-            for holder, share in kept[owner].items():
+        revealed: dict[int, dict[int, bytes]] = defaultdict(dict)
+        for (holder, owner, is_alive), share in self._shares.items():
+            if is_alive == (owner in uploads):
                 revealed[holder][owner] = share
         about = (self._current.quantiser.ring, self._digest())
         try:
