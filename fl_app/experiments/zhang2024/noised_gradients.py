@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord
 from scipy.special import stdtrit
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -75,6 +75,11 @@ class Scale:
     enlarged: int = 1  # pixels on a side that one pixel becomes: some models need larger images
     public: int = 0  # records that no user holds, which the start is trained on; 0: at random
 
+    @property
+    def runs(self) -> str:
+        """How many runs the mechanisms have."""
+        return f"{self.seeds}, {' and '.join(self.once)} one" if self.once else f"{self.seeds}"
+
 
 _NOISE: dict[str, Any] = {"noise": "wfna", "wfna_floor": 1.0, "clip_norm": 10.0}
 _USERS = Config(clients=50, sample=50, algorithm="fedsgd", epochs=1, auditors="none", **_NOISE)
@@ -99,33 +104,27 @@ def run(scale: str, cells: Cells, variant: str) -> Table:
     size = _SCALES[variant][scale]
     config, middle = size.config, size.epsilons[len(size.epsilons) // 2]
     got: dict[tuple[str, float], Runs] = {}
-    for name in MECHANISMS:
-        for epsilon in size.epsilons:
-            key = f"{scale}-{name.replace(' ', '-')}-eps{epsilon:g}"
-            floor = cells.get(f"{key}-floor", partial(floor_of, size, name, epsilon))
-            got[name, epsilon] = [
-                cells.get(f"{key}-seed{seed}", partial(_train, size, name, floor, seed))
-                for seed in range(1 if name in size.once else size.seeds)
-            ]
+    for name, epsilon in product(MECHANISMS, size.epsilons):
+        key = f"{scale}-{name.replace(' ', '-')}-eps{epsilon:g}"
+        floor = cells.get(f"{key}-floor", partial(floor_of, size, name, epsilon))
+        got[name, epsilon] = [
+            cells.get(f"{key}-seed{seed}", partial(_train, size, name, floor, seed))
+            for seed in range(1 if name in size.once else size.seeds)
+        ]
     floor = got["GSGD-DP", middle][0]["floor"]
     spectrum = cells.get(f"{scale}-spectrum-eps{middle:g}", partial(_spectrum, size, floor))
-    notes, net = [_meaning(size)], _NAMES[variant]
+    notes, net = [_MEANING, _SPECTRUM], _NAMES[variant]
+    about = {"size": size, "middle": middle, **spectrum}
     if size.public:
-        start = float(cells.get(f"{scale}-start", partial(start_accuracy, size)))
-        notes, net = [_about_start(size, start), *notes], f"CNN of {spectrum['dim']:,} parameters"
+        about["start"] = cells.get(f"{scale}-start", partial(start_accuracy, size))
+        notes, net = [_START, *notes], f"CNN of {spectrum['dim']:,} parameters"
     return Table(
         title=f"Accuracy at equal ε for one record, {config.dataset}, {net}, {config.clients} "
         f"users of {size.examples} records, {config.rounds} rounds, B = {config.batch_size}, "
         f"C = {config.clip_norm:g}, δ = {_DELTA:g}",
         columns=("mechanism", "ε", "σ² per user", "runs", "accuracy", "ms a round"),
         rows=tuple(_row(name, epsilon, runs) for (name, epsilon), runs in got.items()),
-        notes=(
-            *notes,
-            f"Spectrum (Fig. 4): one user at the first model, floor of ε = {middle:g}; "
-            f"{spectrum['covered']} of {spectrum['dim']} directions need no noise, and "
-            f"{spectrum['saved']:.2%} of the variance of isotropic noise is saved. A diagnosis of "
-            "these data, not a guarantee.",
-        ),
+        notes=tuple(note.format(**about) for note in notes),
         figures={"accuracy.svg": _panels(got, spectrum)},
         comparisons=(
             *compared(got, _NAMES[variant], has_start=size.public > 0),
@@ -149,7 +148,7 @@ def _train(size: Scale, name: str, floor: float, seed: int) -> dict[str, float]:
     algorithm = "gd" if noise == "record-gd" else "fedsgd"
     config = replace(size.config, noise=noise, algorithm=algorithm, wfna_floor=floor)
     net, spent = trained(task, record_rule(config), config.rounds, seed, ("train", name))
-    return {"accuracy": _accuracy(task, net), "seconds": spent / config.rounds, "floor": floor}
+    return {"accuracy": task.accuracy(net), "seconds": spent / config.rounds, "floor": floor}
 
 
 def trained(
@@ -188,13 +187,7 @@ def _spectrum(size: Scale, floor: float) -> dict[str, Any]:
 def start_accuracy(size: Scale) -> float:
     """Return the accuracy of the first run's start on test data."""
     task = task_of(size, 0)
-    return _accuracy(task, task.initial)
-
-
-def _accuracy(task: Task, net: nn.Module) -> float:
-    found = task.evaluate(ArrayRecord(net.state_dict()))["accuracy"]
-    assert isinstance(found, float)
-    return found
+    return task.accuracy(task.initial)
 
 
 @lru_cache(maxsize=2)
@@ -239,46 +232,45 @@ def _data(name: str, enlarged: int = 1) -> Dataset:
     return replace(found, train_x=larger(found.train_x), test_x=larger(found.test_x))
 
 
-def _meaning(size: Scale) -> str:
-    """Return what the numbers of the table are."""
-    once = f", {' and '.join(size.once)} one" if size.once else ""
-    return (
-        f"Runs of each mechanism: {size.seeds}{once}. They differ in split, start and noise; mean "
-        "± std. Means over other numbers of runs have other starts and are not to be compared. "
-        "Runs of one mechanism at different ε share their draws, scaled: they are no repetitions "
-        "of each other. ε is that of all rounds together, for one record that is replaced, against "
-        "a server that learns each secure sum of honest users only. SGD-DP alone gains from the "
-        f"secrecy of batches. Steps have the length {size.config.lr:g}; the paper gives none. Time "
-        "is that of one core for all users of a round."
-    )
+_MEANING = (
+    "Runs of each mechanism: {size.runs}. They differ in split, start and noise; mean ± std. Means "
+    "over other numbers of runs have other starts and are not to be compared. Runs of one "
+    "mechanism at different ε share their draws, scaled: they are no repetitions of each other. ε "
+    "is that of all rounds together, for one record that is replaced, against a server that learns "
+    "each secure sum of honest users only. SGD-DP alone gains from the secrecy of batches. Steps "
+    "have the length {size.config.lr:g}; the paper gives none. Time is that of one core for all "
+    "users of a round."
+)
+_START = (
+    "The first run starts at an accuracy of {start:.4f}, from {size.public} public records that no "
+    "user holds; the published runs start at random and are far longer. The kind of start was "
+    "chosen, and the step length set, after ten short runs without noise that looked at a part of "
+    "the test data; accuracies are to be compared with each other, not with the paper's. A first "
+    "run had steps of 0.03, at which full gradients without any noise swing (0.877 after 4 rounds, "
+    "0.814 after 8); 0.01 replaced it after that had been seen."
+)
+_SPECTRUM = (
+    "Spectrum (Fig. 4): one user at the first model, floor of ε = {middle:g}; {covered} of {dim} "
+    "directions need no noise, and {saved:.2%} of the variance of isotropic noise is saved. A "
+    "diagnosis of these data, not a guarantee."
+)
 
 
-def _about_start(size: Scale, start: float) -> str:
-    return (
-        f"The first run starts at an accuracy of {start:.4f}, from {size.public} public records "
-        "that no user holds; the published runs start at random and are far longer. The kind of "
-        "start was chosen, and the step length set, after ten short runs without noise that looked "
-        "at a part of the test data; accuracies are to be compared with each other, not with the "
-        "paper's. A first run had steps of 0.03, at which full gradients without any noise swing "
-        "(0.877 after 4 rounds, 0.814 after 8); 0.01 replaced it after that had been seen."
-    )
-
-
-def _mean_std(runs: Runs, name: str = "accuracy") -> tuple[float, float]:
+def _mean_std(values: Sequence[float]) -> tuple[float, float]:
     """Return mean and standard deviation over runs; the latter is 0 for one run."""
-    values = [float(run[name]) for run in runs]
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return mean, 0.0
-    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def _of(runs: Runs, name: str = "accuracy") -> list[float]:
+    return [run[name] for run in runs]
 
 
 def _row(name: str, epsilon: float, runs: Runs) -> tuple[Any, ...]:
     """Return a line of the table."""
-    mean, std = _mean_std(runs)
+    mean, std = _mean_std(_of(runs))
     accuracy = f"{mean:.4f} ± {std:.4f}" if len(runs) > 1 else f"{mean:.4f}"
-    milliseconds = f"{1e3 * _mean_std(runs, 'seconds')[0]:.0f}"
-    return name, epsilon, f"{float(runs[0]['floor']):.4g}", len(runs), accuracy, milliseconds
+    milliseconds = f"{1e3 * np.mean(_of(runs, 'seconds')):.0f}"
+    return name, epsilon, f"{runs[0]['floor']:.4g}", len(runs), accuracy, milliseconds
 
 
 def relations(got: Got, epsilon: float) -> str:
@@ -289,7 +281,7 @@ def relations(got: Got, epsilon: float) -> str:
     runs = {name: got[name, epsilon] for name in MECHANISMS}
     is_uneven = len({len(own) for own in runs.values()}) > 1  # means of other starts
     means = ", ".join(
-        f"{name} {_mean_std(own)[0]:.4f}" + " (one run)" * (is_uneven and len(own) == 1)
+        f"{name} {np.mean(_of(own)):.4f}" + " (one run)" * (is_uneven and len(own) == 1)
         for name, own in runs.items()
     )
     return "; ".join([means, *(_relation(got, epsilon, *pair) for pair in _PUBLISHED)])
@@ -297,12 +289,12 @@ def relations(got: Got, epsilon: float) -> str:
 
 def _relation(got: Got, epsilon: float, better: str, worse: str) -> str:
     """Say whether the better one in the paper is above the other here, at 95 % confidence."""
-    both = zip(got[better, epsilon], got[worse, epsilon], strict=False)  # one may have run once
-    runs = [{"apart": float(one["accuracy"]) - float(other["accuracy"])} for one, other in both]
-    if len(runs) == 1:
+    both = zip(_of(got[better, epsilon]), _of(got[worse, epsilon]), strict=False)
+    apart = [one - other for one, other in both]  # one mechanism may have run once
+    if len(apart) == 1:
         return f"one run shows no order of {better} and {worse}"
-    mean, std = _mean_std(runs, "apart")
-    reach = float(stdtrit(len(runs) - 1, 0.975)) * std / math.sqrt(len(runs))
+    mean, std = _mean_std(apart)
+    reach = stdtrit(len(apart) - 1, 0.975) * std / math.sqrt(len(apart))
     size = f"{mean:+.4f} ± {reach:.4f}"
     if abs(mean) <= reach:
         return f"no order of {better} and {worse} is shown ({size})"
@@ -326,7 +318,7 @@ def compared(got: Got, net: str, *, has_start: bool = False) -> Iterator[Compari
     times = []
     for name in ("SGD-DP", "GSGD-DP", "GD-DP"):
         own = [run for (n, _), runs in got.items() if n == name for run in runs]
-        times.append(f"{name} {1e3 * _mean_std(own, 'seconds')[0]:.0f} ms")
+        times.append(f"{name} {1e3 * np.mean(_of(own, 'seconds')):.0f} ms")
     yield Comparison(
         source,
         f"time of a round, {net}",
@@ -359,19 +351,16 @@ def _panels(got: Got, spectrum: Mapping[str, Any]) -> tuple[Panel, ...]:
     lines = []
     for color, name in enumerate(MECHANISMS):
         epsilons = [e for n, e in got if n == name]
-        means = [_mean_std(got[name, e]) for e in epsilons]
+        means = [_mean_std(_of(got[name, e])) for e in epsilons]
         lines.append(Line(name, epsilons, [m for m, _ in means], color))
         for sign in (-1, 1) if any(std for _, std in means) else ():
             lines.append(Line("_std", epsilons, [m + sign * s for m, s in means], color, ":"))
-    index, sampled, added = zip(*spectrum["curve"], strict=True)
-    floor = float(spectrum["floor"])
-
-    def shown(values: Sequence[float]) -> list[float]:
-        return [max(float(value), floor * 1e-6) for value in values]  # a logarithm has no zero
-
+    index, sampled, added = np.transpose(spectrum["curve"])
+    floor = spectrum["floor"]
+    least = floor * 1e-6  # a logarithm has no zero
     noises = (
-        Line("by sampling", index, shown(sampled), 0),
-        Line("added by WF-NA", index, shown(added), 1),
+        Line("by sampling", index, np.maximum(sampled, least), 0),
+        Line("added by WF-NA", index, np.maximum(added, least), 1),
         Line("isotropic noise", index, [floor] * len(index), 2, "--"),
     )
     title = "one user's sampling noise and what WF-NA adds"

@@ -8,7 +8,6 @@ updates is zero, that of the fourth is not. The papers show a heatmap; here audi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,6 @@ from scipy.stats import norm
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
-from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.likelihood_ratio.span import outside_span
 from leakmeter.auditors.rng import stream
@@ -28,7 +26,6 @@ _SCALES = {"paper": 3000, "small": 300}  # sums in either world
 _DIM, _OTHERS, _LOUD, _DELTA = 40, 3, 10.0, 1e-5
 _IDLE = _DIM // 4
 _SIGMAS = (0.0, 0.25, 0.5, 1.0, 2.0)
-_FIGURES = "Elkordy et al. 2023, Fig. 17; Zhang and Psounis 2024, Fig. 3"
 
 
 def run(scale: str, cells: Cells) -> Table:
@@ -39,17 +36,15 @@ def run(scale: str, cells: Cells) -> Table:
         sigma: cells.get(f"{scale}-sigma{sigma:g}", partial(_audited, trials, sigma))
         for sigma in _SIGMAS
     }
+    bare = found[0.0]
     return Table(
         title=f"A sum of {_OTHERS + 1} clients of which {_OTHERS} never touch a quarter of "
         f"{_DIM} parameters, δ = {_DELTA:g}",
         columns=("noise σ in every direction", "ε at least", "cap", "errors", "ε at most"),
         rows=tuple(
             (
-                sigma,
-                f"{f['value']:.3f}",
-                _short(f["cap"]),
-                f"{f['errors']} of {2 * trials}",
-                _short(f["most"]),
+                *(sigma, _short(f["value"]), _short(f["cap"])),
+                *(f"{f['errors']} of {2 * trials}", _short(f["most"])),
             )
             for sigma, f in found.items()
         ),
@@ -62,27 +57,23 @@ def run(scale: str, cells: Cells) -> Table:
             "with that noise in every direction and nothing else.",
         ),
         figures={"counterexample.svg": _panels(found)},
-        comparisons=tuple(_comparisons(found[0.0], support, trials)),
-    )
-
-
-def _comparisons(
-    bare: Mapping[str, Any], support: Mapping[str, Any], trials: int
-) -> Iterator[Comparison]:
-    yield Comparison(
-        _FIGURES,
-        "chance to tell x₄ from x₄′ in the sum of four, without noise",
-        "an adversary can perfectly distinguish them",
-        f"{bare['errors']} errors in {2 * trials} sums, ε ≥ {bare['value']:.2f}, the most that so "
-        "many can show",
-        "" if bare["errors"] == 0 else "the auditor made errors",
-    )
-    yield Comparison(
-        "Zhang and Psounis 2024, Theorem 1",
-        "what of x₄ - x₄′ the others' span does not hold",
-        "must be nothing for any DP",
-        f"{support['outside']:.0%} of its length",
-        "the updates are made up as in the figure, whose numbers are not published",
+        comparisons=(
+            Comparison(
+                "Elkordy et al. 2023, Fig. 17; Zhang and Psounis 2024, Fig. 3",
+                "chance to tell x₄ from x₄′ in the sum of four, without noise",
+                "an adversary can perfectly distinguish them",
+                f"{bare['errors']} errors in {2 * trials} sums, ε ≥ {bare['value']:.2f}, the most "
+                "that so many can show",
+                "the auditor made errors" if bare["errors"] else "",
+            ),
+            Comparison(
+                "Zhang and Psounis 2024, Theorem 1",
+                "what of x₄ - x₄′ the others' span does not hold",
+                "must be nothing for any DP",
+                f"{support['outside']:.0%} of its length",
+                "the updates are made up as in the figure, whose numbers are not published",
+            ),
+        ),
     )
 
 
@@ -123,21 +114,17 @@ def _audited(trials: int, sigma: float) -> dict[str, Any]:
 
     inside, outside = scores(first, "in"), scores(second, "out")
     distance = float(np.linalg.norm(first - second))
-    bound = _bound(inside, outside, sigma, float(np.linalg.norm(difference)))
+    length = float(np.linalg.norm(difference))
+    # Noise of one's own has a known distribution, and so has the score in the other world.
+    null = norm(-(length**2) / 2, sigma * length)
+    known = {"null_logsf": null.logsf} if sigma else {"scores_out": outside}
+    bound = epsilon_lower_bound(inside, delta=_DELTA, **known)
     return {
         "value": bound.value,
         "cap": bound.cap,
         "errors": int((inside <= 0).sum() + (outside > 0).sum()),
         "most": epsilon_gaussian(_DELTA, distance / sigma) if sigma else None,
     }
-
-
-def _bound(inside: Floats, outside: Floats, sigma: float, length: float) -> Bound:
-    if sigma == 0:
-        return epsilon_lower_bound(inside, outside, delta=_DELTA)
-    # Noise of one's own has a known distribution, and so has the score in the other world.
-    null = norm(-(length**2) / 2, sigma * length)
-    return epsilon_lower_bound(inside, null_logsf=null.logsf, delta=_DELTA)
 
 
 def _short(value: float | None) -> str:

@@ -13,7 +13,6 @@ from leakmeter.fl_app.experiments.base import audited_run
 from leakmeter.fl_app.experiments.zhang2024.noised_gradients import (
     _SCALES,
     MECHANISMS,
-    _accuracy,
     _data,
     compared,
     floor_of,
@@ -176,7 +175,7 @@ def test_training_is_that_of_a_run_of_the_command_line(noise: str) -> None:
     task = load_task(config)
     for played in report["rounds"]:
         net, _ = trained(task, record_rule(config), played["server_round"], config.seed, ["train"])
-        assert _accuracy(task, net) == played["accuracy"]
+        assert task.accuracy(net) == played["accuracy"]
     assert report["rounds"][-1]["accuracy"] > report["rounds"][0]["accuracy"]
 
 
