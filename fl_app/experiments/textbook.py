@@ -32,10 +32,40 @@ _MASKS = {(2, 1): 4, (3, 1): 7, (3, 2): 2}  # s_{k,u} for k > u
 _BITS = 32  # of the ring
 _SEED = 3
 _EPOCHS = (1, 5, 7, 10)
-# Clip norm, noise on each coordinate as a multiple of it, and whether the attacker rescales.
+
+
+@dataclass(frozen=True)
+class Release:
+    """What the attacker sees of a gradient, and makes of it."""
+
+    clip: float = math.inf
+    multiplier: float = 0.0  # noise on each coordinate over the clip norm
+    rescales: bool = False  # whether the attacker undoes the clipping
+
+    @property
+    def key(self) -> str:
+        """A name for cells."""
+        return f"C{self.clip:g}-z{self.multiplier:g}{'-rescaled' * self.rescales}"
+
+    def __str__(self) -> str:
+        """Return a name for people."""
+        if math.isinf(self.clip):
+            return "gradient as it is"
+        noise = f", z = {self.multiplier:g}" if self.multiplier else ""
+        return f"clipped to {self.clip:g}{noise}{', rescaled' * self.rescales}"
+
+    def __call__(self, gradient: dlg.Images, number: int) -> dlg.Images:
+        """Return what an attack gets to work with."""
+        seen = gradient * min(1.0, self.clip / float(np.linalg.norm(gradient)))
+        if self.multiplier:
+            rng = stream(_SEED, "textbook", "noise", number)
+            seen = seen + self.clip * self.multiplier * rng.standard_normal(seen.shape)
+        return np.asarray(seen * _undone(seen) if self.rescales else seen, dtype=np.float32)
+
+
 _RELEASES = (
-    *((math.inf, 0.0, False), (_CLIP, 0.0, False)),
-    *((_CLIP, multiplier, True) for multiplier in (0.0, 1e-3, 1e-2, 1e-1, 1.0)),
+    *(Release(), Release(_CLIP)),
+    *(Release(_CLIP, multiplier, True) for multiplier in (0.0, 1e-3, 1e-2, 1e-1, 1.0)),
 )
 
 
@@ -74,12 +104,9 @@ def run(scale: str, cells: Cells) -> Table:
     for epochs in _EPOCHS:
         norms = cells.get(f"{scale}-clipped-E{epochs}", partial(_norms, what, epochs))
         shares[epochs] = f"{100 * np.mean(np.asarray(norms) > _CLIP):.0f} %"
-    for clip, multiplier, rescales in _RELEASES:
-        key = f"{scale}-dlg-C{clip:g}-z{multiplier:g}{'-rescaled' if rescales else ''}"
-        found = cells.get(key, partial(_attacked, what, clip, multiplier, rescales))
-        attacks[_case(clip, multiplier, rescales)] = {
-            name: f"{dlg.decibels(found[name])} dB" for name in ("psnr", "strangers")
-        }
+    for release in _RELEASES:
+        found = cells.get(f"{scale}-dlg-{release.key}", partial(_attacked, what, release))
+        attacks[release] = [f"{dlg.decibels(found[n])} dB" for n in ("psnr", "strangers")]
     return Table(
         title="A textbook chapter: worked examples, clipping, and inversion of gradients",
         columns=("example", "what", "printed", "ours"),
@@ -96,8 +123,8 @@ def run(scale: str, cells: Cells) -> Table:
                 for e, share in shares.items()
             ),
             *(
-                ("DLG", f"PSNR, {case}", "", f"{got['psnr']}, nobody's {got['strangers']}")
-                for case, got in attacks.items()
+                ("DLG", f"PSNR, {release}", "", f"{own}, nobody's {nobodys}")
+                for release, (own, nobodys) in attacks.items()
             ),
         ),
         notes=_NOTES,
@@ -105,18 +132,11 @@ def run(scale: str, cells: Cells) -> Table:
     )
 
 
-def _case(clip: float, multiplier: float, rescales: bool) -> str:
-    if math.isinf(clip):
-        return "gradient as it is"
-    noise = f", z = {multiplier:g}" if multiplier else ""
-    return f"clipped to {clip:g}{noise}{', rescaled' if rescales else ''}"
-
-
 def _comparisons(
     noise: Mapping[str, float],
     masks: Mapping[str, Any],
     shares: Mapping[int, str],
-    attacks: Mapping[str, Mapping[str, str]],
+    attacks: Mapping[Release, Sequence[str]],
 ) -> Iterator[Comparison]:
     yield Comparison(
         "Textbook chapter, worked example 1",
@@ -141,12 +161,12 @@ def _comparisons(
         "digits",
         "a federation of our own; the share grows with the local work",
     )
-    told = [f"{case}: {got['psnr']}" for case, got in attacks.items()]
+    told = [f"{release}: {own}" for release, (own, _) in attacks.items()]
     yield Comparison(
         "Textbook chapter, key results",
         "Deep Leakage from Gradients under clipping and noise, one digit",
         "noise and clipping degrade the attack; no number",
-        f"{'; '.join(told)}; digits that nobody held {next(iter(attacks.values()))['strangers']}",
+        f"{'; '.join(told)}; digits that nobody held {attacks[Release()][1]}",
         "an attacker who knows the model undoes clipping; noise ends the attack, at far less than "
         "example 1 asks for. Other attackers may do better",
     )
@@ -168,25 +188,17 @@ def noise_scales() -> dict[str, float]:
 def masked_values(bits: int) -> dict[str, Any]:
     """Return what the clients send in the example, and what the secure sum's ring makes of it."""
     sent = [
-        x
-        + sum(mask for (k, u), mask in _MASKS.items() if k == client)
-        - sum(mask for (k, u), mask in _MASKS.items() if u == client)
+        x + sum(s * ((k == client) - (u == client)) for (k, u), s in _MASKS.items())
         for client, x in enumerate(_UPDATES, start=1)
     ]
-    return {"sent": sent, "ring sum": _ring_sum(bits)}
-
-
-def _ring_sum(bits: int) -> int:
-    """Return the sum that the server gets from masked uploads in the ring."""
-    ring = Ring(bits)
+    ring, uploads = Ring(bits), []
     own = {i: bytes([i]) * 32 for i in range(3)}  # fixed keys: an example, not a deployment
-    uploads = []
     for i, x in enumerate(_UPDATES):
         pairs = {j: bytes([16 * max(i, j) + min(i, j)]) * 32 for j in range(3) if j != i}
         update = ring.from_signed(np.array([x], dtype=np.int64))
         uploads.append(mask(update, i, own[i], pairs, ring))
     total = unmask(add_vectors(uploads, ring), own.values(), {}, ring)
-    return int(ring.signed(total)[0])
+    return {"sent": sent, "ring sum": int(ring.signed(total)[0])}
 
 
 def _norms(what: Scale, epochs: int) -> list[float]:
@@ -196,27 +208,13 @@ def _norms(what: Scale, epochs: int) -> list[float]:
     return [float(norm) for norm in np.linalg.norm(rows[:, 0], axis=1)]
 
 
-def _attacked(
-    what: Scale, clip: float, multiplier: float, rescales: bool
-) -> dict[str, Sequence[float]]:
+def _attacked(what: Scale, release: Release) -> dict[str, Sequence[float]]:
     """Return the PSNR of attacked digits, and of digits that nobody held."""
     attack = Attack("idlg", "lbfgs", steps=what.steps)
     case = dlg.Case("digits", "mlp", 1, (1,), what.targets, (attack,))
     side, _ = dlg.sides(case.dataset)
-    see = partial(_released, clip, multiplier, rescales)
-    plays = [dlg.play(case, side, 1, attack, number, see) for number in range(what.targets)]
+    plays = [dlg.play(case, side, 1, attack, number, release) for number in range(what.targets)]
     return {name: [p[name] for p in plays] for name in ("psnr", "strangers")}
-
-
-def _released(
-    clip: float, multiplier: float, rescales: bool, gradient: dlg.Images, number: int
-) -> dlg.Images:
-    """Return what the attacker makes of a clipped and noised gradient."""
-    seen = gradient * min(1.0, clip / float(np.linalg.norm(gradient)))
-    if multiplier:
-        rng = stream(_SEED, "textbook", "noise", number)
-        seen = seen + clip * multiplier * rng.standard_normal(seen.shape)
-    return np.asarray(seen * _undone(seen) if rescales else seen, dtype=np.float32)
 
 
 def _undone(seen: dlg.Images, classes: int = 10) -> float:
