@@ -8,18 +8,9 @@ from operator import itemgetter
 
 from leakmeter.auditors.information import gaussian_information
 from leakmeter.fl_app.experiments.base import Comparison
+from leakmeter.fl_app.experiments.elkordy2023 import page
 from leakmeter.fl_app.experiments.elkordy2023.measure import Point
-from leakmeter.fl_app.experiments.elkordy2023.page import (
-    SKEWS,
-    SOURCE,
-    Points,
-    algorithm,
-    figure,
-    grouped,
-    joined,
-    number,
-    plus_minus,
-)
+from leakmeter.fl_app.experiments.elkordy2023.page import SOURCE, Points, number, plus_minus
 
 # Figure, what the paper says of it, and of more than 20 users over all models, on its own axis.
 _OVER_USERS = {
@@ -50,46 +41,40 @@ _OVER_VALUES = {
     ("epochs", "FedAvg"): ("Fig. 11", "grows with E, less than in proportion"),
     ("epochs", "FedProx"): ("Fig. 12", "grows with E, less than in proportion"),
 }
-_VALUES = {
-    "batch_size": (
-        "batches",
-        "in bits nothing falls: a smaller update of the same shape is as easy to recognise. What "
-        "falls is FedSGD's axis, which is divided by B, and for all three what stands out of noise",
-    ),
-    "epochs": (
-        "local epochs",
-        "without noise the figure does not change when updates grow; under noise it does",
-    ),
+_WHY = {
+    "batch_size": "in bits nothing falls: a smaller update of the same shape is as easy to "
+    "recognise. What falls is FedSGD's axis, which is divided by B, and for all three what stands "
+    "out of noise",
+    "epochs": "without noise the figure does not change when updates grow; under noise it does",
 }
 
 
 def over_users(points: Points) -> Iterator[Comparison]:
     """Compare how information falls, and what critics read off."""
-    fresh = [at for at in points if at.config.game == "independent" and not at["colluding"]]
-    for name, own in grouped(fresh, algorithm).items():
+    fresh = [at for at in points if at["game"] == "independent" and not at["colluding"]]
+    for name, own in page.grouped(fresh, page.ALGORITHM).items():
         first, last = own[0], own[-1]
         at = next(at for at in own if at["users"] == 20)
-        whole = Point(at.config, {**at.found, "bits": at.whole_bits})
         yield Comparison(
             f"{SOURCE}{_OVER_USERS[name][0]}",
             f"information in the sum over N = {first['users']} to {last['users']} users, {name}, "
             "linear model on MNIST",
             _OVER_USERS[name][1],
             f"falls from {plus_minus(first)} to {plus_minus(last)} bits along "
-            f"{at.config.mi_rank} directions, as log(N/(N - 1)); if all {at['free']:,} free "
-            f"coordinates were Gaussian, {whole['bits']:.0f} bits at N = 20, "
-            f"{100 * (whole.share() or 0):.2g} % of the paper's entropy",
+            f"{at['mi_rank']} directions, as log(N/(N - 1)); if all {at['free']:,} free "
+            f"coordinates were Gaussian, {at.whole_bits:.0f} bits at N = 20, "
+            f"{100 * at.share(at.whole_bits):.2g} % of the paper's entropy",
             "the paper's bits are read off by MINE, and so is the entropy that they are divided by",
         )
     neural = [at for at in points if "trained" in at.found]
     read, null, held = (
-        ", ".join(f"{float(at[name]):.1f}" for at in neural)
+        ", ".join(f"{at[name]:.1f}" for at in neural)
         for name in ("trained", "shuffled", "held_out")
     )
     yield Comparison(
         f"{SOURCE}Fig. 3",
         f"a MINE of the paper's size, 1,000 steps of Adam on {points[0]['pairs']:,} pairs, "
-        f"N = {joined(neural, itemgetter('users'))}",
+        f"N = {page.joined(neural, page.USERS)}",
         "the reading of MINE falls with N; K and the optimiser are not stated",
         f"{read} bits; on shuffled pairs, which share nothing, {null}; held out {held}",
         "on training pairs MINE reads mostly what it has learnt by heart; held out it finds a few "
@@ -102,10 +87,10 @@ def over_models(points: Points) -> Iterator[Comparison]:
     users = points[-1]["users"]
     truth = gaussian_information(1, users).bits
     largest = [at for at in points if at["users"] == users]
-    for name, own in grouped(largest, algorithm).items():
+    for name, own in page.grouped(largest, page.ALGORITHM).items():
         source, _, share = _OVER_USERS[name]
-        each = [float(at["bits"]) / at["rank"] for at in own]
-        error = max(float(at["error"]) / at["rank"] for at in own)
+        each = [at["bits"] / at["rank"] for at in own]
+        error = max(at["error"] / at["rank"] for at in own)
         free = [at["free"] for at in own]
         yield Comparison(
             f"{SOURCE}{source}",
@@ -118,13 +103,12 @@ def over_models(points: Points) -> Iterator[Comparison]:
         )
 
 
-def over_values(field: str, points: Points) -> Iterator[Comparison]:
+def over_values(field: str, what: str, points: Points) -> Iterator[Comparison]:
     """Compare the first and the last value of what is swept."""
-    what, why = _VALUES[field]
-    groups = grouped(points, lambda at: (algorithm(at), at["users"]))
+    groups = page.grouped(points, lambda at: (at.algorithm, at["users"]))
     for (name, users), (first, *_, last) in groups.items():
         source, published = _OVER_VALUES[field, name]
-        less, more = (float(at["noised"]["bits"]) for at in (first, last))
+        less, more = (at["noised"]["bits"] for at in (first, last))
         yield Comparison(
             f"{SOURCE}{source}",
             f"information over {what} of {first[field]} to {last[field]}, {name}, N = {users}",
@@ -132,7 +116,7 @@ def over_values(field: str, points: Points) -> Iterator[Comparison]:
             f"{plus_minus(first)} and {plus_minus(last)} bits; per record used "
             f"{number(first.per_record)} and {number(last.per_record)}; under a fixed noise "
             f"{number(less)} and {number(more)}, {more / less:.2g} times as much",
-            why,
+            _WHY[field],
         )
 
 
@@ -143,19 +127,19 @@ def alpha(at: Point) -> str:
 
 def over_skews(points: Points) -> Iterator[Comparison]:
     """Compare whether information falls with the users, and how far users differ."""
-    for skew, own in grouped(points, itemgetter("partition")).items():
-        cases = list(grouped(own, itemgetter("epochs", "dirichlet")).values())
+    for skew, own in page.grouped(points, itemgetter("partition")).items():
+        cases = list(page.grouped(own, itemgetter("epochs", "dirichlet")).values())
         mean, largest = (sum(_falls(case, name) for case in cases) for name in ("mean", "largest"))
         few, many = own[0]["users"], own[-1]["users"]
         ends = [at for at in own if at["users"] == many and at["dirichlet"] in (1.0, math.inf)]
         yield Comparison(
             f"{SOURCE}Fig. 13",
-            f"information over N = {few} to {many}, FedAvg, {SKEWS[skew]}: 1, 10, 100, ∞; "
-            f"E = {', '.join(map(str, grouped(own, itemgetter('epochs'))))}",
+            f"information over N = {few} to {many}, FedAvg, {page.SKEWS[skew]}: 1, 10, 100, ∞; "
+            f"E = {', '.join(map(str, page.grouped(own, itemgetter('epochs'))))}",
             "falls with N for every α, E = 1 and 5; one target, no spread over users",
             f"falls throughout in {mean} of {len(cases)} cases on average over the users, and in "
             f"{largest} for the most exposed user. Most and least exposed of {many}: "
-            f"{joined(ends, _extremes, '; ')} bits",
+            f"{page.joined(ends, _extremes, '; ')} bits",
             "who differs from the others stands out: one target does not speak for all; at α = ∞ "
             "much of the spread is estimation error",
         )
@@ -168,7 +152,7 @@ def _extremes(at: Point) -> str:
 
 def _falls(points: Points, name: str) -> bool:
     """Return whether each figure is less than that of fewer users."""
-    column = [float(at[name]) for at in points]
+    column = [at[name] for at in points]
     return column == sorted(column, reverse=True)
 
 
@@ -176,10 +160,10 @@ def over_writers(points: Points) -> Iterator[Comparison]:
     """Compare whether information falls, for one writer and for all on average."""
     told: dict[str, list[str]] = {"bits": [], "mean": []}
     for name, parts in told.items():
-        for epochs, own in grouped(points, itemgetter("epochs")).items():
+        for epochs, own in page.grouped(points, itemgetter("epochs")).items():
             falls = "falls" if _falls(own, name) else "does not fall throughout"
-            parts.append(f"E = {epochs}: {joined(own, figure(name))} bits, {falls}")
-    rank, sums = points[0].config.mi_rank, grouped(points, itemgetter("users"))
+            parts.append(f"E = {epochs}: {page.joined(own, page.figure(name))} bits, {falls}")
+    rank, sums = points[0]["mi_rank"], page.grouped(points, itemgetter("users"))
     ranks = {users: min(at["rank"] for at in own) for users, own in sums.items()}
     fewer = "".join(f" ({r} for {users} users)" for users, r in ranks.items() if r < rank)
     yield Comparison(
@@ -200,9 +184,9 @@ def over_noise(points: Points) -> Iterator[Comparison]:
     seen, last = points[0], points[-1]["users"]
 
     def shares(users: int) -> str:
-        parts = (found[epsilon, users].share("mean") for epsilon in (5000.0, 5.0))
-        along = f"along {seen['rank']} of {seen['free']:,} directions"
-        return f"{' to '.join(f'{100 * (part or 0):.2g} %' for part in parts)} {along}"
+        most, least = (found[epsilon, users] for epsilon in (5000.0, 5.0))
+        parts = (f"{100 * at.share(at['mean']):.2g} %" for at in (most, least))
+        return f"{' to '.join(parts)} along {seen['rank']} of {seen['free']:,} directions"
 
     def accuracy(epsilon: float) -> str:
         return f"{100 * found[epsilon, last]['accuracy']:.0f} %"

@@ -42,7 +42,7 @@ from leakmeter.fl_app.model import build
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Release = Callable[[Images, int], Images]  # what is seen of a gradient, by the attack's number
-Found = Mapping[int, Mapping[str, Any]]  # by the number of clients
+Found = Mapping[int, dict[str, Any]]  # by the number of clients
 
 _CEILING = 60.0  # dB; beyond it nobody sees a difference, and a perfect image has no finite PSNR
 _FIT, _RANK = 200, 20  # updates that a subspace is fitted on, and its directions
@@ -122,45 +122,51 @@ _NOTE = (
 
 def run(scale: str, cells: Cells) -> Table:
     """Attack at every N and lay PSNR, its controls and the information side by side."""
-    rows: list[tuple[Any, ...]] = []
-    panels: list[Panel] = []
-    galleries: dict[str, Gallery] = {}
-    every: dict[str, tuple[Found, Mapping[str, Any]]] = {}
-    for case in _SCALES[scale]:
-        found = {users: _attacked(case, users, cells) for users in case.users}
-        key = f"mi-{case.dataset}-{case.model}-b{case.batch}"
-        shared = cells.get(key, partial(information, case))
-        rows += [_row(case, users, found[users], shared) for users in case.users]
-        panels.append(_panel(case, found, shared))
-        every[case.key] = found, shared
-        if case.shows:
-            galleries[f"{case.key}.png"] = _gallery(case, found)
+    every = {case: _looked(case, cells) for case in _SCALES[scale]}
     return Table(
         title="Reconstruction of a client's images from the mean gradient of N clients",
         columns=(
             *("data", "model", "B", "sought", "N", "PSNR [dB]", *_CONTROLS),
             *("attack chosen", "log-det MI [bits]", "Gaussian [bits]"),
         ),
-        rows=tuple(rows),
+        rows=tuple(_row(case, n, at) for case, found in every.items() for n, at in found.items()),
         notes=(_NOTE,),
-        figures={"psnr.svg": tuple(panels), **galleries},
+        figures={
+            "psnr.svg": tuple(_panel(case, found) for case, found in every.items()),
+            **{f"{case.key}.png": _gallery(case, every[case]) for case in every if case.shows},
+        },
         comparisons=tuple(_comparisons(every)) if scale == "paper" else (),
     )
 
 
-def _comparisons(every: Mapping[str, tuple[Found, Mapping[str, Any]]]) -> Iterator[Comparison]:
+def _looked(case: Case, cells: Cells) -> Found:
+    """Return what the attacker reached with the setting chosen beforehand, and the information."""
+    found = {}
+    for users in case.users:
+        key = f"{case.key}-n{users}"
+        chosen = int(cells.get(f"{key}-rehearsal", partial(rehearse, case, users))["chosen"])
+        reached = cells.get(key, partial(attack_clients, case, users, chosen))
+        found[users] = {**reached, "attack": case.attacks[chosen]}
+    key = f"mi-{case.dataset}-{case.model}-b{case.batch}"
+    for users, bits in cells.get(key, partial(information, case))["users"].items():
+        found[int(users)] |= bits
+    return found
+
+
+def _comparisons(every: Mapping[Case, Found]) -> Iterator[Comparison]:
+    found = {case.key: found for case, found in every.items()}
+
     def over_users(key: str, name: str) -> str:
-        return ", ".join(f"{np.mean(found[name]):.1f}" for found in every[key][0].values())
+        return ", ".join(f"{np.mean(at[name]):.1f}" for at in found[key].values() if name in at)
 
     slp, mlp = "mnist-slp-b32", "mnist-mlp-b1-all"
-    bits = ", ".join(f"{got['bits']:.1f}" for got in every[slp][1]["users"].values())
     yield Comparison(
         "Elkordy et al. 2023, Fig. 15",
-        f"PSNR of DLG and information over N = {', '.join(map(str, every[slp][0]))}, SLP on MNIST, "
+        f"PSNR of DLG and information over N = {', '.join(map(str, found[slp]))}, SLP on MNIST, "
         "B = 32",
         "both fall with N, at almost the same rate",
         f"PSNR {over_users(slp, 'psnr')} dB; images that nobody held "
-        f"{over_users(slp, 'strangers')} dB; information for N ≥ 2 {bits} bits",
+        f"{over_users(slp, 'strangers')} dB; information for N ≥ 2 {over_users(slp, 'bits')} bits",
         "both fall, but the PSNR ends at that of the mean digit "
         f"({over_users(slp, 'mean image').split(',')[0]} dB), which needs no attack: from 5 "
         "clients on nothing of the target's own comes back",
@@ -175,28 +181,15 @@ def _comparisons(every: Mapping[str, tuple[Found, Mapping[str, Any]]]) -> Iterat
     )
 
 
-def _attacked(case: Case, users: int, cells: Cells) -> Mapping[str, Any]:
-    """Return what the attacker reached, with the setting chosen beforehand."""
-    tried = cells.get(f"{case.key}-n{users}-rehearsal", partial(rehearse, case, users))
-    chosen = int(tried["chosen"])
-    found = cells.get(f"{case.key}-n{users}", partial(attack_clients, case, users, chosen))
-    return {**found, "chosen": chosen}
-
-
-def _row(
-    case: Case, users: int, found: Mapping[str, Any], shared: Mapping[str, Any]
-) -> tuple[Any, ...]:
-    attack = case.attacks[found["chosen"]]
+def _row(case: Case, users: int, at: Mapping[str, Any]) -> tuple[Any, ...]:
     bits, gaussian = "∞", "∞"
     if users > 1:
-        got = shared["users"][str(users)]
-        bits = f"{got['bits']:.1f} ± {got['nats error'] / math.log(2):.1f}"
-        gaussian = f"{mi.gaussian_information(shared['rank'], users).bits:.1f}"
+        bits = f"{at['bits']:.1f} ± {at['nats error'] / math.log(2):.1f}"
+        gaussian = f"{mi.gaussian_information(_RANK, users).bits:.1f}"
     return (
         *(case.dataset, case.model, case.batch, case.sought(users), users),
-        decibels(found["psnr"]),
-        *(f"{np.mean(found[name]):.1f}" for name in _CONTROLS),
-        *(f"{attack.method}, {attack.optimizer}", bits, gaussian),
+        *(decibels(at["psnr"]), *(f"{np.mean(at[name]):.1f}" for name in _CONTROLS)),
+        *(f"{at['attack'].method}, {at['attack'].optimizer}", bits, gaussian),
     )
 
 
@@ -206,17 +199,18 @@ def decibels(values: Sequence[float]) -> str:
     return f"{np.mean(values):.1f} ± {error:.1f}"
 
 
-def _panel(case: Case, found: Found, shared: Mapping[str, Any]) -> Panel:
+def _panel(case: Case, found: Found) -> Panel:
     """Return PSNR, controls and information over N."""
-    shown = {"psnr": ("target", "o-"), "strangers": ("strangers", "s--")}
-    shown["mean image"] = ("mean image", ":")
-    lines = [
-        Line(label, case.users, [float(np.mean(found[n][name])) for n in case.users], i, style)
-        for i, (name, (label, style)) in enumerate(shown.items())
-    ]
-    many = [n for n in case.users if n > 1]
-    bits = [float(shared["users"][str(n)]["bits"]) for n in many]
-    lines.append(Line("information", many, bits, 3, "^-."))
+    shown = {
+        "psnr": ("target", "o-"),
+        "strangers": ("strangers", "s--"),
+        "mean image": ("mean image", ":"),
+        "bits": ("information", "^-."),
+    }
+    lines = []
+    for color, (name, (label, style)) in enumerate(shown.items()):
+        means = {n: float(np.mean(at[name])) for n, at in found.items() if name in at}
+        lines.append(Line(label, [*means], [*means.values()], color, style))
     axes = "clients N", "PSNR [dB]; information [bits]"
     return Panel(case.title, *axes, tuple(lines), log_x=True)
 
@@ -225,7 +219,7 @@ def _gallery(case: Case, found: Found) -> Gallery:
     """Return originals and what came back at every N."""
     shape = _SHAPES[case.dataset]
     rows = [Strip("originals", unpacked(found[case.users[0]]["originals"], shape))]
-    rows += [Strip(f"N = {n}", unpacked(found[n]["pictures"], shape)) for n in case.users]
+    rows += [Strip(f"N = {n}", unpacked(at["pictures"], shape)) for n, at in found.items()]
     return Gallery(case.title, tuple(rows))
 
 

@@ -7,6 +7,7 @@ added on request. What several rounds reveal is in `fl_app.experiments.elkordy20
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -14,12 +15,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information import batch_entropy, gaussian_information, update_entropy
+from leakmeter.auditors.information import gaussian_information, update_entropy
 from leakmeter.auditors.information.draws import Drawing, Draws
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.measure import Look, measure
@@ -60,19 +60,30 @@ class Point:
     found: Mapping[str, Any]  # by `look`, with "users" in the sum and whatever else was measured
 
     def __getitem__(self, name: str) -> Any:
-        """Return one of the figures."""
-        return self.found[name]
+        """Return one of the figures, or else a setting."""
+        return self.found[name] if name in self.found else getattr(self.config, name)
+
+    def __or__(self, more: Mapping[str, Any]) -> Point:
+        """Return the point with more figures; cells keep infinities as text."""
+        own = {name: math.inf if value == "inf" else value for name, value in more.items()}
+        return replace(self, found={**self.found, **own})
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name."""
+        return NAMES[self.config.algorithm]
+
+    @property
+    def used(self) -> int:
+        """Records of the target that are used: in a round of FedSGD its batch, else all."""
+        held = int(self["records"])
+        is_batch = self.config.algorithm == "fedsgd" and "participations" not in self.found
+        return min(self.config.batch_size, held) if is_batch else held
 
     @property
     def per_record(self) -> float:
-        """Bits over the records that a round uses."""
-        return float(self["bits"]) / records_used(self.config, self["records"])
-
-    @property
-    def batch_bits(self) -> float:
-        """What the choice of a batch from the target's records contains at most, in bits."""
-        held = self["records"]
-        return batch_entropy(held, min(self.config.batch_size, held)).bits
+        """Bits over the records that are used."""
+        return float(self["bits"]) / self.used
 
     @property
     def whole_bits(self) -> float:
@@ -90,15 +101,9 @@ class Point:
         hidden = self["users"] - self["colluding"]
         return gaussian_information(int(self["free"]), hidden).limited(limit).bits
 
-    def share(self, name: str = "bits") -> float | None:
-        """Return a figure over the paper's entropy of what is used; None if that is unknown.
-
-        FedSGD is normalised by its batch, the others by all records of the target (Fig. 3 and 4).
-        """
-        if self.config.dataset not in IMAGE_BITS:
-            return None
-        used = int(self.found.get("used", records_used(self.config, self["records"])))
-        return float(self[name]) / (used * IMAGE_BITS[self.config.dataset])
+    def share(self, bits: float) -> float:
+        """Return bits over the paper's entropy of what is used; not a number if it has none."""
+        return bits / (self.used * IMAGE_BITS.get(self.config.dataset, math.nan))
 
 
 def name_of(config: Config) -> str:
@@ -131,7 +136,7 @@ def accuracy_of(task: Task, model: Vector) -> float:
     """Return the accuracy of a model on the test records."""
     net = task.new_model()
     vector_to_parameters(torch.from_numpy(model).float(), net.parameters())
-    return float(cast(float, task.evaluate(ArrayRecord(net.state_dict()))["accuracy"]))
+    return task.accuracy(net)
 
 
 def noised_accuracies(
@@ -266,10 +271,5 @@ def held_by_target(config: Config) -> int:
     return len(load_task(config).parts[TARGET])
 
 
-def records_used(config: Config, held: int) -> int:
-    """Return how many of a client's records a round uses."""
-    return min(config.batch_size, held) if config.algorithm == "fedsgd" else held
-
-
 def _bits(nats: float | None) -> float:
-    return float("inf") if nats is None else nats / NATS_PER_BIT
+    return math.inf if nats is None else nats / NATS_PER_BIT

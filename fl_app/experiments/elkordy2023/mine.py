@@ -30,8 +30,8 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, audited_run
 from leakmeter.fl_app.experiments.elkordy2023 import page
 from leakmeter.fl_app.experiments.elkordy2023.measure import FEDERATION, SEED, Found, Point, in_bits
-from leakmeter.fl_app.experiments.elkordy2023.page import At, Kind, Points, Sweep
-from leakmeter.fl_app.experiments.plot import Panel
+from leakmeter.fl_app.experiments.elkordy2023.page import Kind, Points, Sweep
+from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _MI = "mutual information"  # the quantity of a finding
 _BY_CRITICS, _WHOLE = f"{_MI} by critics", f"{_MI} of all coordinates"
@@ -45,16 +45,12 @@ _ROUNDS = Sweep(
     replace(FEDERATION, rounds=10, auditors="mutual-information,mine", mi_rank=8),
     ({"mine_draws": (8, 32, 128), "mine_steps": (20, 200, 1000)},),
 )
-_SMALL = replace(_ROUNDS.config, dataset="digits", clients=20, rounds=3, batch_size=8, mi_rank=2)
-_SCALES: page.Sweeps = {
-    "dimension": {
-        "paper": _DIMENSION,
-        "small": _DIMENSION.small(FEDERATION, d=(1, 200), pairs=150, critics=2, steps=120, most=40),
-    },
-    "rounds": {
-        "paper": _ROUNDS,
-        "small": _ROUNDS.small(_SMALL, mine_draws=(8, 32), mine_steps=(5, 20)),
-    },
+_DIGITS = replace(_ROUNDS.config, dataset="digits", clients=20, rounds=3, batch_size=8, mi_rank=2)
+_FEW_ROUNDS = _ROUNDS.small(_DIGITS, mine_draws=(8, 32), mine_steps=(5, 20))
+_LOW = _DIMENSION.small(FEDERATION, d=(1, 200), pairs=150, critics=2, steps=120, most=40)
+_SCALES = {
+    "dimension": {"paper": _DIMENSION, "small": _LOW},
+    "rounds": {"paper": _ROUNDS, "small": _FEW_ROUNDS},
 }
 
 
@@ -63,12 +59,12 @@ def run(scale: str, cells: Cells, variant: str) -> Table:
     return page.tabled(_KINDS[variant], _SCALES[variant][scale], scale, cells)
 
 
-def _of_gaussians(cells: Cells, _: Sweep, __: Config, at: At) -> Found:
+def _of_gaussians(cells: Cells, at: Point) -> Found:
     key = f"d{at['d']}-{at['pairs']}x{at['critics']}x{at['steps']}-rank{at['most']}"
     return dict(cells.get(key, partial(_estimated, at))) | {"log_draws": math.log2(at["pairs"])}
 
 
-def _estimated(at: At) -> Found:
+def _estimated(at: Point) -> Found:
     """Return truth and findings of one dimension, in bits."""
     from leakmeter.auditors.information.mine.estimator import estimate
     from leakmeter.auditors.information.mine.training import Training
@@ -90,9 +86,9 @@ def _estimated(at: At) -> Found:
     }
 
 
-def _audited(cells: Cells, _: Sweep, config: Config, at: At) -> Found:
-    draws, steps = at["mine_draws"], at["mine_steps"]
-    key = f"{config.dataset}-N{config.sample}-T{config.rounds}-K{draws}-steps{steps}"
+def _audited(cells: Cells, at: Point) -> Found:
+    config, draws = at.config, at["mine_draws"]
+    key = f"{config.dataset}-N{config.sample}-T{config.rounds}-K{draws}-steps{config.mine_steps}"
     return dict(cells.get(key, partial(_both, replace(config, mi_draws=draws))))
 
 
@@ -123,25 +119,25 @@ def _draw_dimension(points: Points) -> Iterator[Panel]:
         "MINE, shuffled pairs": ("shuffled", "x:"),
         "log₂ K": ("log_draws", "-."),
     }
-    lines = []
-    for color, (label, (name, style)) in enumerate(shown.items()):
+    dims = [at["d"] for at in points]
+    lines = tuple(
         # A logarithmic axis has no place for what is found to be nothing.
-        bits = [max(float(at[name]), 1e-2) for at in points]
-        lines.append(page.line(label, [at["d"] for at in points], bits, color, style))
-    yield Panel("Found and true", "coordinates d", "bits", tuple(lines), True, True)
+        Line(label, dims, [max(at[name], 1e-2) for at in points], color, style)
+        for color, (label, (name, style)) in enumerate(shown.items())
+    )
+    yield Panel("Found and true", "coordinates d", "bits", lines, True, True)
 
 
 def _draw_rounds(points: Points) -> Iterator[Panel]:
     most = points[-1]
     rounds = range(1, most.config.rounds + 1)
-    truth = [most["gaussian"]] * len(rounds)
-    lines = [
-        *(page.line(f"MINE, {_which(at)}", rounds, at["mine"], i) for i, at in enumerate(points)),
-        page.line(f"log-det, K = {most['mine_draws']}", rounds, most["logdet"], 9, "x-"),
-        page.line("Gaussian truth", rounds, truth, 7, "--"),
-    ]
-    bits = f"bits along {most.config.mi_rank} of {most['free']:,} directions"
-    yield Panel("After each round", "round", bits, tuple(lines))
+    lines = (
+        *(Line(f"MINE, {_which(at)}", rounds, at["mine"], i, "o-") for i, at in enumerate(points)),
+        Line(f"log-det, K = {most['mine_draws']}", rounds, most["logdet"], 9, "x-"),
+        Line("Gaussian truth", rounds, [most["gaussian"]] * len(rounds), 7, "--"),
+    )
+    bits = f"bits along {most['mi_rank']} of {most['free']:,} directions"
+    yield Panel("After each round", "round", bits, lines)
 
 
 def _which(at: Point) -> str:
@@ -215,14 +211,8 @@ _KINDS = {
     "dimension": Kind(
         title="Two Gaussian updates in a sum: what is found from {first[pairs]:,} pairs",
         measure=_of_gaussians,
-        columns={
-            **page.columns("d"),
-            "truth": page.figure("truth"),
-            **page.columns("MINE trained", "MINE shuffled", "MINE held out", "log₂ K"),
-            "log-det coordinates": itemgetter("rank"),
-            "truth there": page.figure("truth_there"),
-            "log-det": page.plus_minus,
-        },
+        columns=page.columns("d", "truth", "MINE trained", "MINE shuffled", "MINE held out")
+        | page.columns("log₂ K", "log-det coordinates", "truth there", "log-det"),
         figure="dimension.svg",
         draw=_draw_dimension,
         compare=_compare_dimension,
@@ -233,8 +223,8 @@ _KINDS = {
         ),
     ),
     "rounds": Kind(
-        title="What MINE finds after each round: {sweep.config.dataset}, {sweep.config.model} "
-        "model, {sweep.config.sample} users",
+        title="What MINE finds after each round: {first[dataset]}, {first[model]} "
+        "model, {first[sample]} users",
         measure=_audited,
         columns={
             "draws K": itemgetter("mine_draws"),
@@ -254,7 +244,7 @@ _KINDS = {
         compare=_compare_rounds,
         notes=(
             "Bits that the sum of a round reveals about a client's update, given the model, along "
-            "{sweep.config.mi_rank} of {first[free]:,} free directions, which were fixed on other "
+            "{first[mi_rank]} of {first[free]:,} free directions, which were fixed on other "
             "draws. MINE: held-out value of four critics, mean over the rounds ± its standard "
             "error, smallest and largest round. Shuffled pairs: upper end of the 90 % band of that "
             "mean where there is nothing to find. Pairs: draws times users, recombined, since "

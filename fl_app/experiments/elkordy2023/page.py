@@ -6,18 +6,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
+from leakmeter.auditors.information import batch_entropy
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, filled
-from leakmeter.fl_app.experiments.elkordy2023.measure import NAMES, Point
+from leakmeter.fl_app.experiments.elkordy2023.measure import Point
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
-At = dict[str, Any]  # the values of a point by name
 Grid = Mapping[str, Sequence[Any]]
 Points = Sequence[Point]
 Show = Callable[[Point], Any]
+USERS: Show = itemgetter("users")
+ALGORITHM: Show = attrgetter("algorithm")
 SOURCE = "Elkordy et al. 2023, "
 SKEWS = {"dirichlet": "α by client", "dirichlet-labels": "α by label"}
 GAMES = (
@@ -50,22 +52,15 @@ class Sweep:
     grids: tuple[Grid, ...]
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
-    def points(self) -> Iterator[At]:
-        """Yield the values of every point."""
+    def points(self) -> Iterator[Point]:
+        """Yield every point before it is measured."""
         for grid in self.grids:
             for values in product(*grid.values()):
-                yield {**self.fixed, **dict(zip(grid, values, strict=True))}
-
-    def values(self, name: str) -> list[Any]:
-        """Return the values that something takes, in order."""
-        return list(dict.fromkeys(at[name] for at in self.points() if name in at))
-
-    def at(self, values: At) -> Config:
-        """Return the federation of a point."""
-        own = {name: value for name, value in values.items() if name in _SETTINGS}
-        if math.isinf(own.get("dirichlet", 1.0)):  # label shares that do not differ
-            own |= {"partition": "iid", "dirichlet": 1.0}
-        return replace(self.config, **own)
+                at = {**self.fixed, **dict(zip(grid, values, strict=True))}
+                own = {name: value for name, value in at.items() if name in _SETTINGS}
+                if math.isinf(own.get("dirichlet", 1.0)):  # label shares that do not differ
+                    own |= {"partition": "iid", "dirichlet": 1.0}
+                yield Point(replace(self.config, **own), at)
 
     def small(self, config: Config, **other: Any) -> Sweep:
         """Return the sweep of a federation without larger sums, and with other values."""
@@ -77,21 +72,13 @@ class Sweep:
         return Sweep(config, tuple(grids), fixed)
 
 
-def over(users: Sequence[int], *grids: Grid) -> tuple[Grid, ...]:
-    """Return grids with all these users at each of their points."""
-    return tuple({**grid, "users": users} for grid in grids)
-
-
-Sweeps = dict[str, dict[str, Sweep]]  # by variant and scale
-
-
 @dataclass(frozen=True)
 class Kind:
-    """How points are measured and shown. Texts are formatted with the sweep and the first point."""
+    """How points are measured and shown. Texts are formatted with the first point."""
 
     title: str
     # Returns what is found at a point, or a list of that for each of its rounds.
-    measure: Callable[[Cells, Sweep, Config, At], Mapping[str, Any] | list[dict[str, Any]]]
+    measure: Callable[[Cells, Point], Mapping[str, Any] | list[dict[str, Any]]]
     columns: Mapping[str, Show]
     figure: str  # file name
     draw: Callable[[Points], Iterable[Panel]]
@@ -103,21 +90,19 @@ def tabled(kind: Kind, sweep: Sweep, scale: str, cells: Cells) -> Table:
     """Measure every point of a sweep, and return the table."""
     points: list[Point] = []
     for at in sweep.points():
-        config = sweep.at(at)
-        found = kind.measure(cells, sweep, config, at)
-        each = found if isinstance(found, list) else [found]
-        points += [Point(config, {**at, **one}) for one in each]
+        found = kind.measure(cells, at)
+        points += [at | one for one in (found if isinstance(found, list) else [found])]
     rows = [[show(at) for show in kind.columns.values()] for at in points]
     return Table(
-        title=kind.title.format(sweep=sweep, first=points[0]),
+        title=kind.title.format(first=points[0]),
         **filled(list(kind.columns), rows),
-        notes=tuple(note.format(sweep=sweep, first=points[0]) for note in kind.notes),
+        notes=tuple(note.format(first=points[0]) for note in kind.notes),
         figures={kind.figure: tuple(kind.draw(points))},
         comparisons=tuple(kind.compare(points)) if scale == "paper" else (),
     )
 
 
-def about(rank: str = "{sweep.config.mi_rank}", *more: str) -> str:
+def about(rank: str = "{first[mi_rank]}", *more: str) -> str:
     """Return the note on what bits are, along so many directions."""
     note = (
         "Bits that the sum reveals about one client's update, given the initial model: "
@@ -144,9 +129,9 @@ def plus_minus(found: Mapping[str, Any] | Point) -> str:
     return f"{number(found['bits'])} ± {number(found['error'])}"
 
 
-def percent(share: float | None) -> str:
+def percent(share: float) -> str:
     """Return a share in per cent, or nothing where the paper has no entropy."""
-    return "" if share is None else f"{100 * share:.3g} %"
+    return "" if math.isnan(share) else f"{100 * share:.3g} %"
 
 
 def grouped(points: Points, by: Show) -> dict[Any, list[Point]]:
@@ -163,13 +148,13 @@ def joined(points: Points, show: Show, separator: str = ", ") -> str:
 
 
 def figure(name: str) -> Show:
-    """Return what shows one of a point's figures, or nothing where it has none."""
-    return lambda at: number(at[name]) if name in at.found else ""
+    """Return what shows one of a point's figures or settings, or nothing where it has none."""
 
+    def show(at: Point) -> Any:
+        value = at.found.get(name, getattr(at.config, name, ""))
+        return number(value) if isinstance(value, float) else value
 
-def algorithm(at: Point) -> str:
-    """Return the name of a point's algorithm."""
-    return NAMES[at.config.algorithm]
+    return show
 
 
 def _bits(at: Point) -> str:
@@ -181,8 +166,8 @@ def _bits(at: Point) -> str:
 
 def _batch_entropy(at: Point) -> str:
     # With fresh data the batch is not all that is random.
-    is_all = at.config.algorithm == "fedsgd" and ("noise" in at.found or at.config.game == "rerun")
-    return number(at.batch_bits) if is_all else ""
+    is_all = at.config.algorithm == "fedsgd" and ("noise" in at.found or at["game"] == "rerun")
+    return number(batch_entropy(at["records"], at.used).bits) if is_all else ""
 
 
 def _held_out(at: Point) -> str:
@@ -190,49 +175,55 @@ def _held_out(at: Point) -> str:
     return f"{at['held_out']:.2f} ± {at['held_out_error']:.2f}" if has_critics else ""
 
 
-_COLUMNS: dict[str, Show] = {
-    "algorithm": algorithm,
-    "data": lambda at: at.config.dataset,
-    "model": lambda at: at.config.model,
-    "game": lambda at: at.config.game,
-    "batch size": itemgetter("batch_size"),
-    "local epochs": itemgetter("epochs"),
+_COLUMNS: dict[str, str | Show] = {
+    "algorithm": ALGORITHM,
+    "data": "dataset",
+    "batch size": "batch_size",
+    "local epochs": "epochs",
     "partition": lambda at: SKEWS[at["partition"]],
-    "α": figure("dirichlet"),
-    "ε named": figure("epsilon"),
+    "α": "dirichlet",
+    "ε named": "epsilon",
     "bits": _bits,
-    "noise": figure("noise"),
-    "noise on the mean": figure("noise"),
+    "noise on the mean": "noise",
     "bits with noise": lambda at: plus_minus(at["noised"]),
     "per record used": lambda at: number(at.per_record),
-    "mean over users": figure("mean"),
-    "smallest": figure("smallest"),
-    "largest": figure("largest"),
-    "directions": itemgetter("rank"),
+    "mean over users": "mean",
+    "directions": "rank",
     "variance kept": lambda at: f"{100 * at['kept']:.0f} %",
-    "Gaussian truth": figure("gaussian"),
-    "free coordinates": itemgetter("free"),
-    "all coordinates": lambda at: number(at.whole_bits) if at.config.game == "independent" else "",
+    "Gaussian truth": "gaussian",
+    "free coordinates": "free",
+    "all coordinates": lambda at: number(at.whole_bits) if at["game"] == "independent" else "",
     "batch entropy": _batch_entropy,
-    "images": itemgetter("records"),
-    "paper's axis": lambda at: percent(at.share()),
+    "images": "records",
+    "paper's axis": lambda at: percent(at.share(at["bits"])),
     "accuracy": lambda at: f"{at['accuracy']:.3f}" if "accuracy" in at.found else "",
-    "MINE trained": figure("trained"),
-    "MINE shuffled": figure("shuffled"),
+    "MINE trained": "trained",
+    "MINE shuffled": "shuffled",
     "MINE held out": _held_out,
-    "log₂ K": figure("log_draws"),
-    "took part in": itemgetter("participations"),
-    "shuffled pairs": figure("null"),
-    "sum of single rounds": figure("single"),
-    "Corollary 1": figure("corollary"),
-    "expected": figure("expected"),
-    "paper's axis, Corollary 1": lambda at: percent(at.share("corollary")),
+    "log₂ K": "log_draws",
+    "log-det coordinates": "rank",
+    "truth there": "truth_there",
+    "log-det": plus_minus,
+    "took part in": "participations",
+    "shuffled pairs": "null",
+    "sum of single rounds": "single",
+    "Corollary 1": "corollary",
+    "paper's axis, Corollary 1": lambda at: percent(at.share(at["corollary"])),
 }
 
 
 def columns(*names: str) -> dict[str, Show]:
     """Return what columns show of a point; one that is not known shows what has its name."""
-    return {name: _COLUMNS.get(name, itemgetter(name)) for name in names}
+    shows = {name: _COLUMNS.get(name, name) for name in names}
+    return {name: figure(show) if isinstance(show, str) else show for name, show in shows.items()}
+
+
+def line(
+    label: str, points: Points, y: Show, color: int = 0, style: str = "o-", *, x: Show = USERS
+) -> Line:
+    """Return a line without its infinite points, which no plot can show."""
+    there = [at for at in points if math.isfinite(y(at))]
+    return Line(label, [x(at) for at in there], [y(at) for at in there], color, style)
 
 
 def lines(
@@ -240,29 +231,19 @@ def lines(
     label: Show,
     y: Show,
     *,
-    x: Show = itemgetter("users"),
+    x: Show = USERS,
     color: Show | None = None,
     style: Show = lambda _: "o-",
 ) -> tuple[Line, ...]:
     """Return a line for each label; those that agree in `color` have one colour."""
     shade = color or label
     colors = list(grouped(points, shade))
-    drawn = []
-    for name, own in grouped(points, label).items():
-        place, dots = colors.index(shade(own[0])), style(own[0])
-        drawn.append(line(name, [x(at) for at in own], [y(at) for at in own], place, dots))
-    return tuple(drawn)
+    return tuple(
+        line(name, own, y, colors.index(shade(own[0])), style(own[0]), x=x)
+        for name, own in grouped(points, label).items()
+    )
 
 
 def truth(points: Points, color: int) -> Line:
     """Return the line of Gaussian clients that are alike."""
-    users, bits = ([at[name] for at in points] for name in ("users", "gaussian"))
-    return line("Gaussian truth", users, bits, color, ":")
-
-
-def line(
-    label: str, x: Sequence[float], y: Sequence[Any], color: int = 0, style: str = "o-"
-) -> Line:
-    """Return a line without its infinite points, which no plot can show."""
-    there = [(a, float(b)) for a, b in zip(x, y, strict=True) if math.isfinite(float(b))]
-    return Line(label, [a for a, _ in there], [b for _, b in there], color, style)
+    return line("Gaussian truth", points, itemgetter("gaussian"), color, ":")

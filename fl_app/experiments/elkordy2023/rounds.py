@@ -26,55 +26,46 @@ from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023 import measure, page
-from leakmeter.fl_app.experiments.elkordy2023.measure import (
-    FEDERATION,
-    NAMES,
-    SEED,
-    TARGET,
-    Found,
-    Point,
-)
-from leakmeter.fl_app.experiments.elkordy2023.page import At, Kind, Points, Sweep
+from leakmeter.fl_app.experiments.elkordy2023.measure import FEDERATION, SEED, TARGET, Found, Point
+from leakmeter.fl_app.experiments.elkordy2023.page import Kind, Points, Sweep
 from leakmeter.fl_app.experiments.plot import Panel
 from leakmeter.fl_app.task import load_task
 
 _SYNTHETIC = replace(measure.DIGITS, dataset="synthetic", synthetic_examples=600)
-_SCALES: page.Sweeps = {
-    "rounds": {
-        "paper": Sweep(
-            FEDERATION,
-            (
-                # A batch reveals so little about the records behind it that it takes more pairs.
-                {"algorithm": ("fedsgd",), "pairs": (2000,)},
-                {"algorithm": ("fedavg",)},
-                {"algorithm": ("fedavg",), "colluding": (2,)},
-                {"algorithm": ("fedavg",), "cohort": (3,)},
-                {"algorithm": ("fedprox",)},
-            ),
-            {"users": 5, "rounds": 10, "pairs": 500, "rank": 4, "plays": 0},
-        ),
-        "small": Sweep(
-            _SYNTHETIC,
-            (
-                {"algorithm": ("fedsgd", "fedavg")},
-                {"algorithm": ("fedavg",), "colluding": (1,)},
-                {"algorithm": ("fedavg",), "cohort": (2,)},
-            ),
-            {"users": 3, "rounds": 4, "pairs": 80, "rank": 3, "plays": 0},
-        ),
-    },
-    "accuracy": {
-        "paper": Sweep(
-            FEDERATION,
-            ({"algorithm": ("fedsgd",)}, {"algorithm": ("fedavg", "fedprox"), "rounds": (4,)}),
-            {"users": 5, "rounds": 30, "pairs": 500, "rank": 2, "plays": 5, "target": 0.8},
-        ),
-        "small": Sweep(
-            _SYNTHETIC,
-            ({"algorithm": ("fedsgd",)}, {"algorithm": ("fedavg",), "rounds": (3,)}),
-            {"users": 3, "rounds": 8, "pairs": 80, "rank": 2, "plays": 2, "target": 0.2},
-        ),
-    },
+_ROUNDS = Sweep(
+    FEDERATION,
+    (
+        # A batch reveals so little about the records behind it that it takes more pairs.
+        {"algorithm": ("fedsgd",), "pairs": (2000,)},
+        {"algorithm": ("fedavg",)},
+        {"algorithm": ("fedavg",), "colluding": (2,)},
+        {"algorithm": ("fedavg",), "cohort": (3,)},
+        {"algorithm": ("fedprox",)},
+    ),
+    {"users": 5, "rounds": 10, "pairs": 500, "rank": 4, "plays": 0},
+)
+_FEW_ROUNDS = Sweep(
+    _SYNTHETIC,
+    (
+        {"algorithm": ("fedsgd", "fedavg")},
+        {"algorithm": ("fedavg",), "colluding": (1,)},
+        {"algorithm": ("fedavg",), "cohort": (2,)},
+    ),
+    {"users": 3, "rounds": 4, "pairs": 80, "rank": 3, "plays": 0},
+)
+_ACCURACY = Sweep(
+    FEDERATION,
+    ({"algorithm": ("fedsgd",)}, {"algorithm": ("fedavg", "fedprox"), "rounds": (4,)}),
+    {"users": 5, "rounds": 30, "pairs": 500, "rank": 2, "plays": 5, "target": 0.8},
+)
+_FEW_ACCURACY = Sweep(
+    _SYNTHETIC,
+    ({"algorithm": ("fedsgd",)}, {"algorithm": ("fedavg",), "rounds": (3,)}),
+    {"users": 3, "rounds": 8, "pairs": 80, "rank": 2, "plays": 2, "target": 0.2},
+)
+_SCALES = {
+    "rounds": {"paper": _ROUNDS, "small": _FEW_ROUNDS},
+    "accuracy": {"paper": _ACCURACY, "small": _FEW_ACCURACY},
 }
 
 
@@ -83,27 +74,24 @@ def run(scale: str, cells: Cells, variant: str) -> Table:
     return page.tabled(_KINDS[variant], _SCALES[variant][scale], scale, cells)
 
 
-def run_of(at: At) -> Run:
+def run_of(at: Point) -> Run:
     """Return the run that a point of a sweep names."""
-    return Run(**{spec.name: at[spec.name] for spec in fields(Run) if spec.name in at})
+    return Run(**{spec.name: at.found[spec.name] for spec in fields(Run) if spec.name in at.found})
 
 
-def _played(cells: Cells, _: Sweep, config: Config, at: At) -> list[Found]:
+def _played(cells: Cells, at: Point) -> list[Found]:
     """Return information, and the accuracy if it is asked for, after every round."""
-    played = run_of(at)
-    key = f"{measure.name_of(config)}-{played.cell}"
-    # The paper normalises by all records of a client.
-    told = [
-        dict(found) | {"used": found["records"]}
-        for found in cells.get(key, partial(accumulated, config, played))
-    ]
-    if plays := at["plays"]:
-        work = partial(accuracies, config, played, plays)
-        means = np.mean(np.asarray(cells.get(f"{key}-accuracy-{plays}", work)), axis=0)
-        told = [one | {"accuracy": float(mean)} for one, mean in zip(told, means, strict=True)]
+    played, plays = run_of(at), at["plays"]
+    key = f"{measure.name_of(at.config)}-{played.cell}"
     kind = ", collusion" * bool(played.colluding) + ", sampled" * bool(played.cohort)
-    who = {"cohort": played.cohort or played.users, "colluding": played.colluding}
-    return [one | who | {"run": NAMES[config.algorithm] + kind} for one in told]
+    who: Found = {"run": at.algorithm + kind, "colluding": played.colluding}
+    who["cohort"] = played.cohort or played.users
+    told = [found | who for found in cells.get(key, partial(accumulated, at.config, played))]
+    if plays:
+        work = partial(accuracies, at.config, played, plays)
+        means = np.mean(cells.get(f"{key}-accuracy-{plays}", work), axis=0)
+        told = [one | {"accuracy": float(mean)} for one, mean in zip(told, means, strict=True)]
+    return told
 
 
 @dataclass(frozen=True)
@@ -142,11 +130,10 @@ class Run:
 
 def accumulated(config: Config, run: Run) -> list[Found]:
     """Return what the first T rounds reveal about the target's data, for every T of the run."""
-    cohorts, held = run.cohorts(), measure.held_by_target(config)
-    halves = _halves(config, replace(run, colluding=0))
+    halves, held = _halves(config, replace(run, colluding=0)), measure.held_by_target(config)
     drawn: list[over_rounds.PairedDraws] = []
     found = []
-    for t, cohort in enumerate(cohorts, 1):
+    for t, cohort in enumerate(run.cohorts(), 1):
         if t in halves:
             hidden = tuple(user for user in cohort if not 1 <= user <= run.colluding)
             drawn.append(over_rounds.PairedDraws(t, hidden, 0.0, halves[t]))
@@ -219,16 +206,15 @@ def _bounds(run: Run, rounds: int, participations: int) -> dict[str, float]:
         return {"corollary": math.inf, "expected": math.inf}
     size = {"rounds": rounds, "cohort": cohort, "colluding": colluding}
     bound = partial(run_bound, run.rank, run.users, 1, cases=[IndependentWhitened(0.0)], **size)
-    counts = {"corollary": float(participations), "expected": None}
-    return {name: bound(participations=count).bits for name, count in counts.items()}
+    met = bound(participations=float(participations))
+    return {"corollary": met.bits, "expected": bound().bits}
 
 
 def _draw_rounds(points: Points) -> Iterator[Panel]:
-    rounds = itemgetter("rounds")
+    runs, rounds = page.grouped(points, itemgetter("run")), itemgetter("rounds")
     lines = page.lines(points, itemgetter("run"), itemgetter("bits"), x=rounds)
-    first = page.grouped(points, itemgetter("run"))["FedSGD"]
-    bound = [at["corollary"] for at in first]
-    limit = page.line("Corollary 1, all users", [*map(rounds, first)], bound, 9, "--")
+    name, bound = "Corollary 1, all users", itemgetter("corollary")
+    limit = page.line(name, runs["FedSGD"], bound, 9, "--", x=rounds)
     yield Panel("All rounds together", "rounds", "bits", (*lines, limit))
 
 
@@ -241,7 +227,7 @@ def _draw_accuracy(points: Points) -> Iterator[Panel]:
 
 def _compare_rounds(points: Points) -> Iterator[Comparison]:
     found = page.grouped(points, itemgetter("run"))
-    for name in NAMES.values():
+    for name in measure.NAMES.values():
         first, last = found[name][0], found[name][-1]
         yield Comparison(
             f"{page.SOURCE}Fig. 9",
@@ -266,13 +252,12 @@ def _compare_rounds(points: Points) -> Iterator[Comparison]:
 
 def growth(first: Mapping[str, Any] | Point, last: Mapping[str, Any] | Point) -> str:
     """Say how the figure after the last round compares with that of the first in proportion."""
-    rounds, bits = int(last["rounds"]), float(last["bits"])
-    if bits <= float(last["null"]):
+    rounds, bits = last["rounds"], last["bits"]
+    if bits <= last["null"]:
         return "nothing is shown to be revealed, so neither is growth"
-    if bits - float(first["bits"]) <= 2 * math.hypot(first["error"], last["error"]):
+    if bits - first["bits"] <= 2 * math.hypot(first["error"], last["error"]):
         return "no growth is shown"
-    even = rounds * float(first["bits"])
-    error = math.hypot(rounds * float(first["error"]), last["error"])
+    even, error = rounds * first["bits"], math.hypot(rounds * first["error"], last["error"])
     proportion = f"proportion would make it {page.number(even)} ± {page.number(error)}"
     if abs(bits - even) <= 2 * error:
         return f"grows; {proportion}, and no departure from it is shown"
@@ -283,7 +268,7 @@ def _compare_accuracy(points: Points) -> Iterator[Comparison]:
     target = points[0]["target"]
     # The first round of each run after which the target is reached.
     reached = {at["run"]: at for at in reversed(points) if at["accuracy"] >= target}
-    there = [reached[name] for name in NAMES.values() if name in reached]
+    there = [reached[name] for name in measure.NAMES.values() if name in reached]
 
     def at_target(show: page.Show) -> str:
         return page.joined(there, lambda at: f"{at['run']} {show(at)}")
@@ -309,13 +294,13 @@ def _compare_accuracy(points: Points) -> Iterator[Comparison]:
 
 def _order(slow: Point, fast: Point) -> str:
     """Return whether FedSGD's rounds reveal more about the data than FedAvg's."""
-    apart = float(slow["bits"]) - float(fast["bits"])
-    why = "its batches have 32 of 1,200 records"
-    if abs(apart) < 2 * math.hypot(slow["error"], fast["error"]):
-        return f"no order is shown between FedSGD and FedAvg: {why}"
-    if apart > 0:
+    apart, error = slow["bits"] - fast["bits"], math.hypot(slow["error"], fast["error"])
+    if apart >= 2 * error:
         return "FedSGD is above FedAvg, as in the paper"
-    return f"the other way round, FedSGD is below FedAvg: {why}"
+    order = "no order is shown between FedSGD and FedAvg"
+    if apart <= -2 * error:
+        order = "the other way round, FedSGD is below FedAvg"
+    return f"{order}: its batches have 32 of 1,200 records"
 
 
 _NOTE = (
@@ -329,8 +314,8 @@ _NOTE = (
     "about updates, and an update says less about the data behind it than about itself: FedSGD's "
     "the less, the fewer of the records a batch takes."
 )
-_ROUNDS = Kind(
-    title="What all rounds reveal about a client's data: {sweep.config.dataset}, linear model",
+_KIND = Kind(
+    title="What all rounds reveal about a client's data: {first[dataset]}, linear model",
     measure=_played,
     columns=page.columns(
         *("run", "users", "cohort", "colluding", "rounds", "took part in", "bits"),
@@ -343,9 +328,9 @@ _ROUNDS = Kind(
     notes=(_NOTE,),
 )
 _KINDS = {
-    "rounds": _ROUNDS,
+    "rounds": _KIND,
     "accuracy": replace(
-        _ROUNDS,
+        _KIND,
         figure="accuracy.svg",
         draw=_draw_accuracy,
         compare=_compare_accuracy,

@@ -29,18 +29,16 @@ from operator import itemgetter
 import numpy as np
 
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.base import Cells, Table
 from leakmeter.fl_app.experiments.elkordy2023 import claims, measure, page
 from leakmeter.fl_app.experiments.elkordy2023.measure import DIGITS, FEDERATION, NAMES, Found, Point
-from leakmeter.fl_app.experiments.elkordy2023.page import At, Grid, Kind, Points, Sweep, over
+from leakmeter.fl_app.experiments.elkordy2023.page import Grid, Kind, Points, Sweep
 from leakmeter.fl_app.experiments.plot import Panel
 
 _CLIP, _DELTA = 1.0, 1 / 1200
 _FIVE, _PASSES = (2, 5, 10, 20, 50), ("fedavg", "fedprox")
 _GAMES: Grid = {"algorithm": tuple(NAMES), "lrt_game": ("independent", "rerun"), "users": _FIVE}
 _COLLUDING: Grid = {"colluding": (5, 10, 15), "users": (20,)}
-_USERS = Sweep(FEDERATION, (_GAMES, _COLLUDING), {"critics": _FIVE, "pairs": 1000, "seeds": 3})
 # Larger models, and those whose clients pass over all their data, have fewer draws.
 _WIDE, _DEEP = ({"mi_draws": (draws,), "mi_rank": (rank,)} for draws, rank in ((90, 20), (40, 10)))
 _CIFAR: tuple[Grid, ...] = (
@@ -49,55 +47,45 @@ _CIFAR: tuple[Grid, ...] = (
 )
 _LARGE: tuple[Grid, ...] = ({"model": ("slp",), **_WIDE}, {"model": ("mlp",), **_DEEP}, *_CIFAR)
 _EVERY: Grid = {"model": ("linear", "slp", "mlp")}
-_LARGER = ({"algorithm": (a,), **grid} for a in _PASSES for grid in _LARGE)
+_GRIDS = (_EVERY, *_CIFAR, *({"algorithm": (a,), **grid} for a in _PASSES for grid in _LARGE))
+_FEW_GRIDS: tuple[Grid, ...] = (_EVERY, {"algorithm": ("fedavg",), "model": ("slp", "mlp")})
 _FEW, _FEW_DIGITS = replace(FEDERATION, mi_draws=60), replace(DIGITS, mi_draws=40)
-_BATCHES = (16, 32, 64, 128, 256)
-_BATCH = Sweep(_FEW, ({"algorithm": (*NAMES,), "users": (20,), "batch_size": _BATCHES},))
-_EPOCHS = Sweep(_FEW, ({"algorithm": _PASSES, "users": (10, 20), "epochs": (1, 2, 5, 10)},))
+_BATCHES: Grid = {"algorithm": (*NAMES,), "users": (20,), "batch_size": (16, 32, 64, 128, 256)}
+_EPOCHS: Grid = {"algorithm": _PASSES, "users": (10, 20), "epochs": (1, 2, 5, 10)}
 _KEPT, _KEPT_DIGITS = (
     replace(c, algorithm="fedavg", lrt_game="rerun") for c in (FEDERATION, DIGITS)
 )
-_ALPHAS = (1.0, 10.0, 100.0, math.inf)
-_SKEWS = {"partition": ("dirichlet", "dirichlet-labels"), "epochs": (1, 5), "dirichlet": _ALPHAS}
-_SKEWED = Sweep(_KEPT, over(_FIVE[:-1], _SKEWS))
-_WRITERS = Sweep(
-    replace(_KEPT, clients=539, partition="natural", mi_draws=120),
-    over(_FIVE, {"epochs": (1, 5)}),
-    {"cohorts": 3},
-)
+_SKEWS: Grid = {
+    "partition": ("dirichlet", "dirichlet-labels"),
+    "epochs": (1, 5),
+    "dirichlet": (1.0, 10.0, 100.0, math.inf),
+    "users": _FIVE[:-1],
+}
+_WRITERS = replace(_KEPT, clients=539, partition="natural", mi_draws=120)
 # Digits have no writers: skewed labels stand in for them.
 _STAND_IN = replace(_KEPT_DIGITS, clients=40, partition="dirichlet-labels", dirichlet=2.0)
-_EPSILONS: Grid = {"epsilon": (5.0, 10.0, 50.0, 500.0, 5000.0, math.inf)}
-_NOISE = Sweep(FEDERATION, over((*_FIVE, 1000), _EPSILONS), {"rounds": 100, "plays": 3})
-_SCALES: page.Sweeps = {
-    "users": {"paper": _USERS, "small": _USERS.small(DIGITS, critics=(2,), pairs=60, seeds=2)},
-    "models": {
-        "paper": Sweep(FEDERATION, over((2, 10, 20), _EVERY, *_CIFAR, *_LARGER)),
-        "small": Sweep(
-            DIGITS, over((2, 10), _EVERY, {"algorithm": ("fedavg",), "model": ("slp", "mlp")})
-        ),
-    },
-    "batch": {
-        "paper": _BATCH,
-        "small": _BATCH.small(_FEW_DIGITS, users=(10,), batch_size=(4, 8, 16, 32)),
-    },
-    "epochs": {
-        "paper": _EPOCHS,
-        "small": _EPOCHS.small(_FEW_DIGITS, users=(10,), epochs=(1, 2, 5)),
-    },
-    "heterogeneity": {
-        "paper": _SKEWED,
-        "small": _SKEWED.small(_KEPT_DIGITS, epochs=(1,), dirichlet=(0.5, 10.0, math.inf)),
-    },
-    "writers": {
-        "paper": _WRITERS,
-        "small": _WRITERS.small(_STAND_IN, users=(2, 5, 20), epochs=(1,), cohorts=2),
-    },
-    "noise": {
-        "paper": _NOISE,
-        "small": _NOISE.small(DIGITS, epsilon=(10.0, 500.0, math.inf), rounds=30, plays=1),
-    },
+_NOISES: Grid = {"epsilon": (5.0, 10.0, 50.0, 500.0, 5000.0, math.inf), "users": (*_FIVE, 1000)}
+_PAPER = {
+    "users": Sweep(FEDERATION, (_GAMES, _COLLUDING), {"critics": _FIVE, "pairs": 1000, "seeds": 3}),
+    "models": Sweep(FEDERATION, tuple({**grid, "users": (2, 10, 20)} for grid in _GRIDS)),
+    "batch": Sweep(_FEW, (_BATCHES,), {"first": 16}),
+    "epochs": Sweep(_FEW, (_EPOCHS,), {"first": 1}),
+    "heterogeneity": Sweep(_KEPT, (_SKEWS,)),
+    "writers": Sweep(_WRITERS, ({"epochs": (1, 5), "users": _FIVE},), {"cohorts": 3}),
+    "noise": Sweep(FEDERATION, (_NOISES,), {"rounds": 100, "plays": 3}),
 }
+_SMALL = {
+    "users": _PAPER["users"].small(DIGITS, critics=(2,), pairs=60, seeds=2),
+    "models": Sweep(DIGITS, tuple({**grid, "users": (2, 10)} for grid in _FEW_GRIDS)),
+    "batch": _PAPER["batch"].small(_FEW_DIGITS, users=(10,), batch_size=(4, 8, 16, 32), first=4),
+    "epochs": _PAPER["epochs"].small(_FEW_DIGITS, users=(10,), epochs=(1, 2, 5)),
+    "heterogeneity": _PAPER["heterogeneity"].small(
+        _KEPT_DIGITS, epochs=(1,), dirichlet=(0.5, 10.0, math.inf)
+    ),
+    "writers": _PAPER["writers"].small(_STAND_IN, users=(2, 5, 20), epochs=(1,), cohorts=2),
+    "noise": _PAPER["noise"].small(DIGITS, epsilon=(10.0, 500.0, math.inf), rounds=30, plays=1),
+}
+_SCALES = {name: {"paper": paper, "small": _SMALL[name]} for name, paper in _PAPER.items()}
 
 
 def run(scale: str, cells: Cells, variant: str) -> Table:
@@ -105,46 +93,41 @@ def run(scale: str, cells: Cells, variant: str) -> Table:
     return page.tabled(_KINDS[variant], _SCALES[variant][scale], scale, cells)
 
 
-def _plain(cells: Cells, _: Sweep, config: Config, at: At) -> Found:
-    return measure.looked(cells, config, at["users"])
+def _plain(cells: Cells, at: Point) -> Found:
+    return measure.looked(cells, at.config, at["users"])
 
 
-def _with_critics(cells: Cells, _: Sweep, config: Config, at: At) -> Found:
+def _with_critics(cells: Cells, at: Point) -> Found:
     """Measure a point where users may collude, and let critics look where they are asked."""
-    users, colluding = at["users"], at.get("colluding", 0)
+    users, config, colluding = at["users"], at.config, at.found.get("colluding", 0)
     suffix = f"-colluding{colluding}" if colluding else ""
     found = measure.looked(cells, config, users, suffix, colluding=colluding)
     found["colluding"] = colluding
     is_asked = (config.game, config.algorithm) == ("rerun", "fedsgd")
-    if is_asked and users in at.get("critics", ()):
+    if is_asked and users in at.found.get("critics", ()):
         key = f"{measure.name_of(config)}-N{users}-mine-{at['pairs']}x{at['seeds']}"
         size = {"draws": at["pairs"], "count": at["seeds"]}
         found |= cells.get(key, partial(measure.critics, config, users, **size))
     return found
 
 
-def _twice(cells: Cells, sweep: Sweep, config: Config, at: At) -> Found:
-    """Measure without noise, and with that of the first value of what varies fastest."""
-    users, swept = at["users"], list(at)[-1]
-    first = replace(config, **{swept: sweep.values(swept)[0]})
+def _twice(field: str, cells: Cells, at: Point) -> Found:
+    """Measure without noise, and with that of the first value of what varies."""
+    first = replace(at.config, **{field: at["first"]})
     spread = cells.get(f"{measure.cell_of(first)}-spread", partial(measure.update_std, first))
-    noise = float(spread) / math.sqrt(users)
-    bare = measure.looked(cells, config, users)
-    return bare | {
-        "noise": noise,
-        "noised": measure.looked(cells, config, users, "-noise", noise_std=noise),
-    }
+    noise = float(spread) / math.sqrt(at["users"])
+    noised = measure.looked(cells, at.config, at["users"], "-noise", noise_std=noise)
+    return _plain(cells, at) | {"noise": noise, "noised": noised}
 
 
-def _over_cohorts(cells: Cells, _: Sweep, config: Config, at: At) -> Found:
+def _over_cohorts(cells: Cells, at: Point) -> Found:
     """Return means over draws of the other users, and the range of the target's bits."""
     users, each = at["users"], []
     for i in range(at["cohorts"]):
-        who = others(users, config.clients, i)
-        each.append(measure.looked(cells, config, users, f"-others{i}", others=who))
-    bits = [float(one["bits"]) for one in each]
-    names = ("bits", "mean", "gaussian")
-    means = {name: float(np.mean([float(one[name]) for one in each])) for name in names}
+        who = others(users, at.config.clients, i)
+        each.append(measure.looked(cells, at.config, users, f"-others{i}", others=who))
+    bits = [one["bits"] for one in each]
+    means = {n: float(np.mean([one[n] for one in each])) for n in ("bits", "mean", "gaussian")}
     rank, records = min(one["rank"] for one in each), each[0]["records"]
     return means | {"low": min(bits), "high": max(bits), "rank": rank, "records": records}
 
@@ -155,19 +138,18 @@ def others(users: int, clients: int, cohort: int) -> list[int]:
     return [1 + int(i) for i in np.sort(rng.choice(clients - 1, users - 1, replace=False))]
 
 
-def _with_noise(cells: Cells, _: Sweep, config: Config, at: At) -> Found:
+def _with_noise(cells: Cells, at: Point) -> Found:
     """Measure a noised sum, and the accuracy with the noise in every round."""
     # In the game independent a batch of FedSGD is a uniform subset of all records, however many
     # of these a client holds: more clients change no distribution.
-    users, large = at["users"], replace(config, clients=max(at["users"], config.clients))
+    users, large = at["users"], replace(at.config, clients=max(at["users"], at.config.clients))
     std, suffix = noise_std(at["epsilon"]), f"-eps{at['epsilon']:g}"
     found = measure.looked(cells, large, users, suffix, noise_std=std)
     key = f"{measure.name_of(large)}-N{users}{suffix}-accuracy-{at['rounds']}x{at['plays']}"
     size = {"rounds": at["rounds"], "plays": at["plays"]}
     work = partial(measure.noised_accuracies, large, users, std, _CLIP, **size)
-    norm = cells.get(f"{measure.cell_of(config)}-norm", partial(measure.largest_norm, config))
-    accuracy = float(np.mean(cells.get(key, work)))
-    return found | {"noise": std, "norm": float(norm), "accuracy": accuracy}
+    norm = cells.get(f"{measure.cell_of(at.config)}-norm", partial(measure.largest_norm, at.config))
+    return found | {"noise": std, "norm": norm, "accuracy": float(np.mean(cells.get(key, work)))}
 
 
 def noise_std(epsilon: float) -> float:
@@ -183,10 +165,10 @@ def _draw_users(points: Points) -> Iterator[Panel]:
     honest = [at for at in points if not at["colluding"]]
     lines = page.lines(
         honest,
-        lambda at: f"{page.algorithm(at)}, {at.config.game}",
+        lambda at: f"{at.algorithm}, {at['game']}",
         itemgetter("bits"),
-        color=page.algorithm,
-        style=lambda at: "o-" if at.config.game == "independent" else "x--",
+        color=page.ALGORITHM,
+        style=lambda at: "o-" if at["game"] == "independent" else "x--",
     )
     last = [at for at in honest if at.config == honest[-1].config]
     drawn = (*lines, page.truth(last, len(NAMES)))
@@ -195,7 +177,7 @@ def _draw_users(points: Points) -> Iterator[Panel]:
 
 def _draw_models(points: Points) -> Iterator[Panel]:
     def label(at: Point) -> str:
-        return f"{page.algorithm(at)}, {at.config.dataset}, {at.config.model}"
+        return f"{at.algorithm}, {at['dataset']}, {at['model']}"
 
     lines = page.lines(points, label, lambda at: at["bits"] / at["rank"])
     yield Panel("Bits a direction", "users", "bits", lines, True)
@@ -210,10 +192,10 @@ def _draw_values(field: str, name: str, points: Points) -> Iterator[Panel]:
     for title, y in shown.items():
         lines = page.lines(
             points,
-            lambda at: f"{page.algorithm(at)}, N = {at['users']}",
+            lambda at: f"{at.algorithm}, N = {at['users']}",
             y,
             x=itemgetter(field),
-            color=page.algorithm,
+            color=page.ALGORITHM,
             style=lambda at: "o-" if at["users"] == points[0]["users"] else "x--",
         )
         yield Panel(title, name, "bits", lines, True, title == "per record used")
@@ -227,27 +209,22 @@ def _draw_skews(points: Points) -> Iterator[Panel]:
 
 
 def _draw_writers(points: Points) -> Iterator[Panel]:
-    groups = page.grouped(points, itemgetter("epochs"))
     drawn = []
+    groups = page.grouped(points, itemgetter("epochs"))
     for color, (epochs, own) in enumerate(groups.items()):
-        users = [at["users"] for at in own]
         for name, label, style in (("bits", "target", "x--"), ("mean", "mean over users", "o-")):
-            y = [at[name] for at in own]
-            drawn.append(page.line(f"{label}, E = {epochs}", users, y, color, style))
+            label = f"{label}, E = {epochs}"
+            drawn.append(page.line(label, own, itemgetter(name), color, style))
     drawn.append(page.truth(own, len(groups)))
     yield Panel("A writer", "users", "bits", tuple(drawn), True, True)
 
 
 def _draw_noise(points: Points) -> Iterator[Panel]:
-    def label(at: Point) -> str:
-        return f"ε = {page.number(at['epsilon'])}"
-
     bits = f"bits along {points[0]['rank']} of {points[0]['free']:,} directions"
     after = f"Accuracy after {points[0]['rounds']} rounds"
-    yield Panel(
-        "Noised sum", "users", bits, page.lines(points, label, itemgetter("mean")), True, True
-    )
-    yield Panel(after, "users", "", page.lines(points, label, itemgetter("accuracy")), True)
+    for title, name, y_label in (("Noised sum", "mean", bits), (after, "accuracy", "")):
+        lines = page.lines(points, lambda at: f"ε = {page.number(at['epsilon'])}", itemgetter(name))
+        yield Panel(title, "users", y_label, lines, True, name == "mean")
 
 
 _OF_SUM = "What a secure sum reveals about"
@@ -270,15 +247,15 @@ _MODELS = Kind(
     notes=(page.about("the stated number of"), _COORDINATES),
 )
 _VALUES = Kind(
-    title=f"{_OF_SUM} an update, over the batch: {{sweep.config.dataset}}",
-    measure=_twice,
+    title=f"{_OF_SUM} an update, over the batch: {{first[dataset]}}",
+    measure=partial(_twice, "batch_size"),
     columns=page.columns(
         *("algorithm", "users", "batch size", "bits", "Gaussian truth", "per record used"),
         *("paper's axis", "batch entropy", "noise", "bits with noise"),
     ),
     figure="batch-size.svg",
     draw=partial(_draw_values, "batch_size", "batch size"),
-    compare=partial(claims.over_values, "batch_size"),
+    compare=partial(claims.over_values, "batch_size", "batches"),
     notes=(
         page.about(),
         "Noise: standard deviation on every coordinate of the mean update, fixed over the sweep, "
@@ -301,14 +278,15 @@ _KINDS = {
     "batch": _VALUES,
     "epochs": replace(
         _VALUES,
-        title=f"{_OF_SUM} an update, over epochs: {{sweep.config.dataset}}",
+        title=f"{_OF_SUM} an update, over epochs: {{first[dataset]}}",
+        measure=partial(_twice, "epochs"),
         columns=page.columns(*(c.replace("batch size", "local epochs") for c in _VALUES.columns)),
         figure="epochs.svg",
         draw=partial(_draw_values, "epochs", "local epochs"),
-        compare=partial(claims.over_values, "epochs"),
+        compare=partial(claims.over_values, "epochs", "local epochs"),
     ),
     "heterogeneity": Kind(
-        title=f"{_OF_SUM} unlike clients: {{sweep.config.dataset}}, FedAvg",
+        title=f"{_OF_SUM} unlike clients: {{first[dataset]}}, FedAvg",
         measure=_plain,
         columns=page.columns(
             *("partition", "epochs", "α", "users", "bits", "mean over users", "smallest"),
@@ -318,7 +296,7 @@ _KINDS = {
         draw=_draw_skews,
         compare=claims.over_skews,
         notes=(
-            page.about("{sweep.config.mi_rank}", page.GAMES),
+            page.about("{first[mi_rank]}", page.GAMES),
             "α by client: each client draws its label shares, and all have as many records, as in "
             "the paper. α by label: each label is split over the clients, so sizes differ too. "
             "Smallest and largest user: chosen among estimates; for α = ∞ much of the range is "
@@ -327,7 +305,7 @@ _KINDS = {
         ),
     ),
     "writers": Kind(
-        title=f"{_OF_SUM} a writer: {{sweep.config.dataset}}, FedAvg",
+        title=f"{_OF_SUM} a writer: {{first[dataset]}}, FedAvg",
         measure=_over_cohorts,
         columns=page.columns(
             *("epochs", "users", "bits", "mean over users", "Gaussian truth", "images"),
@@ -337,7 +315,7 @@ _KINDS = {
         draw=_draw_writers,
         compare=claims.over_writers,
         notes=(
-            page.about("{sweep.config.mi_rank}", page.GAMES),
+            page.about("{first[mi_rank]}", page.GAMES),
             "Mean over draws of the other writers, smallest to largest in brackets; the target is "
             "the same throughout. Only the order of the batches is random, and two writers vary in "
             "fewer directions than are asked for. The mean over users is compared since a first "
@@ -345,7 +323,7 @@ _KINDS = {
         ),
     ),
     "noise": Kind(
-        title="What a noised sum reveals about an update: {sweep.config.dataset}, linear model",
+        title="What a noised sum reveals about an update: {first[dataset]}, linear model",
         measure=_with_noise,
         columns=page.columns(
             *("ε named", "noise on the mean", "users", "bits", "mean over users"),

@@ -27,7 +27,7 @@ def test_rounds_add_up_for_those_who_take_part(reproduced: Reproduced) -> None:
         (at["algorithm"], run_of(at).colluding, run_of(at).cohort): at for at in asked.points()
     }
     sgd, whole, helped, sampled = (
-        small.cells[f"{name_of(asked.at(at))}-{run_of(at).cell}"] for at in played.values()
+        small.cells[f"{name_of(at.config)}-{run_of(at).cell}"] for at in played.values()
     )
     for each in (whole, helped):
         assert each[-1]["bits"] > each[0]["bits"] + 2 * each[-1]["error"]

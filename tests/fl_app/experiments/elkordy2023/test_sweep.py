@@ -36,6 +36,11 @@ TINY = replace(
 )  # 30 records per client
 
 
+def values(sweep: page.Sweep, name: str) -> list[Any]:
+    """Return the values that something takes in a sweep, in order."""
+    return list(dict.fromkeys(at[name] for at in sweep.points()))
+
+
 def test_information_falls_with_the_users_like_one_over_n(reproduced: Reproduced) -> None:
     small, asked = reproduced("mi-users"), reproduced.scale("mi-users")
     table, cells = small.table, small.cells
@@ -77,7 +82,9 @@ def test_information_per_record_falls_with_the_batch_and_so_it_does_under_noise(
     cells = small.cells
     for algorithm in NAMES:
         config = replace(sweep.config, algorithm=algorithm)
-        keys = [f"{cell_of(replace(config, batch_size=b))}-N10" for b in sweep.values("batch_size")]
+        keys = [
+            f"{cell_of(replace(config, batch_size=b))}-N10" for b in values(sweep, "batch_size")
+        ]
         noised = [cells[f"{key}-noise"]["mean"] for key in keys]
         assert noised == sorted(noised, reverse=True)
         if algorithm != "fedprox":  # it holds updates near the model whatever the batch
@@ -90,7 +97,7 @@ def test_information_per_record_falls_with_the_batch_and_so_it_does_under_noise(
 
 def test_information_grows_with_epochs_less_than_in_proportion(reproduced: Reproduced) -> None:
     cells, sweep = reproduced("mi-epochs").cells, reproduced.scale("mi-epochs")
-    epochs = sweep.values("epochs")
+    epochs = values(sweep, "epochs")
     for algorithm in ("fedavg", "fedprox"):
         config = replace(sweep.config, algorithm=algorithm)
         means = [cells[f"{cell_of(replace(config, epochs=e))}-N10-noise"]["mean"] for e in epochs]
@@ -111,7 +118,7 @@ def test_unlike_clients_stand_out_and_are_hidden_by_more_users(reproduced: Repro
     for skew in (*skews, ""):
         means = [cells[key.format(skew, users)]["mean"] for users in (2, 5, 10, 20)]
         assert means == sorted(means, reverse=True)
-    alphas = [page.number(alpha) for alpha in asked.values("dirichlet")]
+    alphas = [page.number(alpha) for alpha in values(asked, "dirichlet")]
     assert [row[2] for row in table.rows[::4]] == [*alphas, *alphas]
     # By client all have as many records, as in the paper.
     held = {cells[key.format("-clients-dirichlet0.5", users)]["records"] for users in (2, 20)}
@@ -180,7 +187,7 @@ def test_critics_find_little_in_many_dimensions_and_as_much_where_there_is_nothi
     reproduced: Reproduced,
 ) -> None:
     small, asked = reproduced("mine-dimension"), reproduced.scale("mine-dimension")
-    dims, size = asked.values("d"), asked.fixed
+    dims, size = values(asked, "d"), asked.fixed
     own = f"{size['pairs']}x{size['critics']}x{size['steps']}-rank{size['most']}"
     one, many = (small.cells[f"d{d}-{own}"] for d in dims)
     assert (one["truth"], many["truth"]) == pytest.approx((0.5, dims[1] / 2))
@@ -198,7 +205,7 @@ def test_critics_find_little_in_many_dimensions_and_as_much_where_there_is_nothi
 
 def test_critics_look_at_every_round_of_a_run(reproduced: Reproduced) -> None:
     small, asked = reproduced("mine-rounds"), reproduced.scale("mine-rounds")
-    for steps in asked.values("mine_steps"):
+    for steps in values(asked, "mine_steps"):
         found = small.cells[f"digits-N5-T3-K8-steps{steps}"]
         assert len(found["mine"]) == len(found["logdet"]) == 3
         assert found["mean"] == pytest.approx(np.mean(found["mine"]))
@@ -258,11 +265,14 @@ def test_sums_that_cannot_be_are_refused(wrong: dict[str, Any], words: str) -> N
 def test_the_papers_axis_is_for_images_it_has_an_entropy_of(
     changed: dict[str, Any], bits: float, share: float
 ) -> None:
-    found = {"bits": bits, "records": 1200}
-    assert Point(replace(FEDERATION, **changed), found).share() == pytest.approx(share)
-    assert Point(TINY, found).share() is None
+    found = {"records": 1200}
+    assert Point(replace(FEDERATION, **changed), found).share(bits) == pytest.approx(share)
+    unknown = Point(TINY, found).share(bits)
+    assert math.isnan(unknown)
+    assert page.percent(unknown) == ""
 
 
 def test_numbers_are_short_and_infinity_survives_a_cell() -> None:
     assert [page.number(v) for v in (0.12345, 5000.0, "inf")] == ["0.123", "5,000", "∞"]
-    assert page.line("a", [1, 2, 3], [1.0, "inf", 2.0]).x == [1, 3]
+    points = [Point(TINY, {"users": n}) | {"bits": b} for n, b in ((1, 1.0), (2, "inf"), (3, 2.0))]
+    assert page.line("a", points, lambda at: at["bits"]).x == [1, 3]
