@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.rng import derive
+from leakmeter.auditors.rng import derive, of_key
 
 __all__ = ["canary_vector"]
 
@@ -44,7 +44,7 @@ def canary_key(seed: int, canary: int) -> int:
 
 def add_canary(vector: Vector, key: int, norm: float) -> None:
     """Add `norm` times the canary of a key to a vector, in half the memory of a canary."""
-    normals = _of_key(key).standard_normal(vector.size, dtype=np.float32)
+    normals = of_key(key).standard_normal(vector.size, dtype=np.float32)
     parts = [slice(start, start + BLOCK) for start in range(0, vector.size, BLOCK)]
     exact = (normals[part].astype(np.float64) for part in parts)
     scale = norm / math.sqrt(sum(float(part @ part) for part in exact))
@@ -114,8 +114,4 @@ class CanaryBlocks:
 
 
 def _stream(seed: int, canary: int) -> np.random.Generator:
-    return _of_key(canary_key(seed, canary))
-
-
-def _of_key(key: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key=key))
+    return of_key(canary_key(seed, canary))

@@ -2,8 +2,7 @@
 
 Generators are made by the hundred thousand, one for each client of each draw, so that a number
 depends neither on who else was asked for nor on chunks and workers. Each is a Philox of its own
-key (Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy as 1, 2, 3), made without
-numpy's detour over the operating system's entropy.
+key (Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy as 1, 2, 3).
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Protocol, Self
 
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence
-from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Indices
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.rng import derive
+from leakmeter.auditors.rng import derive, of_key
 
 # Splits a pool of records into this many parts, or takes one such part out of it.
 Deal = Callable[[Indices, int, np.random.Generator], Sequence[Indices]]
@@ -47,23 +44,11 @@ class Generators:
         """
         low, high = (self._low + client) & _WORD, (self._high + draw) & _WORD
         if spare is None:
-            # numpy takes any ISeedSequence, its type hints only its own.
-            return np.random.Generator(np.random.Philox(_Key(low, high)))  # type: ignore[arg-type]
+            return of_key(high << 64 | low)
         spare.bit_generator.state = _BEGINNING | {
             "state": {"counter": _BEGINNING["buffer"], "key": (low, high)}
         }
         return spare
-
-
-class _Key(ISeedSequence):
-    """Hands Philox the two words of its key as they are."""
-
-    def __init__(self, low: int, high: int) -> None:
-        self._words = (low, high)
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> NDArray[Any]:
-        assert n_words == 2
-        return np.array(self._words, dtype)
 
 
 # The state of a Philox that has drawn nothing, but for its key.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from leakmeter.auditors.rng import derive, stream
+from leakmeter.auditors.rng import derive, of_key, stream
 
 PATH = st.lists(st.one_of(st.text(max_size=5), st.integers(0, 10**6)), max_size=4)
 
@@ -72,3 +74,17 @@ def test_a_stream_is_the_same_on_every_machine_and_in_every_release() -> None:
     # Golden: other values here mean that old runs cannot be repeated.
     assert derive(1, "batches", 3) == 132629375305417663443060961991459833241
     assert stream(1, "batches", 3).random() == 0.4009742847700961
+
+
+@given(st.one_of(st.integers(0, 2**128 - 1), st.sampled_from([0, 2**64 - 1, 2**64, 2**128 - 1])))
+def test_the_generator_of_a_key_is_that_of_numpy(key: int) -> None:
+    ours, theirs = of_key(key), np.random.Generator(np.random.Philox(key=key))
+    assert repr(ours.bit_generator.state) == repr(theirs.bit_generator.state)
+    again = pickle.loads(pickle.dumps(ours))
+    assert ours.random() == theirs.random() == again.random()
+
+
+def test_a_stream_has_no_children() -> None:
+    # Its key is all it has: children would be the same in all streams, or differ between runs.
+    with pytest.raises(TypeError, match="spawning"):
+        stream(0, "a").spawn(1)
