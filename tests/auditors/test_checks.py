@@ -246,6 +246,19 @@ def test_each_way_to_break_the_contract_is_refused(
         check_auditor(broken)
 
 
+def test_the_undisturbed_run_is_played_once_for_all_checks_and_once_against_it() -> None:
+    runs: list[Auditor] = []
+
+    class Counted(Honest):
+        def report(self) -> Sequence[Finding]:
+            runs.append(self)
+            return super().report()
+
+    check_auditor(Counted)
+    # Undisturbed twice, reply order, hidden fields, remembered views, abandoned round, resumed.
+    assert len(runs) == 7
+
+
 def test_every_check_is_seen_to_fail() -> None:
     assert {check for _, check, _ in BROKEN} == set(CHECKS)
 
