@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.covariance import ledoit_wolf_shrinkage
 
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw
 from leakmeter.auditors.rng import stream
@@ -70,6 +69,8 @@ def test_leading_directions_see_nothing_outside_them() -> None:
 
 
 def test_shrinkage_falls_with_samples_and_agrees_with_ledoit_and_wolf() -> None:
+    from sklearn.covariance import ledoit_wolf_shrinkage  # a second, and no other test needs it
+
     # On standardised data with equal variances their target is the same as ours.
     found = []
     for count in (30, 150, 750):
