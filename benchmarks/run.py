@@ -73,7 +73,7 @@ def _machine() -> str:
     cpu = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.+)", cpu.read_text() if cpu.exists() else "")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    installed = {each.name: each.version for each in distributions()}
+    installed = {name: each.version for name in _PACKAGES for each in distributions(name=name)}
     known = {"Python": platform.python_version()} | installed
     versions = ", ".join(f"{name} {known[name]}" for name in _PACKAGES if name in known)
     name = found[1] if found else platform.machine()

@@ -11,7 +11,7 @@ import signal
 import sys
 import zipfile
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -50,11 +50,12 @@ settings.load_profile("fast")
 
 
 def pytest_configure() -> None:
-    """Import less: compile each module once, and do without triton.
+    """Import less: compile each module once, collect no garbage, and do without triton.
 
     torch's optimisers import its compiler, and that imports triton where it is installed: a second
     in every worker, and pages of its own at the end.
     """
+    gc.disable()  # until all tests are collected: imports leave little to free, and much to search
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
@@ -85,6 +86,7 @@ def pytest_collection_finish() -> None:
     # Collections are fewer, and leave out what is there already.
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +133,16 @@ def _few_orders() -> Iterator[None]:
     from dp_accounting.rdp import rdp_privacy_accountant as accountant
 
     with patch.object(accountant, "DEFAULT_RDP_ORDERS", [*range(2, 33), 48, 63]):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _libraries_found_once() -> Iterator[None]:
+    """Look once for libraries with threads: every run does, among all that are loaded."""
+    import threadpoolctl
+
+    once = cache(threadpoolctl.ThreadpoolController)
+    with patch.object(threadpoolctl, "ThreadpoolController", once):
         yield
 
 

@@ -52,7 +52,16 @@ def searches(tree: ast.AST, makers: frozenset[str] | None = None) -> list[int]:
 
 @cache
 def _nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(tree))
+    """Return what `ast.walk` does, without contexts such as `Load`, in half the time."""
+    found = [tree]
+    for node in found:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                found += [one for one in value if isinstance(one, ast.AST)]
+            elif isinstance(value, ast.AST) and name != "ctx":
+                found.append(value)
+    return tuple(found)
 
 
 def _is(node: ast.expr | ast.Match, known: set[str]) -> bool:

@@ -109,9 +109,11 @@ def run_python(
 
 # In copies of one process, since each of its own would import the same again.
 _COPIES = """
-import json, os, sys, tempfile, traceback
+import importlib, json, os, sys, tempfile, traceback
 import leakmeter.fl_app.cli.main
-program, cases = json.load(sys.stdin)
+program, cases, modules = json.load(sys.stdin)
+for name in modules:
+    importlib.import_module(name)
 for words in cases:
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
         if (child := os.fork()) == 0:
@@ -133,10 +135,14 @@ for words in cases:
 
 
 def run_copies(
-    program: str, cases: Sequence[Sequence[str]], cwd: Path = ROOT
+    program: str, cases: Sequence[Sequence[str]], *modules: str, cwd: Path = ROOT
 ) -> list[subprocess.CompletedProcess[str]]:
-    """Run a program with each of these arguments, after one import of the command line."""
-    done = run(sys.executable, "-c", _COPIES, cwd=cwd, given=json.dumps([program, cases]))
+    """Run a program with each of these arguments, after one import of the command line.
+
+    `modules` are imported once as well.
+    """
+    given = json.dumps([program, cases, modules])
+    done = run(sys.executable, "-c", _COPIES, cwd=cwd, given=given)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(rows) == len(cases), done.stdout

@@ -217,7 +217,7 @@ def test_the_pool_of_null_draws_is_bounded_and_the_band_hardly_moves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bands = []
-    for pool in (10**6, 5000):
+    for pool in (200_000, 5000):
         monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", pool)
         auditor = OneShotCanaries(seats=20, include="all", delta=DELTA)
         bands.append(of_the_run(play(auditor, dim=200, rounds=4))[LARGEST].null_band)

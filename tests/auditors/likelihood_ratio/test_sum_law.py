@@ -9,7 +9,9 @@ import pytest
 
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, DualLaw
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampling import scatter
 from leakmeter.auditors.sampling.scatter import RUNNING_FROM, Scatter
+from tests.helpers.numbers import few_or_many
 
 DIM = 12
 ROOT = stream(0, "root").standard_normal((DIM, DIM)) * np.logspace(-2, 2, DIM)[:, None]
@@ -130,24 +132,31 @@ def test_a_singular_covariance_still_has_a_factor() -> None:
     assert np.isfinite(law.gram(rows[:3])).all()
 
 
-def large(count: int) -> np.ndarray:
+@pytest.fixture(params=few_or_many(600, RUNNING_FROM))
+def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Parameters of a model that counts as large."""
+    monkeypatch.setattr(scatter, "RUNNING_FROM", request.param)
+    return int(request.param)
+
+
+def large(count: int, dim: int) -> np.ndarray:
     """Return rows of a large model whose coordinates correlate and have very different scales."""
     rng = stream(6, "large")
-    rows = rng.standard_normal((count, RUNNING_FROM), dtype=np.float32)
+    rows = rng.standard_normal((count, dim), dtype=np.float32)
     rows += 2 * rng.standard_normal((count, 3), dtype=np.float32) @ rows[:3]
-    return rows * np.logspace(-15, 3, RUNNING_FROM).astype(np.float32)
+    return rows * np.logspace(-15, 3, dim).astype(np.float32)
 
 
-def test_a_large_model_is_fitted_in_single_precision_to_the_same_result() -> None:
-    rows = large(600)
-    moments = Scatter(RUNNING_FROM).add(rows[:400]).add(rows[400:]).moments()
+def test_a_large_model_is_fitted_in_single_precision_to_the_same_result(many: int) -> None:
+    rows = large(600, many)
+    moments = Scatter(many).add(rows[:400]).add(rows[400:]).moments()
     kept = moments.scatter.copy()
     double, single = (DenseLaw.fit(each, shrinkage=0.05) for each in (moments.plain(), moments))
     np.testing.assert_array_equal(moments.scatter, kept)
     used = DenseLaw.fit(moments, shrinkage=0.05, overwrite=True)
     assert (double.factor.dtype, single.factor.dtype) == (np.float64, np.float32)
     assert np.shares_memory(used.factor, moments.scatter)
-    assert single.kept.size == RUNNING_FROM
+    assert single.kept.size == many
     np.testing.assert_array_equal(single.factor, used.factor)
     assert single.condition == pytest.approx(double.condition, rel=1e-3)
     scale = np.diagonal(double.gram(rows[:9])).max()
@@ -156,8 +165,10 @@ def test_a_large_model_is_fitted_in_single_precision_to_the_same_result() -> Non
     assert np.abs(solved[0] - solved[1]).max() < 1e-3 * np.abs(solved[1]).max()
 
 
-def test_a_large_model_that_single_precision_cannot_factor_well_is_fitted_in_double() -> None:
-    moments = Scatter(RUNNING_FROM).add(large(600)).moments()
+def test_a_large_model_that_single_precision_cannot_factor_well_is_fitted_in_double(
+    many: int,
+) -> None:
+    moments = Scatter(many).add(large(600, many)).moments()
     law, plain = (DenseLaw.fit(each, shrinkage=5e-4) for each in (moments, moments.plain()))
     assert law.factor.dtype == np.float64
     assert law.shrinkage == plain.shrinkage == 5e-4

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors.rng import stream
+from leakmeter.auditors.sampling import scatter as module
 from leakmeter.auditors.sampling.scatter import RUNNING_FROM, Scatter
-from tests.helpers.numbers import num_examples
+from tests.helpers.numbers import few_or_many, num_examples
 
 
 def rows(count: int, dim: int, seed: int = 0) -> np.ndarray:
@@ -62,11 +63,20 @@ def test_a_covariance_in_place_is_that_of_the_moments() -> None:
     np.testing.assert_array_equal(both[0].covariance(), both[1].moments().covariance)
 
 
-def test_a_large_covariance_is_single_unless_a_variance_would_vanish() -> None:
+@pytest.fixture(params=few_or_many(600, RUNNING_FROM))
+def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Dimensions that count as large."""
+    monkeypatch.setattr(module, "RUNNING_FROM", request.param)
+    return int(request.param)
+
+
+def test_a_large_covariance_is_single_unless_a_variance_would_vanish(
+    many: int,
+) -> None:
     for smallest, kind in ((-3, np.float32), (-19, np.float64)):
-        rng, scales = stream(3, "large"), np.logspace(smallest, 3, RUNNING_FROM)
-        data = (rng.standard_normal((60, RUNNING_FROM)) * scales).astype(np.float32)
-        found = Scatter(RUNNING_FROM).add(data[:40]).add(data[40:]).covariance()
+        rng, scales = stream(3, "large"), np.logspace(smallest, 3, many)
+        data = (rng.standard_normal((60, many)) * scales).astype(np.float32)
+        found = Scatter(many).add(data[:40]).add(data[40:]).covariance()
         assert found.dtype == kind
         error = (found - truth_of([data])) / np.outer(scales, scales)
         assert np.abs(error).max() < 1e-5
@@ -111,9 +121,11 @@ def off(scatter: Scatter, truth: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("far", [0.0, 1e4])
-def test_chunks_that_add_up_in_single_precision_stay_within_the_stated_error(far: float) -> None:
+def test_chunks_that_add_up_in_single_precision_stay_within_the_stated_error(
+    far: float, many: int
+) -> None:
     """Chunks that wander off by `far` deviations end a run; without that they cancel digits."""
-    dim = RUNNING_FROM
+    dim = many
     mix = stream(5, "mix").standard_normal((3, dim)).astype(np.float32)
     chunks = []
     for i in range(6):
@@ -132,8 +144,8 @@ def test_chunks_that_add_up_in_single_precision_stay_within_the_stated_error(far
     assert off(scatter, truth_of(chunks)) < 3e-6
 
 
-def test_parts_of_a_large_model_merge_to_the_same_moments() -> None:
-    dim = RUNNING_FROM
+def test_parts_of_a_large_model_merge_to_the_same_moments(many: int) -> None:
+    dim = many
     chunks = [stream(i, "part").standard_normal((30, dim), dtype=np.float32) for i in range(3)]
     merged = Scatter(dim).add(chunks[0])
     merged.merge(pickle.loads(pickle.dumps(Scatter(dim).add(chunks[1]).add(chunks[2]))))

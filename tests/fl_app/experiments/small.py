@@ -73,6 +73,14 @@ def _fewer(name: str, **sizes: Any) -> Any:
     return replace(scales_of(name)["small"], **sizes)
 
 
+def _few_coins() -> Any:
+    few = {"clients": 60, "sample": 3, "rounds": 6}
+    return {
+        name: replace(part, federation=replace(part.federation, **few))
+        for name, part in scales_of("dp-fedavg-writers")["small"].items()
+    }
+
+
 def _few_writers() -> Any:
     return {
         name: replace(
@@ -105,7 +113,8 @@ def _swept(name: str, config: Mapping[str, Any] | None = None, **other: Any) -> 
 _FEW = {"mi_draws": 24, "mi_rank": 4}
 # The small scale of the command line takes seconds; the fast tests see the same shapes in less.
 TINY: dict[str, Any] = {
-    "coverage": Scale(10, (200,), 200),
+    "coverage": Scale(7, (200,), 100),
+    "dp-fedavg-writers": _few_coins(),
     "one-shot-writers": _few_writers(),
     "one-shot-all-models": (1, scales_of("one-shot-all-models")["small"][1][:4]),
     "one-shot-accuracy": _fewer("one-shot-accuracy", noises=(0.234,), counts=(2, 120), runs=1),
@@ -130,7 +139,7 @@ TINY: dict[str, Any] = {
     ),
     "ring-noise": _fewer("ring-noise", bits=(8,)),
     "transcript-adult": _fewer("transcript-adult", rounds=2, sample=4),
-    "low-bits": 15,
+    "low-bits": 8,
     "anytime-refutes": 2,
     "wfna-mnist-cnn": _fewer(
         "wfna-mnist-cnn",

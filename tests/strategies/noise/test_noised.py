@@ -331,7 +331,7 @@ def test_the_clip_norm_settles_at_the_quantile_also_behind_masks() -> None:
     for secure in (False, True):
         strategy = make(Central(0.1), AdaptiveClip(1.0, rate=0.5), expected_clients=6.0)
         outer = masked(strategy, metrics={"below-clip": (0.0, 1.0)}) if secure else strategy
-        run(outer, rounds=20)
+        run(outer, rounds=12)
         norms.append(strategy.facts().clip_norm)
     assert 2.5 < norms[0] < 4.5  # the norms are 1 to 6
     assert norms[1] == pytest.approx(norms[0], rel=1e-6)

@@ -46,8 +46,8 @@ def check_confidence(cells: Mapping[str, Any]) -> None:
 def test_bounds_without_a_condition_keep_their_confidence_in_a_small_version(
     reproduced: Reproduced,
 ) -> None:
-    # 30 runs of each mechanism: at most 5 may exceed, of 10 at most 2; the seeds are fixed. Of 200
-    # streams a bound at exactly 5 % exceeds in 1 of 1,000 seeds.
+    # 30 runs of each mechanism: at most 5 may exceed, of 7 at most 2; the seeds are fixed. Of 100
+    # streams a bound at exactly 5 % exceeds in 4 of 1,000 seeds.
     small = reproduced("coverage")
     check_confidence(small.cells)
     assert len(small.cells) == len(CASES) + len(canaries.published_cases()) + len(streams.cases())
@@ -69,7 +69,7 @@ def test_published_bounds_break_their_confidence(reproduced: Reproduced) -> None
     assert none["published, known null"]["above"] > 0.5
     for epsilon in (1, 3, 10):
         one = got[f"all-in-eps{epsilon}-delta1e-06-{runs}"]["bounds"]
-        # A mean of 10 estimates whose std is 0.2 or so, and less than that below the truth.
+        # A mean of 7 estimates whose std is 0.2 or so, and less than that below the truth.
         known = one["estimate, known std"]["mean"]
         assert known == pytest.approx(epsilon, abs=0.25)
         assert one["estimate as printed"]["mean"] > known + 0.1
