@@ -19,9 +19,9 @@ from typing import Any, Literal
 import numpy as np
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.bounds.curve import DELTAS, CurveRule, ErrorCurve
+from leakmeter.auditors.bounds.curve import DELTAS, ErrorCurve
 from leakmeter.auditors.bounds.lower_bound import proven_epsilons
-from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, Limits, Scores, SimultaneousBand
+from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, Limits, Scores
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.likelihood_ratio.game import Effort, challenges
 from leakmeter.fl_app.experiments import distribute
@@ -48,7 +48,7 @@ class Setting:
     fit: int = 25_000  # updates behind the covariance of the sum
     candidates: int = 5_000  # updates of the target among which the worst pair is chosen
     trials: int = 5_000  # sums on which the test is judged
-    pilot: int = 200  # sums that fix one threshold before the trials; 0 leaves the band alone
+    pilot: int = 200  # sums that fix one threshold before the trials
     block: int = 500  # trials computed at a time; what an interrupted run loses at most
     synthetic_examples: int = 6000  # records of the synthetic data set
 
@@ -63,7 +63,7 @@ def audit(setting: Setting, game: Game, cells: Cells) -> dict[str, Any]:
     # Results of another size are not taken for these. More trials keep those that are there.
     size = f"{setting.models}x{setting.fit}x{setting.candidates}"
     name = f"{setting.dataset}-{setting.partition}-{game}-{size}"
-    whole = f"{name}x{setting.trials}" + (f"x{setting.pilot}" if setting.pilot else "")
+    whole = f"{name}x{setting.trials}x{setting.pilot}"
     done: dict[str, Any] = cells.get(whole, partial(_play, setting, game, cells, name))
     return done
 
@@ -73,10 +73,8 @@ def _play(setting: Setting, game: Game, cells: Cells, name: str) -> dict[str, An
     attack = cells.get(f"{name}-attack", partial(_attack, setting, game))
     shifts = np.asarray(attack["shifts"])  # (models,)
     sums = partial(_sums, setting, game, attack)
-    middles: list[Floats] | list[None] = [None] * len(setting.sums)  # by size, (models,) each
-    if setting.pilot:
-        drawn = cells.get(f"{name}-pilot", partial(sums, "pilot", range(setting.pilot)))
-        middles = list((np.mean(drawn["scores"], axis=-1) + shifts[:, None] / 2).T)
+    drawn = cells.get(f"{name}-pilot", partial(sums, "pilot", range(setting.pilot)))
+    middles = np.mean(drawn["scores"], axis=-1) + shifts[:, None] / 2  # (models, sizes)
     blocks = []
     for first in range(0, setting.trials, setting.block):
         draws = range(first, min(first + setting.block, setting.trials))
@@ -84,7 +82,7 @@ def _play(setting: Setting, game: Game, cells: Cells, name: str) -> dict[str, An
     scores = np.concatenate([b["scores"] for b in blocks], axis=-1)  # (models, sizes, trials)
     within = float(np.mean([b["within"] for b in blocks]))
     return {
-        str(size): _judged(shifts, scores[:, i], middles[i], (size - 1) * within)
+        str(size): _judged(shifts, scores[:, i], middles[:, i], (size - 1) * within)
         for i, size in enumerate(setting.sums)
     }
 
@@ -154,27 +152,19 @@ def _sums(
     return {"scores": np.moveaxis(sums, -1, 1), "within": within}
 
 
-def _judged(
-    shifts: Floats, scores: Floats, middles: Floats | None, variance: float
-) -> dict[str, Any]:
+def _judged(shifts: Floats, scores: Floats, middles: Floats, variance: float) -> dict[str, Any]:
     """Return separations, error rates and bounds of one size of the sum, model by model.
 
     Args:
         shifts: How far the two worlds are apart, (models,).
         scores: Of the trials in the second world, (models, trials).
-        middles: Thresholds fixed on the pilot, where the log-likelihood ratio is 0, (models,); None
-            without a pilot.
+        middles: Thresholds fixed on the pilot, where the log-likelihood ratio is 0, (models,).
         variance: What as many independent clients would have.
     """
     worlds = [Scores.of(own + shift, own, None) for own, shift in zip(scores, shifts, strict=True)]
-    rules: list[CurveRule] = [SimultaneousBand()] * len(worlds)
-    fixed: list[list[dict[str, float]]] = []
-    if middles is not None:
-        rules = [BandAndFixed(float(middle)) for middle in middles]
-        fixed = [list(map(partial(_fixed, share), worlds, middles)) for share in SHARES]
     curves = [
-        ErrorCurve.of(both.ins, both.outs, confidence=_CONFIDENCE, rule=rule)
-        for both, rule in zip(worlds, rules, strict=True)
+        ErrorCurve.of(both.ins, both.outs, confidence=_CONFIDENCE, rule=BandAndFixed(float(middle)))
+        for both, middle in zip(worlds, middles, strict=True)
     ]
     std = scores.std(axis=-1, ddof=1)
     return {
@@ -188,7 +178,7 @@ def _judged(
         "epsilons": [curve.epsilons(DELTAS).tolist() for curve in curves],
         "caps": curves[0].caps(DELTAS).tolist(),
         "tradeoff": [curve.thinned() for curve in curves],
-        "fixed": fixed,
+        "fixed": [list(map(partial(_fixed, share), worlds, middles)) for share in SHARES],
     }
 
 

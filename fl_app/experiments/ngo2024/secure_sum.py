@@ -95,23 +95,18 @@ _NOTE = (
     "and false negatives stay below at one threshold. As printed, it takes the best threshold on "
     "the trials that are counted, which has no confidence. With confidence 95 %: a band over all "
     "thresholds, which gets one fifth of the failures, and one threshold half way between the two "
-    "worlds, fixed on a pilot, which gets four fifths; the larger bound counts. Without a pilot "
-    "the band has all of the failures. Fixed(0), empty where it was not computed: this "
+    "worlds, fixed on a pilot, which gets four fifths; the larger bound counts. Fixed(0): this "
     "threshold alone, where the log-likelihood ratio is 0, with all of the failures, and what it "
     "shows of δ at ε = 7 with all of them and with half. ε: lower bound with 95 % confidence for "
-    "each initial model by itself. The claim: there are "
-    "two feasible updates of one client, the worst of those sampled and fixed before testing, "
-    "which the server distinguishes. Curves are those of the initial model with the median "
-    "separation."
+    "each initial model by itself. The claim: there are two feasible updates of one client, the "
+    "worst of those sampled and fixed before testing, which the server distinguishes. Curves are "
+    "those of the initial model with the median separation."
 )
 
 
 def _row(got: Mapping[str, Any], paper: str) -> tuple[str, ...]:
-    by_one_threshold = [""] * 3
-    if got.get("fixed"):  # there was a pilot, and results are not from before it was looked at
-        whole, half = got["fixed"]
-        shown = ((whole, "epsilon"), (whole, "delta"), (half, "delta"))
-        by_one_threshold = [median_range([one[n] for one in models]) for models, n in shown]
+    whole, half = got["fixed"]
+    by_one_threshold = ((whole, "epsilon"), (whole, "delta"), (half, "delta"))
     return (
         median_range(got["separation"], ".3g"),
         f"{got['variance_ratio']:.2f}",
@@ -120,7 +115,7 @@ def _row(got: Mapping[str, Any], paper: str) -> tuple[str, ...]:
         median_range(got["error"], ".3g"),
         median_range(got["epsilon"]),
         f"{got['cap']:.2f}",
-        *by_one_threshold,
+        *(median_range([one[name] for one in models]) for models, name in by_one_threshold),
     )
 
 
