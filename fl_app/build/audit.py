@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import cast
+from typing import Literal, cast
 
 from leakmeter.auditors import (
     AggregateRecorder,
@@ -69,13 +69,17 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
     return made
 
 
-def _one_shot(config: Config, _: Samplers) -> Auditor:
+def one_shot(
+    config: Config, _: Samplers | None = None, include: Literal["coin", "all"] = "coin"
+) -> OneShotCanaries:
+    """Return the canaries of a run; a fair coin decides which of them play, or all do."""
     return OneShotCanaries(
         seats=config.canary_seats,
         canaries=config.canaries or None,
         repetitions=config.canary_repetitions,
         delta=config.delta,
         confidence=_confidence(config),
+        include=include,
         seed=config.seed,
     )
 
@@ -239,7 +243,7 @@ def _without_pair(config: Config) -> Game:
 
 
 _MAKERS: dict[str, Callable[[Config, Samplers], Auditor]] = {
-    "one-shot": _one_shot,
+    "one-shot": one_shot,
     "likelihood-ratio": _likelihood_ratio,
     "mutual-information": _mutual_information,
     "mine": _mine,

@@ -14,18 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
-from leakmeter.auditors import OneShotCanaries
 from leakmeter.auditors.canaries.estimates import CanaryScores
 from leakmeter.auditors.finding import Finding, Sees
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import derive
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.base import audited_run
-from leakmeter.fl_app.task import load_task
-
-Include: TypeAlias = Literal["coin", "all"]
 
 SEED: Final = 2302
 DELTA: Final = 1e-5
@@ -102,27 +98,17 @@ class Played:
     scores: Mapping[Sees, CanaryScores]  # cosines, by what an attacker sees; none without canaries
 
 
-def play(config: Config, include: Include = "all") -> Played:
+def play(config: Config, include: Literal["coin", "all"] = "all") -> Played:
     """Return one run, in which all canaries play, as in the paper, or those that a coin includes.
 
     Raises:
         RuntimeError: The canaries could not be audited.
     """
-    canaries = [auditor(config, include)] if config.seats else []
+    from leakmeter.fl_app.build.audit import one_shot
+    from leakmeter.fl_app.task import load_task
+
+    canaries = [one_shot(config, include=include)] if config.seats else []
     outcome, report = audited_run(config, canaries)
     findings = [finding for finding in outcome.findings if finding.server_round is None]
     scores = canaries[0].scores if canaries else {}
     return Played(report["rounds"][-1]["accuracy"], load_task(config).dim, findings, scores)
-
-
-def auditor(config: Config, include: Include) -> OneShotCanaries:
-    """Return the canaries of a run."""
-    return OneShotCanaries(
-        seats=config.seats,
-        canaries=config.canaries or None,
-        repetitions=config.canary_repetitions,
-        delta=config.delta,
-        confidence=config.confidence,
-        include=include,
-        seed=config.seed,
-    )

@@ -20,22 +20,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from flwr.app import ArrayRecord
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import gaussian
-from leakmeter.clients.water_filling.per_example import per_example_gradients
-from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.andrew2024 import audit, federation
 from leakmeter.fl_app.experiments.andrew2024.audit import Runs, mean_std
 from leakmeter.fl_app.experiments.andrew2024.federation import Played
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
-from leakmeter.fl_app.task import load_task
 
 
 @dataclass(frozen=True)
@@ -80,11 +74,16 @@ def run(scale: str, cells: Cells) -> Table:
     """Train with every noise several times."""
     size = _SCALES[scale]
     config = federation.with_canaries(size.training, size.canaries)
-    got: list[tuple[float, str, Runs]] = []
+    rows, comparisons = [], []
     for z in size.noises:
         seeded = [federation.seeded(config, z, "records", i) for i in range(size.runs)]
         runs = [cells.get(f"noise{z:g}-run{i}", partial(_cell, c)) for i, c in enumerate(seeded)]
-        got += [(z, view, runs) for view in _VIEWS]
+        accuracy = median_range([one["accuracy"] for one in runs], ".3f")
+        for view, words in _VIEWS.items():
+            shown = audit.shown_view(runs, view, "fitted")
+            epsilon = f"{float(runs[0]['epsilon']):.1f}"
+            rows.append((z, words, accuracy, epsilon, *shown, audit.above(runs, view)))
+            comparisons.append(_comparison(z, view, runs))
     return Table(
         title=f"Gradient canaries in DP-SGD on {config.dataset}, one epoch in batches of "
         f"{config.sample}, momentum {config.server_momentum:g}, {size.canaries} canaries, "
@@ -94,9 +93,9 @@ def run(scale: str, cells: Cells) -> Table:
             *("ε ≥ if independent", "published ε_lo", "estimate", "no leak"),
             "ε ≥ above the accountant's",
         ),
-        rows=tuple(_row(*one) for one in got),
+        rows=rows,
         notes=_NOTES,
-        comparisons=tuple(_comparison(*one) for one in got),
+        comparisons=comparisons,
     )
 
 
@@ -114,7 +113,16 @@ def train(config: Config) -> dict[str, Played]:
     Args:
         config: A federation of clients with one record and one full step each.
     """
-    task, auditors = load_task(config), {view: federation.auditor(config, "all") for view in _VIEWS}
+    import torch
+    from flwr.app import ArrayRecord
+    from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+    from leakmeter.clients.water_filling.per_example import per_example_gradients
+    from leakmeter.fl_app.build.audit import one_shot
+    from leakmeter.fl_app.build.strategy import participation
+    from leakmeter.fl_app.task import load_task
+
+    task, auditors = load_task(config), {view: one_shot(config, include="all") for view in _VIEWS}
     x, y = torch.from_numpy(task.dataset.train_x), torch.from_numpy(task.dataset.train_y)
     net = task.new_model()
     model = parameters_to_vector(net.parameters()).detach().double().numpy()
@@ -145,16 +153,6 @@ def train(config: Config) -> dict[str, Played]:
         view: Played(accuracy, model.size, one.report(), one.scores)
         for view, one in auditors.items()
     }
-
-
-def _row(noise: float, view: str, runs: Runs) -> tuple[Any, ...]:
-    """Return one line of the table."""
-    return (
-        *(noise, _VIEWS[view], median_range([one["accuracy"] for one in runs], ".3f")),
-        f"{float(runs[0]['epsilon']):.1f}",
-        *audit.shown_view(runs, view, "fitted"),
-        audit.above(runs, view),
-    )
 
 
 def _comparison(noise: float, view: str, runs: Runs) -> Comparison:

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, Final
 
 from leakmeter.auditors import wording
-from leakmeter.fl_app.build.calibrate import calibrated
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.experiments.base import Cells, Table, audited_run, median_range
@@ -58,33 +58,24 @@ _SCALES = {
 
 def run(scale: str, cells: Cells) -> Table:
     """Train with each law at each number of bits, calibrated to the same ε."""
-    size = _SCALES[scale]
-    config, seeds = size.config, range(size.seeds)
-
-    def trained(bits: int, law: str, seed: int) -> Mapping[str, Any]:
-        own = replace(config, secagg_bits=bits, noise_law=law, seed=seed)
-        key = f"{scale}-{law}-bits{bits}-seed{seed}"
-        kept: Mapping[str, Any] = cells.get(key, partial(_trained, own))
-        return kept
-
+    size, rows = _SCALES[scale], []
+    config = size.config
+    for bits, law in product(size.bits, _LAWS):
+        own = replace(config, secagg_bits=bits, noise_law=law)
+        runs = [
+            cells.get(f"{scale}-{law}-bits{bits}-seed{i}", partial(_trained, replace(own, seed=i)))
+            for i in range(size.seeds)
+        ]
+        rows.append((bits, law, *_row(runs)))
     return Table(
         title=f"Distributed noise in the ring, {config.dataset}, linear model, {config.sample} of "
         f"{config.clients} clients per round, each once, {config.rounds} rounds, target "
         f"ε = {config.target_epsilon:g} at δ = 1e-5, {wording.counted(size.seeds, 'run')} per row",
         columns=(
-            "bits per coordinate",
-            "law",
-            "noise multiplier",
-            "ε against the server",
-            "step / clip norm",
-            "norm after rounding / clip norm",
-            "accuracy",
+            *("bits per coordinate", "law", "noise multiplier", "ε against the server"),
+            *("step / clip norm", "norm after rounding / clip norm", "accuracy"),
         ),
-        rows=tuple(
-            (bits, law, *_row([trained(bits, law, seed) for seed in seeds]))
-            for bits in size.bits
-            for law in _LAWS
-        ),
+        rows=rows,
         notes=(
             "ε is about one client's update set to zero. With Gaussian shares below two steps it "
             "is an approximation (≈) that ignores rounding; integer noise is a guarantee (≤) at "
@@ -97,6 +88,8 @@ def run(scale: str, cells: Cells) -> Table:
 
 def _trained(config: Config) -> dict[str, Any]:
     """Return what one run guarantees and learns; only the reason if no noise reaches its target."""
+    from leakmeter.fl_app.build.calibrate import calibrated
+
     try:
         multiplier = calibrated(config).noise_multiplier
     except ConfigError as error:

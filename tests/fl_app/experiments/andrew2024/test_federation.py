@@ -20,6 +20,7 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import clip
 from leakmeter.clients.update import FedAvg
+from leakmeter.fl_app.build.audit import one_shot
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.andrew2024 import audit
@@ -27,7 +28,6 @@ from leakmeter.fl_app.experiments.andrew2024.all_models import WARM, smoothed
 from leakmeter.fl_app.experiments.andrew2024.federation import (
     DIGITS,
     Played,
-    auditor,
     play,
     seeded,
     with_canaries,
@@ -45,7 +45,7 @@ DELTA = 1e-5
 
 def by_hand(config: Config) -> tuple[np.ndarray, dict[int, Canary]]:
     """Return the change of the model over a run, by Algorithm 2 word for word, and its canaries."""
-    task, canaries = load_task(config), auditor(config, "all")
+    task, canaries = load_task(config), one_shot(config, include="all")
     start = parameters_to_vector(task.initial.parameters()).detach().double().numpy()
     canaries.begin(start.size, config.rounds)
     model, played = start, {}
