@@ -7,12 +7,13 @@ import io
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from leakmeter.fl_app.run.run import Outcome
 
 Say = Callable[[str], None]
+Key = TypeVar("Key", bound=tuple[Any, ...])
 CELLS = "cells.jsonl"  # what was computed, a cell per line
 
 
@@ -53,11 +55,11 @@ class Table:
     """Rows of an experiment, with what they mean."""
 
     title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
-    notes: tuple[str, ...] = ()
-    figures: Mapping[str, tuple[Panel, ...] | Gallery] = field(default_factory=dict)  # by file name
-    comparisons: tuple[Comparison, ...] = ()
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    notes: Sequence[str] = ()
+    figures: Mapping[str, Sequence[Panel] | Gallery] = field(default_factory=dict)  # by file name
+    comparisons: Sequence[Comparison] = ()
 
     def to_csv(self) -> str:
         """Return the table for programs."""
@@ -73,14 +75,6 @@ class Table:
         for name in self.figures:
             lines += ["", f"![{self.title}]({name})"]
         return "\n".join([*lines, "", *self.notes]) + "\n"
-
-
-class Experiment(Protocol):
-    """What the function `run` of a module does."""
-
-    def __call__(self, scale: str, cells: Cells) -> Table:
-        """Compute all cells at `scale` ("paper" or "small") and return the table."""
-        ...
 
 
 class Cells:
@@ -106,15 +100,22 @@ class Cells:
             self._before = None
         # As it will be read again, so that a resumed experiment has the same numbers.
         self._kept[key] = json.loads(json.dumps(plain(compute())))
-        self._write()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # All cells by name: interruptions do not change the file.
+        lines = [
+            json.dumps({"cell": name, "value": self._kept[name]}) for name in sorted(self._kept)
+        ]
+        write_atomically(self.folder / CELLS, "\n".join(lines) + "\n")
         self._say(f"  {key}: done after {time.monotonic() - self._start:.0f} s")
         return self._kept[key]
 
-    def _write(self) -> None:
-        """Write all cells by name: interruptions do not change the file."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps({"cell": key, "value": self._kept[key]}) for key in sorted(self._kept)]
-        write_atomically(self.folder / CELLS, "\n".join(lines) + "\n")
+    def each(self, name: str, keys: Iterable[Key], compute: Callable[..., Any]) -> dict[Key, Any]:
+        """Return a cell for each key, named by `name.format(*key)`: what `compute(*key)` gave."""
+        return {key: self.get(name.format(*key), partial(compute, *key)) for key in keys}
+
+
+# What the function `run` of a module is: computes all cells at a scale and returns the table.
+Experiment = Callable[[str, Cells], Table]
 
 
 def read_cells(folder: Path) -> dict[str, Any]:

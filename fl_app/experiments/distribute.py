@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -12,29 +12,8 @@ if TYPE_CHECKING:
     from leakmeter.auditors.sampler import UpdateSampler
     from leakmeter.clients.sampling.sampler import CohortSampler
 
-
-class _Ray:
-    """Ray, started when the first sampler asks for it."""
-
-    def __init__(self, address: str) -> None:
-        self._address, self._is_ours = address, False
-
-    def join(self) -> None:
-        """Start or join it, unless this process has done so already."""
-        from leakmeter.fl_app.engines import cluster
-
-        self._is_ours |= cluster.join(cluster.address_of(self._address))
-
-    def leave(self) -> None:
-        """Leave the cluster, or end the local one, if `join` has started it."""
-        if self._is_ours:
-            from leakmeter.fl_app.engines import cluster
-
-            cluster.leave()
-
-
-# What draws the updates; None is this process.
-_RAY: ContextVar[_Ray | None] = ContextVar("ray", default=None)
+# Ray's address, and what to do when it is left; None where this process draws the updates.
+_RAY: ContextVar[tuple[str, ExitStack] | None] = ContextVar("ray", default=None)
 
 
 @contextmanager
@@ -44,13 +23,9 @@ def over_ray(address: str) -> Iterator[None]:
     Args:
         address: HOST:PORT of a cluster; empty for the one in RAY_ADDRESS, or else a local one.
     """
-    engine = _Ray(address)
-    token = _RAY.set(engine)
-    try:
+    with ExitStack() as leaving:
+        leaving.callback(_RAY.reset, _RAY.set((address, leaving)))
         yield
-    finally:
-        _RAY.reset(token)
-        engine.leave()
 
 
 def threads() -> int:
@@ -61,10 +36,12 @@ def threads() -> int:
 
 def distributed(sampler: CohortSampler) -> UpdateSampler:
     """Return the sampler, or inside `over_ray` one whose work Ray distributes."""
-    engine = _RAY.get()
-    if engine is None:
+    if (ray := _RAY.get()) is None:
         return sampler
+    from leakmeter.fl_app.engines import cluster
     from leakmeter.fl_app.engines.ray_sampler import RaySampler
 
-    engine.join()
+    address, leaving = ray
+    if cluster.join(cluster.address_of(address)):  # not where this process had joined before
+        leaving.callback(cluster.leave)
     return RaySampler(sampler)

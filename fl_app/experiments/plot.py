@@ -37,7 +37,7 @@ class Panel:
     title: str
     x_label: str
     y_label: str
-    lines: tuple[Line, ...]
+    lines: Sequence[Line]
     log_x: bool = False
     log_y: bool = False
     y_limits: tuple[float, float] | None = None
@@ -56,7 +56,7 @@ class Gallery:
     """Rows of small pictures, one below the other."""
 
     title: str
-    strips: tuple[Strip, ...]
+    strips: Sequence[Strip]
 
 
 def require_matplotlib() -> None:

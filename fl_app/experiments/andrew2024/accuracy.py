@@ -8,13 +8,12 @@ up to one half. Runs with and without canaries have the same cohorts, batches an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 
+from leakmeter.auditors._types import Floats
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.andrew2024 import federation
@@ -25,10 +24,6 @@ from leakmeter.fl_app.experiments.plot import Line, Panel
 
 # Noise multiplier to accuracy without and with a thousand canaries, in per cent.
 _TABLE3 = {0.0: (25.3, 25.3), 0.102: (23.1, 23.1), 0.234: (20.6, 20.5)}
-_DIVIDED = {True: "by clients and canaries", False: "by clients"}
-
-# How many canaries, and whether they count in the divisor.
-Key: TypeAlias = tuple[int, bool]
 
 
 @dataclass(frozen=True)
@@ -46,11 +41,12 @@ class _Scale:
         return self.federation.sample * self.federation.rounds
 
     @property
-    def keys(self) -> list[Key]:
-        """All ways to play; only the most canaries show a difference of the divisor."""
-        return [(0, True), *((count, True) for count in self.counts), (self.counts[-1], False)]
+    def ways(self) -> list[tuple[int, str]]:
+        """How many canaries, and what divides a sum; only the most canaries show a difference."""
+        counts = (0, *self.counts)
+        return [*((n, "by clients and canaries") for n in counts), (counts[-1], "by clients")]
 
-    def config(self, count: int, both: bool) -> Config:
+    def config(self, count: int, divisor: str) -> Config:
         """Return the federation with so many canaries among the clients of its rounds."""
         if not count:
             return self.federation
@@ -61,7 +57,7 @@ class _Scale:
             sample=self.federation.sample - seats,
             canary_seats=seats,
             canaries=count,
-            server_lr=1.0 if both else self.updates / (self.updates - count),
+            server_lr=self.updates / (self.updates - count) if divisor == "by clients" else 1.0,
         )
 
 
@@ -83,76 +79,69 @@ _NOTE = (
 def run(scale: str, cells: Cells) -> Table:
     """Train with and without canaries at every noise."""
     size, got = _SCALES[scale], {}
+    config, runs = size.federation, range(size.runs)
     for z in size.noises:
-        kept = [
-            cells.get(f"noise{z:g}-run{i}", partial(_cell, size, z, i)) for i in range(size.runs)
-        ]
-        got[z] = {key: [100 * one[_name(*key)] for one in kept] for key in size.keys}
-    config = size.federation
-    epsilons = {z: federation.accountant(federation.seeded(config, z)) for z in got}
+        kept = [cells.get(f"noise{z:g}-run{i}", partial(_cell, size, z, i)) for i in runs]
+        # Per cent, (ways, runs).
+        got[z] = 100 * np.array([[one[f"{n} {by}"] for one in kept] for n, by in size.ways])
+    changes = {z: accuracy[1:] - accuracy[0] for z, accuracy in got.items()}
+    lines = [
+        Line(
+            f"{n} canaries, divided {by}" if n else "without canaries",
+            list(got),
+            [float(accuracy[i].mean()) for accuracy in got.values()],
+            i,
+            "--" if by == "by clients" else "-",
+        )
+        for i, (n, by) in enumerate(size.ways)
+    ]
     return Table(
         title=f"Accuracy with canaries among {config.clients} clients of {config.dataset}, "
         f"{size.updates} updates per run, {counted(size.runs, 'run')} per row",
         columns=(
             *("noise multiplier", "accountant's ε", "without canaries"),
             *(
-                f"{count} canaries ({count / size.updates:.1%}), sum divided {_DIVIDED[both]}"
-                for count, both in size.keys[1:]
+                f"{n} canaries ({n / size.updates:.1%}), sum divided {by}"
+                for n, by in size.ways[1:]
             ),
         ),
-        rows=tuple(
+        rows=[
             (
-                *(z, f"{epsilons[z]:.1f}", mean_std(one[0, True])),
-                *(mean_std(_changes(one, key), "+.2f") for key in size.keys[1:]),
+                *(z, f"{federation.accountant(federation.seeded(config, z)):.1f}"),
+                *(mean_std(got[z][0]), *(mean_std(own, "+.2f") for own in changes[z])),
             )
-            for z, one in got.items()
-        ),
+            for z in got
+        ],
         notes=(_NOTE,),
-        figures={"accuracy.svg": (_panel(size, got),)},
-        comparisons=tuple(_comparison(size, z, one) for z, one in got.items()),
+        figures={
+            "accuracy.svg": [
+                Panel("Accuracy with canaries", "noise multiplier", "accuracy in %", lines)
+            ]
+        },
+        comparisons=[_comparison(size, z, own) for z, own in changes.items()],
     )
-
-
-def _name(count: int, both: bool) -> str:
-    return f"{count} {_DIVIDED[both]}"
 
 
 def _cell(size: _Scale, noise: float, number: int) -> dict[str, float]:
     """Return the accuracy of one run with every number of canaries."""
-    configs = {
-        _name(*key): federation.seeded(size.config(*key), noise, "accuracy", number)
-        for key in size.keys
+    configs = {f"{n} {by}": size.config(n, by) for n, by in size.ways}
+    return {
+        way: federation.play(federation.seeded(config, noise, "accuracy", number)).accuracy
+        for way, config in configs.items()
     }
-    return {name: federation.play(config).accuracy for name, config in configs.items()}
 
 
-def _changes(one: Mapping[Key, Sequence[float]], key: Key) -> list[float]:
-    """Return the changes in accuracy, run by run."""
-    return [after - before for before, after in zip(one[0, True], one[key], strict=True)]
-
-
-def _comparison(size: _Scale, noise: float, one: Mapping[Key, Sequence[float]]) -> Comparison:
-    few, many = size.counts[0], size.counts[-1]
+def _comparison(size: _Scale, noise: float, changes: Floats) -> Comparison:
     before, after = _TABLE3[noise]
-    least, most, same = (_changes(one, key) for key in ((few, True), (many, True), (many, False)))
+    least, *_, most, same = changes
     return Comparison(
         source="Andrew et al. 2024, Table 3",
         what=f"noise multiplier {noise:g}: change of accuracy in per cent points",
         paper=f"{after - before:+.1f} (from {before}), canaries are 0.3 % of the clients",
-        ours=f"{mean_std(least, '+.2f')} with {few / size.updates:.1%} canaries, "
-        f"{mean_std(most, '+.2f')} with {many / size.updates:.0%}, "
+        ours=f"{mean_std(least, '+.2f')} with {size.counts[0] / size.updates:.1%} canaries, "
+        f"{mean_std(most, '+.2f')} with {size.counts[-1] / size.updates:.0%}, "
         f"{mean_std(same, '+.2f')} if the sum is divided by clients alone",
         why=f"Another task. Where half of the updates are canaries, "
         f"{np.mean(same) - np.mean(most):.2f} points come from the step, which Algorithm 2 halves "
         "by dividing by twice as many.",
     )
-
-
-def _panel(size: _Scale, got: Mapping[float, Mapping[Key, Sequence[float]]]) -> Panel:
-    """Return accuracy over noise for every number of canaries."""
-    lines = []
-    for color, (count, both) in enumerate(size.keys):
-        means = [float(np.mean(one[count, both])) for one in got.values()]
-        label = f"{count} canaries, divided {_DIVIDED[both]}" if count else "without canaries"
-        lines.append(Line(label, list(got), means, color, "-" if both else "--"))
-    return Panel("Accuracy with canaries", "noise multiplier", "accuracy in %", tuple(lines))

@@ -12,8 +12,9 @@ parameters, in which honest updates are short against the noise; the paper's may
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
+from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -34,41 +35,15 @@ _CANARIES = 1000
 _MOMENTA = {"mean": 0.0, "momentum": 0.9}  # the server's, by the statistic that it makes
 WARM: Final = 100  # rounds before the first, until the momentum is stationary
 
-Row: TypeAlias = tuple[str, int, float]  # table, participations of a canary, noise multiplier
-
 _TWO = {z: TABLE2[e][:2] for z, e in ((0.0496, 300.0), (0.0986, 100.0), (0.2317, 30.0))}
 _FIVE = {z: row[:2] for z, row in TABLE5.items() if z}
 # Rounds, m of δ = m^-1.1, and ε_lo and ε_est of all models by noise multiplier.
 _TABLES = {"2": (2048, 341_000, _TWO), "5": (500, 3383, _FIVE)}
+Row: TypeAlias = tuple[str, int, float]  # table, participations of a canary, noise multiplier
 # How often canaries of Table 5 play is not said.
 _ROWS = [(t, times, z) for t, times in (("2", 1), ("5", 1), ("5", 5)) for z in _TABLES[t][2]]
 _FEW = [row for row in _ROWS if row[0] == "2" or row[2] == 0.16]
 _SCALES = {"paper": (10, _ROWS), "small": (3, _FEW)}  # runs of each row
-
-
-def run(scale: str, cells: Cells) -> Table:
-    """Draw both statistics at the noises of both tables."""
-    runs, rows = _SCALES[scale]
-    got = {
-        (t, times, z): cells.get(
-            f"table{t}-times{times}-noise{z:g}", partial(_cell, t, times, z, runs)
-        )
-        for t, times, z in rows
-    }
-    return Table(
-        title=f"The estimate from all models with and without momentum, {runs} runs a row",
-        columns=(
-            *("table", "participations", "noise multiplier", "ε of the noise"),
-            *("paper's ε_est", "mean of the round", "momentum 0.9"),
-            *("paper's ε_lo", "published ε_lo, mean of the round", "momentum 0.9"),
-        ),
-        rows=tuple(_line(*row, one) for row, one in got.items()),
-        notes=(*_NOTES, _above(list(got.values()))),
-        figures={"estimates.svg": tuple(_panels(got))},
-        comparisons=tuple(_comparison(*row, one) for row, one in got.items()),
-    )
-
-
 _NOTES = (
     "Estimates, medians (smallest to largest) over runs; ε_lo as published, which carries no "
     "confidence. ε of the noise: what an outsider who sees every mean and knows the rounds is "
@@ -83,17 +58,74 @@ _NOTES = (
 )
 
 
-def _above(got: Sequence[Any]) -> str:
-    """Say how often the estimate from the mean of a round is above what the noise guarantees."""
-    over = sum(np.median(one["mean"]["estimate"]) > one["epsilon"] for one in got)
-    return (
+def run(scale: str, cells: Cells) -> Table:
+    """Draw both statistics at the noises of both tables."""
+    runs, keys = _SCALES[scale]
+    got = cells.each("table{}-times{}-noise{:g}", keys, partial(_cell, runs))
+    rows, comparisons = zip(*(_beside(*row, one) for row, one in got.items()), strict=True)
+    over = sum(np.median(one["mean"]["estimate"]) > one["epsilon"] for one in got.values())
+    above = (
         f"The estimate from the mean of a round is above the ε of the noise in {over} of "
         f"{len(got)} rows: a Gaussian fitted to largest cosines over rounds is too narrow on the "
         "side of those who stayed out."
     )
+    return Table(
+        title=f"The estimate from all models with and without momentum, {runs} runs a row",
+        columns=(
+            *("table", "participations", "noise multiplier", "ε of the noise"),
+            *("paper's ε_est", "mean of the round", "momentum 0.9"),
+            *("paper's ε_lo", "published ε_lo, mean of the round", "momentum 0.9"),
+        ),
+        rows=rows,
+        notes=(*_NOTES, above),
+        figures={"estimates.svg": _panels(got)},
+        comparisons=comparisons,
+    )
 
 
-def _cell(table: str, times: int, noise: float, runs: int) -> dict[str, Any]:
+def _beside(table: str, times: int, noise: float, got: Any) -> tuple[tuple[Any, ...], Comparison]:
+    """Return one line of the table, and the paper's beside it."""
+    lower, estimate = _TABLES[table][2][noise]
+    estimates, bounds = ([got[m][what] for m in _MOMENTA] for what in ("estimate", "published"))
+    ours = [f"{mean_std(e)}; {mean_std(b)}" for e, b in zip(estimates, bounds, strict=True)]
+    ratio = [
+        f"{np.mean(e) / estimate:.1f} and {np.mean(b) / lower:.1f}"
+        for e, b in zip(estimates, bounds, strict=True)
+    ]
+    return (
+        *(table, times, noise, f"{got['epsilon']:.1f}"),
+        *(estimate, *map(median_range, estimates), lower, *map(median_range, bounds)),
+    ), Comparison(
+        source=f"Andrew et al. 2024, Table {table}",
+        what=f"noise multiplier {noise:g}, {counted(times, 'participation')}, all models: ε_est; "
+        "ε_lo",
+        paper=f"{estimate:g}; {lower:g}",
+        ours=f"Algorithm 3 as printed {ours[0]}. With momentum {ours[1]}",
+        why=f"With the paper's momentum of 0.9 ours are {ratio[1]} times the paper's, as printed "
+        f"{ratio[0]} times.",
+    )
+
+
+def _panels(got: Mapping[Row, Any]) -> list[Panel]:
+    """Return estimates over the noise, one panel for each table and number of participations."""
+    panels = []
+    for (table, times), rows in groupby(got, lambda row: row[:2]):
+        here = {z: got[table, times, z] for _, _, z in rows}
+        mean, momentum = (
+            [float(np.median(one[name]["estimate"])) for one in here.values()] for name in _MOMENTA
+        )
+        lines = (
+            Line("mean of the round, as printed", list(here), mean, 0),
+            Line("with momentum 0.9", list(here), momentum, 1),
+            Line("paper", list(here), [_TABLES[table][2][z][1] for z in here], 3, "o"),
+            Line("ε of the noise", list(here), [one["epsilon"] for one in here.values()], 7, ":"),
+        )
+        title = f"Table {table}, {counted(times, 'participation')}"
+        panels.append(Panel(title, "noise multiplier", "ε", lines, log_y=True))
+    return panels
+
+
+def _cell(runs: int, table: str, times: int, noise: float) -> dict[str, Any]:
     """Return both statistics of several runs."""
     rounds, clients, _ = _TABLES[table]
     delta = clients**-1.1
@@ -127,53 +159,3 @@ def smoothed(z: Floats, beta: float) -> Floats:
     """Return what momentum makes of cosines with means, those of changes, (canaries, rounds)."""
     # Noise of past means adds up to 1/√(1 − β²) of one: the length of a change of the model.
     return np.asarray(lfilter([math.sqrt(1 - beta**2)], [1.0, -beta], z, axis=1))
-
-
-def _line(table: str, times: int, noise: float, got: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return one line of the table."""
-    lower, estimate = _TABLES[table][2][noise]
-    return (
-        *(table, times, noise, f"{got['epsilon']:.1f}", estimate),
-        *(median_range(got[name]["estimate"]) for name in _MOMENTA),
-        lower,
-        *(median_range(got[name]["published"]) for name in _MOMENTA),
-    )
-
-
-def _comparison(table: str, times: int, noise: float, got: Mapping[str, Any]) -> Comparison:
-    lower, estimate = _TABLES[table][2][noise]
-    ours, ratio = {}, {}
-    for name in _MOMENTA:
-        both = (got[name]["estimate"], got[name]["published"])
-        ours[name] = "; ".join(mean_std(values) for values in both)
-        pairs = zip(both, (estimate, lower), strict=True)
-        ratio[name] = " and ".join(f"{np.mean(values) / paper:.1f}" for values, paper in pairs)
-    return Comparison(
-        source=f"Andrew et al. 2024, Table {table}",
-        what=f"noise multiplier {noise:g}, {counted(times, 'participation')}, all models: ε_est; "
-        "ε_lo",
-        paper=f"{estimate:g}; {lower:g}",
-        ours=f"Algorithm 3 as printed {ours['mean']}. With momentum {ours['momentum']}",
-        why=f"With the paper's momentum of 0.9 ours are {ratio['momentum']} times the paper's, as "
-        f"printed {ratio['mean']} times.",
-    )
-
-
-def _panels(got: Mapping[Row, Any]) -> list[Panel]:
-    """Return estimates over the noise, one panel for each table and number of participations."""
-    panels = []
-    for table, times in dict.fromkeys(row[:2] for row in got):
-        here = {row[2]: one for row, one in got.items() if row[:2] == (table, times)}
-        noises = list(here)
-        mean, momentum = (
-            [float(np.median(one[name]["estimate"])) for one in here.values()] for name in _MOMENTA
-        )
-        lines = (
-            Line("mean of the round, as printed", noises, mean, 0),
-            Line("with momentum 0.9", noises, momentum, 1),
-            Line("paper", noises, [_TABLES[table][2][z][1] for z in here], 3, "o"),
-            Line("ε of the noise", noises, [one["epsilon"] for one in here.values()], 7, ":"),
-        )
-        title = f"Table {table}, {counted(times, 'participation')}"
-        panels.append(Panel(title, "noise multiplier", "ε", lines, log_y=True))
-    return panels

@@ -161,7 +161,7 @@ def above(runs: Runs, *views: str) -> str:
     return f"{sum(bound > float(runs[0]['epsilon']) for bound in bounds)} of {len(bounds)}"
 
 
-def mean_std(values: Sequence[float], digits: str = ".2f") -> str:
+def mean_std(values: Sequence[float] | Floats, digits: str = ".2f") -> str:
     """Return mean and std, where the paper does so too; of a single run its value."""
     numbers = np.asarray([float(value) for value in values])
     if numbers.size == 1:

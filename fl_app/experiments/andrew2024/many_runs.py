@@ -32,7 +32,7 @@ from leakmeter.fl_app.experiments.plot import Line, Panel
 
 _QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 _NOISES = (0.1023, 0.2344)  # noise multipliers of the paper's other experiments
-_TRUTH = 10.0  # ε of the Gaussian mechanism
+_TRUTH, _DIMS = 10.0, (7850, 10**6)  # ε and dimensions of the Gaussian mechanism
 _SQUARES = ("noise", "canaries", "honest")  # what hides a canary, over d
 
 Found: TypeAlias = Mapping[str, list[float]]  # a list over experiments for each number
@@ -46,15 +46,14 @@ class _Scale:
     federation: Config
     canaries: int  # cosines of an experiment
     experiments: Mapping[int, int]  # with DP-FedAvg, by runs of an experiment
-    dims: tuple[int, ...]
     exact: int  # experiments with the Gaussian mechanism
 
 
 _MNIST = replace(federation.WRITERS, sample=49, rounds=11)
 _DIGITS = replace(federation.DIGITS, sample=15, rounds=4)
 _SCALES = {
-    "paper": _Scale(_MNIST, 1000, {1: 3, 10: 1}, (7850, 10**6), 50),
-    "small": _Scale(_DIGITS, 100, {1: 4, 10: 4}, (7850, 10**6), 10),
+    "paper": _Scale(_MNIST, 1000, {1: 3, 10: 1}, 50),
+    "small": _Scale(_DIGITS, 100, {1: 4, 10: 4}, 10),
 }
 _NOTE = (
     "Quantiles of the estimate with known std over experiments; of the estimate as printed, with "
@@ -74,14 +73,14 @@ def run(scale: str, cells: Cells) -> Table:
     size = _SCALES[scale]
     learnt = f"DP-FedAvg, {size.federation.dataset}"
     got: dict[tuple[str, float], dict[int, Found]] = {}
-    for dim in size.dims:
+    for dim in _DIMS:
         draw, times = partial(_gaussian, dim), dict.fromkeys((1, 10, size.canaries), size.exact)
         key = (f"Gaussian mechanism, d = {dim:,}", _TRUTH)
         got[key] = _repeated(cells, draw, f"gaussian-d{dim}", size.canaries, times)
     for z in _NOISES:
         draw, key = partial(_learnt, size.federation, z), (learnt, epsilon_gaussian(DELTA, 1 / z))
         got[key] = _repeated(cells, draw, f"learnt-noise{z:g}", size.canaries, size.experiments)
-    of_one_run = [(epsilon, here[1]) for (name, epsilon), here in got.items() if name == learnt]
+    of_one_run = {epsilon: here[1] for (name, epsilon), here in got.items() if name == learnt}
     return Table(
         title=f"Quantiles of ε̂ from {size.canaries} cosines of one run or of many, δ = 1e-5",
         columns=(
@@ -90,14 +89,14 @@ def run(scale: str, cells: Cells) -> Table:
             *(f"{q:.0%}" for q in _QUANTILES),
             "as printed, 50%",
         ),
-        rows=tuple(
+        rows=[
             (name, f"{epsilon:.1f}", runs, size.canaries // runs, *_numbers(found))
             for (name, epsilon), here in got.items()
             for runs, found in here.items()
-        ),
-        notes=(_NOTE, _explained(*of_one_run)),
-        figures={"quantiles.svg": tuple(_panel(*key, here) for key, here in got.items())},
-        comparisons=tuple(_comparison(*key, here, size.canaries) for key, here in got.items()),
+        ],
+        notes=(_NOTE, _explained(of_one_run)),
+        figures={"quantiles.svg": [_panel(*key, here) for key, here in got.items()]},
+        comparisons=[_comparison(*key, here, size.canaries) for key, here in got.items()],
     )
 
 
@@ -162,11 +161,11 @@ def _numbers(found: Found) -> tuple[Any, ...]:
     )
 
 
-def _explained(low_noise: tuple[float, Found], high_noise: tuple[float, Found]) -> str:
-    """Say what the estimates of DP-FedAvg react to."""
-    epsilons, found = (low_noise[0], high_noise[0]), (low_noise[1], high_noise[1])
+def _explained(found: Mapping[float, Found]) -> str:
+    """Say what the estimates of DP-FedAvg react to, from one run at each of two ε."""
+    epsilons, both = list(found), found.values()
     noise, honest, known = (
-        [float(np.median(one[what])) for one in found] for what in ("noise", "honest", "known")
+        [float(np.median(one[what])) for one in both] for what in ("noise", "honest", "known")
     )
     alone = [float(epsilon_gaussian(DELTA, 1 / math.sqrt(own))) for own in noise]
     words = (
@@ -219,8 +218,8 @@ def _span(values: list[float]) -> str:
 
 def _panel(name: str, epsilon: float, here: Mapping[int, Found]) -> Panel:
     """Return quantiles of one run and of many."""
-    lines = tuple(
+    lines = [
         Line(counted(runs, "run"), _QUANTILES, np.quantile(found["known"], _QUANTILES).tolist(), i)
         for i, (runs, found) in enumerate(here.items())
-    )
+    ]
     return Panel(f"{name}\nε = {epsilon:.1f}", "quantile", "ε̂", lines)

@@ -71,29 +71,18 @@ class _Part:
     repetitions: tuple[int, ...] = (1,)  # in how many rounds each canary plays
 
 
-def _with_coins(config: Config, clients: int, sample: int, seats: int) -> _Part:
-    """Return a federation whose clients and canaries take part once, behind secure sums."""
-    config = replace(
-        config,
-        participation="once",
-        secagg="on",
-        auditors="one-shot",
-        clients=clients,
-        sample=sample,
-        canary_seats=seats,
-        rounds=clients // (sample + seats),
-    )
-    return _Part(config, (0.0, 0.5, 2.0), 1, 0)
-
-
+# Clients and canaries take part once, behind secure sums.
+_once = partial(replace, participation="once", secagg="on", auditors="one-shot")
+_COINS = _once(WRITERS, sample=29, canary_seats=20, rounds=11)
+_COINS_DIGITS = _once(DIGITS, model="linear", clients=140, sample=7, canary_seats=7, rounds=10)
 _SMOOTH = replace(WRITERS, server_momentum=0.9, server_lr=0.1)  # all steps add up to the same
 _SMOOTHED = "1 epoch, momentum 0.9, d = 7,850"
 _LONG, _LONG_DIGITS = (replace(c, rounds=5 * c.rounds) for c in (WRITERS, DIGITS))
 _SHORT = replace(WRITERS, rounds=24)  # about half of the writers
 _SCALES = {
     "coins": {
-        "paper": {"coins, d = 7,850": _with_coins(WRITERS, 539, 29, 20)},
-        "small": {"coins, d = 650": _with_coins(replace(DIGITS, model="linear"), 140, 7, 7)},
+        "paper": {"coins, d = 7,850": _Part(_COINS, (0.0, 0.5, 2.0), 1, 0)},
+        "small": {"coins, d = 650": _Part(_COINS_DIGITS, (0.0, 0.5, 2.0), 1, 0)},
     },
     "tables": {
         "paper": {

@@ -11,7 +11,7 @@ the very scores that are counted; it is beside ours where all canaries are in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -34,7 +34,7 @@ from leakmeter.fl_app.experiments.coverage.case import CONFIDENCE, Case, Rng, no
 Coins = NDArray[np.bool_]
 
 CANARIES, GUESSES = 200, 40  # coins of a run, and how many of them the one-run bounds guess
-_DELTA = 1e-5
+_DELTA, _SMALL_DELTA = 1e-5, 1e-6  # with coins, and where all canaries are in
 _ROUNDS, _REPETITIONS = 8, 2
 _POOL = 5000  # draws of the null of the largest cosine
 _SPENT = 0.1 * (1 - CONFIDENCE)  # of the failures, for limits from these draws
@@ -47,25 +47,36 @@ class Run:
 
     log_p: Floats  # ln of p-values under "out", or upper limits on them
     is_in: Coins
-    scores: Floats  # what guesses rank
+    cosines: Floats | None = None  # what guesses rank; None for the p-values
     spent: float = 0.0  # chance that any of `log_p` is too small
 
 
 def published_cases() -> tuple[Case, ...]:
     """Return the Gaussian sum of canaries that are all in, as Andrew et al. audit it."""
-    return tuple(_all_in(epsilon) for epsilon in (0.0, 1.0, 3.0, 10.0))
+    return tuple(
+        Case(f"all in, ε = {e:g}", _SMALL_DELTA, e, partial(_all_in, e))
+        for e in (0.0, 1.0, 3.0, 10.0)
+    )
 
 
 def cases() -> tuple[Case, ...]:
     """Return every mechanism whose canaries have fair coins."""
+    gaussian = [("", 10**6, e) for e in (1.0, 3.0, 10.0, 50.0)]
+    gaussian += [(" d = 100,", 100, e) for e in (0.0, 3.0, 10.0)]
     low_rank = ((5, "rank-5 updates"), (1, "one-coordinate updates"))
     coins = (0.06, 0.2, 0.5, 0.8)
     return (
-        _case("no leak", 0.0, lambda rng: _scored(_uniform(rng), _coins(rng))),
-        *(_gaussian(f"Gaussian sum, ε = {e:g}", 10**6, e) for e in (1.0, 3.0, 10.0, 50.0)),
-        *(_gaussian(f"Gaussian sum, d = 100, ε = {e:g}", 100, e) for e in (0.0, 3.0, 10.0)),
-        *(_all_rounds(e) for e in (0.0, 3.0, 10.0)),
-        *(_low_rank(f"{name}, ε = {e:g}", rank, e) for rank, name in low_rank for e in (0.0, 10.0)),
+        _case("no leak", 0.0, lambda rng: Run(_uniform(rng), _coins(rng))),
+        *(
+            _case(f"Gaussian sum,{words} ε = {e:g}", e, partial(_gaussian, dim, e))
+            for words, dim, e in gaussian
+        ),
+        *(_case(f"all rounds, ε = {e:g}", e, partial(_all_rounds, e)) for e in (0.0, 3.0, 10.0)),
+        *(
+            _case(f"{name}, ε = {e:g}", e, partial(_low_rank, rank, e))
+            for rank, name in low_rank
+            for e in (0.0, 10.0)
+        ),
         _case("Laplace noise", 1.0, partial(_laplace, 1.0)),
         _case("randomised response", 1.0, partial(_response, 1.0)),
         *(_shared_coin(p, _DELTA) for p in coins),
@@ -86,7 +97,8 @@ def _case(name: str, epsilon: float, play: Callable[[Rng], Run], delta: float = 
 def bounds_of(run: Run, delta: float) -> dict[str, Bound]:
     """Return every bound from one run with coins, those without a condition first."""
     half, inside = (1 + CONFIDENCE) / 2, -run.log_p[run.is_in]
-    both_scores = run.scores[run.is_in], run.scores[~run.is_in]
+    scores = -run.log_p if run.cosines is None else run.cosines
+    both_scores = scores[run.is_in], scores[~run.is_in]
     counts = (run.is_in.size, GUESSES, bounds.guess_by_rank(*both_scores, GUESSES), delta)
     coins = partial(bounds.coin_bound, run.log_p, run.is_in, delta=delta)
     # Half of the failures for each of two bounds; the larger is printed first in a report.
@@ -112,10 +124,6 @@ def _coins(rng: Rng) -> Coins:
     return rng.random(CANARIES) < 0.5
 
 
-def _scored(log_p: Floats, is_in: Coins) -> Run:
-    return Run(log_p, is_in, -log_p)
-
-
 def _uniform(rng: Rng) -> Floats:
     """Return ln p of canaries that nothing shows anything of."""
     return -rng.standard_exponential(CANARIES)
@@ -126,7 +134,7 @@ def _laplace(epsilon: float, rng: Rng) -> Run:
     is_in = _coins(rng)
     t = rng.laplace(size=CANARIES) + epsilon * is_in
     tail = np.exp(-np.abs(t)) / 2
-    return _scored(np.where(t > 0, np.log(tail), np.log1p(-tail)), is_in)
+    return Run(np.where(t > 0, np.log(tail), np.log1p(-tail)), is_in)
 
 
 def _response(epsilon: float, rng: Rng) -> Run:
@@ -135,14 +143,14 @@ def _response(epsilon: float, rng: Rng) -> Run:
     lie = 1 / (1 + math.exp(epsilon))
     says_in = is_in ^ (rng.random(CANARIES) < lie)
     u = rng.random(CANARIES)
-    return _scored(np.log(np.where(says_in, lie * u, lie + (1 - lie) * u)), is_in)
+    return Run(np.log(np.where(says_in, lie * u, lie + (1 - lie) * u)), is_in)
 
 
 def _reveal(chance: float, draws: int, rng: Rng) -> Run:
     """Show canaries that are in with some chance: by one draw for all, or by one for each."""
     is_in = _coins(rng)
     shown = is_in & (rng.random(draws) < chance)
-    return _scored(np.where(shown, -_SHOWN, _uniform(rng)), is_in)
+    return Run(np.where(shown, -_SHOWN, _uniform(rng)), is_in)
 
 
 def _shared_coin(p: float, delta: float) -> Case:
@@ -155,64 +163,49 @@ def _shared_coin(p: float, delta: float) -> Case:
     return _case(name, epsilon, partial(_reveal, p, 1), delta)
 
 
-def _gaussian(name: str, dim: int, epsilon: float) -> Case:
-    """Return the sum of all canaries that are in, with Gaussian noise (Algorithm 1)."""
-    sigma = _sigma(epsilon, 1.0)
-
-    def play(rng: Rng) -> Run:
-        is_in = _coins(rng)
-        plays = (is_in[None] * _sent(epsilon)).astype(np.float64)
-        products, gram = simulate_rounds(dim, plays, np.zeros((1, 0)), sigma, rng)
-        cosines = products[0] / math.sqrt(gram[0, 0])
-        return Run(cosine_logsf(cosines, dim), is_in, cosines)
-
-    return _case(name, epsilon, play)
+# Nothing leaks of canaries that are never sent: an ε of 0 sends them with a weight of 0.
 
 
-def _sigma(epsilon: float, sensitivity: float) -> float:
-    return gaussian_sigma(epsilon, _DELTA, sensitivity) if epsilon else 1.0
+@lru_cache
+def _sigma(epsilon: float, repetitions: int) -> float:
+    return gaussian_sigma(epsilon, _DELTA, math.sqrt(repetitions)) if epsilon else 1.0
 
 
-def _sent(epsilon: float) -> float:
-    """Return what a canary is weighted with: nothing leaks of those that are never sent."""
-    return 1.0 if epsilon else 0.0
+def _gaussian(dim: int, epsilon: float, rng: Rng) -> Run:
+    """Release the sum of all canaries that are in, with Gaussian noise (Algorithm 1)."""
+    is_in, sigma = _coins(rng), _sigma(epsilon, 1)
+    plays = (is_in[None] * float(epsilon > 0)).astype(np.float64)
+    products, gram = simulate_rounds(dim, plays, np.zeros((1, 0)), sigma, rng)
+    cosines = products[0] / math.sqrt(gram[0, 0])
+    return Run(cosine_logsf(cosines, dim), is_in, cosines)
 
 
-def _all_rounds(epsilon: float, dim: int = 2000) -> Case:
-    """Return all models of a run in which the honest clients keep moving the same way.
+def _all_rounds(epsilon: float, rng: Rng, dim: int = 2000) -> Run:
+    """Release all models of a run in which the honest clients keep moving the same way.
 
     Every canary that is in plays two of eight rounds: μ = √2/σ.
     """
-    sigma = _sigma(epsilon, math.sqrt(_REPETITIONS))
+    is_in, sigma = _coins(rng), _sigma(epsilon, _REPETITIONS)
     drift = np.full((_ROUNDS, 1), 0.5 * sigma * math.sqrt(dim))  # half as long as the noise
-
-    def play(rng: Rng) -> Run:
-        is_in = _coins(rng)
-        products, gram = simulate_rounds(dim, _plays(is_in, epsilon, rng), drift, sigma, rng)
-        return _largest(products, gram, dim, is_in, rng)
-
-    return _case(f"all rounds, ε = {epsilon:g}", epsilon, play)
+    products, gram = simulate_rounds(dim, _plays(is_in, epsilon, rng), drift, sigma, rng)
+    return _largest(products, gram, dim, is_in, rng)
 
 
-def _low_rank(name: str, rank: int, epsilon: float, dim: int = 100) -> Case:
-    """Return all models of a run that releases a few coordinates only; the others never change.
+def _low_rank(rank: int, epsilon: float, rng: Rng, dim: int = 100) -> Run:
+    """Release a few coordinates of all models of a run; the others never change.
 
     With one coordinate, the cosines of a canary differ in their sign only.
     """
-    sigma = low_rank_sigma(rank, epsilon, dim)
-
-    def play(rng: Rng) -> Run:
-        is_in = _coins(rng)
-        seen = rng.standard_normal((CANARIES, rank))
-        rest = rng.chisquare(dim - rank, (CANARIES, 1))
-        seen /= np.sqrt((seen**2).sum(axis=1, keepdims=True) + rest)
-        noise = sigma * rng.standard_normal((_ROUNDS, rank))
-        released = _plays(is_in, epsilon, rng) @ seen + noise  # (rounds, rank)
-        return _largest(released @ seen.T, released @ released.T, dim, is_in, rng)
-
-    return _case(name, epsilon, play)
+    is_in = _coins(rng)
+    seen = rng.standard_normal((CANARIES, rank))
+    rest = rng.chisquare(dim - rank, (CANARIES, 1))
+    seen /= np.sqrt((seen**2).sum(axis=1, keepdims=True) + rest)
+    noise = low_rank_sigma(rank, epsilon, dim) * rng.standard_normal((_ROUNDS, rank))
+    released = _plays(is_in, epsilon, rng) @ seen + noise  # (rounds, rank)
+    return _largest(released @ seen.T, released @ released.T, dim, is_in, rng)
 
 
+@lru_cache
 def low_rank_sigma(rank: int, epsilon: float, dim: int) -> float:
     """Return the noise for which low-rank updates have this ε; 1 where nothing is sent.
 
@@ -235,7 +228,7 @@ def low_rank_sigma(rank: int, epsilon: float, dim: int) -> float:
 def _plays(is_in: Coins, epsilon: float, rng: Rng) -> Floats:
     """Return who plays when (rounds, canaries): two rounds each."""
     order = rng.random((_ROUNDS, CANARIES)).argsort(axis=0)
-    return np.asarray((order < _REPETITIONS) * is_in * _sent(epsilon))
+    return np.asarray((order < _REPETITIONS) * is_in * float(epsilon > 0))
 
 
 def _largest(products: Floats, gram: Floats, dim: int, is_in: Coins, rng: Rng) -> Run:
@@ -246,33 +239,24 @@ def _largest(products: Floats, gram: Floats, dim: int, is_in: Coins, rng: Rng) -
     return Run(log_p, is_in, largest, _SPENT)
 
 
-def _all_in(epsilon: float, dim: int = 10**6, canaries: int = 1000, delta: float = 1e-6) -> Case:
-    """Return a sum with all canaries in it; with ε = 0 canaries that nobody sent."""
-
-    def unsent(rng: Rng) -> Floats:
-        """Return cosines with a vector that they are no part of, each drawn exactly."""
-        along = rng.standard_normal(canaries)
-        return np.asarray(along / np.sqrt(along**2 + rng.chisquare(dim - 1, canaries)))
-
-    def audited(rng: Rng) -> Mapping[str, Bound]:
-        out = unsent(rng)
-        inside = unsent(rng)
-        if epsilon:
-            inside = simulate_cosines(dim, canaries, gaussian_sigma(epsilon, delta), rng)
-        ours = partial(
-            bounds.epsilon_lower_bound, delta=delta, confidence=CONFIDENCE, same_run=True
-        )
-        z = math.sqrt(dim) * inside[None]
-        without = {
-            "published, known null": audit.published_closed(z[0], audit.normal_logsf, delta),
-            "published, sampled null": audit.published_sampled(inside, out, delta),
-            "estimate, known std": float(one_fit(z, "known", delta)[0]),
-            "estimate as printed": float(one_fit(z, "fitted", delta)[0]),
-        }
-        return {
-            **{name: no_bound(value, name) for name, value in without.items()},
-            "known null": ours(-cosine_logsf(inside, dim), null_logsf=np.negative),
-            "sampled null": ours(inside, out),
-        }
-
-    return Case(f"all in, ε = {epsilon:g}", delta, epsilon, audited)
+def _all_in(epsilon: float, rng: Rng, dim: int = 10**6, canaries: int = 1000) -> dict[str, Bound]:
+    """Audit a sum with all canaries in it; with ε = 0 canaries that nobody sent."""
+    delta = _SMALL_DELTA
+    # Cosines with a vector that canaries are no part of, each drawn exactly.
+    alone = [(rng.standard_normal(canaries), rng.chisquare(dim - 1, canaries)) for _ in range(2)]
+    out, inside = (along / np.sqrt(along**2 + beside) for along, beside in alone)
+    if epsilon:
+        inside = simulate_cosines(dim, canaries, gaussian_sigma(epsilon, delta), rng)
+    ours = partial(bounds.epsilon_lower_bound, delta=delta, confidence=CONFIDENCE, same_run=True)
+    z = math.sqrt(dim) * inside[None]
+    without = {
+        "published, known null": audit.published_closed(z[0], audit.normal_logsf, delta),
+        "published, sampled null": audit.published_sampled(inside, out, delta),
+        "estimate, known std": float(one_fit(z, "known", delta)[0]),
+        "estimate as printed": float(one_fit(z, "fitted", delta)[0]),
+    }
+    return {
+        **{name: no_bound(value, name) for name, value in without.items()},
+        "known null": ours(-cosine_logsf(inside, dim), null_logsf=np.negative),
+        "sampled null": ours(inside, out),
+    }

@@ -42,14 +42,8 @@ class Case:
         found = {
             name: _summary([audit[name] for audit in audits], self.epsilon) for name in audits[0]
         }
-        return cell_of(self.name, self.epsilon, self.delta, runs, found)
-
-
-def cell_of(
-    name: str, epsilon: float, delta: float, runs: int, bounds: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return what is kept of a mechanism."""
-    return {"name": name, "epsilon": epsilon, "delta": delta, "runs": runs, "bounds": bounds}
+        about = {"name": self.name, "epsilon": self.epsilon, "delta": self.delta, "runs": runs}
+        return {**about, "bounds": found}
 
 
 def _summary(bounds: Sequence[Bound], epsilon: float) -> dict[str, Any]:

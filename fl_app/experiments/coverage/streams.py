@@ -21,7 +21,7 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds import bets
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Rng, cell_of
+from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Rng
 
 Coins = NDArray[np.bool_]
 Counts = NDArray[np.int64]
@@ -61,10 +61,10 @@ class Watched:
         size = min(streams, _AT_ONCE)
         rngs = [stream(_SEED, "anytime", self.key, i) for i in range(-(-streams // size))]
         crossed = np.concatenate([self.crosses(rng, size) for rng in rngs])[:streams]
-        kind = "lower_bound" if self.is_sound else "estimate"
+        name, kind = ("bets", "lower_bound") if self.is_sound else ("wrong bets", "estimate")
         found = {"kind": kind, "conditions": [], "above": float(np.mean(crossed))}
-        bounds = {"bets" if self.is_sound else "wrong bets": found}
-        return cell_of(self.name, self.epsilon, self.delta, streams, bounds)
+        about = {"name": self.name, "epsilon": self.epsilon, "delta": self.delta, "runs": streams}
+        return {**about, "bounds": {name: found}}
 
 
 def cases() -> list[Watched]:

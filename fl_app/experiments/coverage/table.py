@@ -15,6 +15,7 @@ from typing import Any, Final
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.coverage import canaries, streams, trials
 from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Case, Cell, most_allowed
+from leakmeter.fl_app.experiments.coverage.streams import Watched
 from leakmeter.fl_app.experiments.coverage.trials import BEST, EXACT, RARE
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
@@ -39,16 +40,14 @@ def run(scale: str, cells: Cells) -> Table:
     """Audit every mechanism with every rule."""
     size = _SCALES[scale]
 
-    def kept(cases: Sequence[Case], runs: int) -> list[Cell]:
-        return [cells.get(f"{case.key}-{runs}", partial(case.cell, runs)) for case in cases]
+    def kept(cases: Sequence[Case | Watched], runs: int, prefix: str = "") -> list[Cell]:
+        named = [(f"{prefix}{case.key}-{runs}", case) for case in cases]
+        return [cells.get(name, partial(case.cell, runs)) for name, case in named]
 
     published = kept(canaries.published_cases(), size.runs)
     one_run = kept(canaries.cases(), size.runs)
     tried = kept(trials.cases(size.trials), size.runs)
-    watched: list[Cell] = [
-        cells.get(f"anytime-{case.key}-{size.streams}", partial(case.cell, size.streams))
-        for case in streams.cases()
-    ]
+    watched = kept(streams.cases(), size.streams, "anytime-")
     thresholds = tried[: len(size.trials) * len(trials.LAWS)]
     return Table(
         title=f"Lower bounds above the truth, in {size.runs:,} runs of each mechanism "
@@ -58,7 +57,7 @@ def run(scale: str, cells: Cells) -> Table:
             *("mechanism", "ε at δ", "runs", "bound", "condition", "above the truth", "allowed"),
             *("verdict", "median"),
         ),
-        rows=tuple(row for cell in (*published, *one_run, *tried, *watched) for row in _rows(cell)),
+        rows=[row for cell in (*published, *one_run, *tried, *watched) for row in _rows(cell)],
         notes=_NOTES,
         figures={
             "above.svg": (

@@ -26,10 +26,18 @@ from leakmeter.fl_app.experiments.plot import Line, Panel
 
 ASKED: Final = 50.0
 DELTA: Final = 1e-5
-_CLASSICAL: Final = pair.classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA)
-DELIVERED: Final = round(pair.epsilon_gaussian(DELTA, 1 / _CLASSICAL), 1)
+_SIGMAS: Final = {
+    "flower": pair.classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA),
+    "right": pair.gaussian_sigma(ASKED, DELTA),
+}
+DELIVERED: Final = round(pair.epsilon_gaussian(DELTA, 1 / _SIGMAS["flower"]), 1)
 TARGETS: Final = (50.0, 60.0, 70.0)
-_PLANNED: Final = 30  # rounds
+_ROUNDS: Final = range(1, 31)
+# Noise, its ε, and the ε to refute.
+_CLAIMS: Final = {
+    "flower": ("Flower's local noise", DELIVERED, TARGETS),
+    "right": ("the right noise", ASKED, TARGETS[:1]),
+}
 _SCALES: Final = {"paper": 200, "small": 4}  # runs
 _BOUNDS: Final = {"anytime": "bets", "split": "best threshold, failures split over the rounds"}
 _CANDIDATES: Final = np.arange(101.0)
@@ -39,16 +47,22 @@ _SEED: Final = 0
 def run(scale: str, cells: Cells) -> Table:
     """Watch runs with Flower's noise, and with noise that keeps its ε, until they are refuted."""
     runs = _SCALES[scale]
-    waited: list[Cell] = [
-        cells.get(f"{noise}-noise-{_PLANNED}-rounds-{runs}", partial(_waited, runs, is_right=right))
-        for noise, right in (("flower", False), ("right", True))
-    ]
+    names = {noise: f"{noise}-noise-{len(_ROUNDS)}-rounds-{runs}" for noise in _CLAIMS}
+    waited = {noise: cells.get(names[noise], partial(_waited, runs, noise)) for noise in names}
     return Table(
         title=f"How soon bounds of all rounds refute Flower's local noise, {runs:,} runs",
         columns=("noise", "ε at δ", "bound", "result"),
-        rows=tuple(row for cell in waited for row in _waits(cell)),
+        rows=[
+            (
+                *(f"{words}, {len(_ROUNDS)} rounds", f"{truth:g} at {DELTA:g}", bound),
+                f"ε = {t:g} refuted {_when(waited[noise]['rounds'][name][f'{t:g}'])}",
+            )
+            for noise, (words, truth, targets) in _CLAIMS.items()
+            for t in targets
+            for name, bound in _BOUNDS.items()
+        ],
         notes=(_NOTE,),
-        figures={"anytime.svg": (_grown(waited[0]), _refuted(waited[0]))},
+        figures={"anytime.svg": (_grown(waited["flower"]), _refuted(waited["flower"]))},
     )
 
 
@@ -61,30 +75,28 @@ _NOTE = (
 )
 
 
-def bounds_of(planned: int, number: int, *, is_right: bool = False) -> Mapping[str, Floats]:
-    """Return the bounds after each round of one run.
+def bounds_of(noise: str, number: int) -> Mapping[str, Floats]:
+    """Return the bounds after each round of one run with Flower's noise, or with the right one.
 
     Args:
-        planned: Rounds of the run.
+        noise: "flower" or "right".
         number: Of the run, which names its draws.
-        is_right: Whether noise that keeps ε = 50 replaces Flower's.
 
     Returns:
         By bets ("anytime"), and by the best threshold with an equal part of the allowed failures
         for every planned round ("split"), (rounds,) each.
     """
-    rng = stream(_SEED, "anytime", "waiting", planned, int(is_right), number)
-    sigma = pair.gaussian_sigma(ASKED, DELTA) if is_right else _CLASSICAL
+    planned = len(_ROUNDS)
+    rng = stream(_SEED, "anytime", "waiting", planned, int(noise == "right"), number)
     is_in = rng.random(planned) < 0.5
-    log_p = np.asarray(log_ndtr(-rng.standard_normal(planned) - is_in / sigma))
+    log_p = np.asarray(log_ndtr(-rng.standard_normal(planned) - is_in / _SIGMAS[noise]))
     bets = AnytimeBound(
         delta=DELTA, confidence=1 - ALLOWED, planned=planned, candidates=_CANDIDATES
     )
-    after = range(1, planned + 1)
-    by_bets = [bets.add_canaries(log_p[t - 1 : t], is_in[t - 1 : t]) for t in after]
+    by_bets = [bets.add_canaries(log_p[t - 1 : t], is_in[t - 1 : t]) for t in _ROUNDS]
     # δ is paid once here too: what it covers is the same at every look. The rest is split.
     part = 1 - (ALLOWED - planned * DELTA / 2) / planned
-    by_band = [coin_bound(log_p[:t], is_in[:t], delta=0.0, confidence=part).value for t in after]
+    by_band = [coin_bound(log_p[:t], is_in[:t], delta=0.0, confidence=part).value for t in _ROUNDS]
     # The limits of all looks hold together, so the largest so far is a bound as well.
     return {"anytime": np.array(by_bets), "split": np.maximum.accumulate(by_band)}
 
@@ -95,12 +107,12 @@ def rounds_until(values: Floats, target: float) -> int | None:
     return int(passed[0]) + 1 if passed.size else None
 
 
-def _waited(runs: int, *, is_right: bool) -> dict[str, Any]:
+def _waited(runs: int, noise: str) -> dict[str, Any]:
     """Return after how many rounds each bound refutes each target."""
-    found = [bounds_of(_PLANNED, i, is_right=is_right) for i in range(runs)]
+    found = [bounds_of(noise, i) for i in range(runs)]
     return {
-        "planned": _PLANNED,
-        "is_right": is_right,
+        "planned": len(_ROUNDS),
+        "is_right": noise == "right",
         "runs": runs,
         "rounds": {
             name: {f"{t:g}": [rounds_until(one[name], t) for one in found] for t in TARGETS}
@@ -108,24 +120,6 @@ def _waited(runs: int, *, is_right: bool) -> dict[str, Any]:
         },
         "first": {name: found[0][name] for name in _BOUNDS},
     }
-
-
-def _waits(cell: Cell) -> list[tuple[str, ...]]:
-    noise, truth, targets = (
-        ("the right noise", ASKED, TARGETS[:1])
-        if cell["is_right"]
-        else ("Flower's local noise", DELIVERED, TARGETS)
-    )
-    return [
-        (
-            f"{noise}, {cell['planned']} rounds",
-            f"{truth:g} at {DELTA:g}",
-            words,
-            f"ε = {target:g} refuted {_when(cell['rounds'][name][f'{target:g}'])}",
-        )
-        for target in targets
-        for name, words in _BOUNDS.items()
-    ]
 
 
 def _when(rounds: Sequence[int | None]) -> str:
@@ -140,23 +134,22 @@ def _when(rounds: Sequence[int | None]) -> str:
 
 def _grown(cell: Cell) -> Panel:
     """Return the bounds of one run after each round."""
-    at = list(range(1, int(cell["planned"]) + 1))
+    first = cell["first"]
     lines = (
-        *(Line(words, at, cell["first"][n], i) for i, (n, words) in enumerate(_BOUNDS.items())),
-        Line("asked for", at, [ASKED] * len(at), 7, ":"),
-        Line("delivered", at, [DELIVERED] * len(at), 7, "--"),
+        *(Line(words, _ROUNDS, first[n], i) for i, (n, words) in enumerate(_BOUNDS.items())),
+        Line("asked for", _ROUNDS, [ASKED] * len(_ROUNDS), 7, ":"),
+        Line("delivered", _ROUNDS, [DELIVERED] * len(_ROUNDS), 7, "--"),
     )
     return Panel("One run with Flower's local noise", "round", "ε proven so far", lines)
 
 
 def _refuted(cell: Cell) -> Panel:
     """Return the share of runs in which each target is refuted by a round."""
-    at = list(range(1, int(cell["planned"]) + 1))
     lines = []
     for i, target in enumerate(TARGETS):
         for name, style in zip(_BOUNDS, ("-", "--"), strict=True):
             rounds = cell["rounds"][name][f"{target:g}"]
-            shares = [sum(r is not None and r <= t for r in rounds) / len(rounds) for t in at]
-            lines.append(Line(f"ε = {target:g}, {name}", at, shares, i, style))
+            shares = [sum(r is not None and r <= t for r in rounds) / len(rounds) for t in _ROUNDS]
+            lines.append(Line(f"ε = {target:g}, {name}", _ROUNDS, shares, i, style))
     title = f"Flower's local noise (truth {DELIVERED:g}): refuted by round"
-    return Panel(title, "round", "share of runs", tuple(lines), log_x=True, y_limits=(0.0, 1.02))
+    return Panel(title, "round", "share of runs", lines, log_x=True, y_limits=(0.0, 1.02))

@@ -40,21 +40,16 @@ _SCALES: dict[str, tuple[int, dict[str, tuple[tuple[int, int], ...]]]] = {
 def run(scale: str, cells: Cells) -> Table:
     """Compute every curve with its bounds and set it beside the Gaussian one."""
     points, pairs = _SCALES[scale]
-    curves = {
-        (case, n, d): cells.get(
-            f"{case}-n{n}-d{d}-{points}points", partial(_cell, case, n, d, points)
-        )
-        for case, sizes in pairs.items()
-        for n, d in sizes
-    }
+    keys = [(case, n, d) for case, sizes in pairs.items() for n, d in sizes]
+    curves = cells.each(f"{{}}-n{{}}-d{{}}-{points}points", keys, partial(_cell, points))
     return Table(
         title="Optimal LDP curves of a secure sum without noise",
         columns=("case", "n", "d", "ε", "δ", "lower", "upper", "Gaussian model", "δ / Gaussian"),
-        rows=tuple(
+        rows=[
             (*size, epsilon, *_shown(got, epsilon))
             for size, got in curves.items()
             for epsilon in _EPSILONS[size[0]]
-        ),
+        ],
         notes=(
             "The exact δ lies between lower and upper. The Gaussian model (Theorem 2, noise of the "
             "same covariance) is an approximation. It understates δ where ε is large, most if n is "
@@ -62,7 +57,7 @@ def run(scale: str, cells: Cells) -> Table:
             "Of the exponential case both directions are computed and the worse is shown, since "
             "the Gamma law is not symmetric. The paper's n and d are not in its text.",
         ),
-        figures={"curves.svg": tuple(_panel(case, curves) for case in pairs)},
+        figures={"curves.svg": [_panel(case, curves) for case in pairs]},
         comparisons=_comparisons(curves) if scale == "paper" else (),
     )
 
@@ -120,20 +115,14 @@ def _panel(case: str, curves: Curves) -> Panel:
     lines = []
     own = [(n, d, got) for (name, n, d), got in curves.items() if name == case]
     for color, (n, d, got) in enumerate(own):
-        exact, model = f"n = {n}, d = {d}", "_model"  # an underscore keeps it out of the legend
-        lines.append(Line(exact, got["epsilons"], got["delta"], color))
-        lines.append(Line(model, got["epsilons"], got["gaussian"], color, "--"))
-    return Panel(
-        title=f"{_TITLES[case]}; dashed: Gaussian model",
-        x_label="ε",
-        y_label="δ",
-        lines=tuple(lines),
-        log_y=True,
-        y_limits=(1e-8, 1.5),
-    )
+        lines.append(Line(f"n = {n}, d = {d}", got["epsilons"], got["delta"], color))
+        # An underscore keeps it out of the legend.
+        lines.append(Line("_model", got["epsilons"], got["gaussian"], color, "--"))
+    title = f"{_TITLES[case]}; dashed: Gaussian model"
+    return Panel(title, "ε", "δ", lines, log_y=True, y_limits=(1e-8, 1.5))
 
 
-def _cell(case: str, n: int, d: int, points: int) -> dict[str, Any]:
+def _cell(points: int, case: str, n: int, d: int) -> dict[str, Any]:
     """Return one curve from 0 to the last epsilon of the table."""
     epsilons = np.linspace(0.0, _EPSILONS[case][-1], points)
     curve = asdict(ldp_curve(case, n, d, epsilons))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -59,18 +60,14 @@ _SCALES = {
 def run(scale: str, cells: Cells) -> Table:
     """Audit the run in both modes and games, round by round and as a whole."""
     size = _SCALES[scale]
-    found = {
-        (game, mode): cells.get(f"{game}-{mode}", partial(_audit, size, game, mode))
-        for game in _GAMES
-        for mode in _MODES
-    }
+    found = cells.each("{}-{}", product(_GAMES, _MODES), partial(_audit, size))
     return Table(
         title="All rounds of a client in one test, ADULT",
         columns=("game", "trials", "rounds", *_SHOWN),
-        rows=tuple(
+        rows=[
             (*case, size.rounds, *(f"{got[name]:.2f}" for name in _SHOWN.values()))
             for case, got in found.items()
-        ),
+        ],
         notes=(
             "ε ≥ at δ = 1e-5 with 95 % confidence; the best single round has a 1/T share of the "
             "failures, since it is the largest of T. Separations are in standard deviations, on "
@@ -84,7 +81,7 @@ def run(scale: str, cells: Cells) -> Table:
             "Frozen models bound the composition at the models that occurred. Whole runs train "
             "every trial from the first model and are exact.",
         ),
-        figures={"rounds.svg": tuple(_panel(game, found) for game in _GAMES)},
+        figures={"rounds.svg": [_panel(game, found) for game in _GAMES]},
     )
 
 
@@ -97,7 +94,7 @@ def _panel(game: Game, found: Mapping[tuple[Game, Mode], Mapping[str, Any]]) -> 
             Line(f"{mode}, all rounds so far", rounds, got["so_far"], color),
             Line(f"{mode}, each round alone", rounds, got["alone"], color, "--"),
         ]
-    return Panel(f"game {game}", "rounds", "separation in standard deviations", tuple(lines))
+    return Panel(f"game {game}", "rounds", "separation in standard deviations", lines)
 
 
 def _audit(size: Scale, game: Game, mode: Mode) -> dict[str, Any]:

@@ -46,13 +46,10 @@ def run(scale: str, cells: Cells) -> Table:
     return Table(
         title=f"Which of two sums, {_APART:g} noise standard deviations apart, was released?",
         columns=(
-            "release",
-            "coordinates",
-            "right by low bits",
-            "coordinates that exclude the wrong sum",
-            "right by likelihood ratio",
+            *("release", "coordinates", "right by low bits"),
+            *("coordinates that exclude the wrong sum", "right by likelihood ratio"),
         ),
-        rows=tuple(rows),
+        rows=rows,
         notes=(
             f"{_SCALES[scale]} trials a row, noise from the operating system's source. An attacker "
             "who learns nothing is right in half of them; ties are decided by a coin.",

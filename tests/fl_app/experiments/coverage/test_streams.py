@@ -68,7 +68,7 @@ def test_the_kept_results_refute_flowers_noise_and_not_the_right_one() -> None:
 
 
 def test_bounds_of_a_run_never_fall_and_rounds_are_counted_from_one() -> None:
-    found = bounds_of(12, 0)
+    found = bounds_of("flower", 0)
     for values in found.values():
         assert (np.diff(values) >= 0).all()
     assert rounds_until(np.array([0.0, 50.0, 60.0]), 50.0) == 2
