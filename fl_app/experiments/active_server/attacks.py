@@ -52,7 +52,10 @@ def _swapped_keys(server: Server, message: Message) -> Message:
     if node != TARGET:
         if order["stage"] == "keys":
             server.deliver(message)  # for the signature
-        return server.deliver_instead(message, node + server.federation.shape.clients)
+        # A node of the server's answers in the peer's place.
+        instead = node + server.federation.shape.clients
+        reply = server.deliver(Message(message.content, instead, message.metadata.message_type))
+        return Message(reply.error if reply.has_error() else reply.content, reply_to=message)
     if order["stage"] != "shares":
         return server.deliver(message)
     # The peers themselves were asked for nothing but keys.
@@ -74,14 +77,9 @@ def _to_others(
     return server.deliver(message)
 
 
-def _coarse(_: Federation, order: Record) -> Record:
-    """Return an encoding on whose grid every update rounds to zero."""
-    return ConfigRecord({**order, "clip-range": 1e30})
-
-
-def _idle(_: Federation, config: Record) -> Record:
-    """Return a configuration in which training changes nothing."""
-    return ConfigRecord({**config, "lr": 0.0})
+def _set(name: str, value: float, _: Federation, record: Record) -> Record:
+    """Return a configuration with another value."""
+    return ConfigRecord({**record, name: value})
 
 
 def _dead(federation: Federation, arrays: Record) -> Record:
@@ -112,10 +110,8 @@ def _seats(server: Server, message: Message) -> Message:
     """
     if wire.SUM_ORDER not in message.content:
         return server.deliver(message)
-    node, seats = (
-        message.metadata.dst_node_id,
-        server.federation.shape.honest[server.attack.adding :],
-    )
+    node, honest = message.metadata.dst_node_id, server.federation.shape.honest
+    seats = honest[server.attack.adding :]
     records: dict[str, Record] = {wire.SEATS: wire.seats_record(seats)}
     if node in seats:
         records[wire.CANARY] = Order(Canary(node, seed=0, norm=0.0)).to_record()
@@ -184,10 +180,11 @@ ATTACKS = (
         bend=_swapped_keys, end=Ending.follow),
     Attack("invented peers", "lets the target mask with clients that the server runs itself",
         cohorts=lambda shape: [[TARGET, *shape.invented[1:]]], end=Ending.follow),
+    # On the grid of such an encoding every update rounds to zero.
     Attack("uneven encoding", "sends everyone but the target clip-range 1e30",
-        bend=partial(_to_others, wire.SUM_ORDER, _coarse)),
+        bend=partial(_to_others, wire.SUM_ORDER, partial(_set, "clip-range", 1e30))),
     Attack("uneven configuration", "sends everyone but the target lr = 0",
-        bend=partial(_to_others, wire.CONFIG, _idle)),
+        bend=partial(_to_others, wire.CONFIG, partial(_set, "lr", 0.0))),
     Attack("inconsistent model", "sends everyone but the target a model whose gradient is zero",
         bend=partial(_to_others, _MODEL, _dead), unread=CLASSES),
     Attack("hidden model",

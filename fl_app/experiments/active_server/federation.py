@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.hook import wire
-from leakmeter.auditors.hook.mods import Call, canary_mod
+from leakmeter.auditors.hook.mods import canary_mod
 from leakmeter.auditors.rng import stream
 from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.keys import KEY_BYTES
@@ -87,8 +87,8 @@ class Federation:
         self._rng = stream(_SEED, "drawn")
         self._folder = TemporaryDirectory()  # of keys, and of steps that were taken
         self.known: list[str] | None = None
-        self._masks = self._mask_mods()
-        self.app = ClientApp(mods=[self._mask, canary_mod])
+        masks = self._mask_mods()
+        self.app = ClientApp(mods=[lambda m, c, call: masks[c.node_id](m, c, call), canary_mod])
         self.app.train()(self._train)
 
     def deal(self, trial: int) -> None:
@@ -116,9 +116,6 @@ class Federation:
             else MaskMod(identity=key, trusted=self.known)
             for node, key in keys.items()
         }
-
-    def _mask(self, message: Message, context: Context, call_next: Call) -> Message:
-        return self._masks[context.node_id](message, context, call_next)
 
     def _train(self, message: Message, context: Context) -> Message:
         """Train as told, and state the weight; a node of the server's returns what it got."""
