@@ -67,18 +67,9 @@ _RELEASES = (
     *(Release(), Release(_CLIP)),
     *(Release(_CLIP, multiplier, True) for multiplier in (0.0, 1e-3, 1e-2, 1e-1, 1.0)),
 )
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How much is drawn; the worked examples have one size."""
-
-    draws: int  # updates whose norms are looked at, for each number of epochs
-    targets: int  # digits that are attacked in each case
-    steps: int  # of each attack
-
-
-_SCALES = {"paper": Scale(draws=400, targets=16, steps=200), "small": Scale(20, 2, 40)}
+# Updates whose norms are looked at for each number of epochs; digits that are attacked in each
+# case, and the steps of an attack. The worked examples have one size.
+_SCALES = {"paper": (400, 16, 200), "small": (20, 2, 40)}
 _NOTES = (
     "Example 1: C = 1.5, ε = 2 and δ = 1e-5 over 100 rounds, split evenly. Every client takes part "
     "in all of them, which together are one Gaussian round with √100 times the sensitivity. "
@@ -97,15 +88,16 @@ _NOTES = (
 
 def run(scale: str, cells: Cells) -> Table:
     """Compute both examples, the clipped shares and the attacks."""
-    what = _SCALES[scale]
+    draws, targets, steps = _SCALES[scale]
     noise = cells.get("noise", noise_scales)
     masks = cells.get("masks", partial(masked_values, _BITS))
     shares, attacks = {}, {}
     for epochs in _EPOCHS:
-        norms = cells.get(f"{scale}-clipped-E{epochs}", partial(_norms, what, epochs))
+        norms = cells.get(f"{scale}-clipped-E{epochs}", partial(_norms, draws, epochs))
         shares[epochs] = f"{100 * np.mean(np.asarray(norms) > _CLIP):.0f} %"
     for release in _RELEASES:
-        found = cells.get(f"{scale}-dlg-{release.key}", partial(_attacked, what, release))
+        work = partial(_attacked, targets, steps, release)
+        found = cells.get(f"{scale}-dlg-{release.key}", work)
         attacks[release] = [f"{dlg.decibels(found[n])} dB" for n in ("psnr", "strangers")]
     return Table(
         title="A textbook chapter: worked examples, clipping, and inversion of gradients",
@@ -201,19 +193,19 @@ def masked_values(bits: int) -> dict[str, Any]:
     return {"sent": sent, "ring sum": int(ring.signed(total)[0])}
 
 
-def _norms(what: Scale, epochs: int) -> list[float]:
+def _norms(draws: int, epochs: int) -> list[float]:
     """Return the lengths of updates, as clients would send them before clipping."""
     sampler, model = sampler_of(replace(DIGITS, algorithm="fedavg", epochs=epochs, model="mlp"))
-    rows = np.concatenate(list(sampler.sample(model, [0], what.draws, ("textbook", epochs))))
+    rows = np.concatenate(list(sampler.sample(model, [0], draws, ("textbook", epochs))))
     return [float(norm) for norm in np.linalg.norm(rows[:, 0], axis=1)]
 
 
-def _attacked(what: Scale, release: Release) -> dict[str, Sequence[float]]:
+def _attacked(targets: int, steps: int, release: Release) -> dict[str, Sequence[float]]:
     """Return the PSNR of attacked digits, and of digits that nobody held."""
-    attack = Attack("idlg", "lbfgs", steps=what.steps)
-    case = dlg.Case("digits", "mlp", 1, (1,), what.targets, (attack,))
+    attack = Attack("idlg", "lbfgs", steps=steps)
+    case = dlg.Case("digits", "mlp", 1, (1,), targets, (attack,))
     side, _ = dlg.sides(case.dataset)
-    plays = [dlg.play(case, side, 1, attack, number, release) for number in range(what.targets)]
+    plays = [dlg.play(case, side, 1, attack, number, release) for number in range(targets)]
     return {name: [p[name] for p in plays] for name in ("psnr", "strangers")}
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,70 +37,51 @@ _CEILING = 60.0  # dB; beyond it nobody sees a difference
 _SIDE = 8  # pixels of an image
 
 Pictures = NDArray[np.floating[Any]]
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How often everything is played, and with whom."""
-
-    rounds: int  # trials of each attack in the last mode, where none must get through
-    few: int  # trials where all get through or none: in the other modes, and of what remains
-    shape: Shape
-
-    @property
-    def redrawn(self) -> Shape:
-        """The same federation, whose clients train on half of their images in each round."""
-        return replace(self.shape, batch=2 * self.shape.batch, drawn=self.shape.batch)
-
-
-_SCALES = {"paper": Scale(1000, 100, Shape()), "small": Scale(1, 1, Shape())}
+# What came of one trial: what was read and who refused, the relative error over the coordinates
+# that the server vouches for, and the images of all clients, the target's first.
+Trial = tuple[Opened | None, list[str], float, Pictures]
+# Trials of each attack in the last mode, where none must get through; and where all get through or
+# none: in the other modes, and of what remains.
+_SCALES = {"paper": (1000, 100), "small": (1, 1)}
+_SHAPE = Shape()
+# The same federation, whose clients train on half of their images in each round.
+_REDRAWN = replace(_SHAPE, batch=2 * _SHAPE.batch, drawn=_SHAPE.batch)
 
 
 def run(scale: str, cells: Cells) -> Table:
     """Play every attack in every mode, and what remains in the last."""
-    size, last = _SCALES[scale], MODES[-1]
+    (many, few), last = _SCALES[scale], MODES[-1]
 
     def cell(measure: Callable[..., Any], attack: Attack, mode: Mode, trials: int) -> Any:
         key = f"{scale}-{mode}-{attack.name.replace(' ', '-')}"
-        return cells.get(key, partial(measure, attack, size.shape, mode, trials))
+        return cells.get(key, partial(measure, attack, _SHAPE, mode, trials))
 
-    trials = dict.fromkeys(MODES, size.few) | {last: size.rounds}
+    trials = dict.fromkeys(MODES, few) | {last: many}
     counts = {a: {m: cell(attacked, a, m, trials[m]) for m in MODES} for a in (NONE, *ATTACKS)}
-    counts |= {attack: {last: cell(attacked, attack, last, size.few)} for attack in REMAINING}
-    redrawn = cells.get(
-        f"{scale}-redrawn", partial(attacked, REMAINING[0], size.redrawn, last, size.few)
-    )
+    counts |= {attack: {last: cell(attacked, attack, last, few)} for attack in REMAINING}
+    blurred = partial(attacked, REMAINING[0], _REDRAWN, last, few)
     one, every = (
-        {mode: cell(images, trap, mode, size.few) for mode in MODES}
+        {mode: cell(images, trap, mode, few) for mode in MODES}
         for trap in (TRAP_FOR_ONE, TRAP_FOR_ALL)
     )
     return Table(
-        title=f"What a malicious server reads of one client in secure sums of {size.shape.clients} "
-        f"clients, threshold {size.shape.threshold}",
+        title=f"What a malicious server reads of one client in secure sums of {_SHAPE.clients} "
+        f"clients, threshold {_SHAPE.threshold}",
         columns=("attack", "the server", *MODES, "clients refuse"),
         rows=tuple(_row(attack, by_mode) for attack, by_mode in counts.items()),
-        notes=_notes(size, redrawn, one, every[last]),
+        notes=_notes(cells.get(f"{scale}-redrawn", blurred), one, every[last]),
         figures={"images.png": _gallery(one, every[last])},
     )
 
 
-class _Trial(NamedTuple):
-    """What came of one trial."""
-
-    opened: Opened | None
-    refused: list[str]
-    error: float  # relative, over the coordinates that the server vouches for
-    images: Pictures  # of all clients, the target's first
-
-
 def _played(
     attack: Attack, shape: Shape, mode: Mode, trials: int
-) -> tuple[Federation, list[_Trial]]:
+) -> tuple[Federation, list[Trial]]:
     """Play an attack many times, each time with other images."""
     federation = Federation(shape, mode)
     server = Server(federation, attack)
 
-    def play(trial: int) -> _Trial:
+    def play(trial: int) -> Trial:
         federation.deal(trial)
         opened, refused = server.play()
         error = np.inf
@@ -110,7 +91,7 @@ def _played(
             distance = np.linalg.norm(opened.vector[read] - truth[read])
             error = float(distance / np.linalg.norm(truth[read]))
         images = np.concatenate([batch.images for batch in federation.batches.values()])
-        return _Trial(opened, refused, error, images)
+        return opened, refused, error, images
 
     return federation, within_a_run(lambda: [play(trial) for trial in range(trials)])
 
@@ -125,14 +106,14 @@ def attacked(attack: Attack, shape: Shape, mode: Mode, trials: int) -> dict[str,
         None if it never did; and stage to the trials in which some client has "refused" it.
     """
     _, found = _played(attack, shape, mode, trials)
-    said = [(trial.opened, trial.error) for trial in found if trial.opened is not None]
+    said = [(opened, error) for opened, _, error, _ in found if opened is not None]
     return {
         "trials": trials,
         "read": sum(e <= EXACT and len(opened.members) < shape.threshold for opened, e in said),
         "members": max((len(opened.members) for opened, _ in said), default=0),
         "sums": sum(opened.is_sum for opened, _ in said),
         "error": float(np.median([error for _, error in said])) if said else None,
-        "refused": dict(Counter(stage for trial in found for stage in trial.refused)),
+        "refused": dict(Counter(stage for _, refused, *_ in found for stage in refused)),
     }
 
 
@@ -141,17 +122,17 @@ def images(attack: Attack, shape: Shape, mode: Mode, trials: int) -> dict[str, A
     federation, found = _played(attack, shape, mode, trials)
     guess = np.repeat(federation.mean_image, shape.batch, axis=0)
     qualities, read = [], []
-    for trial in found:
-        own, seen = trial.images[: shape.batch], np.zeros_like(trial.images)
-        if trial.opened is not None:  # black where the server reads nothing
-            caught = federation.network.trapped(trial.opened.vector)
+    for opened, _, _, held in found:
+        own, seen = held[: shape.batch], np.zeros_like(held)
+        if opened is not None:  # black where the server reads nothing
+            caught = federation.network.trapped(opened.vector)
             seen = np.vstack([caught, seen[len(caught) :]])
         read.append(seen)
-        pairs = ((own, seen), (trial.images, seen), (own, guess))
+        pairs = ((own, seen), (held, seen), (own, guess))
         # A perfect image has no finite PSNR.
         qualities.append([np.minimum(psnr(*pair), _CEILING) for pair in pairs])
     target, every, guessed = (np.stack(rows) for rows in zip(*qualities, strict=True))
-    first = found[0].images[: shape.batch]
+    first = found[0][-1][: shape.batch]
     nearest = ((first[:, None] - read[0][None]) ** 2).mean(axis=2).argmin(axis=1)
     return {
         "trials": trials,
@@ -184,9 +165,8 @@ def _words(count: Mapping[str, Any]) -> str:
 
 
 def _notes(
-    size: Scale, redrawn: Mapping[str, Any], one: Mapping[Mode, Any], every: Mapping[str, Any]
+    redrawn: Mapping[str, Any], one: Mapping[Mode, Any], every: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    shape, halved = size.shape, size.redrawn
     qualities = ", ".join(f"{mode} {one[mode]['psnr']:.1f} dB" for mode in MODES)
     return (
         "An update counts as read if the relative error is at most 1e-3, in a sum over fewer "
@@ -197,16 +177,16 @@ def _notes(
         "last column has the stages that clients refuse in active; where it is empty nothing is "
         "refused.",
         "",
-        f"Images of the target, {shape.batch} a round: the target gets a model that separates "
+        f"Images of the target, {_SHAPE.batch} a round: the target gets a model that separates "
         f"them, the others dead units. Median PSNR: {qualities}; the mean image of the server's "
         f"own data has {one[MODES[0]]['guess']:.1f} dB.",
         "",
         "What remains in active: the last rows, and one crafted model for all. A server that sends "
         f"all clients the same trap reads {every['clear of all']:.1f} of "
-        f"{shape.clients * shape.batch} images above {CLEAR:g} dB from an honest sum, without "
+        f"{_SHAPE.clients * _SHAPE.batch} images above {CLEAR:g} dB from an honest sum, without "
         "knowing whose they are. Two sums with and without the target differ by its update "
         "exactly, because clients here train on all their images. If each draws "
-        f"{halved.drawn} of {halved.batch} images in every round, the relative error is "
+        f"{_REDRAWN.drawn} of {_REDRAWN.batch} images in every round, the relative error is "
         f"{redrawn['error']:.1f}.",
     )
 

@@ -27,7 +27,7 @@ from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.logdet import logdet_information
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, audited_run
+from leakmeter.fl_app.experiments.base import Cells, Comparison, audited_run
 from leakmeter.fl_app.experiments.elkordy2023 import page
 from leakmeter.fl_app.experiments.elkordy2023.measure import FEDERATION, SEED, Found, Point, in_bits
 from leakmeter.fl_app.experiments.elkordy2023.page import Kind, Points, Sweep
@@ -52,11 +52,6 @@ _SCALES = {
     "dimension": {"paper": _DIMENSION, "small": _LOW},
     "rounds": {"paper": _ROUNDS, "small": _FEW_ROUNDS},
 }
-
-
-def run(scale: str, cells: Cells, variant: str) -> Table:
-    """Let the estimator look at every point of one sweep."""
-    return page.tabled(_KINDS[variant], _SCALES[variant][scale], scale, cells)
 
 
 def _of_gaussians(cells: Cells, at: Point) -> Found:
@@ -213,7 +208,6 @@ _KINDS = {
         measure=_of_gaussians,
         columns=page.columns("d", "truth", "MINE trained", "MINE shuffled", "MINE held out")
         | page.columns("log₂ K", "log-det coordinates", "truth there", "log-det"),
-        figure="dimension.svg",
         draw=_draw_dimension,
         compare=_compare_dimension,
         notes=(
@@ -239,7 +233,7 @@ _KINDS = {
             "log-det": _short("logdet", np.mean),
             "Gaussian truth": _short("gaussian"),
         },
-        figure="mine-rounds.svg",
+        figure="mine-rounds",
         draw=_draw_rounds,
         compare=_compare_rounds,
         notes=(
@@ -253,3 +247,4 @@ _KINDS = {
         ),
     ),
 }
+run = partial(page.tabled, _KINDS, _SCALES)

@@ -72,6 +72,9 @@ class Sweep:
         return Sweep(config, tuple(grids), fixed)
 
 
+Sweeps = Mapping[str, Mapping[str, Sweep]]  # by variant and scale
+
+
 @dataclass(frozen=True)
 class Kind:
     """How points are measured and shown. Texts are formatted with the first point."""
@@ -80,16 +83,19 @@ class Kind:
     # Returns what is found at a point, or a list of that for each of its rounds.
     measure: Callable[[Cells, Point], Mapping[str, Any] | list[dict[str, Any]]]
     columns: Mapping[str, Show]
-    figure: str  # file name
     draw: Callable[[Points], Iterable[Panel]]
     compare: Callable[[Points], Iterable[Comparison]]  # with what was published
     notes: tuple[str, ...]
+    figure: str = ""  # file name without its ending; by default that of the variant
 
 
-def tabled(kind: Kind, sweep: Sweep, scale: str, cells: Cells) -> Table:
-    """Measure every point of a sweep, and return the table."""
+def tabled(
+    kinds: Mapping[str, Kind], sweeps: Sweeps, scale: str, cells: Cells, variant: str
+) -> Table:
+    """Measure every point of a variant's sweep, and return the table."""
+    kind = kinds[variant]
     points: list[Point] = []
-    for at in sweep.points():
+    for at in sweeps[variant][scale].points():
         found = kind.measure(cells, at)
         points += [at | one for one in (found if isinstance(found, list) else [found])]
     rows = [[show(at) for show in kind.columns.values()] for at in points]
@@ -97,7 +103,7 @@ def tabled(kind: Kind, sweep: Sweep, scale: str, cells: Cells) -> Table:
         title=kind.title.format(first=points[0]),
         **filled(list(kind.columns), rows),
         notes=tuple(note.format(first=points[0]) for note in kind.notes),
-        figures={kind.figure: tuple(kind.draw(points))},
+        figures={f"{kind.figure or variant}.svg": tuple(kind.draw(points))},
         comparisons=tuple(kind.compare(points)) if scale == "paper" else (),
     )
 

@@ -24,7 +24,7 @@ from leakmeter.auditors.information import IndependentWhitened, over_rounds, run
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
+from leakmeter.fl_app.experiments.base import Cells, Comparison
 from leakmeter.fl_app.experiments.elkordy2023 import measure, page
 from leakmeter.fl_app.experiments.elkordy2023.measure import FEDERATION, SEED, TARGET, Found, Point
 from leakmeter.fl_app.experiments.elkordy2023.page import Kind, Points, Sweep
@@ -67,11 +67,6 @@ _SCALES = {
     "rounds": {"paper": _ROUNDS, "small": _FEW_ROUNDS},
     "accuracy": {"paper": _ACCURACY, "small": _FEW_ACCURACY},
 }
-
-
-def run(scale: str, cells: Cells, variant: str) -> Table:
-    """Look at all runs."""
-    return page.tabled(_KINDS[variant], _SCALES[variant][scale], scale, cells)
 
 
 def run_of(at: Point) -> Run:
@@ -322,7 +317,6 @@ _KIND = Kind(
         *("shuffled pairs", "sum of single rounds", "Corollary 1", "expected", "accuracy"),
         *("paper's axis", "paper's axis, Corollary 1"),
     ),
-    figure="rounds.svg",
     draw=_draw_rounds,
     compare=_compare_rounds,
     notes=(_NOTE,),
@@ -331,7 +325,6 @@ _KINDS = {
     "rounds": _KIND,
     "accuracy": replace(
         _KIND,
-        figure="accuracy.svg",
         draw=_draw_accuracy,
         compare=_compare_accuracy,
         notes=(
@@ -342,3 +335,4 @@ _KINDS = {
         ),
     ),
 }
+run = partial(page.tabled, _KINDS, _SCALES)

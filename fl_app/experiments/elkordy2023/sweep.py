@@ -29,7 +29,7 @@ from operator import itemgetter
 import numpy as np
 
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.fl_app.experiments.base import Cells
 from leakmeter.fl_app.experiments.elkordy2023 import claims, measure, page
 from leakmeter.fl_app.experiments.elkordy2023.measure import DIGITS, FEDERATION, NAMES, Found, Point
 from leakmeter.fl_app.experiments.elkordy2023.page import Grid, Kind, Points, Sweep
@@ -86,11 +86,6 @@ _SMALL = {
     "noise": _PAPER["noise"].small(DIGITS, epsilon=(10.0, 500.0, math.inf), rounds=30, plays=1),
 }
 _SCALES = {name: {"paper": paper, "small": _SMALL[name]} for name, paper in _PAPER.items()}
-
-
-def run(scale: str, cells: Cells, variant: str) -> Table:
-    """Measure every point of one sweep."""
-    return page.tabled(_KINDS[variant], _SCALES[variant][scale], scale, cells)
 
 
 def _plain(cells: Cells, at: Point) -> Found:
@@ -241,7 +236,6 @@ _MODELS = Kind(
         *("batch entropy", "paper's axis"),
         *("MINE trained", "MINE shuffled", "MINE held out", "log₂ K"),
     ),
-    figure="models.svg",
     draw=_draw_models,
     compare=claims.over_models,
     notes=(page.about("the stated number of"), _COORDINATES),
@@ -253,7 +247,7 @@ _VALUES = Kind(
         *("algorithm", "users", "batch size", "bits", "Gaussian truth", "per record used"),
         *("paper's axis", "batch entropy", "noise", "bits with noise"),
     ),
-    figure="batch-size.svg",
+    figure="batch-size",
     draw=partial(_draw_values, "batch_size", "batch size"),
     compare=partial(claims.over_values, "batch_size", "batches"),
     notes=(
@@ -266,7 +260,6 @@ _KINDS = {
     "users": replace(
         _MODELS,
         title=f"{_OF_SUM} an update, over users",
-        figure="users.svg",
         draw=_draw_users,
         compare=claims.over_users,
         notes=(
@@ -281,7 +274,7 @@ _KINDS = {
         title=f"{_OF_SUM} an update, over epochs: {{first[dataset]}}",
         measure=partial(_twice, "epochs"),
         columns=page.columns(*(c.replace("batch size", "local epochs") for c in _VALUES.columns)),
-        figure="epochs.svg",
+        figure="epochs",
         draw=partial(_draw_values, "epochs", "local epochs"),
         compare=partial(claims.over_values, "epochs", "local epochs"),
     ),
@@ -292,7 +285,6 @@ _KINDS = {
             *("partition", "epochs", "α", "users", "bits", "mean over users", "smallest"),
             *("largest", "Gaussian truth", "paper's axis"),
         ),
-        figure="heterogeneity.svg",
         draw=_draw_skews,
         compare=claims.over_skews,
         notes=(
@@ -311,7 +303,6 @@ _KINDS = {
             *("epochs", "users", "bits", "mean over users", "Gaussian truth", "images"),
             "paper's axis",
         ),
-        figure="writers.svg",
         draw=_draw_writers,
         compare=claims.over_writers,
         notes=(
@@ -329,7 +320,6 @@ _KINDS = {
             *("ε named", "noise on the mean", "users", "bits", "mean over users"),
             *("Gaussian truth", "directions", "variance kept", "paper's axis", "accuracy"),
         ),
-        figure="noise.svg",
         draw=_draw_noise,
         compare=claims.over_noise,
         notes=(
@@ -341,3 +331,4 @@ _KINDS = {
         ),
     ),
 }
+run = partial(page.tabled, _KINDS, _SCALES)

@@ -132,7 +132,7 @@ TINY: dict[str, Any] = {
     "mi-accuracy": _swept("mi-accuracy", pairs=40, plays=1),
     "mine-dimension": _swept("mine-dimension", d=(1, 100), pairs=100, steps=60),
     "mine-rounds": _swept("mine-rounds", mine_draws=(8,)),
-    "textbook-examples": _fewer("textbook-examples", steps=20),
+    "textbook-examples": (20, 2, 20),
     "dlg-users": tuple(
         replace(case, targets=2, attacks=case.attacks[:1], draws=40)
         for case in scales_of("dlg-users")["small"]
