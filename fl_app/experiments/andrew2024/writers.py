@@ -32,7 +32,6 @@ from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_r
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
 Got: TypeAlias = Mapping[tuple[str, float, int], Runs]  # by federation, noise and repetitions
-Figures: TypeAlias = dict[str, tuple[Panel, ...]]
 
 _SOURCE = "Andrew et al. 2024"
 # Analytical ε to ε_lo and ε_est of all models, ε_lo and ε_est of the final one.
@@ -143,13 +142,15 @@ def run(scale: str, cells: Cells, variant: str) -> Table:
     task = "MNIST by writer" if scale == "paper" else "digits"
     is_repeated = variant == "repetitions"
     comparisons = [_growth(got), _normality(got)] if is_repeated else _with_tables(got)
+    if variant == "tables":
+        comparisons.append(_printed_epsilons())
     return Table(
         title=f"{_TITLES[variant]}, {task}, δ = 1e-5",
         columns=_COLUMNS,
-        rows=tuple(_row(*key, runs) for key, runs in got.items()),
+        rows=[_row(*key, runs) for key, runs in got.items()],
         notes=_NOTES,
         figures=_over_repetitions(got) if is_repeated else _over_epsilon(got),
-        comparisons=(*comparisons, *([_printed_epsilons()] if variant == "tables" else ())),
+        comparisons=comparisons,
     )
 
 
@@ -187,7 +188,7 @@ def _row(name: str, noise: float, times: int, runs: Runs) -> tuple[Any, ...]:
     )
 
 
-def _over_epsilon(got: Got) -> Figures:
+def _over_epsilon(got: Got) -> dict[str, list[Panel]]:
     """Return estimates and bounds over the accountant's ε, where there is one."""
     panels = []
     for name in dict.fromkeys(key[0] for key in got):
@@ -201,8 +202,8 @@ def _over_epsilon(got: Got) -> Figures:
             for kind, what, style in (("estimate", estimate, "-"), ("at least", "bound", "--"))
         ]
         lines.append(Line("accountant's ε", epsilons, epsilons, 7, ":"))
-        panels.append(Panel(name, "accountant's ε", "ε", tuple(lines), log_x=True, log_y=True))
-    return {"estimates.svg": tuple(panels)}
+        panels.append(Panel(name, "accountant's ε", "ε", lines, log_x=True, log_y=True))
+    return {"estimates.svg": panels}
 
 
 def _by_noise(got: Got) -> dict[float, dict[int, Runs]]:
@@ -211,7 +212,7 @@ def _by_noise(got: Got) -> dict[float, dict[int, Runs]]:
     return {z: {times: runs for (_, own, times), runs in got.items() if own == z} for z in noises}
 
 
-def _over_repetitions(got: Got) -> Figures:
+def _over_repetitions(got: Got) -> dict[str, list[Panel]]:
     """Return a panel for each noise: densities of cosines as Fig. 1, estimates as Fig. 2."""
     grid, null = _GRID.tolist(), (np.exp(-(_GRID**2) / 2) / math.sqrt(2 * math.pi)).tolist()
     kinds = (
@@ -227,13 +228,13 @@ def _over_repetitions(got: Got) -> Figures:
             for i, (times, runs) in enumerate(here.items())
         ]
         curves.append(Line("nobody sent them", grid, null, 7, ":"))
-        densities.append(Panel(title, "cosine in units of 1/√d", "density", tuple(curves)))
-        lines = tuple(
+        densities.append(Panel(title, "cosine in units of 1/√d", "density", curves))
+        lines = [
             Line(words, list(here), [middle(r, "final", what) for r in here.values()], i, style)
             for what, words, i, style in kinds
-        )
+        ]
         estimates.append(Panel(title, "repetitions", "ε of the final model", lines))
-    return {"densities.svg": tuple(densities), "estimates.svg": tuple(estimates)}
+    return {"densities.svg": densities, "estimates.svg": estimates}
 
 
 def _with_tables(got: Got) -> list[Comparison]:

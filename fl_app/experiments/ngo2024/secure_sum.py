@@ -72,13 +72,13 @@ def run(scale: str, cells: Cells, variant: Variant) -> Table:
             *("paper's error", "error with confidence", "ε ≥ at δ = 1e-5", "cap"),
             *("Fixed(0): ε ≥", "its δ at ε = 7", "with half of the failures"),
         ),
-        rows=tuple(
+        rows=[
             (_LABELS[partition], game, size, *_row(got, page.paper * (game == "partition")))
             for (partition, game), sizes in found.items()
             for size, got in sizes.items()
-        ),
+        ],
         notes=(*page.notes, _RECORDS_NOTE, _NOTE),
-        figures={"curves.svg": tuple(panel for case in found.items() for panel in _panels(*case))},
+        figures={"curves.svg": [panel for case in found.items() for panel in _panels(*case)]},
         comparisons=page.compare(found) if scale == "paper" else (),
     )
 
@@ -130,8 +130,8 @@ def _panels(played: tuple[Partition, Game], found: Sizes) -> list[Panel]:
         bounds.append(Line(label, got["epsilons"][middle], got["deltas"], color))
     caps = Line("cap", got["caps"], got["deltas"], len(found), "--")  # the same for every size
     return [
-        Panel(f"{title}: errors", "FPR", "FNR", tuple(errors), log_x=True, log_y=True),
-        Panel(f"{title}: bounds", "ε at least", "δ", (*bounds, caps), log_y=True),
+        Panel(f"{title}: errors", "FPR", "FNR", errors, log_x=True, log_y=True),
+        Panel(f"{title}: bounds", "ε at least", "δ", [*bounds, caps], log_y=True),
     ]
 
 

@@ -11,7 +11,6 @@ The attacker knows both sums, the noise's scale and the code. Sums are of the si
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Final
@@ -58,23 +57,15 @@ def run(scale: str, cells: Cells) -> Table:
     )
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """A way to release a noised sum, and whether a value can come from a sum."""
-
-    release: Callable[[Vector], Floats]
-    reaches: Callable[[Vector, Floats], Floats]
-
-
 def attacked(name: str, dim: int, trials: int) -> dict[str, float]:
     """Return how often the attacker is right, by low bits and by the likelihood ratio."""
-    kind, rng = _RELEASES[name], stream(0, "low bits", name, dim)
+    (release, step), rng = _RELEASES[name], stream(0, "low bits", name, dim)
     right, ratio, impossible = 0, 0, 0
     for _ in range(trials):
         sums = rng.standard_normal(dim) + np.array([[0.0], [_APART]])
         truth = int(rng.integers(2))
-        seen = kind.release(sums[truth])
-        possible = [int(kind.reaches(s, seen).sum()) for s in sums]
+        seen = release(sums[truth])
+        possible = [int(reaches(s, seen, step).sum()) for s in sums]
         impossible += dim - possible[1 - truth]
         right += _decided(possible, rng) == truth
         near = [-float(np.square(seen.astype(np.float64) - s).sum()) for s in sums]
@@ -87,11 +78,18 @@ def _decided(pair: Sequence[float], rng: np.random.Generator) -> int:
     return int(rng.integers(2)) if pair[0] == pair[1] else int(pair[1] > pair[0])
 
 
-def reaches_float(total: Vector, seen: Floats) -> Floats:
+def reaches(total: Vector, seen: Floats, step: float) -> Floats:
     """Return for each coordinate whether some noise leads from the sum to what was seen.
 
-    A release as float32 was rounded after the noise.
+    Args:
+        total: The sum.
+        seen: The release; as float32 it was rounded after the noise.
+        step: Of the grid, where every integer within 13 standard deviations has a chance; 0 for
+            floating point.
     """
+    if step:
+        is_integer = np.abs(seen / step - np.rint(seen / step)) < 1e-6
+        return np.asarray(is_integer & (np.abs(seen - total) <= 13 + step))
     # The noise that is needed belongs to a word near this one; ndtr and ndtri err by a few units.
     words = np.rint(ndtr(seen.astype(np.float64) - total) * 2.0**_BITS - 0.5)
     found = np.zeros(len(total), dtype=bool)
@@ -99,13 +97,6 @@ def reaches_float(total: Vector, seen: Floats) -> Floats:
         noise = ndtri((np.clip(words + off, 0, 2.0**_BITS - 1) + 0.5) * 2.0**-_BITS)
         found |= (total + noise).astype(seen.dtype) == seen
     return found
-
-
-def reaches_grid(step: float, total: Vector, seen: Floats) -> Floats:
-    """Return the same for a grid: every integer within 13 standard deviations has a chance."""
-    steps = seen / step
-    near = np.abs(seen - total) <= 13 + step
-    return np.asarray((np.abs(steps - np.rint(steps)) < 1e-6) & near)
 
 
 def _as_float(dtype: str, total: Vector) -> Floats:
@@ -125,11 +116,11 @@ def _in_ring(total: Vector) -> Floats:
     return np.asarray(np.sum(parts, axis=0) * _STEP)
 
 
-_on_grid = partial(reaches_grid, 1 / MOST_STD)
-_RELEASES: Final[Mapping[str, _Kind]] = {
-    "float64, Gaussian": _Kind(partial(_as_float, "float64"), reaches_float),
-    "float32, Gaussian": _Kind(partial(_as_float, "float32"), reaches_float),
-    "ring, Skellam shares": _Kind(_in_ring, partial(reaches_grid, _STEP)),
-    "grid, central Skellam": _Kind(partial(_central, "skellam"), _on_grid),
-    "grid, central discrete Gaussian": _Kind(partial(_central, "discrete-gaussian"), _on_grid),
+# Ways to release a noised sum, and the steps of their grids.
+_RELEASES: Final[Mapping[str, tuple[Callable[[Vector], Floats], float]]] = {
+    "float64, Gaussian": (partial(_as_float, "float64"), 0.0),
+    "float32, Gaussian": (partial(_as_float, "float32"), 0.0),
+    "ring, Skellam shares": (_in_ring, _STEP),
+    "grid, central Skellam": (partial(_central, "skellam"), 1 / MOST_STD),
+    "grid, central discrete Gaussian": (partial(_central, "discrete-gaussian"), 1 / MOST_STD),
 }
