@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from leakmeter.auditors.information import gaussian_information, update_entropy
 from leakmeter.auditors.information.draws import Drawing, Draws
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.measure import Look, measure
+from leakmeter.auditors.information.mine import estimator
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.clients.cohort.cohort import Cohort
@@ -33,9 +34,6 @@ from leakmeter.fl_app.experiments import distribute
 from leakmeter.fl_app.experiments.base import Cells
 from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import Task, load_task
-
-if TYPE_CHECKING:
-    from leakmeter.auditors.information.mine.estimator import NeuralEstimate
 
 # Entropy of an image as the paper has estimated it, by MINE, in bits; for its axis only.
 IMAGE_BITS = {"mnist": 567.0, "cifar10": 1403.0}
@@ -228,8 +226,6 @@ def looked(cells: Cells, config: Config, users: int, suffix: str = "", **how: An
 
 def critics(config: Config, users: int, *, draws: int, count: int) -> Found:
     """Return what `count` critics find in so many pairs of the target's update and the sum."""
-    from leakmeter.auditors.information.mine import estimator  # torch, for those who ask
-
     sampler, model = sampler_of(config)
     drawn = Draws(sampler, model, list(range(users)))
     x, y = drawn.pairs(TARGET, draws, ("mi", name_of(config)))
@@ -237,7 +233,7 @@ def critics(config: Config, users: int, *, draws: int, count: int) -> Found:
     return in_bits(found) | {"log_draws": _bits(found.log_samples)}
 
 
-def in_bits(found: NeuralEstimate) -> Found:
+def in_bits(found: estimator.NeuralEstimate) -> Found:
     """Return what critics have found on training pairs, shuffled ones and held out, in bits."""
     return {
         "trained": _bits(found.trained.mean),

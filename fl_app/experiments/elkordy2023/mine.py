@@ -25,6 +25,8 @@ from scipy.stats import linregress
 from leakmeter.auditors.information import gaussian_information
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.information.logdet import logdet_information
+from leakmeter.auditors.information.mine.estimator import estimate
+from leakmeter.auditors.information.mine.training import Training
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.base import Cells, Comparison, audited_run
@@ -61,9 +63,6 @@ def _of_gaussians(cells: Cells, at: Point) -> Found:
 
 def _estimated(at: Point) -> Found:
     """Return truth and findings of one dimension, in bits."""
-    from leakmeter.auditors.information.mine.estimator import estimate
-    from leakmeter.auditors.information.mine.training import Training
-
     dim, count = at["d"], at["critics"]
     x, others = stream(SEED, "mine-dimension", dim).standard_normal((2, at["pairs"], dim))
     y = math.sqrt(_USERS - 1) * others

@@ -171,10 +171,11 @@ def _draw_users(points: Points) -> Iterator[Panel]:
 
 
 def _draw_models(points: Points) -> Iterator[Panel]:
-    def label(at: Point) -> str:
-        return f"{at.algorithm}, {at['dataset']}, {at['model']}"
-
-    lines = page.lines(points, label, lambda at: at["bits"] / at["rank"])
+    lines = page.lines(
+        points,
+        lambda at: f"{at.algorithm}, {at['dataset']}, {at['model']}",
+        lambda at: at["bits"] / at["rank"],
+    )
     yield Panel("Bits a direction", "users", "bits", lines, True)
 
 
