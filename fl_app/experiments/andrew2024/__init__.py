@@ -10,7 +10,7 @@ Federated Learning, arXiv:2302.03098.
 - `many_runs`: Fig. 4, one run with many canaries against many runs.
 - `records`: Table 6, gradient canaries in DP-SGD.
 
-Shared: `federation` runs this project with canaries, `gaussian_sum` simulates a Gaussian sum,
-`audit` turns scores into estimates and bounds. How often the bound of section 5 and ours are above
-the truth is in `experiments.coverage`.
+Shared: `audit` runs this project with canaries and turns scores into estimates and bounds,
+`gaussian_sum` simulates a Gaussian sum. How often the bound of section 5 and ours are above the
+truth is in `experiments.coverage`.
 """

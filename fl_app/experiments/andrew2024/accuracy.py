@@ -16,9 +16,8 @@ import numpy as np
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.andrew2024 import federation
-from leakmeter.fl_app.experiments.andrew2024.audit import mean_std
-from leakmeter.fl_app.experiments.andrew2024.federation import DIGITS, WRITERS
+from leakmeter.fl_app.experiments.andrew2024 import audit
+from leakmeter.fl_app.experiments.andrew2024.audit import DIGITS, WRITERS, mean_std
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
@@ -107,7 +106,7 @@ def run(scale: str, cells: Cells) -> Table:
         ),
         rows=[
             (
-                *(z, f"{federation.accountant(federation.seeded(config, z)):.1f}"),
+                *(z, f"{audit.accountant(audit.seeded(config, z)):.1f}"),
                 *(mean_std(got[z][0]), *(mean_std(own, "+.2f") for own in changes[z])),
             )
             for z in got
@@ -126,7 +125,7 @@ def _cell(size: _Scale, noise: float, number: int) -> dict[str, float]:
     """Return the accuracy of one run with every number of canaries."""
     configs = {f"{n} {by}": size.config(n, by) for n, by in size.ways}
     return {
-        way: federation.play(federation.seeded(config, noise, "accuracy", number)).accuracy
+        way: audit.play(audit.seeded(config, noise, "accuracy", number)).accuracy
         for way, config in configs.items()
     }
 

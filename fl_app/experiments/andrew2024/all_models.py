@@ -25,8 +25,7 @@ from leakmeter.auditors.canaries.estimates import two_fits
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.experiments.andrew2024.audit import mean_std, published_sampled
-from leakmeter.fl_app.experiments.andrew2024.federation import SEED
+from leakmeter.fl_app.experiments.andrew2024.audit import SEED, mean_std, published_sampled
 from leakmeter.fl_app.experiments.andrew2024.writers import TABLE2, TABLE5
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
 from leakmeter.fl_app.experiments.plot import Line, Panel

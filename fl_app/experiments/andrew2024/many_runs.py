@@ -23,9 +23,8 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.andrew2024 import federation
-from leakmeter.fl_app.experiments.andrew2024.audit import STDS
-from leakmeter.fl_app.experiments.andrew2024.federation import DELTA, SEED
+from leakmeter.fl_app.experiments.andrew2024 import audit
+from leakmeter.fl_app.experiments.andrew2024.audit import DELTA, SEED, STDS
 from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
@@ -49,8 +48,8 @@ class _Scale:
     exact: int  # experiments with the Gaussian mechanism
 
 
-_MNIST = replace(federation.WRITERS, sample=49, rounds=11)
-_DIGITS = replace(federation.DIGITS, sample=15, rounds=4)
+_MNIST = replace(audit.WRITERS, sample=49, rounds=11)
+_DIGITS = replace(audit.DIGITS, sample=15, rounds=4)
 _SCALES = {
     "paper": _Scale(_MNIST, 1000, {1: 3, 10: 1}, 50),
     "small": _Scale(_DIGITS, 100, {1: 4, 10: 4}, 10),
@@ -135,8 +134,8 @@ def _gaussian(dim: int, canaries: int, seed: int) -> Drawn:
 
 def _learnt(config: Config, noise: float, canaries: int, seed: int) -> Drawn:
     """Return the cosines with the final model of one training."""
-    config = federation.with_canaries(config, canaries)
-    played = federation.play(federation.seeded(config, noise, seed))
+    config = audit.with_canaries(config, canaries)
+    played = audit.play(audit.seeded(config, noise, seed))
     total, share = config.rounds * noise**2, canaries / played.dim
     # The squared length beyond the noise, relative to it: of canaries and honest updates.
     beyond = next(f.value for f in played.findings if f.quantity == "interference")

@@ -6,7 +6,7 @@ are largest cosines over steps. CANIFE's column is left out: it crafts its canar
 
 DP-SGD is a federation whose clients hold one record each and take one step of full length: so the
 settings are those of a run of this project, and the auditor is its own. `train` computes what
-`federation.play` would, without sixty thousand messages. Ours differs:
+`audit.play` would, without sixty thousand messages. Ours differs:
 1. The server has the momentum of 0.9 that the paper states for its other experiments. Canaries are
    sought in the changes of the model, as in the paper, and in the noised means behind them, which
    whoever knows the momentum can compute.
@@ -26,9 +26,8 @@ from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.noise.clipping import gaussian
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.andrew2024 import audit, federation
-from leakmeter.fl_app.experiments.andrew2024.audit import Runs, mean_std
-from leakmeter.fl_app.experiments.andrew2024.federation import Played
+from leakmeter.fl_app.experiments.andrew2024 import audit
+from leakmeter.fl_app.experiments.andrew2024.audit import Played, Runs, mean_std
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
 
 
@@ -41,7 +40,7 @@ class _Scale:
 
 
 _PAPER = replace(
-    federation.WRITERS,
+    audit.WRITERS,
     dataset="fashion-mnist",
     model="mlp",
     partition="iid",
@@ -73,10 +72,10 @@ _NOTES = (
 def run(scale: str, cells: Cells) -> Table:
     """Train with every noise several times."""
     size = _SCALES[scale]
-    config = federation.with_canaries(size.training, size.canaries)
+    config = audit.with_canaries(size.training, size.canaries)
     rows, comparisons = [], []
     for z in size.noises:
-        seeded = [federation.seeded(config, z, "records", i) for i in range(size.runs)]
+        seeded = [audit.seeded(config, z, "records", i) for i in range(size.runs)]
         runs = [cells.get(f"noise{z:g}-run{i}", partial(_cell, c)) for i, c in enumerate(seeded)]
         accuracy = median_range([one["accuracy"] for one in runs], ".3f")
         for view, words in _VIEWS.items():
@@ -104,7 +103,7 @@ def _cell(config: Config) -> dict[str, Any]:
     played = train(config)
     found = {view: audit.all_models(one) for view, one in played.items()}
     accuracy = played["mean"].accuracy
-    return {"accuracy": accuracy, "epsilon": federation.accountant(config), **found}
+    return {"accuracy": accuracy, "epsilon": audit.accountant(config), **found}
 
 
 def train(config: Config) -> dict[str, Played]:

@@ -16,8 +16,7 @@ import numpy as np
 from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.andrew2024.audit import STDS
-from leakmeter.fl_app.experiments.andrew2024.federation import SEED
+from leakmeter.fl_app.experiments.andrew2024.audit import SEED, STDS
 from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel

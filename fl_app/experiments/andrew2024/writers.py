@@ -25,9 +25,15 @@ from scipy.stats import binom
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.gaussian.pair import delta_gaussian, epsilon_gaussian, gaussian_sigma
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.andrew2024 import audit, federation
-from leakmeter.fl_app.experiments.andrew2024.audit import COLUMNS_NOTE, Runs, middle, shown
-from leakmeter.fl_app.experiments.andrew2024.federation import DELTA, DIGITS, WRITERS
+from leakmeter.fl_app.experiments.andrew2024 import audit
+from leakmeter.fl_app.experiments.andrew2024.audit import (
+    DELTA,
+    DIGITS,
+    WRITERS,
+    Runs,
+    middle,
+    shown,
+)
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
@@ -113,7 +119,7 @@ _COLUMNS = (
     "ε ≥ above the accountant's",
 )
 _NOTES = (
-    COLUMNS_NOTE,
+    audit.COLUMNS_NOTE,
     "Unit: one client added or removed (with coins: its update set to zero), who takes part as "
     "often as a canary. The final model is seen with the first. Scores are capped at 88.7, the "
     "most that seeds of 128 bits can mean. No leak is of the estimate as printed for all models, "
@@ -156,10 +162,10 @@ def run(scale: str, cells: Cells, variant: str) -> Table:
 
 def _cell(part: _Part, noise: float, times: int, key: str, number: int) -> dict[str, Any]:
     """Return what one run shows."""
-    config = federation.seeded(part.federation, noise, key, number)
+    config = audit.seeded(part.federation, noise, key, number)
     if part.canaries:
-        config = federation.with_canaries(config, part.canaries, times)
-    played = federation.play(config, "all" if part.canaries else "coin")
+        config = audit.with_canaries(config, part.canaries, times)
+    played = audit.play(config, "all" if part.canaries else "coin")
     return {
         "accuracy": played.accuracy,
         "epsilon": audit.guaranteed(played, config),

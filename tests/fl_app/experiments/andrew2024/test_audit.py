@@ -25,7 +25,7 @@ from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.andrew2024 import audit
 from leakmeter.fl_app.experiments.andrew2024.all_models import WARM, smoothed
-from leakmeter.fl_app.experiments.andrew2024.federation import (
+from leakmeter.fl_app.experiments.andrew2024.audit import (
     DIGITS,
     Played,
     play,
