@@ -103,25 +103,21 @@ def _repeated(
     cells: Cells, draw: Draw, name: str, canaries: int, experiments: Mapping[int, int]
 ) -> dict[int, Found]:
     """Return what the experiments with each number of runs give."""
-    got: dict[int, Found] = {}
-    for runs, times in experiments.items():
-        own = partial(draw, canaries // runs)
-        found = [
-            cells.get(f"{name}-runs{runs}-{i}", partial(_cell, own, name, runs, i))
-            for i in range(times)
-        ]
-        got[runs] = {what: [one[what] for one in found] for what in found[0]}
-    return got
 
+    def cell(runs: int, experiment: int) -> dict[str, float]:
+        seeds = [derive(SEED, "many-runs", name, runs, experiment, i) for i in range(runs)]
+        cosines, squares = zip(*(draw(canaries // runs, seed) for seed in seeds), strict=True)
+        z = np.concatenate(cosines)[None]
+        return {
+            **{std: float(one_fit(z, std, DELTA)[0]) for std in STDS},
+            **dict(zip(_SQUARES, np.median(squares, axis=0).tolist(), strict=True)),
+        }
 
-def _cell(draw: Callable[[int], Drawn], name: str, runs: int, experiment: int) -> dict[str, float]:
-    """Return estimates of one experiment, from the cosines of so many runs."""
-    seeds = [derive(SEED, "many-runs", name, runs, experiment, i) for i in range(runs)]
-    cosines, squares = zip(*(draw(seed) for seed in seeds), strict=True)
-    z = np.concatenate(cosines)[None]
+    each = [(runs, i) for runs, times in experiments.items() for i in range(times)]
+    got = cells.each(f"{name}-runs{{}}-{{}}", each, cell)
     return {
-        **{std: float(one_fit(z, std, DELTA)[0]) for std in STDS},
-        **dict(zip(_SQUARES, np.median(squares, axis=0).tolist(), strict=True)),
+        runs: {what: [got[runs, i][what] for i in range(times)] for what in (*STDS, *_SQUARES)}
+        for runs, times in experiments.items()
     }
 
 
