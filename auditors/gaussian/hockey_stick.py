@@ -59,17 +59,21 @@ def _epsilon_one_way(shift: Floats, first: Floats, second: Floats, log_delta: Fl
     with np.errstate(all="ignore"):  # what leaves the range of floats gives inf or nan
         m, s, u = _normalised(shift, first, second)
         highest = _highest_loss(m, s, u, log_delta)
+        log_ratio = _log_ratio(s, u)
+        log_h, _ = _log_hockey_stick(np.zeros_like(m), m, s, u, log_ratio)
     epsilon = np.where(np.isinf(highest), math.inf, 0.0)
-    positive = log_hockey_stick(np.zeros_like(m), m, s, u)[0] > log_delta
-    todo = np.flatnonzero(positive & (highest > 0) & (highest < math.inf))
+    todo = np.flatnonzero((log_h > log_delta) & (highest > 0) & (highest < math.inf))
+    pair, wanted = tuple(each[todo] for each in (m, s, u, log_ratio)), log_delta[todo]
 
     def gap(x: Floats, rows: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        at = todo[rows]
-        log_h, slope = log_hockey_stick(x, m[at], s[at], u[at])
-        return log_h - log_delta[at], slope
+        of, to = pair, wanted
+        if rows.size < todo.size:
+            of, to = tuple(each[rows] for each in pair), wanted[rows]
+        log_h, slope = _log_hockey_stick(x, *of)
+        return log_h - to, slope
 
-    low, high = np.zeros(todo.size), highest[todo]
-    epsilon[todo] = bracketed_root(gap, low, high, _noise(log_delta[todo]))
+    with np.errstate(all="ignore"):
+        epsilon[todo] = bracketed_root(gap, np.zeros(todo.size), highest[todo], _noise(wanted))
     return epsilon
 
 
@@ -90,36 +94,45 @@ def _log_ratio(s: Floats, u: Floats) -> Floats:
 
 def _mills(t: Floats) -> Floats:
     """Return P(X > t) / density(t) of a standard normal."""
-    return np.asarray(_SQRT_HALF_PI * erfcx(_SQRT_HALF * t))
+    mills: Floats = _SQRT_HALF_PI * erfcx(_SQRT_HALF * t)
+    return mills
 
 
 def log_hockey_stick(epsilon: Floats, m: Floats, s: Floats, u: Floats) -> tuple[Floats, Floats]:
     """Return ln H_eps(N(0,1) || N(m, s²)) and its derivative by epsilon; m >= 0, u = s - 1."""
     with np.errstate(all="ignore"):
-        e = epsilon - _log_ratio(s, u)
-        a = -u * (1 + s)
-        # The event of Appendix A, loss > eps, is a·x² - 2mx + m² - 2s²e > 0. Its roots are x1, x2
-        # in units of the first Gaussian and z = (x - m)/s in units of the second. The textbook
-        # formula subtracts nearly equal numbers for one root, so it comes from the product of both.
-        r2 = m * m + 2 * a * e
-        r = np.sqrt(np.maximum(r2, 0.0))
-        q, p = m + s * r, s * m + r
-        x1, x2 = (m * m - 2 * s * s * e) / q, np.abs(q / a)
-        z1, z2 = -(m * m + 2 * e) / p, np.abs(p / a)
-        # At a root both densities agree up to e^eps. So the mass of the first Gaussian beyond it,
-        # minus e^eps times that of the second, is density(x) · (Mills(x) - s·Mills(z)).
-        inner = x1 < 0
-        log_scale = np.where(inner, -0.5 * x1 * x1 - LOG_SQRT_2PI, 0.0)
-        density_1 = np.where(inner, 1.0, np.exp(-0.5 * x1 * x1 - LOG_SQRT_2PI))
-        one_1 = np.where(inner, _mills(-x1), ndtr(x1))
-        two_1 = np.where(z1 < 0, density_1 * s * _mills(-z1), np.exp(epsilon) * ndtr(z1))
-        density_2 = np.exp(-0.5 * x2 * x2 - LOG_SQRT_2PI - log_scale)
-        side = np.sign(a)  # the event is two tails if the second is narrower, else an interval
-        one_2 = np.where(density_2 > 0, side * density_2 * _mills(x2), 0.0)
-        two_2 = np.where(density_2 > 0, side * density_2 * s * _mills(z2), 0.0)
-        h = (one_1 - two_1) + (one_2 - two_2)
-        h = np.where((r2 < 0) | ~(h > 0), 0.0, h)
-        return log_scale + np.log(h), -(two_1 + two_2) / h
+        return _log_hockey_stick(epsilon, m, s, u, _log_ratio(s, u))
+
+
+def _log_hockey_stick(
+    epsilon: Floats, m: Floats, s: Floats, u: Floats, log_ratio: Floats
+) -> tuple[Floats, Floats]:
+    """Return the same from ln s; what leaves the range of floats must be ignored outside."""
+    e, mm = epsilon - log_ratio, m * m
+    a = -u * (1 + s)
+    # The event of Appendix A, loss > eps, is a·x² - 2mx + m² - 2s²e > 0. Its roots are x1, x2
+    # in units of the first Gaussian and z = (x - m)/s in units of the second. The textbook
+    # formula subtracts nearly equal numbers for one root, so it comes from the product of both.
+    r2 = mm + 2 * a * e
+    r = np.sqrt(np.maximum(r2, 0.0))
+    q, p = m + s * r, s * m + r
+    x1, x2 = (mm - 2 * s * s * e) / q, np.abs(q / a)
+    z1, z2 = -(mm + 2 * e) / p, np.abs(p / a)
+    # At a root both densities agree up to e^eps. So the mass of the first Gaussian beyond it,
+    # minus e^eps times that of the second, is density(x) · (Mills(x) - s·Mills(z)).
+    inner, log_density = x1 < 0, -0.5 * x1 * x1 - LOG_SQRT_2PI
+    log_scale = np.where(inner, log_density, 0.0)
+    density_1 = np.where(inner, 1.0, np.exp(log_density))
+    one_1 = np.where(inner, _mills(-x1), ndtr(x1))
+    two_1 = np.where(z1 < 0, density_1 * s * _mills(-z1), np.exp(epsilon) * ndtr(z1))
+    density_2 = np.exp(-0.5 * x2 * x2 - LOG_SQRT_2PI - log_scale)
+    # The event is two tails if the second is narrower, else an interval: the sign of a.
+    seen, signed = density_2 > 0, np.sign(a) * density_2
+    one_2 = np.where(seen, signed * _mills(x2), 0.0)
+    two_2 = np.where(seen, signed * s * _mills(z2), 0.0)
+    h = (one_1 - two_1) + (one_2 - two_2)
+    h = np.where((r2 < 0) | ~(h > 0), 0.0, h)
+    return log_scale + np.log(h), -(two_1 + two_2) / h
 
 
 def bracketed_root(
@@ -133,22 +146,22 @@ def bracketed_root(
     `function` gets points and the rows they belong to, and returns values and slopes. A value
     within `noise` of 0 counts as 0.
     """
-    x, low, high = high.copy(), low.copy(), high.copy()
-    rows = np.arange(x.size)
+    found, at, rows = high.copy(), high, np.arange(high.size)
     for _ in range(200):
         if not rows.size:
             break
-        at = x[rows]
         value, slope = function(at, rows)
-        low[rows] = np.where(value > 0, at, low[rows])
-        high[rows] = np.where(value > 0, high[rows], at)
+        low, high = np.where(value > 0, at, low), np.where(value > 0, high, at)
         with np.errstate(all="ignore"):
             newton = at - value / slope
         # A converged step may leave the bracket by a rounding error, so test for convergence first.
-        move = np.minimum(np.abs(newton - at), high[rows] - low[rows])
-        done = (np.abs(value) <= noise[rows]) | (move <= 2 * ULP * at)
-        inside = (newton > low[rows]) & (newton < high[rows])
-        step = np.where(inside, newton, 0.5 * (low[rows] + high[rows]))
-        x[rows] = np.where(done, at, step)
-        rows = rows[~done]
-    return x
+        move = np.minimum(np.abs(newton - at), high - low)
+        done = (np.abs(value) <= noise) | (move <= 2 * ULP * at)
+        inside = (newton > low) & (newton < high)
+        step = np.where(inside, newton, 0.5 * (low + high))
+        if done.any():  # go on with the other rows alone
+            found[rows] = np.where(done, at, step)
+            rows, step, low, high, noise = (each[~done] for each in (rows, step, low, high, noise))
+        at = step
+    found[rows] = at
+    return found
