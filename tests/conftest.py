@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 # More examples of every property: pytest --hypothesis-profile=thorough
 settings.register_profile("thorough", max_examples=100, deadline=None)
-settings.register_profile("fast", max_examples=25, deadline=None)
+settings.register_profile("fast", max_examples=20, deadline=None)
 settings.load_profile("fast")
 
 
@@ -80,9 +80,12 @@ def _parse_array_headers_once() -> None:
 
 def pytest_collection_finish() -> None:
     """Spare each test what grows with all that was imported."""
-    # Pytest attaches its handlers six times a test to every logger that does not propagate.
-    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch")]:
+    # Six times a test pytest looks through all loggers and attaches a handler to each that does not
+    # propagate. Most are torch's, which stay with those who have them.
+    loggers = logging.root.manager.loggerDict
+    for name in [name for name in loggers if name.startswith("torch")]:
         logging.getLogger(name).propagate = True
+        del loggers[name]
     # Collections are fewer, and leave out what is there already.
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

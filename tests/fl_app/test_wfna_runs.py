@@ -94,7 +94,7 @@ def test_local_steps_without_a_theorem_are_a_warning_before_training(
 
 def test_a_guarantee_for_a_record_covers_no_finding_about_a_client(tmp_path: Path) -> None:
     names = "likelihood-ratio,record-likelihood-ratio,one-shot"
-    few = {"lrt_fit": 150, "lrt_candidates": 20, "lrt_trials": 40}
+    few = {"lrt_fit": 60, "lrt_candidates": 10, "lrt_trials": 40}
     report = run(tmp_path, auditors=names, rounds=1, **few)
     assert not report["failures"]
     units = {f["auditor"]: f["unit"] for f in report["findings"]}

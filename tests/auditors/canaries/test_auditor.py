@@ -111,20 +111,11 @@ def checked(findings: list[Finding], sees: str) -> Finding:
         ],
     ),
 )
-def test_it_keeps_the_contract_of_auditors(
-    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 2000)
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_RUNS", 50)
+def test_it_keeps_the_contract_of_auditors(settings: dict[str, Any]) -> None:
     check_auditor(lambda: OneShotCanaries(**settings))
 
 
-def test_it_keeps_the_contract_with_its_changes_in_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_POOL", 2000)
-    monkeypatch.setattr("leakmeter.auditors.canaries.auditor._NULL_RUNS", 50)
-
+def test_it_keeps_the_contract_with_its_changes_in_a_folder(tmp_path: Path) -> None:
     def made() -> OneShotCanaries:
         auditor = OneShotCanaries(seats=3)
         auditor.folder = tmp_path

@@ -250,7 +250,7 @@ def test_each_direction_keeps_its_digits_far_below_the_rounding_of_an_fft() -> N
 
 
 def test_more_entries_leak_more_and_more_clients_less() -> None:
-    deltas_of_d = [ldp_curve("uniform", 12, d, 1.0).delta[0] for d in (1, 2, 4)]
+    deltas_of_d = [ldp_curve("uniform", 12, d, 1.0).delta[0] for d in (1, 2)]
     deltas_of_n = [ldp_curve("exponential", n, 3, 1.0).delta[0] for n in (20, 80)]
     assert deltas_of_d == sorted(deltas_of_d)
     assert deltas_of_n == sorted(deltas_of_n, reverse=True)

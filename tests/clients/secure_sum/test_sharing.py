@@ -117,14 +117,14 @@ def test_one_share_fewer_fits_every_secret_exactly_once() -> None:
 @pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32], ids=["zeros", "ones"])
 def test_fewer_shares_are_uniform_whatever_the_secret(secret: bytes) -> None:
     # Coefficients come from the operating system: fails by chance once in 1e11.
-    assert uniform_p_value(two_of_three_shares(secret, 20_000)) > 1e-11
+    assert uniform_p_value(two_of_three_shares(secret, 10_000)) > 1e-11
 
 
 def test_the_same_test_rejects_biased_coefficients(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = sharing._uniform
     # The mistake of drawing 20-bit coefficients because limbs have 20 bits.
     monkeypatch.setattr(sharing, "_uniform", lambda r, c: honest(r, c) & (2**20 - 1))
-    assert uniform_p_value(two_of_three_shares(bytes(32), 20_000)) < 1e-20
+    assert uniform_p_value(two_of_three_shares(bytes(32), 10_000)) < 1e-20
 
 
 def test_coefficients_above_the_prime_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:

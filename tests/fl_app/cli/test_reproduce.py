@@ -21,6 +21,7 @@ from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE
 from leakmeter.fl_app.experiments.andrew2024 import table1 as one_shot_table1
 from leakmeter.fl_app.experiments.base import CELLS, read_cells
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
+from tests.fl_app.experiments.small import sketched
 from tests.helpers.project import ROOT
 
 REAL = os.environ.get(FOLDER_VARIABLE)
@@ -184,9 +185,14 @@ def test_the_committed_tables_follow_from_the_committed_cells(
 
 
 def test_what_ray_cannot_distribute_runs_in_this_process(
-    table1: Path, capsys: pytest.CaptureFixture[str]
+    table1: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    again = ["reproduce", "one-shot-table1", "--engine", "ray", "--out", str(table1)]
+    monkeypatch.setattr("leakmeter.fl_app.experiments.base.drawn", sketched)
+    copy = shutil.copytree(table1, tmp_path / "copy")
+    again = ["reproduce", "one-shot-table1", "--engine", "ray", "--out", str(copy)]
     assert main(again) == 0
     assert "one-shot-table1 has no work that Ray could distribute" in capsys.readouterr().out
     assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
