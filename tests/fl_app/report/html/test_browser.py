@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -96,29 +98,43 @@ def test_an_error_on_a_page_would_be_seen(run: Path, tmp_path: Path) -> None:
     assert not re.search(r'<html[^>]* class="ready"', done.stdout)
 
 
-def test_nothing_can_be_fetched(run: Path, tmp_path: Path) -> None:
-    nosy = tmp_path / "nosy.html"
-    text = (run / "report.html").read_text()
-    nosy.write_text(text.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>'))
-    done = browse(nosy, tmp_path / "profile", "--dump-dom")
-    assert any("Content Security Policy" in line for line in console(done))
+@pytest.fixture(scope="module")
+def framed(
+    run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], subprocess.CompletedProcess[str]]:
+    """Show the page in a frame of some width, with a picture from elsewhere.
+
+    The title is the width that the page takes. A headless window cannot be as narrow as a frame.
+    """
+
+    @cache
+    def show(width: int) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path_factory.mktemp("framed")
+        text = (run / "report.html").read_text()
+        text = text.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>')
+        measure = "document.title = document.documentElement.scrollWidth;"
+        text = text.replace("</script>", measure + "</script>")
+        page = text.replace("&", "&amp;").replace('"', "&quot;")
+        (folder / "probe.html").write_text(
+            f'<iframe id="f" style="width:{width}px;height:700px;border:0" srcdoc="{page}">'
+            "</iframe><script>onload = () => { document.title = "
+            "document.getElementById('f').contentDocument.title; };</script>"
+        )
+        size = "--window-size=1400,900"
+        return browse(folder / "probe.html", folder / "profile", "--dump-dom", size)
+
+    return show
+
+
+def test_nothing_can_be_fetched(framed: Callable[[int], subprocess.CompletedProcess[str]]) -> None:
+    assert any("Content Security Policy" in line for line in console(framed(360)))
 
 
 @pytest.mark.parametrize("width", first_fast(1, [360, 1200]))
-def test_the_page_is_no_wider_than_the_window(run: Path, tmp_path: Path, width: int) -> None:
-    # A frame has the width that a headless window refuses to be.
-    probe = tmp_path / "probe.html"
-    shutil.copy(run / "report.html", tmp_path / "report.html")
-    text = (tmp_path / "report.html").read_text()
-    measure = "document.title = document.documentElement.scrollWidth;"
-    (tmp_path / "report.html").write_text(text.replace("</script>", measure + "</script>"))
-    framed = (tmp_path / "report.html").read_text().replace("&", "&amp;").replace('"', "&quot;")
-    probe.write_text(
-        f'<iframe id="f" style="width:{width}px;height:700px;border:0" srcdoc="{framed}"></iframe>'
-        "<script>onload = () => { document.title = "
-        "document.getElementById('f').contentDocument.title; };</script>"
-    )
-    done = browse(probe, tmp_path / "profile", "--dump-dom", "--window-size=1400,900")
+def test_the_page_is_no_wider_than_the_window(
+    framed: Callable[[int], subprocess.CompletedProcess[str]], width: int
+) -> None:
+    done = framed(width)
     found = re.search(r"<title>(\d+)</title>", done.stdout)
     assert found is not None, done.stdout[:500]
     assert int(found[1]) <= width
