@@ -17,6 +17,7 @@ from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
+from tests.helpers.numbers import first_fast
 
 
 def innermost(config: Config) -> Any:
@@ -39,7 +40,7 @@ def test_the_usual_step_of_momentum_is_what_it_was(tiny_config: Config) -> None:
     assert usual.server_learning_rate == old.server_learning_rate == 1.0
 
 
-@pytest.mark.parametrize("server", ["fedadam", "fedyogi"])
+@pytest.mark.parametrize("server", first_fast(1, ["fedadam", "fedyogi"]))
 def test_a_resumed_run_keeps_both_moments(server: str, tmp_path: Path, tiny_config: Config) -> None:
     class Dying(Progress):
         def round(self, line: Any) -> None:
