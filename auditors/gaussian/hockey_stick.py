@@ -161,7 +161,9 @@ def bracketed_root(
         step = np.where(inside, newton, 0.5 * (low + high))
         if done.any():  # go on with the other rows alone
             found[rows] = np.where(done, at, step)
-            rows, step, low, high, noise = (each[~done] for each in (rows, step, low, high, noise))
+            left = ~done
+            rows, step = rows[left], step[left]
+            low, high, noise = low[left], high[left], noise[left]
         at = step
     found[rows] = at
     return found
