@@ -33,21 +33,13 @@ CELLS = "cells.jsonl"  # what was computed, a cell per line
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was published, and what came out here.
+    """What was published, and what came out here."""
 
-    Attributes:
-        source: Where it stands, such as "Andrew et al. 2024, Table 1".
-        what: What is compared, with its conditions.
-        paper: The published figure or claim.
-        ours: Ours, in the same words.
-        why: Why they differ; empty where they agree.
-    """
-
-    source: str
-    what: str
-    paper: str
-    ours: str
-    why: str = ""
+    source: str  # where it is published, such as "Andrew et al. 2024, Table 1"
+    what: str  # what is compared, with its conditions
+    paper: str  # the published figure or claim
+    ours: str  # the same of ours
+    why: str = ""  # why they differ; empty where they agree
 
 
 @dataclass(frozen=True)

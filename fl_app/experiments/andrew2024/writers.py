@@ -26,14 +26,7 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.gaussian.pair import delta_gaussian, epsilon_gaussian, gaussian_sigma
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.andrew2024 import audit
-from leakmeter.fl_app.experiments.andrew2024.audit import (
-    DELTA,
-    DIGITS,
-    WRITERS,
-    Runs,
-    middle,
-    shown,
-)
+from leakmeter.fl_app.experiments.andrew2024.audit import DELTA, DIGITS, WRITERS, Runs, middle
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
@@ -189,7 +182,7 @@ def _row(name: str, noise: float, times: int, runs: Runs) -> tuple[Any, ...]:
         *(name, f"{noise:.4g}", times, accuracy, f"{float(runs[0]['epsilon']):.1f}"),
         *audit.shown_view(runs, "all", "fitted"),
         *audit.shown_view(runs, "final", "known", "fitted"),
-        shown(runs, "final", "statistic", ".3f"),
+        audit.shown(runs, "final", "statistic", ".3f"),
         audit.above(runs, "all", "final"),
     )
 
@@ -255,7 +248,7 @@ def _with_tables(got: Got) -> list[Comparison]:
             if times == 1
             else ("Table 5", f"noise multiplier {z:g}", TABLE5[z])
         )
-        ours = [shown(runs, *place) for place in places]
+        ours = [audit.shown(runs, *place) for place in places]
         found.append(
             Comparison(
                 source=f"{_SOURCE}, {source}",

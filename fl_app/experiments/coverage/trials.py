@@ -30,11 +30,7 @@ from leakmeter.auditors.likelihood_ratio.transcript.findings import Verdicts
 from leakmeter.auditors.records.game import RecordCase, RecordEffort, audit_records
 from leakmeter.auditors.records.membership import membership_bound
 from leakmeter.clients.water_filling.gradient_matrix import Rows
-from leakmeter.fl_app.experiments.andrew2024.audit import (
-    normal_logsf,
-    published_closed,
-    published_sampled,
-)
+from leakmeter.fl_app.experiments.andrew2024 import audit as one_shot
 from leakmeter.fl_app.experiments.coverage.case import ALLOWED, CONFIDENCE, Case, Rng, no_bound
 
 BEST: Final = "best threshold"
@@ -64,7 +60,7 @@ def _normal(shift: float, delta: float) -> Law:
         f"Gaussian, {shift:g} apart" if shift else "no leak",
         shift,
         lambda rng, size: rng.standard_normal(size),
-        normal_logsf,
+        one_shot.normal_logsf,
         delta,
         epsilon_gaussian(delta, shift),
     )
@@ -114,7 +110,7 @@ def _bounds(law: Law, trials: int, rng: Rng) -> dict[str, Bound]:
     middle = law.shift / 2
     return {
         BEST: no_bound(best_threshold(inside, outside, law.delta), BEST),
-        EXACT: no_bound(published_closed(inside, law.logsf, law.delta, ALLOWED), EXACT),
+        EXACT: no_bound(one_shot.published_closed(inside, law.logsf, law.delta, ALLOWED), EXACT),
         "band": ours(outside),
         "band, known null": ours(null_logsf=law.logsf),
         "pilot": ours(outside, rule=PilotSplit()),
@@ -126,7 +122,7 @@ def _bounds(law: Law, trials: int, rng: Rng) -> dict[str, Bound]:
 def best_threshold(inside: Floats, outside: Floats, delta: float) -> float:
     """Return the largest epsilon of (8) over all thresholds: no confidence belongs to it."""
     # B(1 - γ/2; ...) for each of both rates.
-    return published_sampled(inside, outside, delta, ALLOWED / 2, "clopper-pearson")
+    return one_shot.published_sampled(inside, outside, delta, ALLOWED / 2, "clopper-pearson")
 
 
 def _rounds(law: Law) -> Case:

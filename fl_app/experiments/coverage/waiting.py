@@ -26,17 +26,14 @@ from leakmeter.fl_app.experiments.plot import Line, Panel
 
 ASKED: Final = 50.0
 DELTA: Final = 1e-5
-_SIGMAS: Final = {
-    "flower": pair.classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA),
-    "right": pair.gaussian_sigma(ASKED, DELTA),
-}
-DELIVERED: Final = round(pair.epsilon_gaussian(DELTA, 1 / _SIGMAS["flower"]), 1)
+_CLASSICAL: Final = pair.classical_sigma_unsafe_above_epsilon_1(ASKED, DELTA)
+DELIVERED: Final = round(pair.epsilon_gaussian(DELTA, 1 / _CLASSICAL), 1)
 TARGETS: Final = (50.0, 60.0, 70.0)
 _ROUNDS: Final = range(1, 31)
-# Noise, its ε, and the ε to refute.
-_CLAIMS: Final = {
-    "flower": ("Flower's local noise", DELIVERED, TARGETS),
-    "right": ("the right noise", ASKED, TARGETS[:1]),
+# What it is, its standard deviation, its ε, and the ε to refute.
+_NOISES: Final = {
+    "flower": ("Flower's local noise", _CLASSICAL, DELIVERED, TARGETS),
+    "right": ("the right noise", pair.gaussian_sigma(ASKED, DELTA), ASKED, TARGETS[:1]),
 }
 _SCALES: Final = {"paper": 200, "small": 4}  # runs
 _BOUNDS: Final = {"anytime": "bets", "split": "best threshold, failures split over the rounds"}
@@ -47,8 +44,10 @@ _SEED: Final = 0
 def run(scale: str, cells: Cells) -> Table:
     """Watch runs with Flower's noise, and with noise that keeps its ε, until they are refuted."""
     runs = _SCALES[scale]
-    names = {noise: f"{noise}-noise-{len(_ROUNDS)}-rounds-{runs}" for noise in _CLAIMS}
-    waited = {noise: cells.get(names[noise], partial(_waited, runs, noise)) for noise in names}
+    name = f"{{}}-noise-{len(_ROUNDS)}-rounds-{runs}"
+    waited = {
+        noise: cells.get(name.format(noise), partial(_waited, runs, noise)) for noise in _NOISES
+    }
     return Table(
         title=f"How soon bounds of all rounds refute Flower's local noise, {runs:,} runs",
         columns=("noise", "ε at δ", "bound", "result"),
@@ -57,7 +56,7 @@ def run(scale: str, cells: Cells) -> Table:
                 *(f"{words}, {len(_ROUNDS)} rounds", f"{truth:g} at {DELTA:g}", bound),
                 f"ε = {t:g} refuted {_when(waited[noise]['rounds'][name][f'{t:g}'])}",
             )
-            for noise, (words, truth, targets) in _CLAIMS.items()
+            for noise, (words, _, truth, targets) in _NOISES.items()
             for t in targets
             for name, bound in _BOUNDS.items()
         ],
@@ -89,7 +88,7 @@ def bounds_of(noise: str, number: int) -> Mapping[str, Floats]:
     planned = len(_ROUNDS)
     rng = stream(_SEED, "anytime", "waiting", planned, int(noise == "right"), number)
     is_in = rng.random(planned) < 0.5
-    log_p = np.asarray(log_ndtr(-rng.standard_normal(planned) - is_in / _SIGMAS[noise]))
+    log_p = np.asarray(log_ndtr(-rng.standard_normal(planned) - is_in / _NOISES[noise][1]))
     bets = AnytimeBound(
         delta=DELTA, confidence=1 - ALLOWED, planned=planned, candidates=_CANDIDATES
     )

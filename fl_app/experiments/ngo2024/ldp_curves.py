@@ -24,23 +24,17 @@ _TITLES = {
     "exponential": "(a) exponential, x in [0, 4]",
     "uniform": "(b) uniform, x in [-1/2, 1/2]",
 }
-# Points of a curve, and the (n, d) of each case.
-_SCALES: dict[str, tuple[int, dict[str, tuple[tuple[int, int], ...]]]] = {
-    "paper": (
-        81,
-        {
-            "exponential": ((50, 1), (50, 5), (100, 10), (1000, 10), (1000, 100)),
-            "uniform": ((10, 1), (10, 5), (50, 5), (50, 10), (100, 100)),
-        },
-    ),
-    "small": (17, {"exponential": ((50, 5), (100, 10)), "uniform": ((10, 5), (50, 10))}),
-}
+_CURVES = (  # case, n and d
+    *(("exponential", n, d) for n, d in ((50, 1), (50, 5), (100, 10), (1000, 10), (1000, 100))),
+    *(("uniform", n, d) for n, d in ((10, 1), (10, 5), (50, 5), (50, 10), (100, 100))),
+)
+_FEW = (("exponential", 50, 5), ("exponential", 100, 10), ("uniform", 10, 5), ("uniform", 50, 10))
+_SCALES = {"paper": (81, _CURVES), "small": (17, _FEW)}  # points of a curve
 
 
 def run(scale: str, cells: Cells) -> Table:
     """Compute every curve with its bounds and set it beside the Gaussian one."""
-    points, pairs = _SCALES[scale]
-    keys = [(case, n, d) for case, sizes in pairs.items() for n, d in sizes]
+    points, keys = _SCALES[scale]
     curves = cells.each(f"{{}}-n{{}}-d{{}}-{points}points", keys, partial(_cell, points))
     return Table(
         title="Optimal LDP curves of a secure sum without noise",
@@ -57,7 +51,7 @@ def run(scale: str, cells: Cells) -> Table:
             "Of the exponential case both directions are computed and the worse is shown, since "
             "the Gamma law is not symmetric. The paper's n and d are not in its text.",
         ),
-        figures={"curves.svg": [_panel(case, curves) for case in pairs]},
+        figures={"curves.svg": [_panel(case, curves) for case in _TITLES]},
         comparisons=_comparisons(curves) if scale == "paper" else (),
     )
 

@@ -17,12 +17,9 @@ import numpy as np
 
 from leakmeter.auditors import RoundFacts, RoundView, TranscriptEffort, TranscriptLikelihoodRatio
 from leakmeter.auditors.finding import Game
+from leakmeter.auditors.likelihood_ratio.transcript import combination
 from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
-from leakmeter.auditors.likelihood_ratio.transcript.combination import (
-    Combination,
-    Transcripts,
-    separation,
-)
+from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.base import Cells, Table
 from leakmeter.fl_app.experiments.ngo2024.game import Setting, sampler_of
@@ -137,4 +134,4 @@ def _growth(state: Mapping[str, Any], pilot: int) -> dict[str, list[float]]:
 
 def _apart(rounds: list[Transcripts], pilot: int) -> float:
     fitted, trials = Transcripts.joined(rounds).split(pilot)
-    return separation(*Combination.fit(fitted).scores(trials))
+    return combination.separation(*combination.Combination.fit(fitted).scores(trials))
