@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.default_job import cpu_seconds, job
+from benchmarks.cpu import cpu_seconds
+from benchmarks.default_job import job
 from benchmarks.measure import OURS, Row, Scale, Timer, interleave
 from benchmarks.mnist import digits
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -14,6 +16,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import audited_run, growth, likelihood_ratio_round, measure, memory, page, run
+from benchmarks.cpu import cpu_seconds
 from benchmarks.measure import OURS, Row, Scale, compare, interleave, timer
 from benchmarks.page import Entry, amount, line, target
 from benchmarks.secure_sum import until_one_ends
@@ -55,6 +58,27 @@ def test_a_timer_divides_by_its_calls_and_by_the_size_of_each(clock: FakeClock) 
     assert timer(clock.work("a", 1, 3), calls=2)() == 2
     assert timer(clock.work("a", 3), size=0.25)() == 12
     assert clock.worked == ["a"] * 3
+
+
+BURN = "import time\nwhile time.process_time() < {}: pass"
+
+
+def test_the_cpu_of_a_command_includes_what_outlives_it_and_waits_for_nobody_else() -> None:
+    daemon = [sys.executable, "-c", BURN.format(0.3)]
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"]) as another:
+        spent = cpu_seconds(
+            [sys.executable, "-c", f"import subprocess; subprocess.Popen({daemon})"]
+        )
+        assert another.poll() is None
+        another.kill()
+    assert spent > 0.3
+
+
+def test_a_command_that_fails_says_so_in_its_own_words() -> None:
+    with pytest.raises(RuntimeError, match=r"code 3: .*no data"):
+        cpu_seconds(
+            [sys.executable, "-c", "import sys; print('no data', file=sys.stderr); sys.exit(3)"]
+        )
 
 
 def test_timers_take_turns_and_the_order_alternates(clock: FakeClock) -> None:
