@@ -45,9 +45,9 @@ MODELS = {
 }
 
 
-def ours(model: str, rounds: int) -> float:
-    """Return the CPU seconds of our run."""
-    numbers = {"clients": CLIENTS, "sample": CLIENTS, "rounds": rounds, "epochs": 1}
+def ours(model: str, rounds: int, sample: int = CLIENTS) -> float:
+    """Return the CPU seconds of our run, in which so many clients train."""
+    numbers = {"clients": CLIENTS, "sample": sample, "rounds": rounds, "epochs": 1}
     names = {"dataset": "mnist", "model": model, "secagg": "off", "auditors": "", "lr": 0.1}
     settings = {**numbers, **names, "batch-size": 64}
     return job([part for name, value in settings.items() for part in (f"--{name}", str(value))])
@@ -64,7 +64,8 @@ def theirs(peer: str, file: Path, model: str, rounds: int) -> float:
 
 def measure(scale: Scale) -> Iterator[Row]:
     """Yield a row for each model and peer."""
-    records, times = (6_000, 1) if scale == "quick" else (60_000, 2)
+    # Quickly, the peers' 100 clients have as many records as 10 of ours.
+    records, sample, times = (6_000, 10, 1) if scale == "quick" else (60_000, CLIENTS, 2)
     peers = [peer for peer in PEERS if peer != "pfl" or os.environ.get(PYTHON)]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "data.npz")
@@ -72,7 +73,7 @@ def measure(scale: Scale) -> Iterator[Row]:
         np.savez(file, x=x.flatten(1).numpy(), y=y.numpy())
         for model, work in MODELS.items():
             rounds = min(work.rounds, 2) if scale == "quick" else work.rounds
-            timers: dict[str, Timer] = {OURS: partial(ours, model, rounds)}
+            timers: dict[str, Timer] = {OURS: partial(ours, model, rounds, sample)}
             for peer in peers:
                 timers[peer] = partial(theirs, peer, file, model, rounds)
             found = interleave(timers, times, warm_up=False)
