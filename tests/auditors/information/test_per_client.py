@@ -24,26 +24,28 @@ def truth(spreads: np.ndarray, rank: int, noise_std: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("draws", "clients", "rank", "noise_std"),
+    ("draws", "clients", "rank", "noise_std", "runs"),
     [
-        *((16, 30, 8, 0.0), (60, 2, 6, 3.0), (40, 5, 1, 0.0), (25, 12, 12, 3.0)),
+        *((16, 30, 8, 0.0, 25), (60, 2, 6, 3.0, 25), (40, 5, 1, 0.0, 25), (25, 12, 12, 3.0, 25)),
         *(
-            pytest.param(*sizes, marks=pytest.mark.slow)
+            pytest.param(*sizes, 40, marks=pytest.mark.slow)
             for sizes in ((16, 30, 8, 3.0), (60, 2, 6, 0.0), (40, 5, 1, 3.0), (25, 12, 12, 0.0))
         ),
     ],
 )
-def test_it_follows_the_closed_form_and_states_its_error(draws, clients, rank, noise_std) -> None:
+def test_it_follows_the_closed_form_and_states_its_error(
+    draws, clients, rank, noise_std, runs
+) -> None:
     spreads = np.linspace(0.5, 2.0, clients)
     found = [
         each_information(gaussians(key, draws, spreads, rank), noise_std=noise_std)
-        for key in range(25)
+        for key in range(runs)
     ]
     values = np.stack([f.nats for f in found])
     spread = values.std(axis=0, ddof=1)
     # Three standard errors over clients that share draws, and 1.5 % for what is left of the bias.
     off = np.abs(values.mean(axis=0) - truth(spreads, rank, noise_std))
-    assert (off < 3.5 * spread / math.sqrt(25) + 0.015 * truth(spreads, rank, noise_std)).all()
+    assert (off < 3.5 * spread / math.sqrt(runs) + 0.015 * truth(spreads, rank, noise_std)).all()
     stated = np.stack([f.std_error for f in found]).mean(axis=0)
     assert 0.85 < np.median(stated / spread) < 1.3
 
