@@ -15,6 +15,7 @@ from leakmeter.auditors.wording import (
     claim,
     null_band,
     number,
+    observed,
     percent,
     size,
     sureness,
@@ -119,3 +120,12 @@ def test_a_warning_is_right_in_projects_without_our_command_line() -> None:
     for kind in ("non-finite-updates", "clipped-coordinates", "clipped-updates"):
         assert rate in warning(kind, 1, 2)
     assert warning("abandoned-rounds", 1, 2).endswith("The log has the reason.")
+
+
+def test_a_diagnostic_shows_its_number_and_its_band_or_its_rule() -> None:
+    shown = finding(kind="diagnostic", quantity="share outside the span", null_band=(0.1, 0.9))
+    assert observed(shown) == (
+        "share outside the span: 1, observed (without a leak, 90 % of audits say 0.1 to 0.9)"
+    )
+    other = finding(kind="diagnostic", quantity="interference", rule="too many canaries")
+    assert observed(other) == "interference: too many canaries"

@@ -509,3 +509,9 @@ def test_an_entropy_that_is_not_known_leaves_the_formula_out(gaussian_sampler) -
     assert [f.quantity for f in asked] == ["mutual information"]
     unasked, _ = audited(gaussian_sampler(EYE), view_of())
     assert unasked[-1].quantity == "mutual information of all coordinates"
+
+
+def test_a_run_without_an_audited_round_has_nothing_to_add_up(gaussian_sampler) -> None:
+    auditor = made(gaussian_sampler(EYE))
+    auditor.begin(DIM, 1)
+    assert list(auditor.report()) == []

@@ -470,3 +470,11 @@ def test_fewer_audits_share_the_confidence_so_the_bound_of_the_run_is_larger(
     assert bounds[-1].value > bounds[1].value > 0
     assert bounds[-1].confidence == bounds[1].confidence == 0.95
     assert auditor.due.rounds() == (1, 2, 4, 8)
+
+
+def test_a_round_of_canaries_alone_has_nobody_to_audit(gaussian_sampler, caplog) -> None:
+    auditor = LikelihoodRatio(gaussian_sampler(np.eye(DIM)), effort=QUICK)
+    auditor.begin(DIM, 1)
+    seats = {c: Canary(id=c, seed=1) for c in range(CLIENTS)}
+    assert auditor.observe(replace(view_of(), instructed=seats)) == ()
+    assert "no client to audit among []" in caplog.text

@@ -250,3 +250,13 @@ def test_what_cannot_be_is_refused(federation) -> None:
         ReplaySampler(timeout=0)
     with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
         ReplaySampler(chunk=0)
+
+
+def test_a_long_replay_says_now_and_then_that_it_is_alive(
+    federation: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="leakmeter")
+    monkeypatch.setattr("leakmeter.auditors.sampling.replay._SAID_EVERY", -1.0)
+    played = Round(federation)
+    list(played.bound().sample(played.sent, CLIENTS, 2, ("t",)))
+    assert "replaying: 8 trainings of this round so far" in caplog.text

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.keys import (
     ClientSecrets,
     KeyPair,
@@ -25,6 +26,8 @@ from leakmeter.clients.secure_sum.keys import (
     self_mask_key,
     unseal,
 )
+from leakmeter.clients.secure_sum.policy import RefusedError
+from leakmeter.clients.secure_sum.wire import check_keys
 from tests.helpers.numbers import num_examples
 
 SESSION = Session(run=7, server_round=3)
@@ -186,3 +189,10 @@ def test_a_truncated_box_is_refused(size: int) -> None:
     box = seal(bytes(32), b"", SESSION, "shares", 1, 2)
     with pytest.raises(ValueError, match=f"these {size} bytes were not"):
         unseal(bytes(32), box[:size], SESSION, "shares", 1, 2)
+
+
+def test_one_key_for_shares_and_masks_is_refused() -> None:
+    both = PublicKeys(ALICE.public, BOB.public, bytes(32))
+    assert check_keys(both) == both
+    with pytest.raises(RefusedError, match="must differ, got one key twice"):
+        check_keys(PublicKeys(ALICE.public, ALICE.public, bytes(32)))

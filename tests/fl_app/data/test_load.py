@@ -372,3 +372,16 @@ def test_changed_adult_file_is_refused(
     write_adult(tmp_path, **{part: content.replace(old, new, 1)})
     with pytest.raises(ConfigError, match=message):
         load("adult", data_dir=tmp_path)
+
+
+def test_levels_of_adult_must_be_those_of_the_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "adult").mkdir()
+    for part in ("data", "test"):
+        (tmp_path / "adult" / f"adult.{part}").touch()
+    rows = np.array([["1"] * 14 + ["<=50K"], ["2"] * 14 + [">50K"]])
+    monkeypatch.setattr(data, "_adult_rows", lambda *_: (rows, np.array([0, 1])))
+    # Six numbers, and two levels of each of eight categories.
+    with pytest.raises(ConfigError, match=r"adult.data must give 104 features, got 22"):
+        load("adult", data_dir=tmp_path)

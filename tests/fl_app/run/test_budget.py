@@ -134,10 +134,22 @@ def test_the_statement_rounds_up_and_calls_an_approximation_by_its_name(
     said = budget.statement(config)
     printed = float(said.partition("ε ≤ ")[2].partition(" ")[0])
     assert exact <= printed <= 1.001 * exact
+    assert "never learn" not in said
     Ledger(tmp_path / "l").record(replace(entry, is_rough=True))
     said = budget.statement(config)
     assert "ε ≈ " in said
     assert "≤" not in said
+
+
+def test_the_statement_names_the_smaller_price_of_secret_cohorts(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(tiny_config, noise="central", clip_norm=1.0, ledger=str(tmp_path / "l"))
+    entry = budget._planned(config, build.server_strategy(config), "one")
+    Ledger(tmp_path / "l").record(entry)
+    smaller = replace(spent([entry], config.delta), value=0.5)
+    monkeypatch.setattr(budget, "spent_amplified", lambda *_: smaller)
+    assert " (ε ≤ 0.5 against those who never learn who took part)" in budget.statement(config)
 
 
 def test_canaries_are_not_charged_to_clients() -> None:

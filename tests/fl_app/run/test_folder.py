@@ -52,6 +52,16 @@ def test_a_relative_folder_becomes_absolute(
     assert RunFolder.open(Path("run")).path == tmp_path / "run"
 
 
+def test_a_folder_that_another_run_fills_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.toml").write_text("another run's")
+    monkeypatch.setattr("leakmeter.fl_app.run.folder.check_free", lambda _: None)  # it looked empty
+    with pytest.raises(ConfigError, match="out must be a new or empty folder"):
+        RunFolder.create(tmp_path, Config())
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+
+
 def test_a_folder_is_made_only_once(folder: RunFolder) -> None:
     before = (folder.path / "config.toml").read_bytes()
     with pytest.raises(ConfigError, match="out must be a new or empty folder"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -367,3 +368,14 @@ def test_a_rejected_sum_is_charged_to_everybody_who_was_asked() -> None:
     honest = make()
     run(masked(honest), rounds=2)
     assert charged.value > epsilon(honest)  # one client's noise less is counted
+
+
+def test_a_sum_without_an_honest_contributor_guarantees_nothing() -> None:
+    # Clients refuse to open such a sum, so the test plants one.
+    strategy = make()
+    run(masked(strategy, risks=Risks(colluders=0)))
+    [opened] = strategy._sums
+    assert epsilon(strategy) < np.inf
+    strategy._sums[0] = replace(opened, silent=len(opened.clients))
+    [found] = strategy.findings()
+    assert (found.value, found.rule) == (np.inf, "a sum without any honest contributor")

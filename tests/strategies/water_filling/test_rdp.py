@@ -294,3 +294,9 @@ def test_bad_rounds_and_conversions_are_named() -> None:
         epsilon_of(Round((member,)).rdp, 0.0)
     with pytest.raises(ValueError, match=r"conversion must be one of .*, got 'loose'"):
         epsilon_of(Round((member,)).rdp, 0.1, conversion="loose")  # type: ignore[arg-type]
+
+
+def test_a_floor_is_looked_for_above_one_too_and_not_for_ever() -> None:
+    assert calibrated_floor(lambda floor: 50 / floor, 2.0) == pytest.approx(25)
+    with pytest.raises(ValueError, match="target must be reachable with some floor, got 2"):
+        calibrated_floor(lambda floor: 3.0, 2.0)  # noqa: ARG005
