@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,12 @@ from scipy.stats import beta
 from leakmeter.auditors import bounds
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.canaries.estimates import one_fit
-from leakmeter.auditors.canaries.proofs import cosine_logsf, largest_cosine_log_p
+from leakmeter.auditors.canaries.proofs import (
+    cosine_logsf,
+    headline,
+    largest_cosine_log_p,
+    prove,
+)
 from leakmeter.auditors.canaries.transcript import null_maxima
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import delta_gaussian, gaussian_sigma
@@ -96,28 +102,21 @@ def _case(name: str, epsilon: float, play: Callable[[Rng], Run], delta: float = 
 
 def bounds_of(run: Run, delta: float) -> dict[str, Bound]:
     """Return every bound from one run with coins, those without a condition first."""
-    half, inside = (1 + CONFIDENCE) / 2, -run.log_p[run.is_in]
-    scores = -run.log_p if run.cosines is None else run.cosines
-    both_scores = scores[run.is_in], scores[~run.is_in]
-    counts = (run.is_in.size, GUESSES, bounds.guess_by_rank(*both_scores, GUESSES), delta)
-    coins = partial(bounds.coin_bound, run.log_p, run.is_in, delta=delta)
-    # Half of the failures for each of two bounds; the larger is printed first in a report.
-    both = (coins(confidence=half + run.spent), _guessed(*counts, half))
-    one_run = partial(bounds.epsilon_lower_bound, delta=delta, same_run=True)
+    scores, level = -run.log_p if run.cosines is None else run.cosines, CONFIDENCE + run.spent
+    seen = (scores, run.is_in, run.log_p)
+    settings: dict[str, Any] = {"delta": delta, "confidence": CONFIDENCE, "guesses": GUESSES}
+    settings["spent"] = run.spent
+    known, sampled, gaussian = prove(*seen, **settings)
+    correct = bounds.guess_by_rank(scores[run.is_in], scores[~run.is_in], GUESSES)
     return {
-        "headline": max(both, key=lambda bound: bound.value),
-        "coins": coins(confidence=CONFIDENCE + run.spent),
-        "one run": _guessed(*counts, CONFIDENCE),
-        "shares": bounds.share_bound(inside, delta=delta, confidence=CONFIDENCE + run.spent),
-        "known null": one_run(inside, null_logsf=np.negative, confidence=CONFIDENCE + run.spent),
-        "sampled null": one_run(*both_scores, confidence=CONFIDENCE),
-        "one run, Gaussian": _guessed_gaussian(*counts, CONFIDENCE),
+        "headline": headline(*seen, **settings)[0],
+        "coins": bounds.coin_bound(run.log_p, run.is_in, delta=delta, confidence=level),
+        "one run": bounds.one_run_epsilon(scores.size, GUESSES, correct, delta, CONFIDENCE),
+        "shares": bounds.share_bound(-run.log_p[run.is_in], delta=delta, confidence=level),
+        "known null": known,
+        "sampled null": sampled,
+        "one run, Gaussian": gaussian,
     }
-
-
-# Few counts of right guesses occur, and each takes milliseconds.
-_guessed = lru_cache(maxsize=4096)(bounds.one_run_epsilon)
-_guessed_gaussian = lru_cache(maxsize=4096)(bounds.one_run_gaussian_epsilon)
 
 
 def _coins(rng: Rng) -> Coins:

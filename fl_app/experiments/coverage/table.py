@@ -82,8 +82,9 @@ _NOTES = (
     "which take the best threshold on the counted scores, with limits that hold at one threshold.",
     f"Mechanisms with canaries have {canaries.CANARIES} of them, each included by a fair coin. "
     "Headline: what a report prints first, the larger of coins (coin_bound) and one run, with half "
-    f"of the failures each. One run: right guesses of {canaries.GUESSES} coins (Steinke et al. "
-    "2023), and the same for Gaussian mechanisms only (Mahloujifar et al. 2024). Shares: "
+    f"of the failures each, or shares where {canaries.CANARIES}·δ is at least half of the failures."
+    f" One run: right guesses of {canaries.GUESSES} coins (Steinke et al. 2023), and the same for "
+    "Gaussian mechanisms only (Mahloujifar et al. 2024). Shares: "
     "share_bound. Known and sampled null: best threshold under a simultaneous band, as if the "
     "scores of one run were independent. All in: one Gaussian sum (Algorithm 1 of Andrew et al. "
     "2024) of 1,000 canaries; ε = 0: canaries that nobody sent. Gaussian sums have d = 10⁶ unless "

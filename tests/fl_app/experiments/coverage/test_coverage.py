@@ -14,6 +14,7 @@ from leakmeter.auditors.gaussian.pair import delta_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_rounds
 from leakmeter.fl_app.experiments.coverage import canaries, streams, trials
+from leakmeter.fl_app.experiments.coverage.canaries import Run, bounds_of
 from leakmeter.fl_app.experiments.coverage.case import most_allowed
 from tests.fl_app.experiments.small import RESULTS, Reproduced, read_cells, read_rows
 
@@ -100,6 +101,18 @@ def test_the_kept_results_show_which_bounds_keep_their_confidence() -> None:
     # Where it is not, the bounds are informative: below the truth and near it.
     shown = cells["Gaussian-sum-eps50-delta1e-05-2000"]["bounds"]
     assert 30 < shown["headline"]["quantiles"][1] < shown["known null"]["quantiles"][1] < 50
+
+
+def test_the_headline_is_that_of_a_report_for_a_large_delta_too() -> None:
+    rng = stream(0, "coverage")
+    is_in = rng.random(200) < 0.5
+    log_p = np.where(is_in, -20.0, -rng.standard_exponential(200))
+    large, small = (bounds_of(Run(log_p, is_in), delta) for delta in (2e-4, 1e-5))
+    assert large["headline"].value == large["shares"].value > 0
+    assert small["headline"].value > small["shares"].value
+    far = bounds_of(Run(50 * log_p, is_in), 1e-5)  # p-values that no seed of 128 bits can show
+    assert far["headline"].saturated
+    assert far["headline"].value < far["coins"].value
 
 
 def test_every_mechanism_of_the_list_is_there() -> None:
