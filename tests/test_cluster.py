@@ -36,8 +36,9 @@ from tests.helpers.processes import (
 from tests.helpers.project import BIN
 
 CLIENT, SAMPLER = "ClientAppActor.run", r"_Worker\.(rows|moments)"
-# Enough draws that the sampling has a piece for each of the three processors.
-SETTINGS: dict[str, Setting] = {**SMALL, "rounds": 8, "lrt-fit": 20_000}
+# Enough draws that the sampling has a piece for each of the three processors, and enough rounds that
+# a busy machine sees all of them at work before the last.
+SETTINGS: dict[str, Setting] = {**SMALL, "rounds": 16, "lrt-fit": 20_000}
 ARGUMENTS = arguments(SETTINGS)
 
 pytestmark = pytest.mark.launch
