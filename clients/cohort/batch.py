@@ -13,7 +13,7 @@ from leakmeter.auditors._types import Indices
 from leakmeter.clients.update import StepRule
 
 # Bytes of gathered inputs in a chunk. More falls out of the cache; with less, Python's time shows.
-_CACHE = 2**21
+_CACHE = 2**22
 
 
 @dataclass(frozen=True)
