@@ -1,14 +1,16 @@
 """Federated averaging as a user of Flower or of pfl writes it.
 
-    python user_round_peers.py flower data.npz mlp 10
+    python user_round_peers.py flower folder mlp 10
 
-The arguments are the peer, the records (x, y; those of a client lie together), the model and the
-rounds. It imports nothing of this project, so that pfl may live in an environment of its own.
+The arguments are the peer, the folder with the records (those of a client lie together), the model
+and the rounds. The folder contains them as tensors in `data.npz`, and as images in the files of
+torchvision's MNIST.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -43,25 +45,44 @@ def convolutions() -> list[nn.Module]:
 
 
 @lru_cache(maxsize=1)
-def records(file: str) -> tuple[Tensor, Tensor]:
+def records(folder: str) -> tuple[Tensor, Tensor]:
     """Return inputs and labels of all clients, one client after the other."""
-    kept = np.load(file)
+    kept = np.load(Path(folder, "data.npz"))
     return torch.from_numpy(kept["x"]), torch.from_numpy(kept["y"])
 
 
-def of_client(file: str, client: int) -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=1)
+def images(folder: str) -> Any:
+    """Return the same records as images, each made a tensor when it is read."""
+    from torchvision.datasets import MNIST
+    from torchvision.transforms import ToTensor
+
+    return MNIST(folder, transform=ToTensor())
+
+
+def places(client: int, count: int) -> range:
+    """Return where one client's records are."""
+    return range(client * count // CLIENTS, (client + 1) * count // CLIENTS)
+
+
+def of_client(folder: str, client: int) -> tuple[Tensor, Tensor]:
     """Return one client's records."""
-    x, y = records(file)
-    own = slice(client * len(y) // CLIENTS, (client + 1) * len(y) // CLIENTS)
-    return x[own], y[own]
+    x, y = records(folder)
+    own = places(client, len(y))
+    return x[own.start : own.stop], y[own.start : own.stop]
 
 
-def train(file: str, name: str, arrays: Any, client: int) -> tuple[nn.Module, int]:
+def train(peer: str, folder: str, name: str, arrays: Any, client: int) -> tuple[nn.Module, int]:
     """Train as a client of Flower's usually does."""
-    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data import DataLoader, Subset, TensorDataset
 
     torch.set_num_threads(1)
-    net, own = model(name), TensorDataset(*of_client(file, client))
+    net = model(name)
+    own: Any = (
+        Subset(images(folder), places(client, len(images(folder))))
+        if peer == "flower-images"
+        else TensorDataset(*of_client(folder, client))
+    )
     net.load_state_dict(arrays.to_torch_state_dict())
     optimiser = torch.optim.SGD(net.parameters(), lr=LR)
     for inputs, labels in DataLoader(own, BATCH, shuffle=True):
@@ -71,13 +92,22 @@ def train(file: str, name: str, arrays: Any, client: int) -> tuple[nn.Module, in
     return net, len(own)
 
 
-def flower(file: str, name: str, rounds: int) -> None:
+def flower(peer: str, folder: str, name: str, rounds: int) -> None:
     """Run Flower's FedAvg on its Ray simulation."""
     from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import FedAvg
     from flwr.simulation import run_simulation
+
+    class Complete(FedAvg):
+        """A round without some of its clients would be cheaper than ours."""
+
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            answers = [reply for reply in replies if not reply.has_error()]
+            if len(answers) < CLIENTS:
+                raise RuntimeError(f"round {server_round}: {len(answers)} of {CLIENTS} answered")
+            return super().aggregate_train(server_round, answers)
 
     client_app, server_app = ClientApp(), ServerApp()
     here = str(Path(__file__).parent)
@@ -88,14 +118,15 @@ def flower(file: str, name: str, rounds: int) -> None:
         import user_round_peers as peers  # type: ignore[import-not-found]
 
         arrays = message.content.array_records["arrays"]
-        net, count = peers.train(file, name, arrays, int(context.node_config["partition-id"]))
+        client = int(context.node_config["partition-id"])
+        net, count = peers.train(peer, folder, name, arrays, client)
         metrics = MetricRecord({"num-examples": count})
         content = {"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}
         return Message(RecordDict(content), reply_to=message)  # type: ignore[arg-type]
 
     @server_app.main()
     def serve(grid: Grid, _: Context) -> None:
-        strategy = FedAvg(0.999999, 0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
+        strategy = Complete(0.999999, 0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
         strategy.start(grid, ArrayRecord(model(name).state_dict()), num_rounds=rounds)
 
     backend: dict[str, Any] = {
@@ -105,7 +136,7 @@ def flower(file: str, name: str, rounds: int) -> None:
     run_simulation(server_app, client_app, CLIENTS, backend_config=backend)
 
 
-def pfl(file: str, name: str, rounds: int) -> None:
+def pfl(_: str, folder: str, name: str, rounds: int) -> None:
     """Run pfl's federated averaging in this process."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
@@ -136,7 +167,7 @@ def pfl(file: str, name: str, rounds: int) -> None:
             }
 
     def own(client: int) -> Any:
-        return Dataset(raw_data=list(of_client(file, client)), user_id=str(client))
+        return Dataset(raw_data=list(of_client(folder, client)), user_id=str(client))
 
     net, users = Net(), list(range(CLIENTS))
     trained = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
@@ -157,6 +188,6 @@ def pfl(file: str, name: str, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    peer, data_file, model_name, num_rounds = sys.argv[1:]
-    run = {"flower": flower, "pfl": pfl}[peer]
-    run(data_file, model_name, int(num_rounds))
+    peer_name, data_folder, model_name, num_rounds = sys.argv[1:]
+    run = {"flower": flower, "flower-images": flower, "pfl": pfl}[peer_name]
+    run(peer_name, data_folder, model_name, int(num_rounds))

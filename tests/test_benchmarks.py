@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import audited_run, growth, likelihood_ratio_round, measure, memory, page, run
+from benchmarks import user_round as rounds_of_a_user
 from benchmarks.cpu import cpu_seconds
 from benchmarks.measure import OURS, Row, Scale, compare, interleave, timer
 from benchmarks.page import Entry, amount, line, target
@@ -72,6 +73,17 @@ def test_the_cpu_of_a_command_includes_what_outlives_it_and_waits_for_nobody_els
         assert another.poll() is None
         another.kill()
     assert spent > 0.3
+
+
+def test_cpu_of_a_process_that_nobody_waits_for_is_counted() -> None:
+    work = "import time\nwhile time.process_time() < 0.8: pass"
+    code = f"""
+import signal, subprocess, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets what the child has used
+child = subprocess.Popen([sys.executable, "-c", {work!r}])
+while child.poll() is None: time.sleep(0.05)
+"""
+    assert cpu_seconds([sys.executable, "-c", code]) > 0.6
 
 
 def test_a_command_that_fails_says_so_in_its_own_words() -> None:
@@ -222,9 +234,10 @@ def test_a_round_on_ray_can_be_asked_quickly() -> None:
 
 @pytest.mark.launch
 def test_rounds_of_a_user_can_be_asked_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LEAKMETER_PFL_PYTHON", raising=False)
+    monkeypatch.setattr(rounds_of_a_user, "find_spec", lambda _: None)
     measured = [bool(row.ours) for row in quick("user_round")]
-    assert measured == [True, False] * 3  # Flower's, and none of pfl's
+    # Flower's with images and with tensors, and none of pfl's; the CNN with tensors only.
+    assert measured == [True, True, False] * 2 + [True, False]
 
 
 def test_a_question_without_its_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
