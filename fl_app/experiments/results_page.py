@@ -15,20 +15,26 @@ from leakmeter.fl_app.experiments.published import PAPERS, Paper, items_of
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
 
 _PAGE = "RESULTS.md"
+_PARTLY = "as published where stated"  # how sizes begin that a paper does not state in full
 _INTRO = """# Results
 
-{counts}, next to what was published.
-The first table has the size of each experiment, and says what is reduced. Every
-line follows from the data in `{folder}/NAME/`: `table.csv`, `table.json`, `table.md`, and in
-`cells.jsonl` what was computed. `reproduce NAME --scale paper --out {folder}/NAME` makes a table
-from its cells again without computing anything. `python run_sim.py reproduce --results` writes
-this page, and a test compares it with the data.
+{counts}.
+Our results are next to the published ones. The first table lists the size of each experiment and
+what is reduced.
 
-Seeds are in the code, and nothing was tuned to a published number. Where a case, a target or a
-comparison was chosen after a first look, the table's notes say so. Times are those of one
-processor core. Where a paper has a plot without numbers, its claim is put into words. ε ≥ is a
-lower bound with its confidence, ε ≈ an estimate; bits are log₂ and those of a model ([what a
-number means](reading-the-numbers.md)).
+Every line follows from the data in `{folder}/NAME/`. `cells.jsonl` contains what was computed;
+`table.csv`, `table.json` and `table.md` contain the table.
+`reproduce NAME --scale paper --out {folder}/NAME` makes the table from its cells again and computes
+nothing. `python run_sim.py reproduce --results` writes this page, and a test compares the page with
+the data.
+
+Seeds are in the code, and nothing was tuned to a published number. The table's notes name every
+case, target or comparison that was chosen after a first look. Times are those of one processor
+core. Where a paper has a plot without numbers, we put its claim into words.
+
+ε ≥ is a lower bound with its confidence; ε̂ and ε_est are estimates, not bounds. Bits are log₂.
+They come from a Gaussian model, which is an approximation, unless MINE is named.
+[Reading the numbers](reading-the-numbers.md) explains these kinds.
 """
 
 
@@ -107,9 +113,13 @@ def _counts(results: Sequence[Kept]) -> str:
     """Say how many tables and figures have which size."""
     covered = [covering(paper, item, results) for paper in PAPERS for item in paper.items]
     whole = sum(any(k.size.startswith("as published") for k in own) for own in covered)
+    partly = sum(any(k.size.startswith(_PARTLY) for k in own) for own in covered)
     missing = sum(not own for own in covered)
-    words = f"{whole} published tables, figures and examples computed again at their own size, and "
-    words += f"{len(covered) - whole - missing} at a reduced one"
+    words = (
+        f"Of {len(covered)} published tables, figures and examples, {whole - partly} are computed "
+    )
+    words += f"again at their published size, {partly} at sizes that are partly ours because the "
+    words += f"paper does not state them, and {len(covered) - whole - missing} at a reduced size"
     return words + f" ({missing} not yet)" * bool(missing)
 
 

@@ -112,11 +112,14 @@ def test_the_first_sentence_counts_what_has_its_own_size(tmp_path: Path) -> None
     kept(tmp_path / "results", "mi-dp", Comparison("Elkordy et al. 2023, Fig. 16", "a", "b", "c"))
     exact = Comparison("Ngo et al. 2024, Fig. 2", "a", "b", "c")
     kept(tmp_path / "results", "secagg-lrt-adult", exact)
+    partly = Comparison("Ngo et al. 2024, Fig. 1", "a", "b", "c")
+    kept(tmp_path / "results", "ldp-curves", partly)
     page = write_page(tmp_path / "results").read_text(encoding="utf-8")
     total = sum(len(paper.items) for paper in PAPERS)
     assert page.splitlines()[2] == (
-        "1 published tables, figures and examples computed again at their own size, and 1 at a "
-        f"reduced one ({total - 2} not yet), next to what was published."
+        f"Of {total} published tables, figures and examples, 1 are computed again at their "
+        "published size, 1 at sizes that are partly ours because the paper does not state them, "
+        f"and 1 at a reduced size ({total - 3} not yet)."
     )
 
 
