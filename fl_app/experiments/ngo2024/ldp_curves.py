@@ -45,11 +45,12 @@ def run(scale: str, cells: Cells) -> Table:
             for epsilon in _EPSILONS[size[0]]
         ],
         notes=(
-            "The exact δ lies between lower and upper. The Gaussian model (Theorem 2, noise of the "
+            "The exact δ is between lower and upper. The Gaussian model (Theorem 2, noise of the "
             "same covariance) is an approximation. It understates δ where ε is large, most if n is "
-            "small and the law skewed. δ grows quickly with d: Δ is proportional to √(d/n).",
-            "Of the exponential case both directions are computed and the worse is shown, since "
-            "the Gamma law is not symmetric. The paper's n and d are not in its text.",
+            "small and the distribution skewed. δ grows quickly with d: Δ is proportional to "
+            "√(d/n).",
+            "The Gamma distribution is not symmetric, so both directions of the exponential case "
+            "are computed and the worse is shown. The paper's n and d are not in its text.",
         ),
         figures={"curves.svg": [_panel(case, curves) for case in _TITLES]},
         comparisons=_comparisons(curves) if scale == "paper" else (),
@@ -81,9 +82,9 @@ def _comparisons(curves: Curves) -> tuple[Comparison, ...]:
             "δ exact over Gaussian at ε = 1, 2, 4 for n = 1,000, d = 100: "
             f"{ratios('exponential', 1000, 100)}; for n = 50, d = 1: "
             f"{ratios('exponential', 50, 1)}",
-            "close where n is large; for few clients the Gaussian curve understates δ, most at "
-            "large ε. The Gamma law is not symmetric, so both directions are computed and the "
-            "worse is shown. The figure's n and d are not in the text",
+            "Close where n is large. For few clients the Gaussian curve understates δ, most at "
+            "large ε. The Gamma distribution is not symmetric, so we compute both directions and "
+            "show the worse. The text does not state the figure's n and d",
         ),
         Comparison(
             "Ngo et al. 2024, Fig. 1 (b)",
