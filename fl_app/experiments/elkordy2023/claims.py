@@ -42,10 +42,11 @@ _OVER_VALUES = {
     ("epochs", "FedProx"): ("Fig. 12", "grows with E, less than in proportion"),
 }
 _WHY = {
-    "batch_size": "in bits nothing falls: a smaller update of the same shape is as easy to "
-    "recognise. What falls is FedSGD's axis, which is divided by B, and for all three what stands "
-    "out of noise",
-    "epochs": "without noise the figure does not change when updates grow; under noise it does",
+    "batch_size": "No fall in bits is shown: without noise, a smaller update of the same shape is "
+    "as easy to recognise. FedSGD's axis falls because it is divided by B. Under a fixed noise the "
+    "bits fall for all three",
+    "epochs": "No growth without noise is shown: there the bits do not depend on the length of "
+    "updates. Under a fixed noise longer updates reveal more",
 }
 
 
@@ -58,13 +59,13 @@ def over_users(points: Points) -> Iterator[Comparison]:
         yield Comparison(
             f"{SOURCE}{_OVER_USERS[name][0]}",
             f"information in the sum over N = {first['users']} to {last['users']} users, {name}, "
-            "linear model on MNIST",
+            "linear model on MNIST, game independent",
             _OVER_USERS[name][1],
             f"falls from {plus_minus(first)} to {plus_minus(last)} bits along "
             f"{at['mi_rank']} directions, as log(N/(N - 1)); if all {at['free']:,} free "
             f"coordinates were Gaussian, {at.whole_bits:.0f} bits at N = 20, "
             f"{100 * at.share(at.whole_bits):.2g} % of the paper's entropy",
-            "the paper's bits are read off by MINE, and so is the entropy that they are divided by",
+            "The paper estimates its bits by MINE, and also the entropy that divides them",
         )
     neural = [at for at in points if "trained" in at.found]
     read, null, held = (
@@ -74,11 +75,12 @@ def over_users(points: Points) -> Iterator[Comparison]:
     yield Comparison(
         f"{SOURCE}Fig. 3",
         f"a MINE of the paper's size, 1,000 steps of Adam on {points[0]['pairs']:,} pairs, "
-        f"N = {page.joined(neural, page.USERS)}",
-        "the reading of MINE falls with N; K and the optimiser are not stated",
-        f"{read} bits; on shuffled pairs, which share nothing, {null}; held out {held}",
-        "on training pairs MINE reads mostly what it has learnt by heart; held out it finds a few "
-        "bits for two users and nothing from ten on",
+        f"game rerun, N = {page.joined(neural, page.USERS)}",
+        "its MINE estimate falls with N; the text states neither K nor the optimiser",
+        f"{read} bits on training pairs; {null} on shuffled pairs, which share nothing; {held} "
+        "held out",
+        "On training pairs MINE mostly memorises. Held out, it finds a few bits for two users and "
+        "nothing from ten on. The true information is the entropy of the batch for every N",
     )
 
 
@@ -94,12 +96,12 @@ def over_models(points: Points) -> Iterator[Comparison]:
         free = [at["free"] for at in own]
         yield Comparison(
             f"{SOURCE}{source}",
-            f"over models and data sets, {name}, N = {users}",
+            f"over models and data sets, {name}, N = {users}, game independent",
             f"grows with the model, less than in proportion; {share}, more than 20 users",
-            f"{min(each):.4f} to {max(each):.4f} bits a direction for all {len(own)} models "
-            f"(± {error:.4f}; Gaussian truth {truth:.4f}): only the number of directions grows, "
-            f"{min(free):,} to {max(free):,} free coordinates",
-            "how many coordinates of a large model vary independently, no samples here could show",
+            f"{min(each):.4f} to {max(each):.4f} bits per direction in {len(own)} models "
+            f"(± {error:.4f}; Gaussian truth {truth:.4f}); only the number of directions grows, "
+            f"with {min(free):,} to {max(free):,} free coordinates",
+            "Our samples cannot show how many coordinates of a large model vary independently",
         )
 
 
@@ -111,9 +113,10 @@ def over_values(field: str, what: str, points: Points) -> Iterator[Comparison]:
         less, more = (at["noised"]["bits"] for at in (first, last))
         yield Comparison(
             f"{SOURCE}{source}",
-            f"information over {what} of {first[field]} to {last[field]}, {name}, N = {users}",
+            f"information over {what} of {first[field]} to {last[field]}, {name}, N = {users}, "
+            "game independent",
             published,
-            f"{plus_minus(first)} and {plus_minus(last)} bits; per record used "
+            f"{plus_minus(first)} and {plus_minus(last)} bits without noise; per record used "
             f"{number(first.per_record)} and {number(last.per_record)}; under a fixed noise "
             f"{number(less)} and {number(more)}, {more / less:.2g} times as much",
             _WHY[field],
@@ -123,6 +126,13 @@ def over_values(field: str, what: str, points: Points) -> Iterator[Comparison]:
 def alpha(at: Point) -> str:
     """Return the concentration of the clients' label shares."""
     return f"α = {number(at['dirichlet'])}"
+
+
+# How the sum weights clients.
+_WEIGHTS = {
+    "dirichlet": "All clients have as many records and weigh the same",
+    "dirichlet-labels": "The sum weights clients by their records",
+}
 
 
 def over_skews(points: Points) -> Iterator[Comparison]:
@@ -135,13 +145,13 @@ def over_skews(points: Points) -> Iterator[Comparison]:
         yield Comparison(
             f"{SOURCE}Fig. 13",
             f"information over N = {few} to {many}, FedAvg, {page.SKEWS[skew]}: 1, 10, 100, ∞; "
-            f"E = {', '.join(map(str, page.grouped(own, itemgetter('epochs'))))}",
-            "falls with N for every α, E = 1 and 5; one target, no spread over users",
-            f"falls throughout in {mean} of {len(cases)} cases on average over the users, and in "
-            f"{largest} for the most exposed user. Most and least exposed of {many}: "
+            f"E = {', '.join(map(str, page.grouped(own, itemgetter('epochs'))))}, game rerun",
+            "falls with N for every α, E = 1 and 5; no spread over users is given",
+            f"falls at every step in {mean} of {len(cases)} cases on average over the users, and "
+            f"in {largest} for the most exposed user. Most and least exposed of {many}: "
             f"{page.joined(ends, _extremes, '; ')} bits",
-            "who differs from the others stands out: one target does not speak for all; at α = ∞ "
-            "much of the spread is estimation error",
+            "Users who differ from the others stand out, so one user cannot stand for all. At "
+            f"α = ∞ much of the spread is estimation error. {_WEIGHTS[skew]}",
         )
 
 
@@ -161,20 +171,22 @@ def over_writers(points: Points) -> Iterator[Comparison]:
     told: dict[str, list[str]] = {"bits": [], "mean": []}
     for name, parts in told.items():
         for epochs, own in page.grouped(points, itemgetter("epochs")).items():
-            falls = "falls" if _falls(own, name) else "does not fall throughout"
+            falls = "falls at every step" if _falls(own, name) else "does not fall at every step"
             parts.append(f"E = {epochs}: {page.joined(own, page.figure(name))} bits, {falls}")
     rank, sums = points[0]["mi_rank"], page.grouped(points, itemgetter("users"))
     ranks = {users: min(at["rank"] for at in own) for users, own in sums.items()}
     fewer = "".join(f" ({r} for {users} users)" for users, r in ranks.items() if r < rank)
     yield Comparison(
         f"{SOURCE}Fig. 14",
-        f"leakage of one writer, N = {', '.join(map(str, sums))} users, FedAvg, E = 1 and 5",
+        f"leakage of one writer, N = {', '.join(map(str, sums))} users, FedAvg, E = 1 and 5, game "
+        "rerun",
         "falls as N grows",
         f"{'; '.join(told['bits'])}, along {rank} directions{fewer}, mean of "
-        f"{points[0]['cohorts']} draws of the others. On average over everybody in the sum: "
+        f"{points[0]['cohorts']} draws of the others. On average over all users in the sum: "
         f"{'; '.join(told['mean'])}",
-        "with other writers in the sum it reveals several times more or less. The paper normalises "
-        f"by {176 * 678:,} bits, 176 images at its own neural estimate of 678",
+        "The bits of one writer vary several-fold with the other writers in the sum, more than "
+        "between some N. The sum weights writers by their images. The paper divides by "
+        f"{176 * 678:,} bits, 176 images at its own neural estimate of 678",
     )
 
 
@@ -193,19 +205,20 @@ def over_noise(points: Points) -> Iterator[Comparison]:
 
     yield Comparison(
         f"{SOURCE}Fig. 16 (a)",
-        f"leakage from ε = 5,000 to ε = 5, N = {seen['users']} users",
+        f"leakage from ε = 5,000 to ε = 5, N = {seen['users']} users, game independent",
         "0.234 % to 0.056 %",
         shares(seen["users"]),
-        "noise of 0.76 on a mean that varies by some thousandths leaves next to nothing to find; "
-        "off shuffled pairs, which share nothing, MINE reads 6 bits (0.034 %) in mi-users",
+        "At ε = 5 the noise is 0.76 per coordinate of a mean that varies by some thousandths, so "
+        "next to nothing is left. On shuffled pairs, which share nothing, MINE finds 6 bits "
+        "(0.034 %) in mi-users",
     )
     yield Comparison(
         f"{SOURCE}Fig. 16 (a)",
-        f"the same in large sums, N = {last:,} users",
-        "0.046 % to 0.034 %: more users make the noise matter less",
-        f"{shares(last)}: they make it matter more",
-        "a client's part of the mean shrinks as 1/N while the noise stays, so that what is "
-        "revealed falls as 1/N²; the paper's values have the size of what MINE reads off nothing",
+        f"the same in large sums, N = {last:,} users, game independent",
+        "0.046 % to 0.034 %: the gain from more noise diminishes with the users",
+        f"{shares(last)}: the gain grows with the users",
+        "A client's part of the mean shrinks as 1/N while the noise stays, so the bits fall as "
+        "1/N². The paper's values are as large as what MINE finds on shuffled pairs",
     )
     yield Comparison(
         f"{SOURCE}Fig. 16 (b)",
@@ -213,5 +226,5 @@ def over_noise(points: Points) -> Iterator[Comparison]:
         "ε = 10: below 50 %; ε = 5,000: above 90 %",
         f"ε = 10: {accuracy(10.0)}; ε = 5,000: {accuracy(5000.0)}; without noise "
         f"{accuracy(math.inf)}",
-        "without noise it is no better; the paper does not say how many rounds it trains",
+        "Without noise our accuracy is no better. The paper does not state its number of rounds",
     )

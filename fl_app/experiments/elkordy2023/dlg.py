@@ -167,17 +167,19 @@ def _comparisons(every: Mapping[Case, Found]) -> Iterator[Comparison]:
         "both fall with N, at almost the same rate",
         f"PSNR {over_users(slp, 'psnr')} dB; images that nobody held "
         f"{over_users(slp, 'strangers')} dB; information for N ≥ 2 {over_users(slp, 'bits')} bits",
-        "both fall, but the PSNR ends at that of the mean digit "
-        f"({over_users(slp, 'mean image').split(',')[0]} dB), which needs no attack: from 5 "
-        "clients on nothing of the target's own comes back",
+        "Both fall, but the PSNR ends at that of the mean digit "
+        f"({over_users(slp, 'mean image').split(',')[0]} dB), which needs no attack. From 5 "
+        "clients on no more is shown to come back than of images that nobody held",
     )
     yield Comparison(
         "Elkordy et al. 2023, Fig. 15",
         "one digit a client, MLP: an attacker who looks for the digits of all N clients",
-        "not looked at: the attacker looks for one client's batch",
+        "not considered: the attacker looks for one client's batch",
         f"PSNR {over_users(mlp, 'psnr')} dB; images that nobody held "
-        f"{over_users(mlp, 'strangers')} dB",
-        "the same information, and far more comes back: PSNR follows the attack, not the bits",
+        f"{over_users(mlp, 'strangers')} dB; an attacker who looks for one digit: PSNR "
+        f"{over_users('mnist-mlp-b1', 'psnr')} dB",
+        "The information is the same, and far more comes back: PSNR depends on the attack, not "
+        "only on the bits",
     )
 
 

@@ -148,13 +148,13 @@ def _compare_dimension(points: Points) -> Iterator[Comparison]:
         f"{page.SOURCE}Appendix D",
         f"a MINE of the paper's size, updates of d = {last['d']:,} coordinates, two Gaussian "
         f"users, {last['pairs']:,} pairs",
-        "the state-of-the-art estimate of mutual information, used in all of Fig. 3 to 16",
-        f"reads {page.number(last['trained'])} bits off its training pairs, "
+        "the state-of-the-art method to estimate mutual information, behind Fig. 3 to 16",
+        f"finds {page.number(last['trained'])} bits on its training pairs, "
         f"{page.number(last['shuffled'])} on shuffled ones and {last['held_out']:.2f} held out, "
         f"where the truth is {page.number(last['truth'])} bits "
         f"({last['truth'] * NATS_PER_BIT:,.0f} nats)",
-        "it learns its training pairs by heart, with information or without; nothing "
-        f"distribution-free can show more than log₂ K = {last['log_draws']:.1f} bits",
+        "It memorises its training pairs, with information or without. No distribution-free "
+        f"estimate can show more than about log₂ K = {last['log_draws']:.1f} bits",
     )
 
 
@@ -179,8 +179,8 @@ def _compare_rounds(points: Points) -> Iterator[Comparison]:
         f"{page.joined(points, lambda at: f'{_mean(at)} ({_which(at)})')} bits, where the Gaussian "
         f"truth is {most['gaussian']:.2f} ({first['gaussian']:.2f} for K = {first['mine_draws']}, "
         "whose draws allow fewer directions)",
-        "held-out values are at most the information on average. More draws bring them nearer, "
-        "more steps do not: critics learn 8 draws by heart, and a round can be far below zero",
+        "Held-out values are at most the information on average. More draws bring them nearer, "
+        "more steps do not: critics memorise 8 draws, and one round can be far below zero",
     )
 
 

@@ -239,7 +239,10 @@ _MODELS = Kind(
     ),
     draw=_draw_models,
     compare=claims.over_models,
-    notes=(page.about("the stated number of"), _COORDINATES),
+    notes=(
+        page.about("the stated number of"),
+        f"Game independent: each draw gives every client fresh data. {_COORDINATES}",
+    ),
 )
 _VALUES = Kind(
     title=f"{_OF_SUM} an update, over the batch: {{first[dataset]}}",
@@ -253,8 +256,9 @@ _VALUES = Kind(
     compare=partial(claims.over_values, "batch_size", "batches"),
     notes=(
         page.about(),
-        "Noise: standard deviation on every coordinate of the mean update, fixed over the sweep, "
-        "such that noise and sum vary alike at its first value.",
+        "Game independent: each draw gives every client fresh data. Noise: standard deviation on "
+        "every coordinate of the mean update, fixed over the sweep, such that noise and sum vary "
+        "alike at its first value.",
     ),
 )
 _KINDS = {
@@ -291,7 +295,8 @@ _KINDS = {
         notes=(
             page.about("{first[mi_rank]}", page.GAMES),
             "α by client: each client draws its label shares, and all have as many records, as in "
-            "the paper. α by label: each label is split over the clients, so sizes differ too. "
+            "Hsu, Qi and Brown (2019), whom the paper follows. α by label: each label is split "
+            "over the clients, so sizes differ too, and the sum weights clients by their records. "
             "Smallest and largest user: chosen among estimates; for α = ∞ much of the range is "
             "estimation error. The shares of the sum's variance add up to one: who differs from "
             "the others stands out, and the others hide the better for it.",
@@ -309,9 +314,9 @@ _KINDS = {
         notes=(
             page.about("{first[mi_rank]}", page.GAMES),
             "Mean over draws of the other writers, smallest to largest in brackets; the target is "
-            "the same throughout. Only the order of the batches is random, and two writers vary in "
-            "fewer directions than are asked for. The mean over users is compared since a first "
-            "look at these figures.",
+            "always the same. The sum weights writers by their images. Only the order of the "
+            "batches is random, and two writers vary in fewer directions than are asked for. The "
+            "mean over users was added after a first look at these figures.",
         ),
     ),
     "noise": Kind(
@@ -325,6 +330,7 @@ _KINDS = {
         compare=claims.over_noise,
         notes=(
             page.about("{first[rank]} of {first[free]:,}"),
+            "Game independent: each draw gives every client a fresh batch from all records. "
             "Updates have norms up to {first[norm]:.2g}; the paper clips the aggregate to 1. "
             "Accuracy: after {first[rounds]} rounds with this noise, mean of {first[plays]} runs. "
             "Gaussian truth: without noise. Noise: √(2 ln(1.25/δ)) / ε; the paper's text has ε "
