@@ -305,15 +305,16 @@ def compared(got: Got, net: str, *, has_start: bool = False) -> Iterator[Compari
     """Yield what the paper says of its Fig. 5 beside what came out."""
     source = "Zhang and Psounis 2024, Fig. 5"
     start = ", a start from public records" if has_start else ""
+    once = " Accuracies of one run have another start than means of several" if has_start else ""
     for epsilon in dict.fromkeys(e for _, e in got):
         yield Comparison(
             source,
             f"accuracy at equal ε = {epsilon:g}, MNIST, {net}",
             "GD-DP > GSGD-DP > SGD-DP, GSGD-DP significantly above SGD-DP",
             relations(got, epsilon),
-            f"fewer records and rounds{start}; floors from bounds that hold, composed in Rényi DP. "
-            "In brackets: mean difference of runs with the same split and start, with its 95 % "
-            "interval; an order is named only where that excludes 0",
+            f"Fewer records and rounds{start}; σ² from bounds that hold, composed in Rényi DP. In "
+            "brackets: mean difference of runs with the same split and start, with its 95 % "
+            f"interval, each by itself. An order is named only where that excludes 0.{once}",
         )
     times = []
     for name in ("SGD-DP", "GSGD-DP", "GD-DP"):
@@ -324,7 +325,7 @@ def compared(got: Got, net: str, *, has_start: bool = False) -> Iterator[Compari
         f"time of a round, {net}",
         "SGD-DP takes least and GSGD-DP most, which needs an SVD of the covariance",
         ", ".join(times),
-        "noise is drawn through the Gram matrix: no SVD of size d × d",
+        "We draw the noise through the Gram matrix, without an SVD of size d × d",
     )
 
 
@@ -340,9 +341,9 @@ def _compared_spectrum(spectrum: Mapping[str, Any], net: str, got: Got) -> Compa
         "less: only where eigenvalues are below σ²",
         f"{1 - spectrum['saved']:.2%} of its variance; {spectrum['covered']} of "
         f"{spectrum['dim']} directions need none",
-        "the published figure is a sketch without a data set; few records span few of the "
-        "directions, and at equal ε the sound bound asks for a larger σ² than isotropic noise. "
-        f"Accuracy, WF-NA as GSGD-DP: {'; '.join(shown)}",
+        "The published figure is a sketch without a data set. Few records span few of the "
+        "directions, and at equal ε the sound bound needs a larger σ² than isotropic noise. "
+        f"Accuracy, where GSGD-DP is WF-NA: {'; '.join(shown)}",
     )
 
 

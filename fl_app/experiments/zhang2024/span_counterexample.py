@@ -60,18 +60,18 @@ def run(scale: str, cells: Cells) -> Table:
         comparisons=(
             Comparison(
                 "Elkordy et al. 2023, Fig. 17; Zhang and Psounis 2024, Fig. 3",
-                "chance to tell x₄ from x₄′ in the sum of four, without noise",
+                "distinguishing x₄ from x₄′ in the sum of four, without noise",
                 "an adversary can perfectly distinguish them",
-                f"{bare['errors']} errors in {2 * trials} sums, ε ≥ {bare['value']:.2f}, the most "
-                "that so many can show",
+                f"{bare['errors']} errors in {2 * trials} sums, ε ≥ {bare['value']:.2f} with 95 % "
+                "confidence, the largest bound that so many sums can show",
                 "the auditor made errors" if bare["errors"] else "",
             ),
             Comparison(
                 "Zhang and Psounis 2024, Theorem 1",
-                "what of x₄ - x₄′ the others' span does not hold",
-                "must be nothing for any DP",
+                "part of x₄ - x₄′ outside the span of the other updates",
+                "none, if there is to be any DP",
                 f"{support['outside']:.0%} of its length",
-                "the updates are made up as in the figure, whose numbers are not published",
+                "Our updates have the figure's zeros; the paper does not publish its numbers",
             ),
         ),
     )

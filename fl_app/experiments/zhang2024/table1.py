@@ -177,11 +177,11 @@ def _comparisons(table: dict[str, list[float]], broken: dict[str, Any]) -> Itera
     ends = ", ".join(f"α = {stated_limit(f):.2g} for σ² = {f:g}" for f in _FLOORS)
     yield Comparison(
         _THEOREM,
-        "orders α for which (35) is stated, (1, Nσ²D/(2C²)), at the paper's N, D and C",
-        "not looked at",
+        "orders α for which (35) is stated, (1, Nσ²D/(2C²)), at N = 50, C = 10 and D = 1,200",
+        "not considered",
         f"empty for σ² up to {empty:.4g}; the range ends at {ends}",
-        "the statement lacks a factor B, up to which the denominator of (35) is positive; our rows "
-        "take that",
+        "The statement lacks a factor B: the denominator of (35) is positive up to "
+        "α = BNσ²D/(2C²). Our rows use that range",
     )
     yield Comparison(
         "Zhang and Psounis 2024, (38)",
