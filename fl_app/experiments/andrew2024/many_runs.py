@@ -196,12 +196,29 @@ def _comparison(name: str, epsilon: float, here: Mapping[int, Found], canaries: 
         what=f"{name}, accountant's ε = {epsilon:.1f}: ε̂, median (10 % to 90 %)",
         paper="one run and ten give distributions that are very close",
         ours="; ".join(f"{counted(n, 'run')}: {_span(own['known'])}" for n, own in here.items()),
-        why=""
-        if apart < 3 * error
-        else f"{apart / error:.0f} standard errors apart. Canaries of one run hide each other "
-        f"where they are many against d·σ²: here k/d is {one['canaries'][0]:.2g} and T·σ² is "
-        f"{one['noise'][0]:.2g}.",
+        why=_why(one, most, apart / error),
     )
+
+
+def _why(one: Found, most: Found, errors: float) -> str:
+    """Say why one run and many differ, or what else hides a canary than noise."""
+    noise, honest = (float(np.median(one[what])) for what in ("noise", "honest"))
+    if errors >= 3:
+        return (
+            f"One run and the most runs are {errors:.0f} standard errors apart. Canaries of one "
+            f"run hide each other where they are many against d·σ²: here k/d is "
+            f"{one['canaries'][0]:.2g} and T·σ² is {noise:.2g}."
+        )
+    if len(most["known"]) > 1:
+        return ""
+    words = "So few experiments show no difference."
+    if honest > noise:
+        words += (
+            f" Honest updates are {honest / noise:.0f} times the noise in the final model, so ε̂ "
+            "is nearly the same at both of the accountant's ε. In a larger model it does react "
+            "(see the table's notes)."
+        )
+    return words
 
 
 def _span(values: list[float]) -> str:

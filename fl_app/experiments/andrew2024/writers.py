@@ -270,7 +270,7 @@ def _why(name: str, noise: float, runs: Runs, paper: Sequence[float]) -> str:
         f"times the estimate of the final one, the paper's {paper[1] / paper[3]:.0f} times. "
     )
     if not noise:
-        return f"{words}Without noise ε_est of all models grows with d, millions in the paper."
+        return f"{words}Without noise ε_est of all models grows with d; the paper's is in millions."
     return f"{words}They give {every / paper[1]:.1f} times the paper's estimate."
 
 
@@ -284,9 +284,9 @@ def _printed_epsilons() -> Comparison:
         what="analytical ε at noise multiplier 0.16, five epochs, δ = m^-1.1",
         paper="33.8",
         ours=f"{most:.1f} for five participations, {least:.1f} for one, at δ = {stated:.2g}",
-        why="The printed column is that of one participation, without sampling, at a δ of "
-        f"{min(deltas):.4f} to {max(deltas):.4f} in all five rows; each writer takes part five "
-        "times and δ is stated as m^-1.1.",
+        why="The printed column fits one participation, without sampling, at a δ of "
+        f"{min(deltas):.4f} to {max(deltas):.4f} in all five rows. But each writer takes part five "
+        "times, and the paper states δ = m^-1.1.",
     )
 
 
@@ -307,8 +307,8 @@ def _growth(got: Got) -> Comparison:
         f"{', '.join(str(times) for times in dict.fromkeys(key[2] for key in got))} repetitions",
         paper="increases sharply with the number of repetitions (bars without figures)",
         ours=f"rises with every step at {rising} of {len(known)} noises: {'; '.join(shown)}",
-        why="Another task, and one run of each row; Fig. 3 has noise multipliers from 0.16 to "
-        "0.195.",
+        why="Another task, and one run of each row; the estimate with known std. Fig. 3 has noise "
+        "multipliers from 0.16 to 0.195.",
     )
 
 
@@ -321,8 +321,8 @@ def _normality(got: Got) -> Comparison:
     )
     return Comparison(
         source=f"{_SOURCE}, Table 4",
-        what=f"sets of cosines whose normality is rejected at {_LEVEL:.0%}; chance of as many or "
-        "more normal ones",
+        what=f"sets of cosines whose normality is rejected at {_LEVEL:.0%}; chance of as many "
+        "rejections or more if all are normal",
         paper=f"{_REJECTED}; 68 %",
         ours=f"{rejected} of {len(ps)}; {chance:.0%}",
         why=f"Of 15 normal sets three or more are rejected with a chance of {three:.0%}, two or "
