@@ -177,10 +177,11 @@ def _ours(cells: Sequence[Cell]) -> Comparison:
     return Comparison(
         source="Andrew et al. 2024, section 5",
         what=f"our bounds: largest share of runs above the true ε, {len(cells)} mechanisms",
-        paper="Gaussian mechanisms only",
-        ours=f"Without a condition, {sum(kept)} of {len(kept)} kept: {'; '.join(always)}. "
+        paper="no coverage is reported",
+        ours=f"Without a condition, {sum(kept)} of {len(kept)} cases kept: {'; '.join(always)}. "
         f"Conditional: {'; '.join(others)}",
-        why="Conditional bounds exceed 5 % where their condition is broken.",
+        why="Kept: at most 5 % and three standard errors. Conditional bounds exceed that where "
+        "their condition is broken.",
     )
 
 
@@ -232,26 +233,26 @@ def _of_thresholds(tried: Sequence[Cell], size: Scale) -> tuple[Comparison, ...]
             f"audits whose bound is above the truth, {cases}",
             "at most 5 %: Clopper-Pearson limits at 95 % confidence, best threshold",
             f"{span(BEST)}. Ours: {'; '.join(ours)}",
-            "limits that hold at one threshold are taken at the best of all, on the same trials; "
-            "it shows where the best threshold proves nearly all of ε, and not where so few trials "
-            f"cannot. With three standard errors {most_allowed(size.runs):.1%} are allowed",
+            "The rule takes limits that hold at one threshold at the best of all thresholds, on "
+            "the same trials. It fails most where the best threshold proves nearly all of ε. With "
+            f"three standard errors {most_allowed(size.runs):.1%} are allowed",
         ),
         Comparison(
             "Ngo et al. 2024, (8)",
             f"median bound where errors are rare ({RARE}), {size.trials[-1]:,} trials, δ = 1e-5",
-            f"{_median(rare[BEST])} by its rule, which does not keep 95 % confidence",
+            f"its rule gives {_median(rare[BEST])} here, and does not keep 95 % confidence",
             ", ".join(
                 f"{rule} {_median(rare[rule])}" for rule in ("band and fixed", "band", "fixed")
             ),
-            "limits for all thresholds are wider than limits for one; a threshold fixed beforehand "
+            "Limits for all thresholds are wider than limits for one. A threshold fixed beforehand "
             "with four fifths of the failures regains most of the difference",
         ),
         Comparison(
-            "Andrew et al. 2024, section 5.1",
-            f"the same with the known null and Jeffreys limits, {cases}",
-            "at most 5 %: a 95 % lower bound",
+            "Andrew et al. 2024, section 5",
+            f"the same on separate trials, known null and Jeffreys limits, {cases}",
+            "at most 5 % (a 95 %-confidence bound)",
             f"{span(EXACT)}; ours with the known null {span('band, known null')}",
-            "the same; where the null is exact, a few scores by chance far out claim much, and a "
-            "Jeffreys limit is a credible limit, not a confidence limit",
+            "The reason is the same. With an exact null a few scores that are far out by chance "
+            "claim much, and a Jeffreys limit is a credible limit, not a confidence limit",
         ),
     )
