@@ -218,7 +218,8 @@ def over_noise(points: Points) -> Iterator[Comparison]:
         "0.046 % to 0.034 %: the gain from more noise diminishes with the users",
         f"{shares(last)}: the gain grows with the users",
         "A client's part of the mean shrinks as 1/N while the noise stays, so the bits fall as "
-        "1/N². The paper's values are as large as what MINE finds on shuffled pairs",
+        "1/N² where noise dominates. The paper's values are about as large as what MINE finds on "
+        "shuffled pairs",
     )
     yield Comparison(
         f"{SOURCE}Fig. 16 (b)",

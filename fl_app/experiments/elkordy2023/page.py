@@ -31,8 +31,8 @@ MINE = (
     "MINE: two hidden layers of 100 and 1,000 steps as in the paper, which states neither K nor "
     "the optimiser; here K = {first[pairs]:,} pairs of whole updates and Adam. Trained: read off "
     "on its training pairs, as (38) has it. Shuffled: the same where there is nothing to find. "
-    "Held out: NWJ value on pairs that it has not seen, ± standard error over critics. Nothing "
-    "distribution-free can show more than about log₂ K."
+    "Held out: NWJ value on pairs that it has not seen, at the step that other pairs choose, ± "
+    "standard error over critics. Nothing distribution-free can show more than about log₂ K."
 )
 _SETTINGS = {spec.name for spec in fields(Config)}
 
