@@ -24,7 +24,7 @@ def set_up(parser: argparse.ArgumentParser) -> None:
         "--scale",
         metavar="|".join(SCALES),
         default="small",
-        help="the published size, or one that takes seconds (default: small)",
+        help="paper = the size on the results page, small = seconds (default: small)",
     )
     parser.add_argument(
         "--engine",

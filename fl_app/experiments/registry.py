@@ -19,11 +19,11 @@ class Entry:
 
     module: str  # in this package; it has a function `run`
     small: float  # processor time of the small scale in seconds
-    paper: float  # of the published size
+    paper: float  # of the scale "paper"
     what: str  # what it shows
     variant: str = ""  # row of the module's settings, where several experiments share a module
     size: str = "beyond the papers"  # whether "paper" has the published size, or what is reduced
-    # Data sets that the published size reads: names of `fl_app.config.names.DATASETS`, and
+    # Data sets that the scale "paper" reads: names of `fl_app.config.names.DATASETS`, and
     # "writers" for who wrote each image of MNIST.
     data: tuple[str, ...] = ()
     small_data: tuple[str, ...] = ()  # that the small scale reads
