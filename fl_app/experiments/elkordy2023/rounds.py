@@ -257,7 +257,9 @@ def growth(first: Mapping[str, Any] | Point, last: Mapping[str, Any] | Point) ->
     proportion = f"proportion would make it {page.number(even)} ± {page.number(error)}"
     if abs(bits - even) <= 2 * error:
         seen = f"only a departure of {page.number(2 * error)} or more could be seen"
-        return f"grows; {proportion}, and no departure from it is shown ({seen})"
+        if 2 * error >= even:
+            seen += ", more than the value itself, so this run cannot test proportion"
+        return f"grows; {proportion}, and no departure from it is shown: {seen}"
     return f"grows {'less' if bits < even else 'more'} than in proportion: {proportion}"
 
 
