@@ -131,7 +131,7 @@ EXPERIMENTS: Final = {
         what="Elkordy et al. 2023, Fig. 11 and 12: the same over local epochs",
         size="reduced (40 of 7,065 free directions; the linear model on MNIST in place of an MLP, "
         "and of a CNN on CIFAR-10)"),
-    "mi-rounds": Entry("elkordy2023.rounds", 15, 250, variant="rounds",
+    "mi-rounds": Entry("elkordy2023.rounds", 15, 470, variant="rounds",
         what="Elkordy et al. 2023, Fig. 9: what all rounds together reveal about a client's data",
         size="reduced (4 directions per round; ten rounds of 5 users; MNIST without CIFAR-10)",
         data=("mnist",)),

@@ -36,7 +36,7 @@ _ROUNDS = Sweep(
     FEDERATION,
     (
         # A batch reveals so little about the records behind it that it takes more pairs.
-        {"algorithm": ("fedsgd",), "pairs": (2000,)},
+        {"algorithm": ("fedsgd",), "pairs": (64_000,)},
         {"algorithm": ("fedavg",)},
         {"algorithm": ("fedavg",), "colluding": (2,)},
         {"algorithm": ("fedavg",), "cohort": (3,)},
