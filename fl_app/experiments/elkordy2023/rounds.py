@@ -55,7 +55,10 @@ _FEW_ROUNDS = Sweep(
 )
 _ACCURACY = Sweep(
     FEDERATION,
-    ({"algorithm": ("fedsgd",)}, {"algorithm": ("fedavg", "fedprox"), "rounds": (4,)}),
+    (
+        {"algorithm": ("fedsgd",), "pairs": (16_000,)},
+        {"algorithm": ("fedavg", "fedprox"), "rounds": (4,)},
+    ),
     {"users": 5, "rounds": 30, "pairs": 500, "rank": 2, "plays": 5, "target": 0.8},
 )
 _FEW_ACCURACY = Sweep(
