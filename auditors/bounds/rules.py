@@ -201,6 +201,8 @@ class Limits:
                 return self._at_some_counts(counts, num_samples, Bonferroni().num_counts)
             case Bonferroni(num_counts):
                 return self._at_some_counts(counts, num_samples, num_counts)
+            case Fixed() | PilotSplit() if counts.size >= num_samples:  # a kept table costs less
+                return limit_table(num_samples, self.level, self.limit)[counts]
             case Fixed() | PilotSplit():
                 return upper_limit(counts, num_samples, self.level, self.limit)
 

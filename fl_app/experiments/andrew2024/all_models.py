@@ -21,11 +21,12 @@ import numpy as np
 from scipy.signal import lfilter
 
 from leakmeter.auditors._types import Floats
+from leakmeter.auditors.bounds.rules import Scores
 from leakmeter.auditors.canaries.estimates import two_fits
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.experiments.andrew2024.audit import SEED, mean_std, published_sampled
+from leakmeter.fl_app.experiments.andrew2024.audit import SEED, mean_std, published
 from leakmeter.fl_app.experiments.andrew2024.writers import TABLE2, TABLE5
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
 from leakmeter.fl_app.experiments.plot import Line, Panel
@@ -135,7 +136,7 @@ def _cell(runs: int, table: str, times: int, noise: float) -> dict[str, Any]:
             rng = stream(SEED, "all-models", table, times, f"{noise:g}", name, i)
             inside, outside = (_largest(rounds, k, noise, beta, rng) for k in (times, 0))
             found[name]["estimate"].append(float(two_fits(inside[None], outside[None], delta)[0]))
-            found[name]["published"].append(published_sampled(inside, outside, delta))
+            found[name]["published"].append(published(Scores.of(inside, outside, None), delta))
     return found
 
 

@@ -16,7 +16,7 @@ Federated Learning, arXiv:2302.03098, Algorithms 1 to 3 and section 5. Ours diff
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -25,8 +25,9 @@ from scipy.special import log_ndtr
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.bounds.band import Limit, limit_table
+from leakmeter.auditors.bounds.band import Limit
 from leakmeter.auditors.bounds.lower_bound import proven_epsilons
+from leakmeter.auditors.bounds.rules import Fixed, Limits, Scores
 from leakmeter.auditors.canaries.estimates import CanaryScores, Std, band, one_fit, two_fits
 from leakmeter.auditors.finding import Finding, Sees
 from leakmeter.auditors.gaussian.normality import anderson_darling
@@ -149,32 +150,12 @@ def play(config: Config, include: Literal["coin", "all"] = "all") -> Played:
     return Played(report["rounds"][-1]["accuracy"], load_task(config).dim, findings, scores)
 
 
-def published_closed(
-    scores: Floats, logsf: Callable[[Floats], Floats], delta: float, level: float = _ALPHA
+def published(
+    scores: Scores, delta: float, level: float = _ALPHA, limit: Limit = "jeffreys"
 ) -> float:
-    """Return ε_lo as published for a known null: FPR exact, FNR by Jeffreys, best threshold."""
-    thresholds = np.unique(scores)
-    misses = np.searchsorted(np.sort(scores), thresholds)
-    return _best(logsf(thresholds), limit_table(scores.size, level, "jeffreys")[misses], delta)
-
-
-def published_sampled(
-    inside: Floats,
-    outside: Floats,
-    delta: float,
-    level: float = _ALPHA,
-    limit: Limit = "jeffreys",
-) -> float:
-    """Return ε_lo as published for a sampled null: both rates by limits, best threshold."""
-    thresholds = np.unique(np.concatenate([inside, outside]))
-    misses = np.searchsorted(np.sort(inside), thresholds)
-    alarms = outside.size - np.searchsorted(np.sort(outside), thresholds)
-    fpr = limit_table(outside.size, level, limit)[alarms]
-    return _best(np.log(fpr), limit_table(inside.size, level, limit)[misses], delta)
-
-
-def _best(log_fpr: Floats, fnr: Floats, delta: float) -> float:
-    return max(0.0, float(proven_epsilons(log_fpr, fnr, delta=delta).max()))
+    """Return ε_lo as published: limits that hold at one threshold, taken at the best of all."""
+    rates = scores.rates(scores.distinct(), Limits(Fixed(0.0), level, limit))
+    return max(0.0, float(proven_epsilons(*rates, delta=delta).max()))
 
 
 def normal_logsf(z: Floats) -> Floats:
@@ -189,7 +170,7 @@ def final_model(played: Played) -> dict[str, Any]:
     statistic, p = anderson_darling(played.scores["final model"].included)
     return {
         **_said(played.findings, "final model", Assumption.GAUSSIAN_COSINES_NULL_STD),
-        "published": published_closed(z, normal_logsf, DELTA),
+        "published": published(Scores.of(z, None, normal_logsf), DELTA),
         **{std: float(one_fit(z[None], std, DELTA)[0]) for std in STDS},
         "null": band(one_fit(null, "known", DELTA)),
         "statistic": statistic,
@@ -205,7 +186,7 @@ def all_models(played: Played) -> dict[str, Any]:
     draws = [rng.choice(scores.null, (_NULL_RUNS, group.size)) for group in groups]
     return {
         **_said(played.findings, "all models", Assumption.GAUSSIAN_MAXIMA),
-        "published": published_sampled(*groups, DELTA),
+        "published": published(Scores.of(*groups, None), DELTA),
         "fitted": float(two_fits(groups[0][None], groups[1][None], DELTA)[0]),
         "null": band(two_fits(draws[0], draws[1], DELTA)),
     }

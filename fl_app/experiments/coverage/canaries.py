@@ -23,6 +23,7 @@ from scipy.stats import beta
 
 from leakmeter.auditors import bounds
 from leakmeter.auditors._types import Floats
+from leakmeter.auditors.bounds.rules import Scores
 from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.canaries.proofs import (
     cosine_logsf,
@@ -248,9 +249,10 @@ def _all_in(epsilon: float, rng: Rng, dim: int = 10**6, canaries: int = 1000) ->
         inside = simulate_cosines(dim, canaries, gaussian_sigma(epsilon, delta), rng)
     ours = partial(bounds.epsilon_lower_bound, delta=delta, confidence=CONFIDENCE, same_run=True)
     z = math.sqrt(dim) * inside[None]
+    known, sampled = Scores.of(z[0], None, audit.normal_logsf), Scores.of(inside, out, None)
     without = {
-        "published, known null": audit.published_closed(z[0], audit.normal_logsf, delta),
-        "published, sampled null": audit.published_sampled(inside, out, delta),
+        "published, known null": audit.published(known, delta),
+        "published, sampled null": audit.published(sampled, delta),
         "estimate, known std": float(one_fit(z, "known", delta)[0]),
         "estimate as printed": float(one_fit(z, "fitted", delta)[0]),
     }

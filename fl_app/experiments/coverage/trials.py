@@ -22,7 +22,7 @@ from scipy.stats import hypergeom
 
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds import epsilon_lower_bound
-from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, PilotSplit
+from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, PilotSplit, Scores
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
@@ -107,10 +107,10 @@ def _bounds(law: Law, trials: int, rng: Rng) -> dict[str, Bound]:
     """Return the bound of every rule on the same scores."""
     outside, inside = law.draw(rng, trials), law.draw(rng, trials) + law.shift
     ours = partial(epsilon_lower_bound, inside, delta=law.delta, confidence=CONFIDENCE)
-    middle = law.shift / 2
+    known, middle = Scores.of(inside, None, law.logsf), law.shift / 2
     return {
         BEST: no_bound(best_threshold(inside, outside, law.delta), BEST),
-        EXACT: no_bound(one_shot.published_closed(inside, law.logsf, law.delta, ALLOWED), EXACT),
+        EXACT: no_bound(one_shot.published(known, law.delta, ALLOWED), EXACT),
         "band": ours(outside),
         "band, known null": ours(null_logsf=law.logsf),
         "pilot": ours(outside, rule=PilotSplit()),
@@ -122,7 +122,8 @@ def _bounds(law: Law, trials: int, rng: Rng) -> dict[str, Bound]:
 def best_threshold(inside: Floats, outside: Floats, delta: float) -> float:
     """Return the largest epsilon of (8) over all thresholds: no confidence belongs to it."""
     # B(1 - γ/2; ...) for each of both rates.
-    return one_shot.published_sampled(inside, outside, delta, ALLOWED / 2, "clopper-pearson")
+    scores = Scores.of(inside, outside, None)
+    return one_shot.published(scores, delta, ALLOWED / 2, "clopper-pearson")
 
 
 def _rounds(law: Law) -> Case:

@@ -14,6 +14,7 @@ from scipy.stats import beta
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.auditor import Canary
+from leakmeter.auditors.bounds.rules import Scores
 from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
@@ -28,7 +29,9 @@ from leakmeter.fl_app.experiments.andrew2024.all_models import WARM, smoothed
 from leakmeter.fl_app.experiments.andrew2024.audit import (
     DIGITS,
     Played,
+    normal_logsf,
     play,
+    published,
     seeded,
     with_canaries,
 )
@@ -158,15 +161,15 @@ def test_the_published_bounds_agree_with_their_plain_twins() -> None:
         return 0.5 * math.erfc(100 * t / math.sqrt(2)), high(sum(inside < t), 60)
 
     every = [*inside, *outside]
-    assert audit.published_sampled(inside, outside, DELTA) == pytest.approx(twin(sampled, every))
-    assert audit.published_closed(100 * inside, audit.normal_logsf, DELTA) == pytest.approx(
-        twin(closed, inside)
-    )
+    both, known = Scores.of(inside, outside, None), Scores.of(100 * inside, None, normal_logsf)
+    assert published(both, DELTA) == pytest.approx(twin(sampled, every))
+    assert published(known, DELTA) == pytest.approx(twin(closed, inside))
 
 
 def test_the_published_bound_of_a_thousand_saturates_where_the_paper_says() -> None:
     inside, outside = np.linspace(1, 2, 1000), np.linspace(-1, 0, 1000)
-    assert audit.published_sampled(inside, outside, 341_000**-1.1) == pytest.approx(6.24, abs=0.02)
+    both = Scores.of(inside, outside, None)
+    assert published(both, 341_000**-1.1) == pytest.approx(6.24, abs=0.02)
 
 
 def test_the_printed_epsilons_of_table_5_are_of_one_participation_at_another_delta() -> None:
