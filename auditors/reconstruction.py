@@ -174,6 +174,13 @@ def psnr(originals: Floats, images: Floats, *, peak: float = 1.0) -> Floats:
     >>> psnr(np.concatenate([black, grey]), np.concatenate([grey, black + 0.01])).round(1)
     array([40., inf])
     """
+    errors, _ = matched(originals, images)
+    with np.errstate(divide="ignore"):  # a perfect image has no noise
+        return np.asarray(20 * math.log10(peak) - 10 * np.log10(errors))
+
+
+def matched(originals: Floats, images: Floats) -> tuple[Floats, NDArray[np.intp]]:
+    """Return the mean squared error of each original, and the reconstruction that it is of."""
     from scipy.optimize import linear_sum_assignment  # a fifth of a second, and few ask
 
     if len(images) < len(originals):
@@ -183,8 +190,7 @@ def psnr(originals: Floats, images: Floats, *, peak: float = 1.0) -> Floats:
     truth, guess = (a.reshape(len(a), -1).astype(np.float64) for a in (originals, images))
     errors = ((truth[:, None] - guess[None]) ** 2).mean(2)  # (originals, images)
     rows, columns = linear_sum_assignment(errors)
-    with np.errstate(divide="ignore"):  # a perfect image has no noise
-        return np.asarray(20 * math.log10(peak) - 10 * np.log10(errors[rows, columns]))
+    return errors[rows, columns], columns
 
 
 def _check(target: Tensor, size: int, batch: int) -> None:

@@ -62,8 +62,8 @@ class Table:
 
     def to_markdown(self) -> str:
         """Return the table for people."""
-        lines = [f"## {self.title}", "", _line(self.columns), _line(["---"] * len(self.columns))]
-        lines += [_line(row) for row in self.rows]
+        lines = [f"## {self.title}", "", table_line(self.columns)]
+        lines += map(table_line, (["---"] * len(self.columns), *self.rows))
         for name in self.figures:
             lines += ["", f"![{self.title}]({name})"]
         return "\n".join([*lines, "", *self.notes]) + "\n"
@@ -174,15 +174,6 @@ def _quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-def filled(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Return columns and rows of a table without columns that are empty in every row."""
-    kept = [i for i in range(len(columns)) if any(row[i] != "" for row in rows)]
-    return {
-        "columns": tuple(columns[i] for i in kept),
-        "rows": tuple(tuple(row[i] for i in kept) for row in rows),
-    }
-
-
 def median_range(values: Sequence[float], digits: str = ".2f") -> str:
     """Return median, smallest and largest of several runs or models: ε is never averaged."""
     numbers = [float(value) for value in values]
@@ -192,5 +183,6 @@ def median_range(values: Sequence[float], digits: str = ".2f") -> str:
     return f"{middle:{digits}} ({low:{digits}} to {high:{digits}})"
 
 
-def _line(values: Sequence[Any]) -> str:
-    return "| " + " | ".join(str(value) for value in values) + " |"
+def table_line(values: Sequence[Any]) -> str:
+    """Return a line of a table in Markdown."""
+    return "| " + " | ".join(str(value).replace("|", "\\|") for value in values) + " |"

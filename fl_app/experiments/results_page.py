@@ -10,7 +10,7 @@ from pathlib import Path
 
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.config.errors import ConfigError, unknown_name
-from leakmeter.fl_app.experiments.base import CELLS
+from leakmeter.fl_app.experiments.base import CELLS, table_line
 from leakmeter.fl_app.experiments.published import PAPERS, Paper, items_of
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
 
@@ -131,7 +131,7 @@ def _index(results: Sequence[Kept]) -> list[str]:
             own = covering(paper, item, results)
             links = ", ".join(f"[{k.name}](#{_slug(k.heading(paper))})" for k in own)
             sizes = "; ".join(dict.fromkeys(k.size for k in own))
-            lines.append(_line([paper.key, item, what, links or "no results yet", sizes]))
+            lines.append(table_line([paper.key, item, what, links or "no results yet", sizes]))
     return lines
 
 
@@ -160,10 +160,10 @@ def _block(heading: str, kept: Kept, rows: Sequence[Mapping[str, str]], folder: 
     lines += [f"{command}, about {time}: {', '.join(links)}.", "", f"Size: {kept.size}."]
     if rows:
         columns = ["published", "what", "paper", "ours", "why they differ"]
-        lines += ["", _line(columns), "|---" * len(columns) + "|"]
+        lines += ["", table_line(columns), "|---" * len(columns) + "|"]
     for row in rows:
         where, why = row["source"].partition(", ")[2], row["why"] or "they agree"
-        lines.append(_line([where, row["what"], row["paper"], row["ours"], why]))
+        lines.append(table_line([where, row["what"], row["paper"], row["ours"], why]))
     for name in kept.figures:
         if name.endswith(".svg"):
             lines += ["", f"![{kept.title}]({own}/{name})"]
@@ -186,7 +186,3 @@ def _place(paper: Paper, source: str) -> tuple[int, str]:
     order = list(paper.items)
     places = [order.index(item) for item in _items(paper, source) if item in order]
     return min(places, default=len(order)), source
-
-
-def _line(values: Sequence[str]) -> str:
-    return "| " + " | ".join(value.replace("|", "\\|") for value in values) + " |"

@@ -25,10 +25,7 @@ def simulate_cosines(dim: int, canaries: int, sigma: float, rng: np.random.Gener
         sigma: Noise per coordinate.
         rng: Source of randomness.
     """
-    if not 1 <= canaries <= dim:
-        raise ValueError(f"canaries must be in [1, {dim}], got {canaries}")
-    if not 0 <= sigma < math.inf:
-        raise ValueError(f"sigma must be in [0, inf), got {sigma}")
+    assert 1 <= canaries <= dim
     factor = _unit_rows(dim, canaries, rng)
     # Coordinates of the outcome in the span of the canaries, and the noise outside of it.
     inside = factor.sum(axis=0) + sigma * rng.standard_normal(canaries)

@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors import information as mi
-from leakmeter.auditors.reconstruction import Attack, invert, psnr
+from leakmeter.auditors.reconstruction import Attack, invert, matched, psnr
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.sampler import CohortSampler
@@ -286,7 +285,7 @@ def play(
         "strangers": _quality(strangers, found.images),
         "mismatch": found.mismatch,
         "truth": truth,
-        "matched": nearest(truth, found.images),
+        "matched": found.images[matched(truth, found.images)[1]],
     }
 
 
@@ -329,13 +328,6 @@ def information(case: Case) -> dict[str, Any]:
         bits = mi.logdet_information(rows[:, 0] + without, without)
         found[str(users)] = {"bits": bits.bits, "nats error": bits.std_error}
     return {"rank": _RANK, "variance kept": subspace.variance_kept, "users": found}
-
-
-def nearest(truth: Images, images: Images) -> Images:
-    """Return for each original the reconstruction that it is matched with."""
-    gaps = truth.reshape(len(truth), 1, -1) - images.reshape(1, len(images), -1)
-    _, chosen = linear_sum_assignment((gaps**2).mean(axis=2))
-    return np.asarray(images[chosen])
 
 
 def packed(images: Images, most: int = 8) -> str:

@@ -185,11 +185,10 @@ def look(
         noise_std: Noise on each coordinate of the users' mean update, after the sum.
         others: Who is in the sum beside the target; None takes the first users.
     """
-    if not 0 <= colluding <= users - 2:
-        raise ValueError(f"colluding must be in [0, users - 2 = {users - 2}], got {colluding}")
     others = range(1, users) if others is None else others
-    if len(others) != users - 1 or TARGET in others:
-        raise ValueError(f"others must be {users - 1} users but the target, got {list(others)}")
+    assert len(others) == users - 1
+    assert TARGET not in others
+    assert 0 <= colluding <= users - 2
     hidden = [TARGET, *others[colluding:]]
     sampler, model = sampler_of(config)
     found = measure(

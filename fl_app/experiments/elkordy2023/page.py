@@ -11,7 +11,7 @@ from typing import Any
 
 from leakmeter.auditors.information import batch_entropy
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, filled
+from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.elkordy2023.measure import Point
 from leakmeter.fl_app.experiments.plot import Line, Panel
 
@@ -98,10 +98,12 @@ def tabled(
     for at in sweeps[variant][scale].points():
         found = kind.measure(cells, at)
         points += [at | one for one in (found if isinstance(found, list) else [found])]
-    rows = [[show(at) for show in kind.columns.values()] for at in points]
+    shown = {name: [show(at) for at in points] for name, show in kind.columns.items()}
+    filled = {name: values for name, values in shown.items() if any(v != "" for v in values)}
     return Table(
         title=kind.title.format(first=points[0]),
-        **filled(list(kind.columns), rows),
+        columns=tuple(filled),
+        rows=tuple(zip(*filled.values(), strict=True)),
         notes=tuple(note.format(first=points[0]) for note in kind.notes),
         figures={f"{kind.figure or variant}.svg": tuple(kind.draw(points))},
         comparisons=tuple(kind.compare(points)) if scale == "paper" else (),

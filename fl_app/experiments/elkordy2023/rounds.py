@@ -104,14 +104,9 @@ class Run:
     colluding: int = 0  # users that show the server their updates
 
     def __post_init__(self) -> None:
-        most = self.users - 2
-        if not 0 <= self.colluding <= most:
-            raise ValueError(f"colluding must be in [0, users - 2 = {most}], got {self.colluding}")
-        if self.cohort is not None and not 2 <= self.cohort <= self.users:
-            raise ValueError(f"cohort must be in [2, users = {self.users}], got {self.cohort}")
-        most = over_rounds.directions_of(self.pairs, self.rounds, self.rank)
-        if most < self.rank:
-            raise ValueError(f"rank must be at most {most} for so many pairs, got {self.rank}")
+        assert 0 <= self.colluding <= self.users - 2
+        assert 2 <= (self.cohort or self.users) <= self.users
+        assert self.rank <= over_rounds.directions_of(self.pairs, self.rounds, self.rank)
 
     @property
     def cell(self) -> str:

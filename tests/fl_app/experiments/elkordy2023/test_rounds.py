@@ -66,20 +66,6 @@ def test_growth_is_named_only_where_it_is_shown() -> None:
     assert growth(one, after(10, 2.0, 0.05)).startswith("grows less than in proportion")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"colluding": 2}, r"colluding must be in \[0, users - 2 = 1\], got 2"),
-        ({"cohort": 1}, r"cohort must be in \[2, users = 3\], got 1"),
-        ({"pairs": 19}, "pairs .* must be at least 20, got 19"),
-        ({"pairs": 22}, "rank must be at most 2 for so many pairs, got 3"),
-    ],
-)
-def test_runs_that_cannot_be_are_refused(wrong: dict[str, int], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Run(**({"users": 3, "rounds": 4, "pairs": 40, "rank": 3} | wrong))
-
-
 def test_a_slow_algorithm_needs_more_rounds_and_a_bound_counts_them(reproduced: Reproduced) -> None:
     small, target = reproduced("mi-accuracy"), reproduced.scale("mi-accuracy").fixed["target"]
     table = small.table

@@ -242,19 +242,6 @@ def test_a_figure_is_a_function_of_the_federation_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"colluding": 2}, r"colluding must be in \[0, users - 2 = 1\], got 2"),
-        ({"others": [1]}, "others must be 2 users but the target, got"),
-        ({"others": [0, 1]}, "others must be 2 users but the target, got"),
-    ],
-)
-def test_sums_that_cannot_be_are_refused(wrong: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        look(TINY, 3, **wrong)
-
-
-@pytest.mark.parametrize(
     ("changed", "bits", "share"),
     [
         ({}, 18144.0, 1.0),  # a batch of 32 at 567 bits
