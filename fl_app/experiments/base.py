@@ -140,9 +140,7 @@ def audited_run(
 ) -> tuple[Outcome, dict[str, Any]]:
     """Run a configuration as the command line does; return what came out, and its report.
 
-    Args:
-        config: All settings.
-        auditors: In place of those that the configuration names.
+    `auditors` replace those that the configuration names.
 
     Raises:
         RuntimeError: An auditor failed: no cell is kept that lacks its audit.

@@ -46,29 +46,21 @@ class Opened:
 
 @dataclass(frozen=True)
 class Attack:
-    """What a malicious server does; by default it sends what the protocol sends.
-
-    Attributes:
-        name: Its name.
-        what: What the server does, in words.
-        bend: Delivers a message of the protocol and returns the reply.
-        end: Ends a round that has its uploads, and returns what the server reads.
-        adding: How many clients have added something to the sum, the target first; None for all.
-        cohorts: Nodes of each round, the target first; later sums are subtracted from the first.
-        model: What all clients are sent.
-        threshold: Shares that open a secret; 0 for those of the federation.
-        unread: How many of the last coordinates the server does not vouch for.
-    """
+    """What a malicious server does; by default it sends what the protocol sends."""
 
     name: str
-    what: str
+    what: str  # in words
+    # Delivers a message of the protocol and returns the reply.
     bend: Callable[[Server, Message], Message] = lambda server, message: server.deliver(message)
+    # Ends a round that has its uploads, and returns what the server reads.
     end: Callable[[Ending], Opened | None] = lambda ending: ending.open_all()
-    adding: int | None = 1
+    adding: int | None = 1  # clients that add something to the sum, the target first; None for all
+    # Nodes of each round, the target first; later sums are subtracted from the first.
     cohorts: Callable[[Shape], Sequence[Sequence[int]]] = lambda shape: [shape.honest]
+    # What all clients are sent.
     model: Callable[[Federation], Weights] = lambda federation: federation.weights
-    threshold: int = 0
-    unread: int = 0
+    threshold: int = 0  # shares that open a secret; 0 for those of the federation
+    unread: int = 0  # how many of the last coordinates the server does not vouch for
 
 
 class Server(InlineGrid):

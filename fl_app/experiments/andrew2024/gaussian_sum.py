@@ -17,14 +17,7 @@ from leakmeter.auditors._types import Floats, Vector
 
 
 def simulate_cosines(dim: int, canaries: int, sigma: float, rng: np.random.Generator) -> Vector:
-    """Return the cosines of all canaries with their noised sum.
-
-    Args:
-        dim: Length of the vectors.
-        canaries: How many are summed, all of unit length; at most `dim`.
-        sigma: Noise per coordinate.
-        rng: Source of randomness.
-    """
+    """Return the cosines of canaries of unit length with their noised sum."""
     assert 1 <= canaries <= dim
     factor = _unit_rows(dim, canaries, rng)
     # Coordinates of the outcome in the span of the canaries, and the noise outside of it.
@@ -39,13 +32,9 @@ def simulate_rounds(
 ) -> tuple[Floats, Floats]:
     """Return the products of canaries with the noised sum of each round, and these sums' products.
 
-    Args:
-        dim: Length of the vectors.
-        plays: Weight of each canary in each round, 0 where it is out (rounds, canaries).
-        drift: The honest clients' sum of each round, as weights of unit directions
-            (rounds, directions). Canaries do not know them, so they may be drawn like canaries.
-        sigma: Noise per coordinate and round.
-        rng: Source of randomness.
+    `plays` is the weight of each canary in each round, 0 where it is out (rounds, canaries), and
+    `drift` the honest clients' sum of each round, as weights of unit directions (rounds,
+    directions). Canaries do not know these, so they may be drawn like canaries.
 
     Returns:
         Products (rounds, canaries) and the Gram matrix of the sums (rounds, rounds).

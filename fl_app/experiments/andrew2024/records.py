@@ -107,11 +107,7 @@ def _cell(config: Config) -> dict[str, Any]:
 
 
 def train(config: Config) -> dict[str, Played]:
-    """Return what the models of one training show of canaries, and what its noised means show.
-
-    Args:
-        config: A federation of clients with one record and one full step each.
-    """
+    """Return what the models of one training show of canaries, and what its noised means show."""
     import torch
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 

@@ -75,16 +75,7 @@ _NOTE = (
 
 
 def bounds_of(noise: str, number: int) -> Mapping[str, Floats]:
-    """Return the bounds after each round of one run with Flower's noise, or with the right one.
-
-    Args:
-        noise: "flower" or "right".
-        number: Of the run, which names its draws.
-
-    Returns:
-        By bets ("anytime"), and by the best threshold with an equal part of the allowed failures
-        for every planned round ("split"), (rounds,) each.
-    """
+    """Return the bounds after each round of one run, (rounds,) each, by the names of `_BOUNDS`."""
     planned = len(_ROUNDS)
     rng = stream(_SEED, "anytime", "waiting", planned, int(noise == "right"), number)
     is_in = rng.random(planned) < 0.5

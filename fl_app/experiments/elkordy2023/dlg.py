@@ -257,13 +257,8 @@ def play(
 ) -> dict[str, Any]:
     """Let `users` clients train once and the attacker look for the first one's images.
 
-    Args:
-        case: Who trains what.
-        side: Whose images.
-        users: Clients in the mean.
-        attack: How the attacker searches.
-        number: Which clients and which initial model.
-        release: What the attacker gets of the mean gradient; None for all of it.
+    The number names the clients and the initial model. Without `release` the attacker gets the
+    mean gradient as it is.
     """
     rng = stream(SEED, "dlg", case.dataset, case.batch, side.name, number)
     # One client more than the most there are, so that N does not change who the target is.

@@ -178,12 +178,8 @@ def look(
 ) -> Found:
     """Return what the sum of so many users reveals about one of them, and about all on average.
 
-    Args:
-        config: The federation.
-        users: Users in the sum, the target among them.
-        colluding: Of these, users that show the server their update.
-        noise_std: Noise on each coordinate of the users' mean update, after the sum.
-        others: Who is in the sum beside the target; None takes the first users.
+    `colluding` of them show the server their update. Noise is on each coordinate of the users' mean
+    update, after the sum. Without `others`, the first users are in the sum beside the target.
     """
     others = range(1, users) if others is None else others
     assert len(others) == users - 1
