@@ -6,13 +6,12 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from leakmeter.fl_app.config.errors import ConfigError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 # Inches: a row of pictures, and a panel.
 _ROW = 0.62
@@ -99,8 +98,6 @@ def picture_figure(gallery: Gallery) -> bytes:
 
 def _side_by_side(strip: Strip) -> NDArray[np.floating[Any]]:
     """Return a row's pictures in one, (height, width) or (height, width, 3), a gap after each."""
-    import numpy as np
-
     gap = max(1, strip.pictures.shape[-1] // 14)
     edges = [(0, 0)] * (strip.pictures.ndim - 1) + [(0, gap)]
     framed = np.pad(strip.pictures, edges, constant_values=1.0)

@@ -110,7 +110,6 @@ def covering(paper: Paper, item: str, results: Sequence[Kept]) -> list[Kept]:
 
 
 def _counts(results: Sequence[Kept]) -> str:
-    """Say how many tables and figures have which size."""
     covered = [covering(paper, item, results) for paper in PAPERS for item in paper.items]
     whole = sum(any(k.size.startswith("as published") for k in own) for own in covered)
     partly = sum(any(k.size.startswith(_PARTLY) for k in own) for own in covered)
@@ -150,7 +149,6 @@ def _section(paper: Paper, results: Sequence[Kept], folder: str) -> list[str]:
 
 
 def _block(heading: str, kept: Kept, rows: Sequence[Mapping[str, str]], folder: str) -> list[str]:
-    """Return an experiment: its command, its time, its comparisons and its figures."""
     own = f"{folder}/{kept.name}"
     links = [f"[table]({own}/table.md)", f"[CSV]({own}/table.csv)", f"[data]({own}/{CELLS})"]
     links += [f"[{name}]({own}/{name})" for name in kept.figures if name.endswith(".png")]

@@ -148,7 +148,6 @@ def images(attack: Attack, shape: Shape, mode: Mode, trials: int) -> dict[str, A
 
 
 def _row(attack: Attack, by_mode: Mapping[Mode, Mapping[str, Any]]) -> tuple[Any, ...]:
-    """Return an attack with what it reads in each mode."""
     told = [_words(by_mode[mode]) if mode in by_mode else "" for mode in MODES]
     return (attack.name, attack.what, *told, ", ".join(by_mode[MODES[-1]]["refused"]))
 

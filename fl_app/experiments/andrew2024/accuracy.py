@@ -94,6 +94,7 @@ def run(scale: str, cells: Cells) -> Table:
         )
         for i, (n, by) in enumerate(size.ways)
     ]
+    panel = Panel("Accuracy with canaries", "noise multiplier", "accuracy in %", lines)
     return Table(
         title=f"Accuracy with canaries among {config.clients} clients of {config.dataset}, "
         f"{size.updates} updates per run, {counted(size.runs, 'run')} per row",
@@ -112,11 +113,7 @@ def run(scale: str, cells: Cells) -> Table:
             for z in got
         ],
         notes=(_NOTE,),
-        figures={
-            "accuracy.svg": [
-                Panel("Accuracy with canaries", "noise multiplier", "accuracy in %", lines)
-            ]
-        },
+        figures={"accuracy.svg": [panel]},
         comparisons=[_comparison(size, z, own) for z, own in changes.items()],
     )
 

@@ -145,7 +145,6 @@ def _separation(found: Found) -> float:
 
 
 def _numbers(found: Found) -> tuple[Any, ...]:
-    """Return the columns of numbers."""
     known = found["known"]
     return (
         len(known),
@@ -187,7 +186,6 @@ def _error(found: Found, canaries: int) -> float:
 
 
 def _comparison(name: str, epsilon: float, here: Mapping[int, Found], canaries: int) -> Comparison:
-    """Set one run beside many."""
     one, most = here[1], here[max(here)]
     apart = abs(float(np.median(one["known"]) - np.median(most["known"])))
     error = math.hypot(_error(one, canaries), _error(most, canaries))
@@ -229,7 +227,6 @@ def _span(values: list[float]) -> str:
 
 
 def _panel(name: str, epsilon: float, here: Mapping[int, Found]) -> Panel:
-    """Return quantiles of one run and of many."""
     lines = [
         Line(counted(runs, "run"), _QUANTILES, np.quantile(found["known"], _QUANTILES).tolist(), i)
         for i, (runs, found) in enumerate(here.items())

@@ -99,7 +99,6 @@ def run(scale: str, cells: Cells) -> Table:
 
 
 def _cell(config: Config) -> dict[str, Any]:
-    """Return what one training shows."""
     played = train(config)
     found = {view: audit.all_models(one) for view, one in played.items()}
     accuracy = played["mean"].accuracy

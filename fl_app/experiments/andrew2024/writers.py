@@ -154,7 +154,6 @@ def run(scale: str, cells: Cells, variant: str) -> Table:
 
 
 def _cell(part: _Part, noise: float, times: int, key: str, number: int) -> dict[str, Any]:
-    """Return what one run shows."""
     config = audit.seeded(part.federation, noise, key, number)
     if part.canaries:
         config = audit.with_canaries(config, part.canaries, times)
@@ -176,7 +175,6 @@ def _density(z: Floats) -> list[float]:
 
 
 def _row(name: str, noise: float, times: int, runs: Runs) -> tuple[Any, ...]:
-    """Return one line of the table."""
     accuracy = median_range([one["accuracy"] for one in runs], ".3f")
     return (
         *(name, f"{noise:.4g}", times, accuracy, f"{float(runs[0]['epsilon']):.1f}"),
@@ -262,7 +260,6 @@ def _with_tables(got: Got) -> list[Comparison]:
 
 
 def _why(name: str, noise: float, runs: Runs, paper: Sequence[float]) -> str:
-    """Return why a row differs from the paper's."""
     every, last = (middle(runs, view, "fitted") for view in ("all", "final"))
     momentum = "" if name == _SMOOTHED else ", and no momentum"
     words = (

@@ -17,7 +17,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import beta
 
@@ -25,20 +24,13 @@ from leakmeter.auditors import bounds
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds.rules import Scores
 from leakmeter.auditors.canaries.estimates import one_fit
-from leakmeter.auditors.canaries.proofs import (
-    cosine_logsf,
-    headline,
-    largest_cosine_log_p,
-    prove,
-)
+from leakmeter.auditors.canaries.proofs import cosine_logsf, headline, largest_cosine_log_p, prove
 from leakmeter.auditors.canaries.transcript import null_maxima
 from leakmeter.auditors.finding import Bound
 from leakmeter.auditors.gaussian.pair import delta_gaussian, gaussian_sigma
 from leakmeter.fl_app.experiments.andrew2024 import audit
 from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines, simulate_rounds
-from leakmeter.fl_app.experiments.coverage.case import CONFIDENCE, Case, Rng, no_bound
-
-Coins = NDArray[np.bool_]
+from leakmeter.fl_app.experiments.coverage.case import CONFIDENCE, Case, Coins, Rng, no_bound
 
 CANARIES, GUESSES = 200, 40  # coins of a run, and how many of them the one-run bounds guess
 _DELTA, _SMALL_DELTA = 1e-5, 1e-6  # with coins, and where all canaries are in

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from leakmeter.auditors.assumptions import conditions
 from leakmeter.auditors.finding import Bound
@@ -17,6 +18,7 @@ CONFIDENCE: Final = 0.95
 ALLOWED: Final = 0.05  # the share of failures
 _SEED: Final = 2302
 
+Coins = NDArray[np.bool_]
 Rng = np.random.Generator
 Cell = Mapping[str, Any]
 

@@ -21,9 +21,8 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds import bets
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Rng
+from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Coins, Rng
 
-Coins = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 Shape = tuple[int, ...]  # streams, rounds, coins or trials
 # Given ε and δ: draws p-values and coins; draws whether guesses are right; turns uniform numbers

@@ -123,7 +123,6 @@ def _when(rounds: Sequence[int | None]) -> str:
 
 
 def _grown(cell: Cell) -> Panel:
-    """Return the bounds of one run after each round."""
     first = cell["first"]
     lines = (
         *(Line(words, _ROUNDS, first[n], i) for i, (n, words) in enumerate(_BOUNDS.items())),

@@ -201,7 +201,6 @@ def decibels(values: Sequence[float]) -> str:
 
 
 def _panel(case: Case, found: Found) -> Panel:
-    """Return PSNR, controls and information over N."""
     shown = {
         "psnr": ("target", "o-"),
         "strangers": ("strangers", "s--"),
@@ -217,7 +216,6 @@ def _panel(case: Case, found: Found) -> Panel:
 
 
 def _gallery(case: Case, found: Found) -> Gallery:
-    """Return originals and what came back at every N."""
     shape = _SHAPES[case.dataset]
     rows = [Strip("originals", unpacked(found[case.users[0]]["originals"], shape))]
     rows += [Strip(f"N = {n}", unpacked(at["pictures"], shape)) for n, at in found.items()]
@@ -338,7 +336,6 @@ def unpacked(text: str, shape: Sequence[int]) -> Images:
 
 
 def _quality(truth: Images, images: Images) -> float:
-    """Return the mean PSNR of the originals in dB."""
     return float(np.minimum(psnr(truth, images), _CEILING).mean())
 
 

@@ -112,7 +112,6 @@ def _trained(config: Config) -> dict[str, Any]:
 
 
 def _row(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one line of the table from the runs with the same settings."""
     first = runs[0]
     if "refused" in first:
         return ["none", "none", "", "", "none"]

@@ -263,7 +263,6 @@ def _of(runs: Runs, name: str = "accuracy") -> list[float]:
 
 
 def _row(name: str, epsilon: float, runs: Runs) -> tuple[Any, ...]:
-    """Return a line of the table."""
     mean, std = _mean_std(_of(runs))
     accuracy = f"{mean:.4f} ± {std:.4f}" if len(runs) > 1 else f"{mean:.4f}"
     milliseconds = f"{1e3 * np.mean(_of(runs, 'seconds')):.0f}"
@@ -327,7 +326,6 @@ def compared(got: Got, net: str, *, has_start: bool = False) -> Iterator[Compari
 
 
 def _compared_spectrum(spectrum: Mapping[str, Any], net: str, got: Got) -> Comparison:
-    """Return what the paper says of its Fig. 4 beside what came out."""
     shown = [
         f"ε = {e:g}: {_relation(got, e, 'GSGD-DP', 'GSGD isotropic')}"
         for e in dict.fromkeys(e for _, e in got)
