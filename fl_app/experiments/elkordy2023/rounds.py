@@ -106,6 +106,7 @@ class Run:
     def __post_init__(self) -> None:
         assert 0 <= self.colluding <= self.users - 2
         assert 2 <= (self.cohort or self.users) <= self.users
+        assert not (self.cohort and self.colluding)  # how many of a cohort would collude varies
         assert self.rank <= over_rounds.directions_of(self.pairs, self.rounds, self.rank)
 
     @property
@@ -193,11 +194,7 @@ def _bounds(run: Run, rounds: int, participations: int) -> dict[str, float]:
 
     Once for the rounds that the target took part in, and once for their mean, (16).
     """
-    cohort = run.cohort or run.users
-    colluding = round(run.colluding * cohort / run.users)  # of a cohort, on average
-    if cohort - colluding < 2:
-        return {"corollary": math.inf, "expected": math.inf}
-    size = {"rounds": rounds, "cohort": cohort, "colluding": colluding}
+    size = {"rounds": rounds, "cohort": run.cohort or run.users, "colluding": run.colluding}
     bound = partial(run_bound, run.rank, run.users, 1, cases=[IndependentWhitened(0.0)], **size)
     met = bound(participations=float(participations))
     return {"corollary": met.bits, "expected": bound().bits}
