@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 Key = TypeVar("Key", bound=tuple[Any, ...])
+P = ParamSpec("P")
 CELLS = "cells.jsonl"  # what was computed, a cell per line
 
 
@@ -83,7 +83,7 @@ class Cells:
         self._start = time.monotonic()
         self._kept = read_cells(folder)
 
-    def get(self, key: str, compute: Callable[[], Any]) -> Any:
+    def get(self, key: str, compute: Callable[P, Any], /, *args: P.args, **how: P.kwargs) -> Any:
         """Return what `compute` gave for this key, now or in an earlier run."""
         if key in self._kept:
             return self._kept[key]
@@ -91,7 +91,7 @@ class Cells:
             self._before()
             self._before = None
         # As it will be read again, so that a resumed experiment has the same numbers.
-        self._kept[key] = json.loads(json.dumps(plain(compute())))
+        self._kept[key] = json.loads(json.dumps(plain(compute(*args, **how))))
         self.folder.mkdir(parents=True, exist_ok=True)
         # All cells by name: interruptions do not change the file.
         lines = [
@@ -103,7 +103,7 @@ class Cells:
 
     def each(self, name: str, keys: Iterable[Key], compute: Callable[..., Any]) -> dict[Key, Any]:
         """Return a cell for each key, named by `name.format(*key)`: what `compute(*key)` gave."""
-        return {key: self.get(name.format(*key), partial(compute, *key)) for key in keys}
+        return {key: self.get(name.format(*key), compute, *key) for key in keys}
 
 
 # What the function `run` of a module is: computes all cells at a scale and returns the table.

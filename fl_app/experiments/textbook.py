@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,14 +89,13 @@ def run(scale: str, cells: Cells) -> Table:
     """Compute both examples, the clipped shares and the attacks."""
     draws, targets, steps = _SCALES[scale]
     noise = cells.get("noise", noise_scales)
-    masks = cells.get("masks", partial(masked_values, _BITS))
+    masks = cells.get("masks", masked_values, _BITS)
     shares, attacks = {}, {}
     for epochs in _EPOCHS:
-        norms = cells.get(f"{scale}-clipped-E{epochs}", partial(_norms, draws, epochs))
+        norms = cells.get(f"{scale}-clipped-E{epochs}", _norms, draws, epochs)
         shares[epochs] = f"{100 * np.mean(np.asarray(norms) > _CLIP):.0f} %"
     for release in _RELEASES:
-        work = partial(_attacked, targets, steps, release)
-        found = cells.get(f"{scale}-dlg-{release.key}", work)
+        found = cells.get(f"{scale}-dlg-{release.key}", _attacked, targets, steps, release)
         attacks[release] = [f"{dlg.decibels(found[n])} dB" for n in ("psnr", "strangers")]
     return Table(
         title="A textbook chapter: worked examples, clipping, and inversion of gradients",

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -54,12 +53,12 @@ def run(scale: str, cells: Cells) -> Table:
 
     def cell(measure: Callable[..., Any], attack: Attack, mode: Mode, trials: int) -> Any:
         key = f"{scale}-{mode}-{attack.name.replace(' ', '-')}"
-        return cells.get(key, partial(measure, attack, _SHAPE, mode, trials))
+        return cells.get(key, measure, attack, _SHAPE, mode, trials)
 
     trials = dict.fromkeys(MODES, few) | {last: many}
     counts = {a: {m: cell(attacked, a, m, trials[m]) for m in MODES} for a in (NONE, *ATTACKS)}
     counts |= {attack: {last: cell(attacked, attack, last, few)} for attack in REMAINING}
-    blurred = partial(attacked, REMAINING[0], _REDRAWN, last, few)
+    redrawn = cells.get(f"{scale}-redrawn", attacked, REMAINING[0], _REDRAWN, last, few)
     one, every = (
         {mode: cell(images, trap, mode, few) for mode in MODES}
         for trap in (TRAP_FOR_ONE, TRAP_FOR_ALL)
@@ -69,7 +68,7 @@ def run(scale: str, cells: Cells) -> Table:
         f"clients, threshold {_SHAPE.threshold}",
         columns=("attack", "the server", *MODES, "clients refuse"),
         rows=tuple(_row(attack, by_mode) for attack, by_mode in counts.items()),
-        notes=_notes(cells.get(f"{scale}-redrawn", blurred), one, every[last]),
+        notes=_notes(redrawn, one, every[last]),
         figures={"images.png": _gallery(one, every[last])},
     )
 

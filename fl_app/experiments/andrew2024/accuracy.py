@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -80,7 +79,7 @@ def run(scale: str, cells: Cells) -> Table:
     size, got = _SCALES[scale], {}
     config, runs = size.federation, range(size.runs)
     for z in size.noises:
-        kept = [cells.get(f"noise{z:g}-run{i}", partial(_cell, size, z, i)) for i in runs]
+        kept = [cells.get(f"noise{z:g}-run{i}", _cell, size, z, i) for i in runs]
         # Per cent, (ways, runs).
         got[z] = 100 * np.array([[one[f"{n} {by}"] for one in kept] for n, by in size.ways])
     changes = {z: accuracy[1:] - accuracy[0] for z, accuracy in got.items()}

@@ -16,7 +16,6 @@ settings are those of a run of this project, and the auditor is its own. `train`
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ def run(scale: str, cells: Cells) -> Table:
     rows, comparisons = [], []
     for z in size.noises:
         seeded = [audit.seeded(config, z, "records", i) for i in range(size.runs)]
-        runs = [cells.get(f"noise{z:g}-run{i}", partial(_cell, c)) for i, c in enumerate(seeded)]
+        runs = [cells.get(f"noise{z:g}-run{i}", _cell, c) for i, c in enumerate(seeded)]
         accuracy = median_range([one["accuracy"] for one in runs], ".3f")
         for view, words in _VIEWS.items():
             shown = audit.shown_view(runs, view, "fitted")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 
@@ -38,7 +37,7 @@ def run(scale: str, cells: Cells) -> Table:
     rows, panels, away, comparisons = [], [], [], []
     for epsilon, column in _PAPER.items():
         papers = dict(zip(_SCALES[scale], column, strict=False))  # by d
-        got = {d: cells.get(f"eps{epsilon:g}-d{d}", partial(_cell, epsilon, d)) for d in papers}
+        got = {d: cells.get(f"eps{epsilon:g}-d{d}", _cell, epsilon, d) for d in papers}
         for dim, one in got.items():
             known, fitted = (f"{one[f'{std}_mean']:.2f} ± {one[f'{std}_std']:.2f}" for std in STDS)
             rows.append((epsilon, dim, one["canaries"], papers[dim], known, fitted))

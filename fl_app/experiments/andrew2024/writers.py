@@ -135,7 +135,7 @@ def run(scale: str, cells: Cells, variant: str) -> Table:
         for z, times in product(part.noises, part.repetitions):
             key = f"{name}, noise {z:.4g}, {times} times"
             got[name, z, times] = [
-                cells.get(f"{key}, run {i}", partial(_cell, part, z, times, key, i))
+                cells.get(f"{key}, run {i}", _cell, part, z, times, key, i)
                 for i in range(part.runs)
             ]
     task = "MNIST by writer" if scale == "paper" else "digits"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
@@ -41,8 +40,7 @@ def run(scale: str, cells: Cells) -> Table:
     size = _SCALES[scale]
 
     def kept(cases: Sequence[Case | Watched], runs: int, prefix: str = "") -> list[Cell]:
-        named = [(f"{prefix}{case.key}-{runs}", case) for case in cases]
-        return [cells.get(name, partial(case.cell, runs)) for name, case in named]
+        return [cells.get(f"{prefix}{case.key}-{runs}", case.cell, runs) for case in cases]
 
     published = kept(canaries.published_cases(), size.runs)
     one_run = kept(canaries.cases(), size.runs)

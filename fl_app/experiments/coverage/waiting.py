@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -44,9 +43,9 @@ _SEED: Final = 0
 def run(scale: str, cells: Cells) -> Table:
     """Watch runs with Flower's noise, and with noise that keeps its ε, until they are refuted."""
     runs = _SCALES[scale]
-    name = f"{{}}-noise-{len(_ROUNDS)}-rounds-{runs}"
     waited = {
-        noise: cells.get(name.format(noise), partial(_waited, runs, noise)) for noise in _NOISES
+        noise: cells.get(f"{noise}-noise-{len(_ROUNDS)}-rounds-{runs}", _waited, runs, noise)
+        for noise in _NOISES
     }
     return Table(
         title=f"How soon bounds of all rounds refute Flower's local noise, {runs:,} runs",

@@ -16,7 +16,7 @@ import base64
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -143,11 +143,11 @@ def _looked(case: Case, cells: Cells) -> Found:
     found = {}
     for users in case.users:
         key = f"{case.key}-n{users}"
-        chosen = int(cells.get(f"{key}-rehearsal", partial(rehearse, case, users))["chosen"])
-        reached = cells.get(key, partial(attack_clients, case, users, chosen))
+        chosen = int(cells.get(f"{key}-rehearsal", rehearse, case, users)["chosen"])
+        reached = cells.get(key, attack_clients, case, users, chosen)
         found[users] = {**reached, "attack": case.attacks[chosen]}
     key = f"mi-{case.dataset}-{case.model}-b{case.batch}"
-    for users, bits in cells.get(key, partial(information, case))["users"].items():
+    for users, bits in cells.get(key, information, case)["users"].items():
         found[int(users)] |= bits
     return found
 

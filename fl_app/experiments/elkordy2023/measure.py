@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -216,7 +216,7 @@ def look(
 def looked(cells: Cells, config: Config, users: int, suffix: str = "", **how: Any) -> Found:
     """Return what `look` gives now, or gave in an earlier run."""
     key = f"{cell_of(config)}-N{users}{suffix}"
-    return dict(cells.get(key, partial(look, config, users, **how)))
+    return dict(cells.get(key, look, config, users, **how))
 
 
 def critics(config: Config, users: int, *, draws: int, count: int) -> Found:

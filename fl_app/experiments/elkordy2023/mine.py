@@ -58,7 +58,7 @@ _SCALES = {
 
 def _of_gaussians(cells: Cells, at: Point) -> Found:
     key = f"d{at['d']}-{at['pairs']}x{at['critics']}x{at['steps']}-rank{at['most']}"
-    return dict(cells.get(key, partial(_estimated, at))) | {"log_draws": math.log2(at["pairs"])}
+    return dict(cells.get(key, _estimated, at)) | {"log_draws": math.log2(at["pairs"])}
 
 
 def _estimated(at: Point) -> Found:
@@ -83,7 +83,7 @@ def _estimated(at: Point) -> Found:
 def _audited(cells: Cells, at: Point) -> Found:
     config, draws = at.config, at["mine_draws"]
     key = f"{config.dataset}-N{config.sample}-T{config.rounds}-K{draws}-steps{config.mine_steps}"
-    return dict(cells.get(key, partial(_both, replace(config, mi_draws=draws))))
+    return dict(cells.get(key, _both, replace(config, mi_draws=draws)))
 
 
 def _both(config: Config) -> Found:

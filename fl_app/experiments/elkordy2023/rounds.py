@@ -84,10 +84,10 @@ def _played(cells: Cells, at: Point) -> list[Found]:
     kind = ", collusion" * bool(played.colluding) + ", sampled" * bool(played.cohort)
     who: Found = {"run": at.algorithm + kind, "colluding": played.colluding}
     who["cohort"] = played.cohort or played.users
-    told = [found | who for found in cells.get(key, partial(accumulated, at.config, played))]
+    told = [found | who for found in cells.get(key, accumulated, at.config, played)]
     if plays:
-        work = partial(accuracies, at.config, played, plays)
-        means = np.mean(cells.get(f"{key}-accuracy-{plays}", work), axis=0)
+        runs = cells.get(f"{key}-accuracy-{plays}", accuracies, at.config, played, plays)
+        means = np.mean(runs, axis=0)
         told = [one | {"accuracy": float(mean)} for one, mean in zip(told, means, strict=True)]
     return told
 

@@ -102,14 +102,14 @@ def _with_critics(cells: Cells, at: Point) -> Found:
     if is_asked and users in at.found.get("critics", ()):
         key = f"{measure.name_of(config)}-N{users}-mine-{at['pairs']}x{at['seeds']}"
         size = {"draws": at["pairs"], "count": at["seeds"]}
-        found |= cells.get(key, partial(measure.critics, config, users, **size))
+        found |= cells.get(key, measure.critics, config, users, **size)
     return found
 
 
 def _twice(field: str, cells: Cells, at: Point) -> Found:
     """Measure without noise, and with that of the first value of what varies."""
     first = replace(at.config, **{field: at["first"]})
-    spread = cells.get(f"{measure.cell_of(first)}-spread", partial(measure.update_std, first))
+    spread = cells.get(f"{measure.cell_of(first)}-spread", measure.update_std, first)
     noise = float(spread) / math.sqrt(at["users"])
     noised = measure.looked(cells, at.config, at["users"], "-noise", noise_std=noise)
     return _plain(cells, at) | {"noise": noise, "noised": noised}
@@ -142,9 +142,9 @@ def _with_noise(cells: Cells, at: Point) -> Found:
     found = measure.looked(cells, large, users, suffix, noise_std=std)
     key = f"{measure.name_of(large)}-N{users}{suffix}-accuracy-{at['rounds']}x{at['plays']}"
     size = {"rounds": at["rounds"], "plays": at["plays"]}
-    work = partial(measure.noised_accuracies, large, users, std, _CLIP, **size)
-    norm = cells.get(f"{measure.cell_of(at.config)}-norm", partial(measure.largest_norm, at.config))
-    return found | {"noise": std, "norm": norm, "accuracy": float(np.mean(cells.get(key, work)))}
+    runs = cells.get(key, measure.noised_accuracies, large, users, std, _CLIP, **size)
+    norm = cells.get(f"{measure.cell_of(at.config)}-norm", measure.largest_norm, at.config)
+    return found | {"noise": std, "norm": norm, "accuracy": float(np.mean(runs))}
 
 
 def noise_std(epsilon: float) -> float:

@@ -64,21 +64,21 @@ def audit(setting: Setting, game: Game, cells: Cells) -> dict[str, Any]:
     size = f"{setting.models}x{setting.fit}x{setting.candidates}"
     name = f"{setting.dataset}-{setting.partition}-{game}-{size}"
     whole = f"{name}x{setting.trials}x{setting.pilot}"
-    done: dict[str, Any] = cells.get(whole, partial(_play, setting, game, cells, name))
+    done: dict[str, Any] = cells.get(whole, _play, setting, game, cells, name)
     return done
 
 
 def _play(setting: Setting, game: Game, cells: Cells, name: str) -> dict[str, Any]:
     """Return the result of a game from its parts, each of which is kept by itself."""
-    attack = cells.get(f"{name}-attack", partial(_attack, setting, game))
+    attack = cells.get(f"{name}-attack", _attack, setting, game)
     shifts = np.asarray(attack["shifts"])  # (models,)
     sums = partial(_sums, setting, game, attack)
-    drawn = cells.get(f"{name}-pilot", partial(sums, "pilot", range(setting.pilot)))
+    drawn = cells.get(f"{name}-pilot", sums, "pilot", range(setting.pilot))
     middles = np.mean(drawn["scores"], axis=-1) + shifts[:, None] / 2  # (models, sizes)
     blocks = []
     for first in range(0, setting.trials, setting.block):
         draws = range(first, min(first + setting.block, setting.trials))
-        blocks.append(cells.get(f"{name}-trials-{first}", partial(sums, "test", draws)))
+        blocks.append(cells.get(f"{name}-trials-{first}", sums, "test", draws))
     scores = np.concatenate([b["scores"] for b in blocks], axis=-1)  # (models, sizes, trials)
     within = float(np.mean([b["within"] for b in blocks]))
     return {

@@ -39,7 +39,7 @@ def run(scale: str, cells: Cells) -> Table:
     rows = []
     for name, dim in product(_RELEASES, _DIMS):
         key = f"{scale}-{name.replace(' ', '-').replace(',', '')}-{dim}"
-        found = cells.get(key, partial(attacked, name, dim, _SCALES[scale]))
+        found = cells.get(key, attacked, name, dim, _SCALES[scale])
         right, impossible, ratio = (found[n] for n in ("right", "impossible", "ratio"))
         rows.append((name, dim, f"{right:.3f}", f"{impossible:.2f}", f"{ratio:.3f}"))
     return Table(

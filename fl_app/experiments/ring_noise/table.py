@@ -63,7 +63,7 @@ def run(scale: str, cells: Cells) -> Table:
     for bits, law in product(size.bits, _LAWS):
         own = replace(config, secagg_bits=bits, noise_law=law)
         runs = [
-            cells.get(f"{scale}-{law}-bits{bits}-seed{i}", partial(_trained, replace(own, seed=i)))
+            cells.get(f"{scale}-{law}-bits{bits}-seed{i}", _trained, replace(own, seed=i))
             for i in range(size.seeds)
         ]
         rows.append((bits, law, *_row(runs)))

@@ -20,7 +20,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -106,17 +106,17 @@ def run(scale: str, cells: Cells, variant: str) -> Table:
     got: dict[tuple[str, float], Runs] = {}
     for name, epsilon in product(MECHANISMS, size.epsilons):
         key = f"{scale}-{name.replace(' ', '-')}-eps{epsilon:g}"
-        floor = cells.get(f"{key}-floor", partial(floor_of, size, name, epsilon))
+        floor = cells.get(f"{key}-floor", floor_of, size, name, epsilon)
         got[name, epsilon] = [
-            cells.get(f"{key}-seed{seed}", partial(_train, size, name, floor, seed))
+            cells.get(f"{key}-seed{seed}", _train, size, name, floor, seed)
             for seed in range(1 if name in size.once else size.seeds)
         ]
     floor = got["GSGD-DP", middle][0]["floor"]
-    spectrum = cells.get(f"{scale}-spectrum-eps{middle:g}", partial(_spectrum, size, floor))
+    spectrum = cells.get(f"{scale}-spectrum-eps{middle:g}", _spectrum, size, floor)
     notes, net = [_MEANING, _SPECTRUM], _NAMES[variant]
     about = {"size": size, "middle": middle, **spectrum}
     if size.public:
-        about["start"] = cells.get(f"{scale}-start", partial(start_accuracy, size))
+        about["start"] = cells.get(f"{scale}-start", start_accuracy, size)
         notes, net = [_START, *notes], f"CNN of {spectrum['dim']:,} parameters"
     return Table(
         title=f"Accuracy at equal ε for one record, {config.dataset}, {net}, {config.clients} "

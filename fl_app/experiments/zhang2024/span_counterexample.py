@@ -8,7 +8,6 @@ updates is zero, that of the fourth is not. The papers show a heatmap; here audi
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,7 @@ def run(scale: str, cells: Cells) -> Table:
     trials = _SCALES[scale]
     support = cells.get("span", _support)
     found = {
-        sigma: cells.get(f"{scale}-sigma{sigma:g}", partial(_audited, trials, sigma))
-        for sigma in _SIGMAS
+        sigma: cells.get(f"{scale}-sigma{sigma:g}", _audited, trials, sigma) for sigma in _SIGMAS
     }
     bare = found[0.0]
     return Table(

@@ -35,9 +35,9 @@ def run(scale: str, cells: Cells) -> Table:
     lines: list[Line] = []
     for name, price in _ROWS.items():
         key = "".join(c if c.isalnum() else "-" for c in name.lower()).replace("--", "-")
-        table[name] = cells.get(f"table-{key}", partial(_priced, price, _FLOORS))
+        table[name] = cells.get(f"table-{key}", _priced, price, _FLOORS)
         if "printed" not in name:
-            values = cells.get(f"{scale}-curve-{key}", partial(_priced, price, floors))
+            values = cells.get(f"{scale}-curve-{key}", _priced, price, floors)
             lines.append(Line(name, floors, [float(v) for v in values], len(lines)))
     broken = cells.get("counterexamples", _counterexamples)
     panel = Panel("one round", "σ² of each user", "ε", tuple(lines), log_x=True, log_y=True)
