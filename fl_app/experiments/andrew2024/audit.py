@@ -1,7 +1,6 @@
 """Runs of this project with random canaries, and what the canaries of one run say.
 
-Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2024), One-shot Empirical Privacy Estimation for
-Federated Learning, arXiv:2302.03098, Algorithms 1 to 3 and section 5. Ours differs:
+Andrew et al. (2024), arXiv:2302.03098, Algorithms 1 to 3 and section 5. Ours differs:
 1. A canary takes the seat of a client, so that seats and not canaries are drawn from the clients.
    The clients go through shuffled epochs; a canary plays in as many rounds as the paper's.
 2. The clip norm is fixed, and the noise with it.

@@ -1,10 +1,10 @@
 """The one-shot audit of the Gaussian mechanism, simulated exactly without any long vector.
 
-Andrew et al. (2024), One-shot Empirical Privacy Estimation for Federated Learning,
-arXiv:2302.03098, Algorithm 1: k canaries on the unit sphere are summed and noised, and each is
-compared with the outcome. Only inner products matter. k rows uniform on the sphere are C = LQ,
-with L the row-normalised Bartlett factor of a Wishart matrix (k×k, lower triangular) and Q
-orthonormal; QZ is a standard normal of length k, and what Q does not see of Z has length χ(d−k).
+Andrew et al. (2024), arXiv:2302.03098, Algorithm 1: k canaries on the unit sphere are summed and
+noised, and each is compared with the outcome. Only inner products matter. k rows uniform on the
+sphere are C = LQ, with L the row-normalised Bartlett factor of a Wishart matrix (k×k, lower
+triangular) and Q orthonormal; QZ is a standard normal of length k, and what Q does not see of Z has
+length χ(d−k).
 """
 
 from __future__ import annotations

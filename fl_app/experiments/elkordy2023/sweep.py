@@ -251,7 +251,6 @@ _VALUES = Kind(
         *("algorithm", "users", "batch size", "bits", "Gaussian truth", "per record used"),
         *("paper's axis", "batch entropy", "noise", "bits with noise"),
     ),
-    figure="batch-size",
     draw=partial(_draw_values, "batch_size", "batch size"),
     compare=partial(claims.over_values, "batch_size", "batches"),
     notes=(
@@ -273,13 +272,12 @@ _KINDS = {
         ),
     ),
     "models": _MODELS,
-    "batch": _VALUES,
+    "batch": replace(_VALUES, figure="batch-size"),
     "epochs": replace(
         _VALUES,
         title=f"{_OF_SUM} an update, over epochs: {{first[dataset]}}",
         measure=partial(_twice, "epochs"),
         columns=page.columns(*(c.replace("batch size", "local epochs") for c in _VALUES.columns)),
-        figure="epochs",
         draw=partial(_draw_values, "epochs", "local epochs"),
         compare=partial(claims.over_values, "epochs", "local epochs"),
     ),

@@ -1,8 +1,7 @@
 """Four ways to noise sampled gradients, at equal accumulated (ε, δ) for one record.
 
-Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
-Possible? (arXiv:2405.04551), section 5.3, Fig. 4 and Fig. 5, 50 users, linear model and CNN. Ours
-differs:
+Zhang and Psounis (2024), arXiv:2405.04551, section 5.3, Fig. 4 and Fig. 5, 50 users, linear model
+and CNN. Ours differs:
 
 1. All floors are calibrated with bounds that hold (`strategies.water_filling.rdp`), composed over
    the rounds in Rényi DP and converted tightly. Row 6 of Table 1, which the paper prices WF-NA

@@ -1,9 +1,8 @@
 """Three clients whose sum hides nothing of a fourth, and the noise that would.
 
-Elkordy et al. 2023, How Much Privacy Does Federated Learning with Secure Aggregation Guarantee?
-(arXiv:2208.02304), Fig. 17, and Zhang and Psounis 2024, Differentially Private Federated Learning
-without Noise Addition: When is it Possible? (arXiv:2405.04551), Fig. 3: the last quarter of three
-updates is zero, that of the fourth is not. The papers show a heatmap; here auditors look for it.
+Elkordy et al. (2023), arXiv:2208.02304, Fig. 17, and Zhang and Psounis (2024), arXiv:2405.04551,
+Fig. 3: the last quarter of three updates is zero, that of the fourth is not. The papers show a
+heatmap; here auditors look for it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What one record is guaranteed in one round, by every row of the published table that holds.
 
-Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
-Possible? (arXiv:2405.04551), Table 1, for 50 users of 1,200 records, B = 32, C = 10, δ = 1e-4. Rows
-2 and 4 guarantee nothing, in the paper and here. Row 6 is not a theorem, and (38), which should
-prove it, is false: they appear as counterexamples only.
+Zhang and Psounis (2024), arXiv:2405.04551, Table 1, for 50 users of 1,200 records, B = 32, C = 10,
+δ = 1e-4. Rows 2 and 4 guarantee nothing, in the paper and here. Row 6 is not a theorem, and (38),
+which should prove it, is false: they appear as counterexamples only.
 """
 
 from __future__ import annotations
