@@ -118,7 +118,7 @@ def _run(name: str, scale: str, folder: Path) -> int:
     """Compute what is missing and print the table."""
     import logging
 
-    from leakmeter.fl_app.experiments.base import Cells, write_table
+    from leakmeter.fl_app.experiments.base import Cells, Plan, write_table
     from leakmeter.fl_app.experiments.plot import require_matplotlib
 
     require_matplotlib()
@@ -129,7 +129,8 @@ def _run(name: str, scale: str, folder: Path) -> int:
     experiment = entry.load()
     # After this import: Flower sets its own level when it is imported.
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    cells = Cells(folder, partial(print, flush=True), partial(_require, entry, scale))
+    plan = Plan(entry.cells, entry.paper) if scale == "paper" else None
+    cells = Cells(folder, partial(print, flush=True), partial(_require, entry, scale), plan)
     table = experiment(scale, cells)
     write_table(table, folder)
     print(table.to_markdown())

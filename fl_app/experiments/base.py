@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import numpy as np
 from leakmeter.auditors.finding import plain
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
+from leakmeter.fl_app.experiments.registry import duration
 
 if TYPE_CHECKING:
     from leakmeter.auditors import Auditor
@@ -29,6 +31,7 @@ Say = Callable[[str], None]
 Key = TypeVar("Key", bound=tuple[Any, ...])
 P = ParamSpec("P")
 CELLS = "cells.jsonl"  # what was computed, a cell per line
+_PATIENCE = 60.0  # seconds without a word
 
 
 @dataclass(frozen=True)
@@ -69,19 +72,46 @@ class Table:
         return "\n".join([*lines, "", *self.notes]) + "\n"
 
 
+@dataclass(frozen=True)
+class Plan:
+    """How much work is ahead."""
+
+    cells: int
+    seconds: float  # that they usually take
+
+    def left(self, kept: int, fresh: int, spent: float) -> float:
+        """Return how many more seconds it will take, as if all cells took equally long.
+
+        Args:
+            kept: Cells of earlier runs.
+            fresh: Cells of this run.
+            spent: Seconds that these have taken.
+        """
+        each = spent / fresh if fresh else self.seconds / self.cells
+        return each * max(self.cells - kept - fresh, 0)
+
+
 class Cells:
     """Results kept one by one in `cells.jsonl`, so that an interrupted experiment can resume.
 
     Args:
         folder: Folder of the experiment.
-        say: Told of every cell that was computed.
+        say: Told of every cell that was computed, and now and then of one that takes long.
         before: Called once, before the first cell that has to be computed; it may refuse.
+        plan: What `say` tells the time that is left from.
     """
 
-    def __init__(self, folder: Path, say: Say, before: Callable[[], None] | None = None) -> None:
-        self.folder, self._say, self._before = folder, say, before
-        self._start = time.monotonic()
+    def __init__(
+        self,
+        folder: Path,
+        say: Say,
+        before: Callable[[], None] | None = None,
+        plan: Plan | None = None,
+    ) -> None:
+        self.folder, self._say, self._before, self._plan = folder, say, before, plan
+        self._start = self._latest = time.monotonic()
         self._kept = read_cells(folder)
+        self._earlier = len(self._kept)
 
     def get(self, key: str, compute: Callable[P, Any], /, *args: P.args, **how: P.kwargs) -> Any:
         """Return what `compute` gave for this key, now or in an earlier run."""
@@ -91,15 +121,45 @@ class Cells:
             self._before()
             self._before = None
         # As it will be read again, so that a resumed experiment has the same numbers.
-        self._kept[key] = json.loads(json.dumps(plain(compute(*args, **how))))
+        with self._watched(key):
+            self._kept[key] = json.loads(json.dumps(plain(compute(*args, **how))))
         self.folder.mkdir(parents=True, exist_ok=True)
         # All cells by name: interruptions do not change the file.
         lines = [
             json.dumps({"cell": name, "value": self._kept[name]}) for name in sorted(self._kept)
         ]
         write_atomically(self.folder / CELLS, "\n".join(lines) + "\n")
-        self._say(f"  {key}: done after {time.monotonic() - self._start:.0f} s")
+        self._latest = time.monotonic()
+        self._say(f"  {key}: done after {duration(self._latest - self._start)}{self._ahead()}")
         return self._kept[key]
+
+    @contextmanager
+    def _watched(self, key: str) -> Iterator[None]:
+        """Say once a minute that a cell is still computed."""
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(_PATIENCE):
+                spent = duration(time.monotonic() - self._start)
+                self._say(f"  {key}: still running after {spent}{self._ahead()}")
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watching.join()
+
+    def _ahead(self) -> str:
+        """Return what is left to do, in words."""
+        if self._plan is None or (total := self._plan.cells) <= (done := len(self._kept)):
+            return ""
+        spent = self._latest - self._start
+        left = self._plan.left(self._earlier, done - self._earlier, spent)
+        left -= time.monotonic() - self._latest  # of the cell that is computed now
+        about = f"about {duration(left)} left" if left > 0 else "longer than usual"
+        return f"; {done} of {total} cells, {about}"
 
     def each(self, name: str, keys: Iterable[Key], compute: Callable[..., Any]) -> dict[Key, Any]:
         """Return a cell for each key, named by `name.format(*key)`: what `compute(*key)` gave."""

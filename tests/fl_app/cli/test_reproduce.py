@@ -19,7 +19,7 @@ from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.names import DATASETS
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE
 from leakmeter.fl_app.experiments.andrew2024 import table1 as one_shot_table1
-from leakmeter.fl_app.experiments.base import CELLS, read_cells
+from leakmeter.fl_app.experiments.base import CELLS, Cells, read_cells
 from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
 from tests.fl_app.experiments.small import sketched
 from tests.helpers.project import ROOT
@@ -178,7 +178,16 @@ def test_the_committed_tables_follow_from_the_committed_cells(
     monkeypatch.setattr("leakmeter.fl_app.experiments.base.drawn", lambda _: "")  # takes longest
     kept = ROOT / "docs" / "results" / name
     shutil.copy(kept / CELLS, tmp_path)
+    asked, get = set[str](), Cells.get
+
+    def remembered(self: Cells, key: str, *work: Any, **how: Any) -> Any:
+        asked.add(key)
+        return get(self, key, *work, **how)
+
+    monkeypatch.setattr(Cells, "get", remembered)
     assert main(["reproduce", name, "--scale", "paper", "--out", str(tmp_path)]) == 0
+    assert asked == set(read_cells(kept))
+    assert len(asked) == EXPERIMENTS[name].cells
     for table in ("table.csv", "table.json", "table.md"):
         assert (tmp_path / table).read_bytes() == (kept / table).read_bytes()
     assert (tmp_path / CELLS).read_bytes() == (kept / CELLS).read_bytes()
