@@ -6,11 +6,12 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,9 @@ class RunLog:
             "schedules": [plain(asdict(one)) for one in schedules],
             "glossary": glossary(listed),
         }
-        write_atomically(self._report, json.dumps(report, indent=1, allow_nan=False) + "\n")
+        # Piece by piece: the text of a long run takes several times the memory of its findings.
+        encoder = json.JSONEncoder(indent=1, allow_nan=False)
+        write_atomically(self._report, chain(encoder.iterencode(report), "\n"))
         return self._report
 
 
@@ -240,17 +243,23 @@ def append_line(path: Path, line: str) -> None:
             raise
 
 
-def write_atomically(path: Path, data: str | bytes) -> None:
-    """Write a file so that a reader finds the old one or the new one, never half of one."""
+def write_atomically(path: Path, data: str | bytes | Iterable[str]) -> None:
+    """Write a file so that a reader finds the old one or the new one, never half of one.
+
+    Args:
+        path: The file.
+        data: All of it, or its pieces, of which one is in memory at a time.
+    """
     content = data.encode() if isinstance(data, str) else data  # may fail: before anything is there
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("wb") as file:
-            file.write(content)
+            for piece in (content,) if isinstance(content, bytes) else map(str.encode, content):
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except OSError:
+    except BaseException:  # also what a piece raises while it is made
         with suppress(OSError):  # a full disk needs the space
             partial.unlink(missing_ok=True)
         raise

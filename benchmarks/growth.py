@@ -65,7 +65,7 @@ GROWTHS = (
     Growth("covariance", "d", cost.covariance, doubled(1_000, 3), 50, 2, 2),
     Growth("water-filling draw", "examples D", cost.filled_examples, doubled(200), 5, 2, 1),
     Growth("water-filling draw", "d", cost.filled_dim, doubled(10_000), 500, 1, 1),
-    Growth("whole run", "rounds T", cost.whole_run, doubled(2, 3), 1, 1, 1),
+    Growth("whole run", "rounds T", cost.whole_run, doubled(8, 3), 1, 1, 1),
 )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +213,29 @@ def test_text_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> No
     with pytest.raises(UnicodeEncodeError):
         write_atomically(tmp_path / "page", "\ud800")
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("page", "old")]
+
+
+def test_a_piece_that_cannot_be_made_leaves_the_old_file(tmp_path: Path) -> None:
+    def pieces() -> Iterator[str]:
+        yield "half of it"
+        raise ValueError("no more")
+
+    (tmp_path / "page").write_text("old")
+    with pytest.raises(ValueError, match="no more"):
+        write_atomically(tmp_path / "page", pieces())
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("page", "old")]
+
+
+def test_the_text_of_a_report_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+    log = RunLog(tmp_path, {})
+    log.add(line(1))
+    findings = [finding() for _ in range(2000)]
+    tracemalloc.start()
+    try:
+        path = log.finish(findings, [])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    text = path.read_text()
+    assert text == json.dumps(strict(text), indent=1) + "\n"
+    assert peak < 4 * len(text)

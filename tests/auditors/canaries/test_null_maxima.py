@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy.stats import ks_2samp
@@ -72,3 +74,38 @@ def test_the_last_block_may_be_smaller() -> None:
 
 def test_a_run_that_changed_nothing_shows_only_zeros() -> None:
     assert np.array_equal(null_maxima(np.zeros((3, 3)), 30, 7, stream(1, "null")), np.zeros(7))
+
+
+def all_at_once(gram: np.ndarray, dim: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw as `null_maxima` does, with every draw in memory."""
+    lengths = np.sqrt(np.diag(gram))
+    values, vectors = np.linalg.eigh(gram / np.outer(lengths, lengths))
+    factor = vectors * np.sqrt(values)
+    normal = rng.standard_normal((draws, len(gram)))
+    rest = rng.chisquare(dim - len(gram), draws)
+    return (normal @ factor.T).max(axis=1) / np.sqrt((normal**2).sum(axis=1) + rest)
+
+
+def related(rounds: int) -> np.ndarray:
+    """Return the Gram matrix of so many related changes."""
+    deltas = 1 + stream(0, "changes").standard_normal((rounds, 60))
+    return deltas @ deltas.T
+
+
+def test_draws_do_not_depend_on_how_many_are_in_memory() -> None:
+    gram = related(20)
+    few = null_maxima(gram, 60, 50_000, stream(1, "null"))
+    np.testing.assert_allclose(few, all_at_once(gram, 60, 50_000, stream(1, "null")), rtol=1e-12)
+
+
+def test_memory_of_the_null_does_not_grow_with_the_rounds() -> None:
+    def peak(rounds: int) -> int:
+        gram = related(rounds)
+        tracemalloc.start()
+        try:
+            null_maxima(gram, 60, 100_000, stream(1, "null"))
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(40) < 1.2 * peak(5)
