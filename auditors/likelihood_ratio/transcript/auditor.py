@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.auditor import (
     Project,
+    RoundFacts,
     RoundView,
     UnableError,
     check_noise_is_known,
@@ -102,6 +104,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         self._models: list[Transcripts] = []  # scores of the models, of whole runs only
         self._plans: list[RoundPlan] = []
         self._runner: UpdateSampler | None = None
+        self._last: tuple[int, RoundFacts] | None = None  # what the runner of whole runs is for
 
     def begin(self, dim: int, num_rounds: int) -> None:
         """Forget an earlier run."""
@@ -123,8 +126,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         """Play this round of every transcript, if the target takes part or might."""
         found = () if view.facts.abandoned else self._observed(view)
         # Now, so that the state after the last round has them, even if that round was abandoned.
-        if self._plans and view.server_round == self._due.num_rounds:
-            self._runner = fitting_sampler(self.sampler, view)
+        if view.server_round == self._due.num_rounds:
             self._run_all()
         return found
 
@@ -138,6 +140,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         rng = stream(self.seed, _NAME, "stand-in", view.server_round)
         cohort = Cohort.of(honest, target, self.hidden, rng)
         sampler = self._runner = fitting_sampler(self.sampler, view)
+        self._last = view.server_round, replace(view.facts, aggregate=None, noised=None)
         self._game = sampler.game
         self._has_integers |= view.facts.noise_law is not None
         try:
@@ -167,6 +170,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
             "rounds": [vars(one) for one in self._rounds],
             "models": [vars(one) for one in self._models],
             "plans": [_plain(plan) for plan in self._plans],
+            "last": None if self._last is None else [self._last[0], vars(self._last[1])],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -181,6 +185,8 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         self._rounds = [_transcripts(one) for one in state["rounds"]]
         self._models = [_transcripts(one) for one in state["models"]]
         self._plans = [_plan(one) for one in state["plans"]]
+        if (last := state.get("last")) is not None:  # checkpoints of older releases lack it
+            self._last = int(last[0]), RoundFacts(**last[1])
 
     @property
     def _stream(self) -> tuple[str | int, ...]:
@@ -249,13 +255,14 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
 
     def _run_all(self) -> None:
         """Play all whole runs, once; nothing if models are frozen."""
-        if (
-            self._rounds
-            or not self._plans
-            or self._runner is None
-            or self._case is None
-            or self._start is None
-        ):
+        if self._rounds or not self._plans or self._case is None or self._start is None:
+            return
+        if self._runner is None and self._last is not None:
+            # A run that stopped early may be resumed only for its report, and see no round.
+            server_round, facts = self._last
+            view = RoundView(server_round, self._start, {}, self._start, facts)
+            self._runner = fitting_sampler(self.sampler, view)
+        if self._runner is None:
             return
         self._rounds, self._models = WholeRuns(
             self._runner,

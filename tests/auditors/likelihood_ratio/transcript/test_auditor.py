@@ -25,7 +25,7 @@ from leakmeter.auditors.auditor import Project, UnableError
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
 from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
+from leakmeter.auditors.sampler import Moments, PerRound, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import Scatter
 
 DIM, CLIENTS, ROUNDS = 3, 5, 4
@@ -295,6 +295,28 @@ def test_whole_runs_of_a_run_killed_after_an_abandoned_last_round_are_not_lost()
     (found,) = ran.report()
     assert [f.to_json() for f in resumed.report()] == [found.to_json()]
     assert found.facts["rounds"] == 2
+
+
+def test_whole_runs_of_a_run_that_stops_early_survive_a_kill_before_the_report() -> None:
+    effort = replace(QUICK, pilot=20, trials=40, mode="whole-runs")
+    facts = RoundFacts(num_clients=6, total_weight=6.0, clip_norm=2.0)
+
+    def of(view: RoundView) -> DataSampler:
+        assert view.facts.clip_norm == 2.0
+        return DataSampler()
+
+    def fresh() -> TranscriptLikelihoodRatio:
+        made = TranscriptLikelihoodRatio(PerRound(of), target=0, effort=effort)
+        made.begin(DIM, ROUNDS)
+        return made
+
+    ran, resumed = fresh(), fresh()
+    for r in (1, 2):
+        ran.observe(replace(view_of(r), facts=facts))
+    state = ran.state()
+    (found,) = ran.report()
+    resumed.restore(state)
+    assert [f.to_json() for f in resumed.report()] == [found.to_json()]
 
 
 def test_it_keeps_the_contract_of_auditors() -> None:
