@@ -26,6 +26,7 @@ from leakmeter.strategies.accounting.ledger import Entry, Ledger, latest, spent,
 _log = logging.getLogger("flwr")
 
 _ANY: Adjacency = "add-remove"  # every release can be priced for it
+_WRITABLE = "make it a file that can be written, or name another with --ledger ledger.jsonl"
 _SAME = 1 + 1e-9  # a cost that grew by more than this factor did not grow by rounding
 
 
@@ -262,7 +263,7 @@ def _in_words(config: Config) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(
             "--ledger must be a readable ledger that can be written, got "
-            f"{error.filename or config.ledger}: {error.strerror}"
+            f"{error.filename or config.ledger}: {error.strerror}; {_WRITABLE}"
         ) from None
     except ValueError as error:
         raise ConfigError(

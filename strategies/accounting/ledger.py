@@ -187,8 +187,10 @@ class Ledger:
         return entry
 
     def check_writable(self) -> None:
-        """Raise PermissionError if a line could not be added; nothing is made or changed."""
+        """Raise an OSError if a line could not be added; nothing is made or changed."""
         for path in (self.path, self._lock):
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
             there = next(p for p in (path, *path.parents) if p.exists())
             if not os.access(there, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))

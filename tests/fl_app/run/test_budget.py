@@ -331,3 +331,14 @@ def test_a_changed_ledger_ends_the_run_with_its_line(
     capsys.readouterr()
     assert main([*quick, "--seed", "1", "--ledger", str(ledger), "--out", str(tmp_path / "b")]) == 2
     assert f"line 1 of {ledger} was changed, or a line before" in capsys.readouterr().err
+
+
+def test_a_folder_in_place_of_the_ledgers_lock_is_refused_before_there_is_a_run(
+    tiny: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "l.lock").mkdir()
+    out = ["--ledger", str(tmp_path / "l"), "--out", str(tmp_path / "run")]
+    assert main([*tiny, *NOISE, "--auditors", "none", *out]) == 2
+    words = f"got {tmp_path / 'l.lock'}: Is a directory; make it a file that can be written, or"
+    assert words in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["l.lock"]
