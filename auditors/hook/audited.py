@@ -97,6 +97,7 @@ class Audited(Wrapper):
     ) -> None:
         if rounds_done < 0:
             raise ValueError(f"rounds_done must be at least 0, got {rounds_done}")
+        _check_kinds(strategy, auditors)
         super().__init__(strategy)
         self._panel = Panel(auditors)
         self._limit = Limit(callbacks, auditors)
@@ -464,3 +465,21 @@ class Audited(Wrapper):
         raise RuntimeError(remarks.NOT_OUTERMOST)
 
     configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _refuse
+
+
+def _check_kinds(strategy: object, auditors: object) -> None:
+    """Raise TypeError, in words, unless these are a strategy and a list of auditors."""
+    # By its methods: whoever copies Flower's interface without inheriting from it is welcome.
+    methods = ("start", "configure_train", "aggregate_train")
+    if isinstance(strategy, type) or not all(hasattr(strategy, name) for name in methods):
+        raise TypeError(
+            f"strategy must be a Flower strategy, got {strategy!r}; for example "
+            "Audited(FedAvg(), auditors=[OneShotCanaries(seats=2)])"
+        )
+    given = list(auditors) if isinstance(auditors, Iterable) else [auditors]
+    wrong = [one for one in given if not isinstance(one, Auditor)]
+    if wrong or not isinstance(auditors, Sequence):
+        raise TypeError(
+            f"auditors must be a list of Auditor objects, got {(wrong or [auditors])[0]!r}; for "
+            "example auditors=[OneShotCanaries(seats=2)]"
+        )

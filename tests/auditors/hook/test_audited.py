@@ -636,6 +636,21 @@ def test_a_loop_that_hands_on_something_else_than_messages_is_not_audited(federa
         np.testing.assert_allclose(arrays[name].numpy(), array.numpy(), atol=1e-6)
 
 
+@pytest.mark.parametrize("strategy", [FedAvg, None, "FedAvg"])
+def test_what_is_no_strategy_is_refused_in_words(strategy: Any) -> None:
+    with pytest.raises(TypeError, match=r"strategy must be a Flower strategy, got .*; for example"):
+        Audited(strategy, [])
+
+
+@pytest.mark.parametrize(
+    "auditors",
+    [OneShotCanaries(seats=1), [OneShotCanaries], ["one-shot"], "one-shot", None, {"one-shot": 1}],
+)
+def test_what_is_no_list_of_auditors_is_refused_in_words(auditors: Any) -> None:
+    with pytest.raises(TypeError, match=r"auditors must be a list of Auditor objects, got .*; for"):
+        Audited(FedAvg(), auditors)
+
+
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match=r"different names, got \['spy', 'spy'\]"):
         Audited(FedAvg(), [Spy(), Spy()], sends="models")
