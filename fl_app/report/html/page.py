@@ -90,7 +90,9 @@ def document(title: str, name: str, main: Sequence[Markup], live: Live | None = 
         tag("div", id="tip", role="tooltip", hidden=True),
         tag("script", Markup(SCRIPT + (live.script if live else ""))),
     )
-    return f"<!doctype html>\n{tag('html', _head(title, live), body, lang='en')}\n"
+    text = f"<!doctype html>\n{tag('html', _head(title, live), body, lang='en')}\n"
+    # A folder may have a name that is not UTF-8, which Python keeps as characters of its own.
+    return text.encode(errors="replace").decode()
 
 
 def _head(title: str, live: Live | None) -> Markup:

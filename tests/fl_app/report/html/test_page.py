@@ -542,3 +542,8 @@ def test_skipped_rounds_are_listed_with_the_setting_that_asks_for_it(tmp_path: P
     ) in words
     assert "mine: audited" not in words
     assert "Rounds that were skipped" not in read(every).words
+
+
+def test_a_folder_whose_name_is_no_text_has_a_page(plain: Path) -> None:
+    run = replace(read_run(plain), name="caf\udce9")
+    assert "What caf? leaks" in page([run]).encode().decode()
