@@ -66,6 +66,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def expanded(name: str, path: str | Path) -> Path:
     """Return the absolute path that a user means, "~" for a home folder."""
+    if "\0" in str(path):
+        raise out_of_range(name, "a path without zero bytes", str(path))
     try:
         return Path(path).expanduser().absolute()
     except (RuntimeError, OSError) as error:  # there is no such user, or no current folder

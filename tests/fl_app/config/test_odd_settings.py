@@ -134,3 +134,13 @@ def test_a_folder_of_nobody_is_refused_in_one_line(
     small = [w for name, value in BASE.items() for w in (f"--{name}", str(value))]
     words = [option, "~nobody-at-all/x", *(small if option == "--out" else [])]
     assert f"{option[2:]} must be a path that can be found" in one_line(words, capsys)
+
+
+@pytest.mark.parametrize("option", ["--out", "--resume"])
+def test_a_folder_with_a_zero_byte_is_refused_in_one_line(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = [w for name, value in BASE.items() for w in (f"--{name}", str(value))]
+    words = [option, "a\0b", *(small if option == "--out" else [])]
+    assert f"{option[2:]} must be a path without zero bytes" in one_line(words, capsys)
