@@ -26,6 +26,7 @@ _CANNOT_WRITE = {
     for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EACCES", "EPERM")
     if hasattr(errno, name)
 }
+_IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP}
 _LOCK, _DIGEST = ".lock", "digest"
 
 
@@ -178,6 +179,8 @@ class RunFolder:
         """
         if not self.path.is_dir():
             return f"{self.path} was removed while the run wrote to it, and its results with it"
+        if error.errno in _IN_THE_WAY and Path(str(error.filename)).parent == self.path:
+            return f"{error.filename} must be a file, got: {error.strerror}; remove it"
         if error.errno not in _CANNOT_WRITE:
             return None
         return (

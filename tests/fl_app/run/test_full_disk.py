@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.ledger import Ledger
 
@@ -125,3 +126,14 @@ def test_a_folder_removed_meanwhile_is_one_sentence(
     assert said.startswith(f"error: {tmp_path / 'run'} was removed while the run wrote to it")
     [entry] = Ledger(tmp_path / "l").entries("synthetic")  # what was released counts all the same
     assert (entry.is_planned, len(entry.releases)) == (False, 2)
+
+
+def test_a_folder_in_place_of_a_file_of_the_run_is_said_in_one_line(
+    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    where = tmp_path / "run" / "checkpoint.npz.partial"
+    monkeypatch.setattr(RunFolder, "load", lambda _: where.mkdir())
+    assert main([*tiny, "--auditors", "none", "--out", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {where} must be a file, got: Is a directory; remove it; no")
+    assert said.count("\n") == 1
