@@ -118,6 +118,7 @@ class Audited(Wrapper):
         self._observer = RoundObserver(strategy, self._panel, self._sending)
         self._open: OpenRound | None = None
         self._seen = 0
+        self._aggregated: set[int] = set()  # numbers of rounds
         self._is_blind = False  # whether the model cannot be read
 
     @property
@@ -247,6 +248,7 @@ class Audited(Wrapper):
             if self._run_log is not None:
                 self._run_log.start_again()
         self._seen, self._is_blind = 0, False
+        self._aggregated.clear()
         try:
             self._layout = self._layout or Layout.of(arrays)
             self._layout.announce()
@@ -284,7 +286,9 @@ class Audited(Wrapper):
         messages = list(made)
         with self._panel.guarded(f"round {server_round} may repeat orders of an earlier round"):
             take_back_orders(messages)
-        if not self._is_blind:
+        if server_round in self._aggregated:
+            self._panel.note(remarks.REPEATED)
+        elif not self._is_blind:
             with self._panel.guarded(f"round {server_round} could not be audited"):
                 self._open = self._ordered(server_round, kept, messages, grid)
         return messages
@@ -370,6 +374,11 @@ class Audited(Wrapper):
         # A strategy with a loop of its own may take and return more than Flower's do.
         made: tuple[Any, ...] = self._inner_aggregate_train(server_round, replies, *more, **named)
         arrays, metrics, *rest = made
+        if server_round in self._aggregated:
+            self._panel.note(remarks.REPEATED)
+            self._lines.amend(server_round, metrics, arrays)
+            return made
+        self._aggregated.add(server_round)
         self._seen += 1
         findings: list[Finding] = []
         if opened is not None and updates is not None:

@@ -21,6 +21,10 @@ UNDECIDED: Final = (
     "played: set sends='models' or sends='differences'"
 )
 CHANGED: Final = "the model has changed its arrays"
+REPEATED: Final = (
+    "the strategy aggregates a round more than once, or gives two rounds the same number: only the "
+    "first aggregate of each number is audited. Let its loop give each aggregate its own number"
+)
 UNSEEN: Final = (
     "the strategy's start never called self.configure_train and self.aggregate_train, so no "
     "auditor saw a round: let its loop call these two"

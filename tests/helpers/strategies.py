@@ -32,3 +32,29 @@ class OwnLoop(FedAvg):
             result.train_metrics_clientapp[server_round] = metrics
         result.arrays = arrays
         return result
+
+
+class Piecemeal(FedAvg):
+    """A loop that aggregates every reply by itself, as asynchronous ones do."""
+
+    def start(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **_: Any
+    ) -> Result:
+        """Train, one aggregate for each reply."""
+        result = Result(arrays=initial_arrays)
+        for server_round in range(1, num_rounds + 1):
+            messages = self.configure_train(server_round, result.arrays, ConfigRecord(), grid)
+            for reply in grid.send_and_receive(messages):
+                result.arrays, _metrics = self.aggregate_train(server_round, [reply])
+        return result
+
+
+class TwoPhases(OwnLoop):
+    """A loop that counts its rounds from 1 twice."""
+
+    def start(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **more: Any
+    ) -> Result:
+        """Train, and train once more."""
+        first = super().start(grid, initial_arrays, num_rounds, **more)
+        return super().start(grid, first.arrays, num_rounds, **more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,14 @@ from leakmeter.auditors import (
     RoundView,
     canary_mod,
 )
+from leakmeter.auditors.hook import remarks
 from leakmeter.auditors.hook.remarks import NO_ANSWER
+from leakmeter.fl_app.report.read.run import read_runs
+from leakmeter.strategies import Chosen, FixedSize
 from tests.helpers import strategies
+from tests.helpers.findings import finding
 from tests.helpers.numbers import first_fast
+from tests.helpers.strategies import Piecemeal, TwoPhases
 
 ROUNDS = 8
 QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)
@@ -412,3 +418,28 @@ def test_without_masks_the_truth_is_what_was_sent_and_nobody_is_asked_for_it(for
     asked = [kind for kind, *_ in of.seen]
     # 8 rounds of 6; 6 candidates; of 5 others 6 for the fit, 3 for the pilot, 20 for trials.
     assert len(asked) == ROUNDS * 6 + 6 + (6 + 3 + 20) * 5
+
+
+@pytest.mark.parametrize("strategy", [Piecemeal, TwoPhases])
+def test_a_round_that_comes_twice_is_audited_once_and_said(
+    federation: Any, tmp_path: Path, strategy: type[FedAvg]
+) -> None:
+    class Finds(Auditor):
+        name = "finds"
+
+        def observe(self, view: RoundView) -> list[Finding]:
+            return [finding(server_round=view.server_round)]
+
+    def trained(audit: bool) -> tuple[Any, Audited | FedAvg]:
+        fed, inner = federation(), Chosen(strategy(), FixedSize(6), num_clients=6, seed=1)
+        run = Audited(inner, [Finds()], out=tmp_path / "run") if audit else inner
+        arrays = run.start(fed.grid, fed.arrays(), 2).arrays
+        return {name: array.numpy().tobytes() for name, array in arrays.items()}, run
+
+    plain, _ = trained(audit=False)
+    arrays, run = trained(audit=True)
+    assert arrays == plain
+    [read] = read_runs([tmp_path / "run"])  # a page can be made
+    assert [line.server_round for line in read.rounds] == [1, 2]
+    assert [f.server_round for f in run.findings()] == [1, 2]
+    assert [one.text for one in run.limitations] == [remarks.REPEATED]
