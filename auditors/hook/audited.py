@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from operator import index
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -278,7 +279,7 @@ class Audited(Wrapper):
         self._panel.tidy()
         self._open = None
         self._limit.check(arrays)
-        server_round += self._offset
+        server_round = self._shifted(server_round)
         kept = ArrayRecord(dict(arrays))  # the inner strategy may change the record
         made = self._inner_configure_train(server_round, arrays, config, grid, *more, **named)
         if made is None:  # so a loop of its own may skip a round
@@ -286,11 +287,10 @@ class Audited(Wrapper):
         messages = list(made)
         with self._panel.guarded(f"round {server_round} may repeat orders of an earlier round"):
             take_back_orders(messages)
-        if server_round in self._aggregated:
-            self._panel.note(remarks.REPEATED)
-        elif not self._is_blind:
-            with self._panel.guarded(f"round {server_round} could not be audited"):
-                self._open = self._ordered(server_round, kept, messages, grid)
+        number = self._new_number(server_round)
+        if number is not None and not self._is_blind:
+            with self._panel.guarded(f"round {number} could not be audited"):
+                self._open = self._ordered(number, kept, messages, grid)
         return messages
 
     def _ordered(
@@ -317,7 +317,7 @@ class Audited(Wrapper):
         self._consider_round(messages, len(orders))
         self._panel.bind(server_round, RoundMessages(grid, by_client, layout, sent, key))
         # The first round shows which clients list canary_mod; replays need to know it every time.
-        asks_all = self._seen == 0 or sends is None or self._panel.replays(server_round)
+        asks_all = not self._aggregated or sends is None or self._panel.replays(server_round)
         greeted = by_client.keys() if asks_all else orders.keys()
         hidden = will_hide_updates(messages)
         is_noised = any(wire.share_std(m.content) > 0 for m in messages)
@@ -356,7 +356,7 @@ class Audited(Wrapper):
     ) -> tuple[Any, ...]:
         """Stand in for the inner `aggregate_train`: let it aggregate, then look."""
         opened, self._open = self._open, None
-        server_round += self._offset
+        server_round = self._shifted(server_round)
         replies = list(replies)
         failed = f"round {server_round} could not be audited"
         # A loop of its own may hand on something else than messages; that is not audited.
@@ -374,12 +374,12 @@ class Audited(Wrapper):
         # A strategy with a loop of its own may take and return more than Flower's do.
         made: tuple[Any, ...] = self._inner_aggregate_train(server_round, replies, *more, **named)
         arrays, metrics, *rest = made
-        if server_round in self._aggregated:
-            self._panel.note(remarks.REPEATED)
+        self._seen += 1
+        number = self._new_number(server_round)
+        if number is None:
             self._lines.amend(server_round, metrics, arrays)
             return made
-        self._aggregated.add(server_round)
-        self._seen += 1
+        self._aggregated.add(number)
         findings: list[Finding] = []
         if opened is not None and updates is not None:
             with self._panel.guarded(failed):
@@ -390,13 +390,28 @@ class Audited(Wrapper):
         self._limit.note(findings)
         contents = [m for m in wire.distinct(messages) if m.has_content()]
         answered = len(contents) if updates is None else len(updates)
-        line = RoundLine(server_round, answered, scalars(metrics), tuple(findings))
+        line = RoundLine(number, answered, scalars(metrics), tuple(findings))
         after = arrays if arrays is not None else (opened.arrays if opened else None)
         if after is not None:
             self._lines.put(line, after)
         metrics = with_findings(metrics, findings) if self._has_metrics else metrics
-        self._limit.keep("train_metrics_clientapp", server_round - self._offset, metrics)
+        self._limit.keep("train_metrics_clientapp", number - self._offset, metrics)
         return arrays, metrics, *rest
+
+    def _shifted(self, server_round: int) -> int:
+        """Return the number that the inner strategy gets; unchanged unless a run is resumed."""
+        return server_round + self._offset if self._offset else server_round
+
+    def _new_number(self, server_round: object) -> int | None:
+        """Return the number of a round for the audit; None, and say why, if it cannot have one."""
+        try:
+            number = index(server_round)  # type: ignore[arg-type]  # a loop may count in numpy
+        except TypeError:
+            number = 0
+        if number >= 1 and number not in self._aggregated:
+            return number
+        self._panel.note(remarks.UNCOUNTED if number < 1 else remarks.REPEATED)
+        return None
 
     def _keep(self, line: RoundLine, arrays: ArrayRecord) -> None:
         """Hand a finished round to whoever keeps checkpoints."""
@@ -422,13 +437,13 @@ class Audited(Wrapper):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Stand in for the inner `configure_evaluate`: count the rounds of the whole run."""
-        return self._inner_configure_evaluate(server_round + self._offset, arrays, config, grid)
+        return self._inner_configure_evaluate(self._shifted(server_round), arrays, config, grid)
 
     def _aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Stand in for the inner `aggregate_evaluate`: note what the clients measured."""
-        metrics = self._inner_aggregate_evaluate(server_round + self._offset, replies)
+        metrics = self._inner_aggregate_evaluate(self._shifted(server_round), replies)
         self._limit.keep("evaluate_metrics_clientapp", server_round, metrics)
         self._lines.note(metrics)
         return metrics
@@ -437,7 +452,7 @@ class Audited(Wrapper):
         """Return the server's evaluation, made to complete the round's line."""
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            metrics = evaluate_fn(server_round + self._offset, arrays)
+            metrics = evaluate_fn(self._shifted(server_round), arrays)
             self._limit.keep("evaluate_metrics_serverapp", server_round, metrics)
             self._lines.note(metrics)
             self._flush()

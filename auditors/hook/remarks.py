@@ -25,6 +25,10 @@ REPEATED: Final = (
     "the strategy aggregates a round more than once, or gives two rounds the same number: only the "
     "first aggregate of each number is audited. Let its loop give each aggregate its own number"
 )
+UNCOUNTED: Final = (
+    "the strategy gives a round a number that is not a whole number from 1 on: such a round is not "
+    "audited. Let its loop count from 1"
+)
 UNSEEN: Final = (
     "the strategy's start never called self.configure_train and self.aggregate_train, so no "
     "auditor saw a round: let its loop call these two"

@@ -58,3 +58,24 @@ class TwoPhases(OwnLoop):
         """Train, and train once more."""
         first = super().start(grid, initial_arrays, num_rounds, **more)
         return super().start(grid, first.arrays, num_rounds, **more)
+
+
+class Counting(FedAvg):
+    """A loop that counts its rounds in its own way."""
+
+    numbers: Any = ()
+
+    def configure_train(
+        self, server_round: Any, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Any:
+        """Tell clients a number that Flower can send."""
+        return super().configure_train(int(server_round), arrays, config, grid)
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **_: Any) -> Any:
+        """Train a round for each of the numbers."""
+        result = Result(arrays=initial_arrays)
+        for number in self.numbers[:num_rounds]:
+            messages = self.configure_train(number, result.arrays, ConfigRecord(), grid)
+            replies = grid.send_and_receive(messages)
+            result.arrays, _metrics = self.aggregate_train(number, replies)
+        return result

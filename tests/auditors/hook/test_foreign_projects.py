@@ -45,7 +45,7 @@ from leakmeter.strategies import Chosen, FixedSize
 from tests.helpers import strategies
 from tests.helpers.findings import finding
 from tests.helpers.numbers import first_fast
-from tests.helpers.strategies import Piecemeal, TwoPhases
+from tests.helpers.strategies import Counting, Piecemeal, TwoPhases
 
 ROUNDS = 8
 QUICK = Effort(fit=30, candidates=6, pilot=10, trials=20)
@@ -420,26 +420,58 @@ def test_without_masks_the_truth_is_what_was_sent_and_nobody_is_asked_for_it(for
     assert len(asked) == ROUNDS * 6 + 6 + (6 + 3 + 20) * 5
 
 
+class Finds(Auditor):
+    """Finds something in every round."""
+
+    name = "finds"
+
+    def observe(self, view: RoundView) -> list[Finding]:
+        return [finding(server_round=view.server_round)]
+
+
+def trained_alike(federation: Any, make: Callable[[], Strategy], out: Path) -> Audited:
+    """Train for two rounds without and with an audit, which changes no bit; return the audit."""
+
+    def trained(strategy: Strategy) -> dict[str, bytes]:
+        fed = federation()
+        arrays = strategy.start(fed.grid, fed.arrays(), 2).arrays
+        return {name: array.numpy().tobytes() for name, array in arrays.items()}
+
+    def chosen() -> Chosen:
+        return Chosen(make(), FixedSize(6), num_clients=6, seed=1)
+
+    run = Audited(chosen(), [Finds()], out=out)
+    assert trained(run) == trained(chosen())
+    return run
+
+
 @pytest.mark.parametrize("strategy", [Piecemeal, TwoPhases])
 def test_a_round_that_comes_twice_is_audited_once_and_said(
     federation: Any, tmp_path: Path, strategy: type[FedAvg]
 ) -> None:
-    class Finds(Auditor):
-        name = "finds"
-
-        def observe(self, view: RoundView) -> list[Finding]:
-            return [finding(server_round=view.server_round)]
-
-    def trained(audit: bool) -> tuple[Any, Audited | FedAvg]:
-        fed, inner = federation(), Chosen(strategy(), FixedSize(6), num_clients=6, seed=1)
-        run = Audited(inner, [Finds()], out=tmp_path / "run") if audit else inner
-        arrays = run.start(fed.grid, fed.arrays(), 2).arrays
-        return {name: array.numpy().tobytes() for name, array in arrays.items()}, run
-
-    plain, _ = trained(audit=False)
-    arrays, run = trained(audit=True)
-    assert arrays == plain
+    run = trained_alike(federation, strategy, tmp_path / "run")
     [read] = read_runs([tmp_path / "run"])  # a page can be made
     assert [line.server_round for line in read.rounds] == [1, 2]
     assert [f.server_round for f in run.findings()] == [1, 2]
     assert [one.text for one in run.limitations] == [remarks.REPEATED]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "audited"),
+    [((0, 1), [1]), (np.arange(1, 3), [1, 2]), (("1", "2"), []), ((-1, 7), [7])],
+)
+def test_rounds_without_a_number_are_not_audited_and_said(
+    federation: Any, tmp_path: Path, numbers: Any, audited: list[int]
+) -> None:
+    def counting() -> Counting:
+        made = Counting()
+        made.numbers = numbers
+        return made
+
+    run = trained_alike(federation, counting, tmp_path / "run")
+    [read] = read_runs([tmp_path / "run"])
+    assert [line.server_round for line in read.rounds] == audited
+    assert [f.server_round for f in run.findings()] == audited
+    assert not run.failures
+    said = remarks.UNCOUNTED in [one.text for one in run.limitations]
+    assert said == (len(audited) < 2)
