@@ -107,7 +107,7 @@ def run(scale: str, cells: Cells) -> Table:
         rows=[
             (
                 *(z, f"{audit.accountant(audit.seeded(config, z)):.1f}"),
-                *(mean_std(got[z][0]), *(mean_std(own, "+.2f") for own in changes[z])),
+                *(mean_std(got[z][0]), *(mean_std(own, "+") for own in changes[z])),
             )
             for z in got
         ],
@@ -133,9 +133,9 @@ def _comparison(size: _Scale, noise: float, changes: Floats) -> Comparison:
         source="Andrew et al. 2024, Table 3",
         what=f"noise multiplier {noise:g}: change of accuracy in percentage points",
         paper=f"{after - before:+.1f} (from {before}), canaries are 0.3 % of the clients",
-        ours=f"{mean_std(least, '+.2f')} with {size.counts[0] / size.updates:.1%} canaries, "
-        f"{mean_std(most, '+.2f')} with {size.counts[-1] / size.updates:.0%}, "
-        f"{mean_std(same, '+.2f')} if the sum is divided by clients alone",
+        ours=f"{mean_std(least, '+')} with {size.counts[0] / size.updates:.1%} canaries, "
+        f"{mean_std(most, '+')} with {size.counts[-1] / size.updates:.0%}, "
+        f"{mean_std(same, '+')} if the sum is divided by clients alone",
         why=f"Another task, {counted(size.runs, 'run')}. Where half of the updates are canaries, "
         f"{np.mean(same) - np.mean(most):.2f} points come from the shorter step: Algorithm 2 "
         "divides by clients and canaries.",

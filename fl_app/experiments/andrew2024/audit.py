@@ -238,9 +238,15 @@ def above(runs: Runs, *views: str) -> str:
     return f"{sum(bound > float(runs[0]['epsilon']) for bound in bounds)} of {len(bounds)}"
 
 
-def mean_std(values: Sequence[float] | Floats, digits: str = ".2f") -> str:
-    """Return mean and std, where the paper does so too; of a single run its value."""
+def mean_std(values: Sequence[float] | Floats, sign: str = "") -> str:
+    """Return mean and sample std, where the paper does so too; of a single run its value.
+
+    Both have two digits of the std, and two decimals at most.
+    """
     numbers = np.asarray([float(value) for value in values])
     if numbers.size == 1:
-        return f"{numbers[0]:{digits}}"
-    return f"{numbers.mean():{digits}} ± {numbers.std():{digits.lstrip('+')}}"
+        return f"{numbers[0]:{sign}.2f}"
+    std = float(numbers.std(ddof=1))
+    places = min(1 - math.floor(math.log10(std)), 2) if std else 2
+    mean, std = round(float(numbers.mean()), places), round(std, places)
+    return f"{mean:{sign}.{max(places, 0)}f} ± {std:.{max(places, 0)}f}"

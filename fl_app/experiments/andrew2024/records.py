@@ -150,7 +150,9 @@ def train(config: Config) -> dict[str, Played]:
 def _comparison(noise: float, view: str, runs: Runs) -> Comparison:
     names = ("published", "headline", "bound", "fitted")
     values = {what: [float(one[view][what]) for one in runs] for what in names}
-    published, headline, bound, fitted = map(mean_std, values.values())
+    # Means where the paper has them; lower bounds of several runs are not averaged.
+    published, fitted = mean_std(values["published"]), mean_std(values["fitted"])
+    headline, bound = median_range(values["headline"]), median_range(values["bound"])
     epsilon = float(runs[0]["epsilon"])
     over = sum(value > epsilon for value in values["fitted"])
     return Comparison(
@@ -159,7 +161,7 @@ def _comparison(noise: float, view: str, runs: Runs) -> Comparison:
         "analytical ε",
         paper="1.82 ± 0.46; 6.8 ± 1.1; 34.5 (noise multiplier 0.2)",
         ours=f"{published} by the paper's rule; {fitted}; {epsilon:.1f}. With 95 % confidence "
-        f"ε ≥ {headline}, and {bound} if the scores are independent",
+        f"in each run ε ≥ {headline}, and {bound} if the scores are independent",
         why=f"Ours are {np.mean(values['published']) / 1.82:.1f} and "
         f"{np.mean(values['fitted']) / 6.8:.1f} times the paper's. It states neither momentum nor "
         "step length, width or δ for this table; ours has its server momentum of 0.9. Our estimate "

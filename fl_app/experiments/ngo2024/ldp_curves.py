@@ -92,7 +92,7 @@ def _comparisons(curves: Curves) -> tuple[Comparison, ...]:
             "close even for a small n",
             f"δ exact over Gaussian at ε = 1, 2, 4 for n = 10, d = 5: {ratios('uniform', 10, 5)}; "
             f"for n = 10, d = 1: {ratios('uniform', 10, 1)}",
-            "agrees; less close for d = 1",
+            "Close for d = 5. For d = 1 the Gaussian curve understates δ, most at large ε",
         ),
         Comparison(
             "Ngo et al. 2024, Fig. 1 (a, b)",

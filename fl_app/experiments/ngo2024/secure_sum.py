@@ -246,7 +246,7 @@ _SKEWED_NOTE = (
 _PAGES: dict[Variant, Page] = {
     "adult": Page(
         "ADULT, d = 210",
-        "0.005",
+        "as small as 0.005",
         (_ADULT_NOTE,),
         _compare_adult,
         tuple(("iid", game) for game in _GAMES),

@@ -29,6 +29,7 @@ from leakmeter.fl_app.experiments.andrew2024.all_models import WARM, smoothed
 from leakmeter.fl_app.experiments.andrew2024.audit import (
     DIGITS,
     Played,
+    mean_std,
     normal_logsf,
     play,
     published,
@@ -211,3 +212,11 @@ def test_what_is_said_is_what_the_auditor_reports(coins: tuple[Config, Played]) 
     assert [said["headline"], said["bound"]] == bounds[:2]
     without = replace(played, findings=[f for f in played.findings if f.kind != "estimate"])
     assert not audit.final_model(without)["estimated"]
+
+
+def test_a_mean_has_the_digits_of_its_sample_std() -> None:
+    assert mean_std([2000.0, 2240.0]) == "2120 ± 170"
+    assert mean_std([1.0, 2.0, 3.0], "+") == "+2.0 ± 1.0"
+    assert mean_std([0.25, 0.75]) == "0.50 ± 0.35"  # the population's would be 0.25
+    assert mean_std([6.25, 6.25]) == "6.25 ± 0.00"
+    assert mean_std([1.5]) == "1.50"
