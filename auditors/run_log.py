@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -24,6 +24,7 @@ FIRST = "leakmeter-report/1"  # whose claims were prose
 # Packages whose release a number may depend on.
 ROUNDS, REPORT = "rounds.jsonl", "report.json"
 _log = logging.getLogger("flwr")
+_BLOCK = 2**16  # characters of a file that is written in pieces
 _PACKAGES = ("leakmeter", "flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
 
 
@@ -248,14 +249,14 @@ def write_atomically(path: Path, data: str | bytes | Iterable[str]) -> None:
 
     Args:
         path: The file.
-        data: All of it, or its pieces, of which one is in memory at a time.
+        data: All of it, or its pieces, of which a few are in memory at a time.
     """
     content = data.encode() if isinstance(data, str) else data  # may fail: before anything is there
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("wb") as file:
-            for piece in (content,) if isinstance(content, bytes) else map(str.encode, content):
-                file.write(piece)
+            for block in (content,) if isinstance(content, bytes) else _blocks(content):
+                file.write(block)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -264,6 +265,18 @@ def write_atomically(path: Path, data: str | bytes | Iterable[str]) -> None:
             partial.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def _blocks(pieces: Iterable[str]) -> Iterator[bytes]:
+    """Yield many small pieces as few blocks: each write may fail, and costs a call."""
+    held, size = list[str](), 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= _BLOCK:
+            yield "".join(held).encode()
+            held, size = [], 0
+    yield "".join(held).encode()
 
 
 def _sync_folder(folder: Path) -> None:

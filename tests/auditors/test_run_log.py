@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakmeter.auditors import Assumption, Limitation, RunWarning
+from leakmeter.auditors import Assumption, Limitation, RunWarning, run_log
 from leakmeter.auditors.run_log import (
     SCHEMA,
     RoundLine,
@@ -239,3 +239,12 @@ def test_the_text_of_a_report_is_never_in_memory_as_a_whole(tmp_path: Path) -> N
     text = path.read_text()
     assert text == json.dumps(strict(text), indent=1) + "\n"
     assert peak < 4 * len(text)
+
+
+def test_pieces_are_written_as_few_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[int]()
+    real = run_log._blocks
+    monkeypatch.setattr(run_log, "_blocks", lambda p: (made.append(len(b)) or b for b in real(p)))
+    write_atomically(tmp_path / "page", ("ε" for _ in range(2**17 + 5)))
+    assert (tmp_path / "page").read_text() == "ε" * (2**17 + 5)
+    assert made == [2**17, 2**17, 10]
