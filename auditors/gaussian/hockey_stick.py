@@ -159,7 +159,7 @@ def bracketed_root(
         done = (np.abs(value) <= noise) | (move <= 2 * ULP * at)
         inside = (newton > low) & (newton < high)
         step = np.where(inside, newton, 0.5 * (low + high))
-        if done.any():  # go on with the other rows alone
+        if done.any():  # continue with the other rows alone
             found[rows] = np.where(done, at, step)
             left = ~done
             rows, step = rows[left], step[left]

@@ -98,7 +98,7 @@ class Cells:
         folder: Folder of the experiment.
         say: Told of every cell that was computed, and now and then of one that takes long.
         before: Called once, before the first cell that has to be computed; it may refuse.
-        plan: What `say` tells the time that is left from.
+        plan: From which `say` learns how much time is left.
     """
 
     def __init__(
