@@ -1,0 +1,1 @@
+"""Small runs whose numbers no refactoring may change."""
