@@ -93,7 +93,8 @@ class UpdateSampler(ABC):
     function of the stream and t, whoever computes it and in whatever chunks.
 
     A new sampler writes `game`, `sample` and `moments`. If its game is "partition" or
-    "independent-held-out", it also writes `apart` and `beside`. Everything else has a default.
+    "independent-held-out", it also writes `excluding_drawn` and `excluding_real`. Everything else
+    has a default.
     """
 
     @property
@@ -103,8 +104,8 @@ class UpdateSampler(ABC):
 
         "rerun" keeps each client's data and draws new batches. "partition" partitions one data set
         among all clients in each draw. "independent" draws each client's data from all records;
-        "independent-held-out" does so too, but after `apart` or `beside` the other clients never
-        draw the records of the client under attack.
+        "independent-held-out" does so too, but after `excluding_drawn` or `excluding_real` the
+        other clients never draw the records of the client under attack.
         """
 
     @property
@@ -236,21 +237,21 @@ class UpdateSampler(ABC):
         """Return the clients' weights over `scale` in one draw, (clients,); equal by default."""
         return np.ones(len(clients))
 
-    def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> UpdateSampler:
+    def excluding_drawn(self, client: int, stream: Stream, draws: Sequence[int]) -> UpdateSampler:
         """Return the sampler of the other clients, given the records of `client` in these draws.
 
         They never hold these records, unless the game is "independent": there the data of the
         others do not depend on the pair, and this is the same sampler.
         """
-        return self._unchanged("apart")
+        return self._unchanged("excluding_drawn")
 
-    def beside(self, client: int) -> UpdateSampler | None:
+    def excluding_real(self, client: int) -> UpdateSampler | None:
         """Return the sampler of the other clients, given the real records of `client`.
 
         None if the game depends on these records and they are not known: the attacker then makes
         no guess about the sum that was really released.
         """
-        return self._unchanged("beside")
+        return self._unchanged("excluding_real")
 
     def _unchanged(self, method: str) -> UpdateSampler:
         """Return this sampler where the game takes no records away from the others."""

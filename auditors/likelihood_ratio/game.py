@@ -210,7 +210,9 @@ def duel(
         rows.add(row)
     candidates = Candidates.of(rows, laws)
     tests = [candidates.worst_pair(index) for index in range(len(laws))]
-    sums.sampler = sampler.apart(target, drawn, sorted({i for t in tests for i in t.pair}))
+    sums.sampler = sampler.excluding_drawn(
+        target, drawn, sorted({i for t in tests for i in t.pair})
+    )
     truth = None if really is None else candidates.against(really)
     holds_out = sampler.game in HOLDING_OUT
     # As many columns with the truth as without it: on their number depends the order in which a
@@ -223,12 +225,12 @@ def duel(
     real = None
     if truth is not None and not holds_out:
         real = (truth, *pilot[-1])
-    elif truth is not None and (beside := sampler.beside(target)) is not None:
+    elif truth is not None and (beside := sampler.excluding_real(target)) is not None:
         sums.sampler = beside  # the others hold none of the target's real records here
         real = (truth, *sums.pilot([truth], effort.pilot, (*stream, "verdict"), added)[0])
     # Both worlds share the distribution of the others: it depends on neither candidate, or it
     # leaves out the records of both.
-    sums.sampler = sampler.apart(target, drawn, sorted(test.pair))
+    sums.sampler = sampler.excluding_drawn(target, drawn, sorted(test.pair))
     span, part = None, None
     if noise_std == 0:
         span, part = sums.span(test, _gap(rows, test.pair), (*stream, "span"))

@@ -144,7 +144,7 @@ class CohortSampler(Sampling):
         records, _ = self._hand(tuple(clients), draw, tuple(stream))
         return self._cohort.weights(records) / self._scale
 
-    def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> CohortSampler:
+    def excluding_drawn(self, client: int, stream: Stream, draws: Sequence[int]) -> CohortSampler:
         """Return the sampler of the other clients, given the records of `client` in these draws.
 
         The others never hold these records, except in the game "independent", which draws from all
@@ -160,7 +160,7 @@ class CohortSampler(Sampling):
         hands = [self._hand((client,), draw, tuple(stream))[0][0] for draw in draws]
         return np.unique(np.concatenate(hands)) if hands else np.zeros(0, np.int64)
 
-    def beside(self, client: int) -> CohortSampler | None:
+    def excluding_real(self, client: int) -> CohortSampler | None:
         """Return the sampler of the other clients, given the real records of `client`.
 
         None if the game depends on these records and they are not known.

@@ -89,17 +89,17 @@ class RaySampler(Sampling):
         """Return one draw, computed here: a worker would cost more than the draw."""
         return self._sampler.one(model, clients, draw, stream)
 
-    def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> RaySampler:
+    def excluding_drawn(self, client: int, stream: Stream, draws: Sequence[int]) -> RaySampler:
         """Return the sampler of the others, given the records of `client` in these draws."""
-        return self.around(self._sampler.apart(client, stream, draws))
+        return self.around(self._sampler.excluding_drawn(client, stream, draws))
 
     def around(self, sampler: CohortSampler) -> RaySampler:
         """Return a sampler that spreads another with the same data, which do not travel again."""
         return RaySampler(sampler, crew=self._crew)
 
-    def beside(self, client: int) -> RaySampler | None:
+    def excluding_real(self, client: int) -> RaySampler | None:
         """Return the sampler of the other clients, given the real records of `client`."""
-        inner = self._sampler.beside(client)
+        inner = self._sampler.excluding_real(client)
         return None if inner is None else self.around(inner)
 
     @property

@@ -63,10 +63,10 @@ class GaussianSampler(UpdateSampler):
         m, n = scatter.moments(), len(clients)
         return Moments(m.count, n * m.mean, n * m.scatter, m.quartic)
 
-    def apart(self, client: int, stream: Stream, draws: Sequence[int]) -> GaussianSampler:
+    def excluding_drawn(self, client: int, stream: Stream, draws: Sequence[int]) -> GaussianSampler:
         """Return the same: records are not held by anybody."""
         return replace(self, held=tuple(draws))
 
-    def beside(self, client: int) -> GaussianSampler:
+    def excluding_real(self, client: int) -> GaussianSampler:
         """Return the same, for the same reason."""
         return self

@@ -68,12 +68,12 @@ class Independent(Counting):
 @pytest.mark.parametrize("kind", [Counting, Independent])
 def test_only_games_that_hold_records_out_set_them_apart(kind: type[Counting]) -> None:
     sampler = kind()
-    assert sampler.apart(0, ("a",), [1]) is sampler
-    assert sampler.beside(0) is sampler
-    with pytest.raises(NotImplementedError, match="Shared must define apart"):
-        Shared().apart(0, ("a",), [1])
-    with pytest.raises(NotImplementedError, match="Shared must define beside"):
-        Shared().beside(0)
+    assert sampler.excluding_drawn(0, ("a",), [1]) is sampler
+    assert sampler.excluding_real(0) is sampler
+    with pytest.raises(NotImplementedError, match="Shared must define excluding_drawn"):
+        Shared().excluding_drawn(0, ("a",), [1])
+    with pytest.raises(NotImplementedError, match="Shared must define excluding_real"):
+        Shared().excluding_real(0)
 
 
 def test_a_sampler_for_each_round_says_nothing_before_it() -> None:

@@ -141,7 +141,7 @@ def _sums(
     sampler, models = sampler_of(setting, game)
     stream = _stream(setting, game)
     # Whether the others may hold the records behind the two candidates is what the game says.
-    others = sampler.apart(0, (*stream, "candidates"), sorted(attack["pair"]))
+    others = sampler.excluding_drawn(0, (*stream, "candidates"), sorted(attack["pair"]))
     project = np.asarray(attack["directions"])[:, :, None]
     drawn = others.sample(
         models, setting.others, len(draws), (*stream, stage), project=project, first=draws.start

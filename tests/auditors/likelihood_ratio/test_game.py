@@ -167,9 +167,9 @@ def test_the_others_never_hold_what_is_behind_the_pair(gaussian_sampler) -> None
     held = []
 
     class Watching(gaussian_sampler):
-        def apart(self, client, path, draws):
+        def excluding_drawn(self, client, path, draws):
             held.append((client, tuple(path), tuple(draws)))
-            return super().apart(client, path, draws)
+            return super().excluding_drawn(client, path, draws)
 
     played = play(Watching(np.eye(DIM)))
     apart = (0, ("t", 0, "candidates"), tuple(sorted(played.pair)))

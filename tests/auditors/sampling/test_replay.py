@@ -108,7 +108,7 @@ def test_sums_and_projections_keep_shape(federation) -> None:
     assert [c.shape for c in chunks] == [(8, 1, 2), (1, 1, 2)]
     assert next(sampler.sums(of.sent, [1], 2, ("a",), project=matrix)).shape == (2, 2)
     assert (sampler.game, sampler.scale, sampler.free) == ("rerun", 1.0, None)
-    assert sampler.apart(1, ("a",), [0]) is sampler
+    assert sampler.excluding_drawn(1, ("a",), [0]) is sampler
 
 
 def test_an_app_that_knows_of_replays_gives_each_draw_again(federation) -> None:

@@ -211,7 +211,7 @@ def test_others_never_see_what_the_target_held(game: str) -> None:
     assert 20 < len(held) <= 40
     spoilt = x.clone()
     spoilt[held] = float("nan")
-    rest = of.on(spoilt, y).apart(2, ("candidates",), [3, 8])
+    rest = of.on(spoilt, y).excluding_drawn(2, ("candidates",), [3, 8])
     assert rest.scale == of.scale
     assert np.isfinite(rows(rest, [0, 1, 3, 4, 5], draws=20)).all()
     assert not np.isfinite(rows(of.on(spoilt, y), draws=20)).all()
@@ -226,18 +226,22 @@ def test_independent_clients_may_hold_what_the_target_held() -> None:
     held = of.held(2, ("candidates",), [3, 8])
     spoilt = x.clone()
     spoilt[held] = float("nan")
-    rest = of.on(spoilt, y).apart(2, ("candidates",), [3, 8])
+    rest = of.on(spoilt, y).excluding_drawn(2, ("candidates",), [3, 8])
     assert not np.isfinite(rows(rest, [0, 1, 3, 4, 5], draws=20)).all()
     others = [0, 1, 3, 4, 5]
-    for same in (of.apart(2, ("candidates",), [3, 8]), of.beside(2), sampler("independent")):
+    for same in (
+        of.excluding_drawn(2, ("candidates",), [3, 8]),
+        of.excluding_real(2),
+        sampler("independent"),
+    ):
         assert same is not None
         np.testing.assert_array_equal(rows(same, others), rows(of, others))
 
 
 def test_records_that_are_not_known_are_missed_only_where_they_are_held_out() -> None:
-    assert sampler("independent").beside(2) is not None
-    assert sampler("independent-held-out").beside(2) is None
-    assert sampler("independent-held-out", holdings=UNEQUAL).beside(2) is not None
+    assert sampler("independent").excluding_real(2) is not None
+    assert sampler("independent-held-out").excluding_real(2) is None
+    assert sampler("independent-held-out", holdings=UNEQUAL).excluding_real(2) is not None
 
 
 def test_held_out_records_move_the_sum_of_the_others_away_from_the_target() -> None:
@@ -252,7 +256,9 @@ def test_held_out_records_move_the_sum_of_the_others_away_from_the_target() -> N
         of = sampler(game)
         own = np.concatenate(list(of.sample(MODEL, [2], 1, ("candidates",), first=3)))[0, 0]
         usual = np.concatenate(list(of.sums(MODEL, [0, 1, 3, 4, 5], 400, ("a",))))
-        rest = np.concatenate(list(of.apart(*apart).sums(MODEL, [0, 1, 3, 4, 5], 400, ("b",))))
+        rest = np.concatenate(
+            list(of.excluding_drawn(*apart).sums(MODEL, [0, 1, 3, 4, 5], 400, ("b",)))
+        )
         direction = own - usual.mean(axis=0) / 5
         scores = rest @ direction, usual @ direction
         error = np.hypot(*(score.std() / 20 for score in scores))
@@ -273,7 +279,7 @@ def test_a_candidate_held_just_the_records_that_are_set_apart() -> None:
 
 def test_reruns_have_nothing_to_set_apart() -> None:
     of = sampler()
-    np.testing.assert_array_equal(rows(of.apart(2, ("c",), [1])), rows(of))
+    np.testing.assert_array_equal(rows(of.excluding_drawn(2, ("c",), [1])), rows(of))
     np.testing.assert_array_equal(of.held(2, ("c",), [1, 4]), UNEQUAL[2])
     assert len(of.held(2, ("c",), [])) == 0
 
@@ -357,7 +363,7 @@ def test_kept_data_are_the_same_in_every_call_and_batches_are_not(game: str) -> 
 def test_kept_data_do_not_depend_on_who_else_is_asked_for(game: str) -> None:
     """Cohorts change between rounds, and a stand-in is asked for alone: no share has two owners."""
     of = sampler(game, FullBatchGD(lr=0.2, steps=1), weighted=False)
-    kept = of.apart(1, ("candidates",), [0, 3]).keeping(("data", 1))
+    kept = of.excluding_drawn(1, ("candidates",), [0, 3]).keeping(("data", 1))
     everyone = rows(kept, [0, 2, 3, 4, 5])
     for place, client in enumerate((0, 2, 3, 4, 5)):
         np.testing.assert_array_equal(rows(kept, [client])[:, 0], everyone[:, place])

@@ -164,7 +164,7 @@ def everything(of: Any, model: np.ndarray) -> Iterator[np.ndarray]:
     yield np.concatenate(list(of.sample(model, clients, 7, ("a",))))
     yield np.concatenate(list(of.sample(model, clients, 7, ("a",), project=matrix)))
     yield np.concatenate(list(of.sums(model, clients, 7, ("a",))))
-    rest = of.apart(1, ("a",), [0, 3])
+    rest = of.excluding_drawn(1, ("a",), [0, 3])
     yield np.concatenate(list(rest.sums(model, clients, 7, ("b",))))
     found: list[Moments] = [
         of.moments(model, clients, 20, ("c",)),
@@ -193,7 +193,7 @@ def test_work_that_was_sent_away_comes_back_bit_by_bit(game, chunk, tiny_config,
 def test_ray_is_started_and_stopped_only_where_it_was_not_running(tiny_config, stand_in) -> None:
     of = made(tiny_config, "rerun")
     with RaySampler(of, workers=2) as spread:
-        spread.apart(0, ("a",), [0]).close()
+        spread.excluding_drawn(0, ("a",), [0]).close()
         assert stand_in.running
         (options,) = stand_in.started
         assert options["address"] == "local"
