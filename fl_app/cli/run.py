@@ -19,7 +19,6 @@ from leakmeter.fl_app.cli.watch import add_address, check_port
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError, two_multipliers
 from leakmeter.fl_app.config.field import expanded, kebab, number_or_text, read_toml
-from leakmeter.fl_app.config.meaning import check_meaning, is_written_by_a_run
 from leakmeter.fl_app.live.address import HOST
 
 if TYPE_CHECKING:
@@ -234,8 +233,6 @@ def _config(arguments: argparse.Namespace, given: dict[str, Any]) -> Config | No
         return None
     settings = read_toml(Path(arguments.config)) if arguments.config else {}
     wanted = {**settings, **given}
-    if is_written_by_a_run(settings):  # what is typed now has the meaning of now
-        check_meaning(wanted, Path(arguments.config))
     config = Config.from_mapping(wanted)
     if config.target_epsilon and "noise-multiplier" in wanted:
         raise two_multipliers(config.noise_multiplier, config.target_epsilon)

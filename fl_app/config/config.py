@@ -11,7 +11,6 @@ from typing import Any, Self
 from leakmeter.fl_app.config.compatible import check_together
 from leakmeter.fl_app.config.errors import ConfigError, nearest, shown_name
 from leakmeter.fl_app.config.field import check, kebab, read_toml, typed
-from leakmeter.fl_app.config.meaning import STAMP, check_meaning, unstamped
 from leakmeter.fl_app.config.settings import Settings
 
 # The file of a run with the noise multiplier that was calibrated for its target-epsilon.
@@ -32,7 +31,6 @@ class Config(Settings):
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Return the configuration with the given kebab-case settings, defaults elsewhere."""
-        values = unstamped(values)
         known = {kebab(f.name): f for f in fields(cls)}
         for name in values:
             if name not in known:
@@ -42,27 +40,20 @@ class Config(Settings):
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
-        """Return the configuration that a run has written to a TOML file.
-
-        Raises:
-            ConfigError: The file is broken, or an earlier release wrote it and one of its settings
-                has another meaning today.
-        """
-        values = read_toml(path)
-        check_meaning(values, path)
-        return cls.from_mapping(values)
+        """Return the configuration that a run has written to a TOML file."""
+        return cls.from_mapping(read_toml(path))
 
     def to_mapping(self) -> dict[str, Any]:
         """Return all settings in kebab-case."""
         return {kebab(name): value for name, value in asdict(self).items()}
 
     def to_toml(self) -> str:
-        """Return all settings as TOML, grouped by comments, with the version of their meaning.
+        """Return all settings as TOML, grouped by comments.
 
         A multiplier that follows from `target-epsilon` is left out: another seed or number of
         rounds needs another one.
         """
-        lines = ["", *(f"{name} = {version}" for name, version in STAMP.items())]
+        lines: list[str] = []
         group = ""
         for spec in fields(self):
             if spec.metadata["group"] != group:

@@ -20,7 +20,6 @@ from leakmeter.auditors.run_log import RoundLine
 from leakmeter.fl_app import build
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.meaning import STAMP
 from leakmeter.fl_app.deployment import is_deployed
 from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.run.budget import reserve
@@ -185,7 +184,7 @@ def _audited(
         strategy,
         auditors,
         out=folder.path,
-        config={**STAMP, **config.to_mapping()},
+        config=config.to_mapping(),
         rounds_done=_rounds_done(kept),
         callbacks=[StopAbove(config.stop_above)] if config.stop_above else [],
         sends="models",

@@ -12,7 +12,6 @@ from typing import Any
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
-from leakmeter.fl_app.config.meaning import in_todays_words
 from leakmeter.fl_app.report.read.run import REPLAY_OF, Run
 
 DEFAULTS = {kebab(spec.name): spec.default for spec in fields(Config)}
@@ -42,7 +41,7 @@ def again(
         return None
     noted = {name: value for name, value in run.settings.items() if name != REPLAY_OF}
     try:
-        settings = Config.from_mapping({**in_todays_words(noted), **(changes or {})}).to_mapping()
+        settings = Config.from_mapping({**noted, **(changes or {})}).to_mapping()
     except ConfigError:  # of another release, or changes that do not fit
         return None
     words = [called]

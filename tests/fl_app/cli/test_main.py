@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -477,6 +478,15 @@ def test_every_round_and_every_finding_is_shown_in_plain_lines(
     assert report.exists()
     assert lines[-2] == f"page: {report.with_name('report.html')}"
     assert report.with_name("report.html").exists()
+
+
+def test_the_next_command_has_the_partition_of_this_run(
+    tiny: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*tiny, "--partition", "dirichlet", "--rounds", "2"]) == 0
+    words = capsys.readouterr().out.split()
+    partitions = [after for word, after in pairwise(words) if word == "--partition"]
+    assert set(partitions) == {"dirichlet"}
 
 
 def test_flowers_own_log_is_shown_only_when_asked_for(
