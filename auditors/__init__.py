@@ -11,140 +11,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leakmeter._rooms import alias, lazy
+from leakmeter._rooms import alias, front_page
 
 if TYPE_CHECKING:
-    from leakmeter.auditors.assumptions import Assumption
-    from leakmeter.auditors.auditor import (
-        Auditor,
-        Canary,
-        Project,
-        RoundFacts,
-        RoundView,
-        UnableError,
+    from leakmeter.auditors.assumptions import Assumption as Assumption
+    from leakmeter.auditors.auditor import Auditor as Auditor
+    from leakmeter.auditors.auditor import Canary as Canary
+    from leakmeter.auditors.auditor import Project as Project
+    from leakmeter.auditors.auditor import RoundFacts as RoundFacts
+    from leakmeter.auditors.auditor import RoundView as RoundView
+    from leakmeter.auditors.auditor import UnableError as UnableError
+    from leakmeter.auditors.bounds.anytime import Anytime as Anytime
+    from leakmeter.auditors.callback import Callback as Callback
+    from leakmeter.auditors.callback import RunEnd as RunEnd
+    from leakmeter.auditors.callback import RunStart as RunStart
+    from leakmeter.auditors.callback import StopAbove as StopAbove
+    from leakmeter.auditors.canaries.auditor import OneShotCanaries as OneShotCanaries
+    from leakmeter.auditors.checks import check_auditor as check_auditor
+    from leakmeter.auditors.finding import Bound as Bound
+    from leakmeter.auditors.finding import Finding as Finding
+    from leakmeter.auditors.finding import Limitation as Limitation
+    from leakmeter.auditors.finding import RunWarning as RunWarning
+    from leakmeter.auditors.finding import ThreatModel as ThreatModel
+    from leakmeter.auditors.hook.audited import Audited as Audited
+    from leakmeter.auditors.hook.mods import canary_mod as canary_mod
+    from leakmeter.auditors.hook.mods import tap_mod as tap_mod
+    from leakmeter.auditors.hook.wire import replay_number as replay_number
+    from leakmeter.auditors.hook.wrapper import Wrapper as Wrapper
+    from leakmeter.auditors.information.auditor import MutualInformation as MutualInformation
+    from leakmeter.auditors.information.measure import Look as Look
+    from leakmeter.auditors.information.mine.recombined import Critics as Critics
+    from leakmeter.auditors.information.neural import NeuralInformation as NeuralInformation
+    from leakmeter.auditors.inversion import Inversion as Inversion
+    from leakmeter.auditors.inversion import RoundImages as RoundImages
+    from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio as LikelihoodRatio
+    from leakmeter.auditors.likelihood_ratio.game import Effort as Effort
+    from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition as SpanCondition
+    from leakmeter.auditors.likelihood_ratio.transcript.auditor import (
+        TranscriptLikelihoodRatio as TranscriptLikelihoodRatio,
     )
-    from leakmeter.auditors.bounds.anytime import Anytime
-    from leakmeter.auditors.callback import Callback, RunEnd, RunStart, StopAbove
-    from leakmeter.auditors.canaries.auditor import OneShotCanaries
-    from leakmeter.auditors.checks import check_auditor
-    from leakmeter.auditors.finding import Bound, Finding, Limitation, RunWarning, ThreatModel
-    from leakmeter.auditors.hook.audited import Audited
-    from leakmeter.auditors.hook.mods import canary_mod, tap_mod
-    from leakmeter.auditors.hook.wire import replay_number
-    from leakmeter.auditors.hook.wrapper import Wrapper
-    from leakmeter.auditors.information.auditor import MutualInformation
-    from leakmeter.auditors.information.measure import Look
-    from leakmeter.auditors.information.mine.recombined import Critics
-    from leakmeter.auditors.information.neural import NeuralInformation
-    from leakmeter.auditors.inversion import Inversion, RoundImages
-    from leakmeter.auditors.likelihood_ratio.auditor import LikelihoodRatio
-    from leakmeter.auditors.likelihood_ratio.game import Effort
-    from leakmeter.auditors.likelihood_ratio.span_condition import SpanCondition
-    from leakmeter.auditors.likelihood_ratio.transcript.auditor import TranscriptLikelihoodRatio
-    from leakmeter.auditors.likelihood_ratio.transcript.case import HiddenCohorts, TranscriptEffort
-    from leakmeter.auditors.presets import passive
-    from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
-    from leakmeter.auditors.records.membership import Membership
-    from leakmeter.auditors.replay_log import AggregateRecorder, replay
-    from leakmeter.auditors.run_log import RoundLine
-    from leakmeter.auditors.sampler import PerRound, UpdateSampler
-    from leakmeter.auditors.sampling.replay import ReplaySampler
+    from leakmeter.auditors.likelihood_ratio.transcript.case import HiddenCohorts as HiddenCohorts
+    from leakmeter.auditors.likelihood_ratio.transcript.case import (
+        TranscriptEffort as TranscriptEffort,
+    )
+    from leakmeter.auditors.presets import passive as passive
+    from leakmeter.auditors.records.auditor import RecordLikelihoodRatio as RecordLikelihoodRatio
+    from leakmeter.auditors.records.membership import Membership as Membership
+    from leakmeter.auditors.replay_log import AggregateRecorder as AggregateRecorder
+    from leakmeter.auditors.replay_log import replay as replay
+    from leakmeter.auditors.run_log import RoundLine as RoundLine
+    from leakmeter.auditors.sampler import PerRound as PerRound
+    from leakmeter.auditors.sampler import UpdateSampler as UpdateSampler
+    from leakmeter.auditors.sampling.replay import ReplaySampler as ReplaySampler
 
-__all__ = [
-    "AggregateRecorder",
-    "Anytime",
-    "Assumption",
-    "Audited",
-    "Auditor",
-    "Bound",
-    "Callback",
-    "Canary",
-    "Critics",
-    "Effort",
-    "Finding",
-    "HiddenCohorts",
-    "Inversion",
-    "LikelihoodRatio",
-    "Limitation",
-    "Look",
-    "Membership",
-    "MutualInformation",
-    "NeuralInformation",
-    "OneShotCanaries",
-    "PerRound",
-    "Project",
-    "RecordLikelihoodRatio",
-    "ReplaySampler",
-    "RoundFacts",
-    "RoundImages",
-    "RoundLine",
-    "RoundView",
-    "RunEnd",
-    "RunStart",
-    "RunWarning",
-    "SpanCondition",
-    "StopAbove",
-    "ThreatModel",
-    "TranscriptEffort",
-    "TranscriptLikelihoodRatio",
-    "UnableError",
-    "UpdateSampler",
-    "Wrapper",
-    "canary_mod",
-    "check_auditor",
-    "passive",
-    "replay",
-    "replay_number",
-    "tap_mod",
-]
-
-_HOME = {
-    "AggregateRecorder": "replay_log",
-    "Anytime": "bounds.anytime",
-    "Assumption": "assumptions",
-    "Audited": "hook.audited",
-    "Auditor": "auditor",
-    "Bound": "finding",
-    "Callback": "callback",
-    "Canary": "auditor",
-    "Critics": "information.mine.recombined",
-    "Effort": "likelihood_ratio.game",
-    "Finding": "finding",
-    "HiddenCohorts": "likelihood_ratio.transcript.case",
-    "Inversion": "inversion",
-    "LikelihoodRatio": "likelihood_ratio.auditor",
-    "Limitation": "finding",
-    "Look": "information.measure",
-    "Membership": "records.membership",
-    "MutualInformation": "information.auditor",
-    "NeuralInformation": "information.neural",
-    "OneShotCanaries": "canaries.auditor",
-    "PerRound": "sampler",
-    "Project": "auditor",
-    "RecordLikelihoodRatio": "records.auditor",
-    "ReplaySampler": "sampling.replay",
-    "RoundFacts": "auditor",
-    "RoundImages": "inversion",
-    "RoundLine": "run_log",
-    "RoundView": "auditor",
-    "RunEnd": "callback",
-    "RunStart": "callback",
-    "RunWarning": "finding",
-    "SpanCondition": "likelihood_ratio.span_condition",
-    "StopAbove": "callback",
-    "ThreatModel": "finding",
-    "TranscriptEffort": "likelihood_ratio.transcript.case",
-    "TranscriptLikelihoodRatio": "likelihood_ratio.transcript.auditor",
-    "UnableError": "auditor",
-    "UpdateSampler": "sampler",
-    "Wrapper": "hook.wrapper",
-    "canary_mod": "hook.mods",
-    "check_auditor": "checks",
-    "passive": "presets",
-    "replay": "replay_log",
-    "replay_number": "hook.wire",
-    "tap_mod": "hook.mods",
-}
-
-__getattr__ = lazy(__name__, _HOME)
+__all__, __getattr__ = front_page(__spec__)
 alias(__name__)

@@ -7,33 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leakmeter._rooms import alias, lazy
+from leakmeter._rooms import alias, front_page
 
 if TYPE_CHECKING:
-    from leakmeter.clients.noise.noise_mod import NoiseMod, noise_mod
-    from leakmeter.clients.sampling.sampler import CohortSampler
-    from leakmeter.clients.secure_sum.mask_mod import MaskMod, mask_mod
-    from leakmeter.clients.water_filling.fill_mod import FillMod, fill_mod
+    from leakmeter.clients.noise.noise_mod import NoiseMod as NoiseMod
+    from leakmeter.clients.noise.noise_mod import noise_mod as noise_mod
+    from leakmeter.clients.sampling.sampler import CohortSampler as CohortSampler
+    from leakmeter.clients.secure_sum.mask_mod import MaskMod as MaskMod
+    from leakmeter.clients.secure_sum.mask_mod import mask_mod as mask_mod
+    from leakmeter.clients.water_filling.fill_mod import FillMod as FillMod
+    from leakmeter.clients.water_filling.fill_mod import fill_mod as fill_mod
 
-_HOME = {
-    "CohortSampler": "sampling.sampler",
-    "FillMod": "water_filling.fill_mod",
-    "MaskMod": "secure_sum.mask_mod",
-    "NoiseMod": "noise.noise_mod",
-    "fill_mod": "water_filling.fill_mod",
-    "mask_mod": "secure_sum.mask_mod",
-    "noise_mod": "noise.noise_mod",
-}
-
-__all__ = [
-    "CohortSampler",
-    "FillMod",
-    "MaskMod",
-    "NoiseMod",
-    "fill_mod",
-    "mask_mod",
-    "noise_mod",
-]
-
-__getattr__ = lazy(__name__, _HOME)
+__all__, __getattr__ = front_page(__spec__)
 alias(__name__)

@@ -7,42 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leakmeter._rooms import alias, lazy
+from leakmeter._rooms import alias, front_page
 
 if TYPE_CHECKING:
-    from leakmeter.fl_app.client_app import client_app_of
-    from leakmeter.fl_app.config.config import Config
-    from leakmeter.fl_app.config.errors import ConfigError
-    from leakmeter.fl_app.engines.inline import run_inline
-    from leakmeter.fl_app.report.notebook import Page
-    from leakmeter.fl_app.run.folder import RunFolder
-    from leakmeter.fl_app.run.launch import launch
-    from leakmeter.fl_app.run.progress import Progress
-    from leakmeter.fl_app.run.run import run_on
+    from leakmeter.fl_app.client_app import client_app_of as client_app_of
+    from leakmeter.fl_app.config.config import Config as Config
+    from leakmeter.fl_app.config.errors import ConfigError as ConfigError
+    from leakmeter.fl_app.engines.inline import run_inline as run_inline
+    from leakmeter.fl_app.report.notebook import Page as Page
+    from leakmeter.fl_app.run.folder import RunFolder as RunFolder
+    from leakmeter.fl_app.run.launch import launch as launch
+    from leakmeter.fl_app.run.progress import Progress as Progress
+    from leakmeter.fl_app.run.run import run_on as run_on
 
-_HOME = {
-    "Config": "config.config",
-    "ConfigError": "config.errors",
-    "Page": "report.notebook",
-    "Progress": "run.progress",
-    "RunFolder": "run.folder",
-    "client_app_of": "client_app",
-    "launch": "run.launch",
-    "run_inline": "engines.inline",
-    "run_on": "run.run",
-}
-
-__all__ = [
-    "Config",
-    "ConfigError",
-    "Page",
-    "Progress",
-    "RunFolder",
-    "client_app_of",
-    "launch",
-    "run_inline",
-    "run_on",
-]
-
-__getattr__ = lazy(__name__, _HOME)
+__all__, __getattr__ = front_page(__spec__)
 alias(__name__)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.abc import InspectLoader, MetaPathFinder
@@ -17,25 +18,41 @@ from typing import Any
 ROOMS = ("auditors", "clients", "strategies", "fl_app")
 
 
-def lazy(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a room's `__getattr__`, which imports a public name or a folder when it is asked for.
+def front_page(spec: ModuleSpec | None) -> tuple[list[str], Callable[[str], Any]]:
+    """Return the `__all__` and the `__getattr__` of a front page.
 
-    So after `import leakmeter` alone, `leakmeter.auditors.bounds` is there.
+    Public is what the page imports `if TYPE_CHECKING`: each name is stated once, for people, type
+    checkers and Python alike, and imported when it is asked for. A folder is found as well: after
+    `import leakmeter` alone, `leakmeter.auditors.bounds` is there.
 
     Args:
-        room: The room's `__name__`.
-        homes: Public name to the module that defines it, relative to the room.
+        spec: The page's `__spec__`.
     """
-    room = _full(room)
+    assert spec is not None
+    page = _full(spec.name)
+    homes = _homes(spec)
 
     def find(name: str) -> Any:
         if name in homes:
-            return getattr(import_module(f"{room}.{homes[name]}"), name)
-        if not name.startswith("_") and find_spec(f"{room}.{name}") is not None:
-            return import_module(f"{room}.{name}")
-        raise AttributeError(f"module {room!r} has no attribute {name!r}")
+            return getattr(import_module(homes[name]), name)
+        if not name.startswith("_") and find_spec(f"{page}.{name}") is not None:
+            return import_module(f"{page}.{name}")
+        raise AttributeError(f"module {page!r} has no attribute {name!r}")
 
-    return find
+    return sorted(homes), find
+
+
+def _homes(spec: ModuleSpec) -> dict[str, str]:
+    """Return the names that a front page imports for type checkers, with their modules."""
+    assert isinstance(spec.loader, InspectLoader)
+    body = ast.parse(spec.loader.get_source(spec.name) or "").body
+    [block] = [node for node in body if isinstance(node, ast.If)]
+    return {
+        alias.name: str(node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def find_rooms(front_page: str) -> None:

@@ -4,67 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leakmeter._rooms import alias, lazy
+from leakmeter._rooms import alias, front_page
 
 if TYPE_CHECKING:
-    from leakmeter.strategies.chosen import Chosen
-    from leakmeter.strategies.clipped import Clipped
-    from leakmeter.strategies.mechanism import (
-        AdaptiveClip,
-        Central,
-        Distributed,
-        FixedClip,
-        Local,
-    )
-    from leakmeter.strategies.noise.noised import Noised
-    from leakmeter.strategies.participation import (
-        EachOnce,
-        FixedSize,
-        Participation,
-        Poisson,
-        ShuffledEpochs,
-    )
-    from leakmeter.strategies.secure_sum.masked import Masked
-    from leakmeter.strategies.secure_sum.topology import Risks
-    from leakmeter.strategies.water_filling.filled import Filled
+    from leakmeter.strategies.chosen import Chosen as Chosen
+    from leakmeter.strategies.clipped import Clipped as Clipped
+    from leakmeter.strategies.mechanism import AdaptiveClip as AdaptiveClip
+    from leakmeter.strategies.mechanism import Central as Central
+    from leakmeter.strategies.mechanism import Distributed as Distributed
+    from leakmeter.strategies.mechanism import FixedClip as FixedClip
+    from leakmeter.strategies.mechanism import Local as Local
+    from leakmeter.strategies.noise.noised import Noised as Noised
+    from leakmeter.strategies.participation import EachOnce as EachOnce
+    from leakmeter.strategies.participation import FixedSize as FixedSize
+    from leakmeter.strategies.participation import Participation as Participation
+    from leakmeter.strategies.participation import Poisson as Poisson
+    from leakmeter.strategies.participation import ShuffledEpochs as ShuffledEpochs
+    from leakmeter.strategies.secure_sum.masked import Masked as Masked
+    from leakmeter.strategies.secure_sum.topology import Risks as Risks
+    from leakmeter.strategies.water_filling.filled import Filled as Filled
 
-_HOME = {
-    "AdaptiveClip": "mechanism",
-    "Central": "mechanism",
-    "Chosen": "chosen",
-    "Clipped": "clipped",
-    "Distributed": "mechanism",
-    "EachOnce": "participation",
-    "Filled": "water_filling.filled",
-    "FixedClip": "mechanism",
-    "FixedSize": "participation",
-    "Local": "mechanism",
-    "Masked": "secure_sum.masked",
-    "Noised": "noise.noised",
-    "Participation": "participation",
-    "Poisson": "participation",
-    "ShuffledEpochs": "participation",
-    "Risks": "secure_sum.topology",
-}
-
-__all__ = [
-    "AdaptiveClip",
-    "Central",
-    "Chosen",
-    "Clipped",
-    "Distributed",
-    "EachOnce",
-    "Filled",
-    "FixedClip",
-    "FixedSize",
-    "Local",
-    "Masked",
-    "Noised",
-    "Participation",
-    "Poisson",
-    "Risks",
-    "ShuffledEpochs",
-]
-
-__getattr__ = lazy(__name__, _HOME)
+__all__, __getattr__ = front_page(__spec__)
 alias(__name__)

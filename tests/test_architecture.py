@@ -49,12 +49,11 @@ def test_imports_inside_functions_count(imports: dict[str, set[str]]) -> None:
     assert "leakmeter.fl_app.run.launch" in imports["leakmeter.fl_app.experiments.base"]
 
 
-@pytest.mark.parametrize("room", [*ROOMS, "clients.water_filling"])
-def test_a_rooms_table_lists_the_same_names_everywhere(room: str) -> None:
+@pytest.mark.parametrize("room", [*ROOMS, "fl_app", "clients.water_filling"])
+def test_a_front_page_names_each_public_thing_once_and_where_it_is_defined(room: str) -> None:
     module = import_module(f"leakmeter.{room}")
-    homes = {name: f"leakmeter.{room}.{home}" for name, home in module._HOME.items()}
-    assert sorted(module.__all__) == sorted(homes)
-    assert checked(ROOT.joinpath(*room.split("."), "__init__.py")) == homes
+    homes = checked(ROOT.joinpath(*room.split("."), "__init__.py"))
+    assert module.__all__ == sorted(homes)
     for name, home in homes.items():
         found = getattr(module, name)
         assert getattr(import_module(home), name) is found
@@ -62,16 +61,21 @@ def test_a_rooms_table_lists_the_same_names_everywhere(room: str) -> None:
         assert getattr(found, "__module__", home) == home
 
 
+def test_a_front_page_has_no_other_names() -> None:
+    module = import_module("leakmeter.auditors")
+    with pytest.raises(AttributeError, match=r"'leakmeter\.auditors' has no attribute 'Epsilon'"):
+        module.__getattr__("Epsilon")
+
+
 def checked(page: Path) -> dict[str, str]:
     """Return what a front page imports for type checkers: name to module."""
     body = ast.parse(page.read_text(encoding="utf-8")).body
     [block] = [node for node in body if isinstance(node, ast.If)]
-    return {
-        alias.name: str(node.module)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    aliases = [(alias, str(node.module)) for node in imports for alias in node.names]
+    # A type checker hands on a name only if it is imported as itself.
+    assert all(alias.asname == alias.name for alias, _ in aliases)
+    return {alias.name: home for alias, home in aliases}
 
 
 @pytest.mark.parametrize("package", FRONT_PAGES)

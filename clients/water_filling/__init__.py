@@ -8,19 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leakmeter._rooms import lazy
+from leakmeter._rooms import front_page
 
 if TYPE_CHECKING:
-    from leakmeter.clients.water_filling.fill_mod import filled_record
-    from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
-    from leakmeter.clients.water_filling.water_filling import WaterFilling
+    from leakmeter.clients.water_filling.fill_mod import filled_record as filled_record
+    from leakmeter.clients.water_filling.gaussian_sampling import (
+        GaussianSampling as GaussianSampling,
+    )
+    from leakmeter.clients.water_filling.water_filling import WaterFilling as WaterFilling
 
-_HOME = {
-    "GaussianSampling": "gaussian_sampling",
-    "WaterFilling": "water_filling",
-    "filled_record": "fill_mod",
-}
-
-__all__ = ["GaussianSampling", "WaterFilling", "filled_record"]
-
-__getattr__ = lazy(__name__, _HOME)
+__all__, __getattr__ = front_page(__spec__)
