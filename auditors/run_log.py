@@ -20,7 +20,6 @@ from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning, plain
 
 SCHEMA = "leakmeter-report/2"
-FIRST = "leakmeter-report/1"  # whose claims were prose
 # Packages whose release a number may depend on.
 ROUNDS, REPORT = "rounds.jsonl", "report.json"
 _log = logging.getLogger("flwr")
@@ -208,7 +207,7 @@ def _checked(line: Any) -> dict[str, Any]:
         raise ValueError(f"it must be an object, got {type(line).__name__}")
     if type(line.get("server_round")) is not int:
         raise ValueError("server_round must be a whole number")
-    if line.get("schema", FIRST) != SCHEMA:  # whoever reads it says so
+    if line.get("schema") != SCHEMA:  # whoever reads it says so
         return line
     if not isinstance(line.get("metrics", {}), dict):
         raise ValueError("metrics must be an object")
@@ -223,8 +222,8 @@ def _checked(line: Any) -> dict[str, Any]:
 
 
 def other_schema(lines: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the schema of the first line that differs from ours; the oldest has no name."""
-    found = (str(line.get("schema", FIRST)) for line in lines)
+    """Return the schema of the first line that differs from ours."""
+    found = (str(line.get("schema", "no schema")) for line in lines)
     return next((schema for schema in found if schema != SCHEMA), None)
 
 

@@ -78,18 +78,13 @@ class Group:
         return min(upper, key=lambda g: g.value, default=None)
 
 
-def by_adversary(findings: Sequence[Finding], *, is_typed: bool = True) -> list[Group]:
-    """Return what was found about each attacker, those of one observer next to each other.
-
-    Args:
-        findings: Of one run.
-        is_typed: Whether their meaning is fields; else no guarantee is set against a bound.
-    """
+def by_adversary(findings: Sequence[Finding]) -> list[Group]:
+    """Return what was found about each attacker, those of one observer next to each other."""
     observers = list(dict.fromkeys(f.observer for f in findings))
     found: dict[Adversary, list[Finding]] = {}
     for f in sorted(findings, key=lambda f: observers.index(f.observer)):
         found.setdefault(Adversary.of(f), []).append(f)
-    promises = [f for f in findings if is_promise(f)] if is_typed else []
+    promises = [f for f in findings if is_promise(f)]
     groups: list[Group] = []
     placed: list[Finding] = []
     for adversary, own in found.items():

@@ -89,9 +89,9 @@ class Verdict:
     sure: tuple[str, ...]
 
 
-def judged(findings: Sequence[Finding], *, is_typed: bool = True) -> list[Verdict]:
+def judged(findings: Sequence[Finding]) -> list[Verdict]:
     """Return one verdict per attacker, what asks for something to be done first."""
-    made = [_verdict(group) for group in by_adversary(findings, is_typed=is_typed)]
+    made = [_verdict(group) for group in by_adversary(findings)]
     return sorted(made, key=lambda v: list(BADGES).index(v.level))
 
 

@@ -202,7 +202,7 @@ def test_rounds_of_another_schema_are_neither_resumed_nor_changed(tmp_path: Path
     assert old != path.read_text()
     path.write_text(old)
     with pytest.raises(
-        ValueError, match="must contain rounds of leakmeter-report/2, got leakmeter-r"
+        ValueError, match="must contain rounds of leakmeter-report/2, got no schema"
     ):
         RunLog(tmp_path, {}, keep=1)
     assert path.read_text() == old

@@ -28,7 +28,7 @@ def tradeoff(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
     """Return the figure, if runs have an accuracy and an ε that is shown or guaranteed.
 
     Args:
-        runs: The runs; those of an earlier format are not compared.
+        runs: The runs.
         names: The short name of each.
     """
     lines = [_by_attacker(run) for run in runs]
@@ -62,8 +62,6 @@ def tradeoff(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
 
 def _by_attacker(run: Run) -> Mapping[Adversary, Standing]:
     """Return the lines of a run that have an ε, by attacker and question."""
-    if not run.is_typed:
-        return {}
     made = standings(verdicts(run))
     return {_key(one): one for one in reversed(made) if _ends(one)}
 

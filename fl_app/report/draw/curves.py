@@ -171,7 +171,7 @@ def _at_the_cap(auditor: str, games: Sequence[tuple[int, _Tested]]) -> str:
 
 def _guaranteed(game: _Tested, name: str, color: int) -> Iterator[Series]:
     """Yield finite guarantees that the bound may be compared with."""
-    for f in game.run.of_the_run if game.run.is_typed else ():
+    for f in game.run.of_the_run:
         if covers(f, game.finding) and math.isfinite(f.value) and f.delta:
             words = f"{name}guarantee at δ = {number(f.delta)}"
             point: dict[str, Any] = {"marker": "triangle", "is_line": False, "kind": f.kind}

@@ -32,7 +32,7 @@ class Forest:
     def of(cls, run: Run) -> Self | None:
         """Return the ε of a run, or nothing if it has none."""
         epsilons = [f for f in run.of_the_run if is_epsilon(f)]
-        groups = [g for g in by_adversary(epsilons, is_typed=run.is_typed) if g.leads]
+        groups = [g for g in by_adversary(epsilons) if g.leads]
         if not groups:
             return None
         shown = [f for group in groups for f in (*group.leads, *group.guarantees)]

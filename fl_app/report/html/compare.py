@@ -18,7 +18,6 @@ from leakmeter.fl_app.report.markup import Markup, exact_claim, exact_share, joi
 from leakmeter.fl_app.report.read.run import Run
 
 _NONE = tag("span", "–", class_="none")
-_UNTYPED = "an earlier format, whose findings are shown but not compared"
 
 
 def comparison(runs: Sequence[Run]) -> Markup:
@@ -69,7 +68,7 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> Markup:
 
 def _upper(run: Run) -> Markup:
     """Return the smallest guarantee of a run, and against whom."""
-    best = smallest_promise(run.findings) if run.is_typed else None
+    best = smallest_promise(run.findings)
     if best is None:
         return joined("none")
     unit = ", a record" if best.unit == "record" else ""
@@ -95,15 +94,11 @@ def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     )
     region = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Details")
     note = "≤ guarantee, ≥ lower bound with confidence, ≈ estimate or approximation."
-    left_out = [
-        tag("p", f"{run.name} has {_UNTYPED}.", class_="note") for run in runs if not run.is_typed
-    ]
-    said = [tag("p", note, class_="note"), *left_out]
     return tag(
         "section",
         tag("h2", "Settings that differ, and each attacker"),
         region,
-        *said,
+        tag("p", note, class_="note"),
         class_="compared",
     )
 
@@ -143,7 +138,7 @@ def _attackers(runs: Sequence[Run]) -> list[Markup]:
 
 
 def _groups(run: Run) -> dict[Adversary, Group]:
-    return {v.group.adversary: v.group for v in verdicts(run)} if run.is_typed else {}
+    return {v.group.adversary: v.group for v in verdicts(run)}
 
 
 def _elsewhere(key: Adversary, groups: dict[Adversary, Group]) -> Group | None:

@@ -140,7 +140,7 @@ def _protection(run: Run) -> str:
 
 def _upper(run: Run) -> str:
     """Return the guarantee that the terminal names too, with the attacker it is against."""
-    best = smallest_promise(run.findings) if run.is_typed else None
+    best = smallest_promise(run.findings)
     if best is None:
         return "none"
     unit = ", a record" if best.unit == "record" else ""

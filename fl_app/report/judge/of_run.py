@@ -14,7 +14,7 @@ def verdicts(run: Run) -> list[Verdict]:
     if not run.is_finished and run.findings:
         last = max(f.server_round or 0 for f in run.findings)
         shown = tuple(f for f in run.findings if f.server_round == last)
-    return judged(shown, is_typed=run.is_typed)
+    return judged(shown)
 
 
 def contradictions(run: Run) -> list[str]:
@@ -24,7 +24,7 @@ def contradictions(run: Run) -> list[str]:
         f"guarantee {claim(upper)}{terms(upper)}. Unless it is one of the "
         f"{percent(1 - (bound.confidence or 0))} of bounds that miss, an "
         "assumption of one of them does not hold."
-        for bound in (run.of_the_run if run.is_typed else ())
+        for bound in run.of_the_run
         for upper in run.of_the_run
         if bound.value > upper.value and covers(upper, bound)
     ]

@@ -1,1 +1,1 @@
-"""A run as its folder has it: `run` reads it, `report` states the fields, `first` is schema 1."""
+"""A run as its folder has it: `run` reads it, `report` states the fields."""

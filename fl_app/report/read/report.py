@@ -89,8 +89,7 @@ class Report:
         warnings: Reasons to doubt the run itself.
         glossary: Each assumption of the findings with its sentence.
         name: What the run is called, if somebody named it.
-        schedules: Which rounds auditors looked at, of those that may skip some. Reports of earlier
-            releases have none.
+        schedules: Which rounds auditors looked at, of those that may skip some.
     """
 
     schema: Schema
@@ -112,9 +111,7 @@ def read(hint: Any, values: Any, where: str = "") -> Any:
     Raises:
         FormError: They have another form. The text names the place.
     """
-    if hint is Report and isinstance(values, dict):
-        values = {"schedules": [], **values}  # which earlier releases of this schema did not write
-    found = form(hint).read(_with_conduct(values), where)
+    found = form(hint).read(values, where)
     lines = values if isinstance(values, list) else [values]
     for i, line in enumerate(lines):
         inside = f"{where}[{i}]." if isinstance(values, list) else ""
@@ -124,33 +121,11 @@ def read(hint: Any, values: Any, where: str = "") -> Any:
     return found
 
 
-def _with_conduct(values: Any) -> Any:
-    """Return a report or lines whose attackers say what they do.
-
-    Attackers of earlier releases of this schema follow the protocol, and do not say so.
-    """
-    if isinstance(values, list):
-        return [_with_conduct(line) for line in values]
-    if not isinstance(values, dict) or not isinstance(values.get("findings"), list):
-        return values
-    return {**values, "findings": [_of_curious(finding) for finding in values["findings"]]}
-
-
-def _of_curious(finding: Any) -> Any:
-    model = finding.get("threat_model") if isinstance(finding, dict) else None
-    if not isinstance(model, dict):
-        return finding
-    return {**finding, "threat_model": {"conduct": "curious", **model}}
-
-
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of report.json."""
     # Through text, so that nothing in it is shared with another part.
     schema: dict[str, Any] = json.loads(json.dumps(form(Report).schema))
     _limit(schema)
-    schema["required"].remove("schedules")
-    claim = schema["properties"]["findings"]["items"]["properties"]["threat_model"]
-    claim["required"].remove("conduct")
     # Not a field: it follows from the kind and the assumptions, and is written for other readers.
     schema["properties"]["findings"]["items"]["properties"][_DERIVED] = {
         "type": "boolean",

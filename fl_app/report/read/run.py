@@ -14,10 +14,9 @@ from leakmeter.auditors.assumptions import is_known
 from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.form import FormError, short
-from leakmeter.auditors.run_log import FIRST, SCHEMA
+from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.fl_app.config.config import CALIBRATED
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.report.read.first import FirstLine, FirstReport, today
 from leakmeter.fl_app.report.read.report import Line, Report, Round, read
 
 _DEEPEST = 100  # levels of lists and objects
@@ -35,7 +34,7 @@ class Run:
         name: Of its folder; differs between the runs of a page.
         folder: Where it was read from.
         config: Settings, as far as the run noted them.
-        versions: Package to release; empty in reports of early releases.
+        versions: Package to release.
         rounds: Finished rounds.
         findings: Of the rounds and, once it is finished, of the run.
         failures: Which auditors were left out, and why.
@@ -44,7 +43,6 @@ class Run:
         schedules: Which rounds auditors looked at, of those that may skip some.
         is_finished: Whether it has its report.
         is_running: Whether a process is still adding to it.
-        is_typed: Whether its claims are fields. Those of schema 1 are prose: shown, never compared.
     """
 
     name: str
@@ -59,7 +57,6 @@ class Run:
     schedules: tuple[Schedule, ...] = ()
     is_finished: bool = True
     is_running: bool = False
-    is_typed: bool = True
 
     @property
     def of_the_run(self) -> tuple[Finding, ...]:
@@ -104,56 +101,33 @@ def read_run(path: Path) -> Run:
 def _finished(folder: Path, path: Path) -> Run:
     values = _parsed(_text(path), str(path))
     schema = values.get("schema") if isinstance(values, dict) else None
-    run = Run(name=folder.name, folder=folder)
-    if schema == SCHEMA:
-        report: Report = _read(Report, values, path)
-        known = {f.name: getattr(report, f.name) for f in fields(report)}
-        _check_rounds(report.rounds, path)
-        known["name"] = report.name or folder.name
-        known["findings"] = tuple(_explained(f, report.glossary) for f in report.findings)
-        return replace(run, **{k: v for k, v in known.items() if k not in ("schema", "glossary")})
-    if schema == FIRST:
-        first: FirstReport = _read(FirstReport, values, path)
-        _check_rounds(first.rounds, path)
-        findings, limitations = today(first.findings)
-        return replace(
-            run,
-            config=first.config,
-            # Not in the first reports of this schema.
-            versions=_read(Mapping[str, str], values.get("versions", {}), path, "versions"),
-            rounds=first.rounds,
-            findings=findings,
-            failures=first.failures,
-            limitations=limitations,
-            is_typed=False,
-        )
-    raise ConfigError(_foreign(path, schema))
+    if schema != SCHEMA:
+        raise ConfigError(_foreign(path, schema))
+    report: Report = _read(Report, values, path)
+    known = {f.name: getattr(report, f.name) for f in fields(report)}
+    _check_rounds(report.rounds, path)
+    known["name"] = report.name or folder.name
+    known["findings"] = tuple(_explained(f, report.glossary) for f in report.findings)
+    del known["schema"], known["glossary"]
+    return Run(folder=folder, **known)
 
 
 def _unfinished(folder: Path, path: Path) -> Run:
     lines = [line for line in _text(path).splitlines(keepends=True) if line.endswith("\n")]
     values = [_parsed(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1)]
-    schemas = {str(v.get("schema", FIRST)) for v in values if isinstance(v, dict)}
-    if unknown := schemas - {SCHEMA, FIRST}:
-        raise ConfigError(_foreign(path, min(unknown)))
-    run = Run(name=folder.name, folder=folder, is_finished=False)
-    config = _settings(folder / "config.toml") | _settings(folder / CALIBRATED)
-    if schemas == {FIRST}:
-        first: tuple[FirstLine, ...] = _read(tuple[FirstLine, ...], values, path, "rounds")
-        _check_rounds(first, path)
-        findings, limitations = today(tuple(f for one in first for f in one.findings))
-        return replace(
-            run,
-            config=config,
-            rounds=first,
-            findings=findings,
-            limitations=limitations,
-            is_typed=False,
-        )
+    schemas = [v.get("schema") for v in values if isinstance(v, dict)]
+    if other := [schema for schema in schemas if schema != SCHEMA]:
+        raise ConfigError(_foreign(path, other[0]))
     rounds: tuple[Line, ...] = _read(tuple[Line, ...], values, path, "rounds")
     _check_rounds(rounds, path)
-    found = tuple(f for line in rounds for f in line.findings)
-    return replace(run, config=config, rounds=rounds, findings=found)
+    return Run(
+        name=folder.name,
+        folder=folder,
+        config=_settings(folder / "config.toml") | _settings(folder / CALIBRATED),
+        rounds=rounds,
+        findings=tuple(f for line in rounds for f in line.findings),
+        is_finished=False,
+    )
 
 
 def _read(cls: Any, values: Any, path: Path, where: str = "") -> Any:
@@ -185,8 +159,8 @@ def _explained(finding: Finding, glossary: Mapping[str, str]) -> Finding:
 def _foreign(path: Path, schema: Any) -> str:
     """Return why a file is not read, and what to do about it."""
     return (
-        f"{path}: schema must be {SCHEMA} or {FIRST}, got {short(schema)}. If a newer release of "
-        "leakmeter wrote it, read it with that release."
+        f"{path}: schema must be {SCHEMA}, got {short(schema)}. Another release of leakmeter wrote "
+        "it: read it with that release, or run it again with this one."
     )
 
 

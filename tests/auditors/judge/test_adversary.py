@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -25,7 +24,6 @@ from leakmeter.auditors.finding import (
 from leakmeter.auditors.judge.adversary import by_adversary, covers, leading
 from leakmeter.auditors.judge.verdict import judged
 from leakmeter.fl_app.report.judge.of_run import contradictions
-from leakmeter.fl_app.report.read.run import Run
 from tests.fl_app.report.judge.makers import ANYONE, CANARY, bound, conditional, guarantee, run
 
 _MAYBE = st.none() | st.integers(0, 3)
@@ -155,8 +153,6 @@ def test_a_bound_above_its_guarantee_is_a_contradiction() -> None:
     assert contradictions(run(guarantee(2.5), bound(2.0))) == []
     assert contradictions(run(guarantee(1.0), conditional(2.0))) == []
     assert contradictions(run(guarantee(1.0, delta=1e-3), bound(2.0))) == []  # another promise
-    old = Run("run", Path("/run"), findings=(guarantee(1.0), bound(2.0)), is_typed=False)
-    assert contradictions(old) == []
 
 
 def test_an_attacker_is_one_group_with_both_ends() -> None:
@@ -172,11 +168,9 @@ def test_an_attacker_is_one_group_with_both_ends() -> None:
     # A guarantee covers each attacker that it may be set against, and is then not by itself.
     final = bound(1.0, threat_model=replace(CANARY, sees="final model"))
     assert [len(g.guarantees) for g in by_adversary([bound(4.2), final, guarantee(12.0)])] == [1, 1]
-    # For more rounds than it is priced for, or for claims in prose, it is a group by itself.
+    # For more rounds than it is priced for, it is a group by itself.
     often = bound(4.2, threat_model=replace(CANARY, participations=11))
     assert [len(g.guarantees) for g in by_adversary([often, guarantee(12.0)])] == [0, 0]
-    untyped = by_adversary([bound(4.2), guarantee(12.0)], is_typed=False)
-    assert [len(g.guarantees) for g in untyped] == [0, 0]
 
 
 def test_of_several_guarantees_that_cover_a_bound_the_smallest_is_beside_it() -> None:

@@ -515,19 +515,6 @@ def test_a_page_that_fails_does_not_cost_the_run(
     assert report(tmp_path / "run")["rounds"]
 
 
-def test_runs_in_prose_are_shown_and_not_compared(plain: Path, tmp_path: Path) -> None:
-    run = replace(
-        read_run(foreign(tmp_path / "old", *ends(1, 4.2, 3.0))), is_typed=False, name="old"
-    )
-    words = Page(page([run, read_run(plain)])).words.replace("\N{NO-BREAK SPACE}", " ")
-    table = words[words.index("Runs side by side") : words.index("Each attacker in detail: old")]
-    assert "ε ≥ 4.2" not in table
-    assert "old has an earlier format" in table
-    assert "ε ≥ 4.2 at δ" in words
-    assert "shown …" not in words
-    assert "does not hold" not in words  # no contradiction either
-
-
 def test_skipped_rounds_are_listed_with_the_setting_that_asks_for_it(tmp_path: Path) -> None:
     """A project of one's own has no flags, so it reads the argument."""
     plan = [Schedule.of("likelihood-ratio", Due(-1, 30)), Schedule.of("mine", Due(1, 30))]
