@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.measure import Row, Scale
 from benchmarks.memory import peak
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.water_filling.gradient_matrix import FactoredGradients, Gradients, Layer
-from leakmeter.clients.water_filling.water_filling import WaterFilling
+from leakmeter.clients.protection.gradient_matrix import FactoredGradients, Gradients, Layer
+from leakmeter.clients.protection.water_filling import WaterFilling
 
 FAN_IN, CLASSES, BATCH, FLOOR = 784, 10, 32, 1e-3
 
@@ -51,7 +51,7 @@ def computed(count: int) -> Gradients:
     """Return the same shape of gradients, computed by torch."""
     import torch
 
-    from leakmeter.clients.water_filling.per_example import per_example_gradients
+    from leakmeter.clients.protection.per_example import per_example_gradients
 
     torch.set_num_threads(1)
     x = torch.from_numpy(stream(0, "filling-memory").random((count, FAN_IN), np.float32))

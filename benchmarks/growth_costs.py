@@ -21,11 +21,11 @@ from leakmeter.auditors.canary import canary_products
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampling.scatter import Scatter
 from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.protection.gradient_matrix import DenseGradients
+from leakmeter.clients.protection.water_filling import WaterFilling
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Kept
 from leakmeter.clients.update import FedAvg
-from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
-from leakmeter.clients.water_filling.water_filling import WaterFilling
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.fl_app.run.folder import RunFolder

@@ -14,10 +14,10 @@ import numpy as np
 
 from benchmarks.measure import OURS, Row, Scale, interleave, timer
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.discrete.grid import RoundedNorms
-from leakmeter.auditors.discrete.law import IntegerLaw, IntegerNoise
-from leakmeter.clients.noise.clipping import gaussian
-from leakmeter.clients.noise.ring_noise import RingNoise
+from leakmeter.auditors.noise.grid import RoundedNorms
+from leakmeter.auditors.noise.integer import IntegerLaw, IntegerNoise
+from leakmeter.clients.protection.clipping import gaussian
+from leakmeter.clients.protection.ring_noise import RingNoise
 from leakmeter.clients.secure_sum.quantise import Quantiser
 
 CLIENTS, STD, CLIP = 50, 0.2, 1.0

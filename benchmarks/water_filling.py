@@ -26,9 +26,9 @@ from benchmarks.memory import grown
 from benchmarks.mnist import SHAPE, digits
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.water_filling.gradient_matrix import Gradients
-from leakmeter.clients.water_filling.per_example import per_example_gradients
-from leakmeter.clients.water_filling.water_filling import WaterFilling
+from leakmeter.clients.protection.gradient_matrix import Gradients
+from leakmeter.clients.protection.per_example import per_example_gradients
+from leakmeter.clients.protection.water_filling import WaterFilling
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.model import build
 

@@ -21,9 +21,9 @@ from leakmeter.auditors.hook.mods import Call
 from leakmeter.clients import FillMod, MaskMod, NoiseMod
 from leakmeter.clients.dropout import DropoutMod
 from leakmeter.clients.identity import add_identity
+from leakmeter.clients.protection.fill_mod import filled_record
+from leakmeter.clients.protection.gaussian_sampling import GaussianSampling
 from leakmeter.clients.secure_sum.signing import Identity, TrustedKeys
-from leakmeter.clients.water_filling.fill_mod import filled_record
-from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.from_flower import from_context

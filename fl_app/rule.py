@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from leakmeter.clients import update
-from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling, Isotropic
-from leakmeter.clients.water_filling.water_filling import WaterFilling
+from leakmeter.clients.protection.gaussian_sampling import GaussianSampling, Isotropic
+from leakmeter.clients.protection.water_filling import WaterFilling
 from leakmeter.fl_app.config.config import Config
 
 

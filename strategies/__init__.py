@@ -8,21 +8,21 @@ from leakmeter._rooms import alias, front_page
 
 if TYPE_CHECKING:
     from leakmeter.strategies.chosen import Chosen as Chosen
-    from leakmeter.strategies.clipped import Clipped as Clipped
     from leakmeter.strategies.mechanism import AdaptiveClip as AdaptiveClip
     from leakmeter.strategies.mechanism import Central as Central
     from leakmeter.strategies.mechanism import Distributed as Distributed
     from leakmeter.strategies.mechanism import FixedClip as FixedClip
     from leakmeter.strategies.mechanism import Local as Local
-    from leakmeter.strategies.noise.noised import Noised as Noised
     from leakmeter.strategies.participation import EachOnce as EachOnce
     from leakmeter.strategies.participation import FixedSize as FixedSize
     from leakmeter.strategies.participation import Participation as Participation
     from leakmeter.strategies.participation import Poisson as Poisson
     from leakmeter.strategies.participation import ShuffledEpochs as ShuffledEpochs
+    from leakmeter.strategies.protection.clipped import Clipped as Clipped
+    from leakmeter.strategies.protection.filled import Filled as Filled
+    from leakmeter.strategies.protection.noised import Noised as Noised
     from leakmeter.strategies.secure_sum.masked import Masked as Masked
     from leakmeter.strategies.secure_sum.topology import Risks as Risks
-    from leakmeter.strategies.water_filling.filled import Filled as Filled
 
 __all__, __getattr__ = front_page(__spec__)
 alias(__name__)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias, get_args
 
-from leakmeter.auditors.discrete.law import Law
+from leakmeter.auditors.noise.integer import Law
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ STAGES = {
         for name in ("bounds", "gaussian", "ldp", "information", "likelihood_ratio", "records")
     ],
     "auditors": modules("auditors"),
-    "water filling": ["leakmeter.clients.water_filling.fill_mod"],
+    "water filling": ["leakmeter.clients.protection.fill_mod"],
     "everything": modules(),
 }
 

@@ -14,7 +14,7 @@ from typing import TypeAlias, cast, get_args
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from leakmeter.auditors.discrete.law import Law
+from leakmeter.auditors.noise.integer import Law
 
 # Records, by who writes them.
 CANARY = "leakmeter.canary"  # server: the canary that a seat plays; client: what became of it

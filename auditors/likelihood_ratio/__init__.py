@@ -7,8 +7,8 @@ of what the others add?) and the game of a sum with integer noise, `IntegerSum`.
 
 from __future__ import annotations
 
-from leakmeter.auditors.discrete.law import IntegerNoise
 from leakmeter.auditors.likelihood_ratio.integer_sum import IntegerSum
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker, outside_span
+from leakmeter.auditors.noise.integer import IntegerNoise
 
 __all__ = ["IntegerNoise", "IntegerSum", "Span", "SpanTracker", "outside_span"]

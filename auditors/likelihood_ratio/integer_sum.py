@@ -21,8 +21,8 @@ from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import BandAndFixed
-from leakmeter.auditors.discrete.law import IntegerNoise
 from leakmeter.auditors.finding import Adjacency, Finding, ThreatModel
+from leakmeter.auditors.noise.integer import IntegerNoise
 
 Integers = NDArray[np.int64]
 # Given a number of coordinates, draws this many integers of one share, as a client does.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._validate import within
-from leakmeter.clients.noise.clipping import clip
+from leakmeter.clients.protection.clipping import clip
 
 Rows = NDArray[np.float64]
 

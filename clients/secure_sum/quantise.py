@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.discrete.grid import MOST_NORM
-from leakmeter.auditors.discrete.law import LEAST_STD, MOST_STD, Law
+from leakmeter.auditors.noise.grid import MOST_NORM
+from leakmeter.auditors.noise.integer import LEAST_STD, MOST_STD, Law
 from leakmeter.clients.secure_sum.masking import Ring, RingVector, mask_stream
 
 # Room that noise gets in the ring, in standard deviations: beyond it with chance 1.5e-23.

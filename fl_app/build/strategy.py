@@ -6,8 +6,8 @@ from typing import cast
 
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
-from leakmeter.auditors.discrete.law import Law
 from leakmeter.auditors.hook import wire
+from leakmeter.auditors.noise.integer import Law
 from leakmeter.fl_app.build.secure_sum import masked, topology
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
@@ -30,8 +30,8 @@ from leakmeter.strategies import (
     Poisson,
     ShuffledEpochs,
 )
+from leakmeter.strategies.accounting.rdp import Mechanism
 from leakmeter.strategies.mechanism import Clipping, Noise
-from leakmeter.strategies.water_filling.rdp import Mechanism
 
 # Noises of `Noised`, which clips the mean before its own noise.
 _ON_THE_MEAN = ("central", "distributed", "local")

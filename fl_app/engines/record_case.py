@@ -14,11 +14,11 @@ from leakmeter.auditors._types import Floats, Indices
 from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.noise.clipping import gaussian
-from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
-from leakmeter.clients.water_filling.gradient_matrix import DenseGradients, Gradients
-from leakmeter.clients.water_filling.per_example import per_example_gradients
-from leakmeter.clients.water_filling.water_filling import WaterFilling
+from leakmeter.clients.protection.clipping import gaussian
+from leakmeter.clients.protection.gaussian_sampling import GaussianSampling
+from leakmeter.clients.protection.gradient_matrix import DenseGradients, Gradients
+from leakmeter.clients.protection.per_example import per_example_gradients
+from leakmeter.clients.protection.water_filling import WaterFilling
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.task import Task, load_task

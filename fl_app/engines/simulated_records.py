@@ -22,8 +22,8 @@ from leakmeter.auditors.inversion import RoundImages
 from leakmeter.auditors.records import Shadows, logit_confidences
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.protection.gaussian_sampling import GaussianSampling
 from leakmeter.clients.update import FedAvg, as_steps, batch_sizes
-from leakmeter.clients.water_filling.gaussian_sampling import GaussianSampling
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.rule import update_rule

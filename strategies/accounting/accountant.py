@@ -9,7 +9,7 @@ under its REPLACE_ONE; its RDP accountant does not.
 Gaussian noise composes exactly. Integer noise is priced by Rényi DP (`integer_noise`), as soon as
 one of the releases has it.
 
-All this is about whole clients. `strategies.water_filling.guarantee` prices what sampled gradients
+All this is about whole clients. `strategies.accounting.guarantee` prices what sampled gradients
 guarantee to a single record.
 """
 

@@ -21,8 +21,8 @@ from typing import get_args
 import numpy as np
 
 from leakmeter.auditors._types import Vector
-from leakmeter.auditors.discrete.law import IntegerLaw
-from leakmeter.clients.noise.integers import total_variation
+from leakmeter.auditors.noise.integer import IntegerLaw
+from leakmeter.clients.protection.integers import total_variation
 
 # Orders of Rényi divergences: fractions, where the Skellam's has no proof, and integers, all of
 # them at first and then fewer and fewer, for small ε.

@@ -18,12 +18,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import RoundFacts
-from leakmeter.auditors.discrete.law import Law
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.chain import weight_key, wrappers
 from leakmeter.auditors.hook.layout import Layout
 from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.auditors.noise.integer import Law
 from leakmeter.clients.secure_sum.announcement import PublicKeys
 from leakmeter.clients.secure_sum.drawn import union
 from leakmeter.clients.secure_sum.quantise import CoarseError, Quantiser, SecureMean

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from leakmeter.clients import update
-from leakmeter.clients.water_filling import GaussianSampling, WaterFilling
-from leakmeter.clients.water_filling.gaussian_sampling import Isotropic
+from leakmeter.clients import GaussianSampling, WaterFilling, update
+from leakmeter.clients.protection.gaussian_sampling import Isotropic
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.rule import record_rule, update_rule
 

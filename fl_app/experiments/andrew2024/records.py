@@ -23,7 +23,7 @@ import numpy as np
 from leakmeter.auditors.auditor import RoundFacts, RoundView
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.noise.clipping import gaussian
+from leakmeter.clients.protection.clipping import gaussian
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.experiments.andrew2024 import audit
 from leakmeter.fl_app.experiments.andrew2024.audit import Played, Runs, mean_std
@@ -109,7 +109,7 @@ def train(config: Config) -> dict[str, Played]:
     import torch
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-    from leakmeter.clients.water_filling.per_example import per_example_gradients
+    from leakmeter.clients.protection.per_example import per_example_gradients
     from leakmeter.fl_app.build.audit import one_shot
     from leakmeter.fl_app.build.strategy import participation
     from leakmeter.fl_app.task import load_task

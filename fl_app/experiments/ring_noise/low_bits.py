@@ -19,13 +19,13 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from leakmeter.auditors._types import Floats, Vector
-from leakmeter.auditors.discrete.grid import RoundedNorms
-from leakmeter.auditors.discrete.law import MOST_STD, IntegerLaw, IntegerNoise
+from leakmeter.auditors.noise.grid import RoundedNorms
+from leakmeter.auditors.noise.integer import MOST_STD, IntegerLaw, IntegerNoise
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.noise.clipping import gaussian
-from leakmeter.clients.noise.ring_noise import RingNoise
+from leakmeter.clients.protection.clipping import gaussian
+from leakmeter.clients.protection.ring_noise import RingNoise
 from leakmeter.fl_app.experiments.base import Cells, Table
-from leakmeter.strategies.noise.on_grid import noised_sum
+from leakmeter.strategies.protection.on_grid import noised_sum
 
 _SCALES: Final = {"paper": 1000, "small": 40}
 _DIMS: Final = (10, 100, 400)

@@ -3,7 +3,7 @@
 Zhang and Psounis (2024), arXiv:2405.04551, section 5.3, Fig. 4 and Fig. 5, 50 users, linear model
 and CNN. Ours differs:
 
-1. All floors are calibrated with bounds that hold (`strategies.water_filling.rdp`), composed over
+1. All floors are calibrated with bounds that hold (`strategies.accounting.rdp`), composed over
    the rounds in Rényi DP and converted tightly. Row 6 of Table 1, which the paper prices WF-NA
    with, is no theorem; with the corrected bound the floor for WF-NA is above that for isotropic
    noise.
@@ -32,8 +32,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors.records.spectrum import Spectrum
 from leakmeter.auditors.rng import stream
+from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.clients.update import UpdateRule
-from leakmeter.clients.water_filling.per_example import per_example_gradients
 from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data import load as data
@@ -42,8 +42,8 @@ from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
 from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.task import Task
-from leakmeter.strategies.water_filling import guarantee
-from leakmeter.strategies.water_filling.rdp import calibrated_floor
+from leakmeter.strategies.accounting import guarantee
+from leakmeter.strategies.accounting.rdp import calibrated_floor
 
 _DELTA = 1e-4
 # The noise of a run that each mechanism is, and what prices it.

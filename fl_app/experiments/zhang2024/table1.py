@@ -17,8 +17,8 @@ import numpy as np
 from leakmeter.auditors._types import Floats
 from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
 from leakmeter.fl_app.experiments.plot import Line, Panel
-from leakmeter.strategies.water_filling import guarantee
-from leakmeter.strategies.water_filling.rdp import epsilon_of
+from leakmeter.strategies.accounting import guarantee
+from leakmeter.strategies.accounting.rdp import epsilon_of
 
 _SCALES = {"paper": 25, "small": 4}  # floors of the figure
 _FLOORS = (1e-4, 1e-3, 1e-2)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.discrete.grid import RoundedNorms
-from leakmeter.auditors.discrete.law import IntegerLaw, IntegerNoise
 from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.likelihood_ratio import IntegerSum
-from leakmeter.clients.noise.integers import Sampler
-from leakmeter.clients.noise.rounding import to_integers
+from leakmeter.auditors.noise.grid import RoundedNorms
+from leakmeter.auditors.noise.integer import IntegerLaw, IntegerNoise
+from leakmeter.clients.protection.integers import Sampler
+from leakmeter.clients.protection.rounding import to_integers
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
 from leakmeter.strategies.accounting.integer_noise import GridNoise

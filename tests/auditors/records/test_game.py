@@ -19,12 +19,12 @@ from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
 from leakmeter.auditors.records.game import RecordCase, RecordEffort, audit_records
 from leakmeter.auditors.records.law import PairLaw
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.noise.clipping import gaussian
-from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
-from leakmeter.clients.water_filling.water_filling import WaterFilling
-from leakmeter.strategies.water_filling.guarantee import guarantee as guarantee_of
-from leakmeter.strategies.water_filling.guarantee import water_filling_epsilon
-from leakmeter.strategies.water_filling.rdp import Contribution, Round
+from leakmeter.clients.protection.clipping import gaussian
+from leakmeter.clients.protection.gradient_matrix import DenseGradients
+from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.strategies.accounting.guarantee import guarantee as guarantee_of
+from leakmeter.strategies.accounting.guarantee import water_filling_epsilon
+from leakmeter.strategies.accounting.rdp import Contribution, Round
 
 DELTA = 1e-2
 QUICK = RecordEffort(pairs=2, pilot=20, trials=150)

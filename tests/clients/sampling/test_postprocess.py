@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.noise.clipping import clip
+from leakmeter.clients.protection.clipping import clip
 from leakmeter.clients.sampling.postprocess import Clip
 
 UPDATES = stream(0, "finish").standard_normal((6, 50)) * np.arange(6)[:, None]

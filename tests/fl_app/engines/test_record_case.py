@@ -11,7 +11,7 @@ import torch
 
 from leakmeter.auditors.auditor import Canary, RoundFacts, RoundView
 from leakmeter.auditors.records.game import RecordEffort, audit_records
-from leakmeter.clients.water_filling.per_example import per_example_gradients
+from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines.record_case import record_case
 from leakmeter.fl_app.task import load_task

@@ -51,7 +51,7 @@ from leakmeter.auditors.records.game import RecordCase, RecordEffort
 from leakmeter.auditors.replay_log import AggregateRecorder
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import claim, condition, quantity, value
-from leakmeter.clients.water_filling.gradient_matrix import DenseGradients
+from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.export import write_csv
 from leakmeter.fl_app.report.html.page import page
@@ -62,11 +62,11 @@ from leakmeter.fl_app.report.read.run import Run
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.strategies.accounting.accountant import Release
 from leakmeter.strategies.accounting.assurance import Assurance
+from leakmeter.strategies.accounting.guarantee import guarantee
+from leakmeter.strategies.accounting.rdp import Contribution, Round
 from leakmeter.strategies.mechanism import Central, Distributed, Local
 from leakmeter.strategies.secure_sum.tally import Tally
 from leakmeter.strategies.secure_sum.topology import Risks
-from leakmeter.strategies.water_filling.guarantee import guarantee
-from leakmeter.strategies.water_filling.rdp import Contribution, Round
 from tests.auditors.conftest import GaussianSampler
 from tests.fl_app.report.html.test_page import Page
 

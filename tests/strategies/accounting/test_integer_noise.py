@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from scipy.special import gammaln, logsumexp
 
-from leakmeter.auditors.discrete.grid import RoundedNorms
-from leakmeter.auditors.discrete.law import IntegerLaw
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
+from leakmeter.auditors.noise.grid import RoundedNorms
+from leakmeter.auditors.noise.integer import IntegerLaw
 from leakmeter.strategies.accounting.accountant import Release, amplified, composed, unamplified
 from leakmeter.strategies.accounting.integer_noise import (
     ORDERS,

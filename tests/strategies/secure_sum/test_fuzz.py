@@ -21,7 +21,7 @@ from leakmeter.auditors.hook import wire
 from leakmeter.strategies import Central, Distributed, Local
 from leakmeter.strategies.secure_sum import masked as masked_module
 from tests.helpers import lies
-from tests.strategies.noise import test_noised as noisy
+from tests.strategies.protection import test_noised as noisy
 from tests.strategies.secure_sum.test_lies import noised
 from tests.strategies.secure_sum.test_masked import Federation, Watching, masked
 from tests.strategies.secure_sum.test_signed import Signing, signed

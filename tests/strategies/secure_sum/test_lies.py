@@ -22,7 +22,7 @@ from leakmeter.strategies import Central, Chosen, Distributed, FixedClip, FixedS
 from leakmeter.strategies.grid import GridWrapper
 from leakmeter.strategies.secure_sum.topology import Topology
 from tests.helpers.project import ROOT
-from tests.strategies.noise import test_noised as noisy
+from tests.strategies.protection import test_noised as noisy
 from tests.strategies.secure_sum.test_masked import (
     Federation,
     Watching,

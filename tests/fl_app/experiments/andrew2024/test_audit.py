@@ -19,7 +19,7 @@ from leakmeter.auditors.canaries.transcript import Transcript
 from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.noise.clipping import clip
+from leakmeter.clients.protection.clipping import clip
 from leakmeter.clients.update import FedAvg
 from leakmeter.fl_app.build.audit import one_shot
 from leakmeter.fl_app.build.strategy import participation

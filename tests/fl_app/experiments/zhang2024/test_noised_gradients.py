@@ -23,7 +23,7 @@ from leakmeter.fl_app.experiments.zhang2024.noised_gradients import (
 )
 from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.task import load_task
-from leakmeter.strategies.water_filling.guarantee import (
+from leakmeter.strategies.accounting.guarantee import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     water_filling_epsilon,

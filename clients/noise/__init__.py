@@ -1,1 +1,0 @@
-"""DP-FedAvg on a client: `noise_mod` (the mod) and `clipping` (clip and noise one vector)."""

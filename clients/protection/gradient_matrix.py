@@ -1,0 +1,299 @@
+"""Matrices of single examples' gradients: as factors of layers, or as they are.
+
+G is the matrix whose rows are gradients over all parameters, in the order of `model.parameters()`.
+In a chain of linear layers the gradient of example j is δ_j a_jᵀ for a layer's weight and δ_j for
+its bias. So G follows from a (the layer's inputs) and δ (the gradient of the loss at its outputs):
+Goodfellow 2015, Efficient Per-Example Gradient Computations (arXiv:1510.01799). Its Gram matrix is
+Σ_layers (a aᵀ + 1) ∘ (δ δᵀ). Convolutions are in `clients.protection.convolution`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakmeter.auditors._types import Floats
+
+_COLUMNS = 4096  # columns of a float32 matrix that are converted to double at a time
+
+
+class Gradients(Protocol):
+    """The clipped gradients G of some examples, (count, dim), however they are stored."""
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        ...
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of the examples."""
+        ...
+
+    def gram(self) -> Floats:
+        """Return G Gᵀ, (count, count)."""
+        ...
+
+    def combined(self, weights: Floats) -> Floats:
+        """Return Gᵀ w, (dim,)."""
+        ...
+
+    def products(self, vector: Floats) -> Floats:
+        """Return G v, (count,)."""
+        ...
+
+    def columns(self, start: int, stop: int) -> Floats:
+        """Return these columns of G, (count, stop - start)."""
+        ...
+
+
+class Part(Protocol):
+    """One layer's columns of G, (count, layer's parameters), stored as rows or as factors."""
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """Number of the layer's parameters."""
+        ...
+
+    def squares(self) -> Floats:
+        """Return the squared norm of every row, (count,)."""
+        ...
+
+    def scaled(self, factors: Floats) -> Part:
+        """Return the part with every row times its factor."""
+        ...
+
+    def gram(self) -> Floats:
+        """Return this part's share of G Gᵀ."""
+        ...
+
+    def combined(self, weights: Floats) -> Floats:
+        """Return this part of Gᵀ w."""
+        ...
+
+    def products(self, vector: Floats) -> Floats:
+        """Return this part's share of G v, for its own piece of v."""
+        ...
+
+    def columns(self, start: int, stop: int) -> Floats:
+        """Return some columns of this part."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One linear layer's part of G: example j has δ_j a_jᵀ, and δ_j if there is a bias."""
+
+    inputs: Floats  # a, (count, fan_in)
+    slopes: Floats  # δ, (count, fan_out)
+    has_bias: bool
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        return len(self.inputs)
+
+    @property
+    def num_weights(self) -> int:
+        """Parameters without the bias."""
+        return int(self.slopes.shape[1] * self.inputs.shape[1])
+
+    @property
+    def dim(self) -> int:
+        """Parameters."""
+        return self.num_weights + int(self.has_bias * self.slopes.shape[1])
+
+    def squares(self) -> Floats:
+        """Return the squared norm of every row."""
+        # ‖δ aᵀ‖² + ‖δ‖² = (‖a‖² + 1) ‖δ‖²
+        inputs = np.einsum("ji,ji->j", self.inputs, self.inputs) + self.has_bias
+        return np.asarray(inputs * np.einsum("jo,jo->j", self.slopes, self.slopes))
+
+    def scaled(self, factors: Floats) -> Layer:
+        """Return the part with every row times its factor."""
+        return replace(self, slopes=self.slopes * factors[:, None])
+
+    def gram(self) -> Floats:
+        """Return (a aᵀ + 1) ∘ (δ δᵀ)."""
+        inner = self.inputs @ self.inputs.T
+        if self.has_bias:
+            inner += 1
+        inner *= self.slopes @ self.slopes.T
+        return np.asarray(inner)
+
+    def combined(self, weights: Floats) -> Floats:
+        """Return this part of Gᵀ w."""
+        slopes = self.slopes * weights[:, None]
+        weight = (slopes.T @ self.inputs).ravel()
+        return np.concatenate([weight, slopes.sum(axis=0)]) if self.has_bias else weight
+
+    def products(self, vector: Floats) -> Floats:
+        """Return this part's share of G v."""
+        # ⟨δ aᵀ, V⟩ = δᵀ V a for every example, without forming the outer product.
+        weight = vector[: self.num_weights].reshape(self.slopes.shape[1], -1)  # V, (out, in)
+        inner = self.inputs @ weight.T  # (count, out)
+        if self.has_bias:
+            inner += vector[self.num_weights :]
+        return np.asarray(np.einsum("jo,jo->j", inner, self.slopes))
+
+    def columns(self, start: int, stop: int) -> Floats:
+        """Return columns of this layer's part."""
+        # Weights come row by row, then the bias: flat index k is entry (k // fan_in, k % fan_in).
+        cut, fan_in = self.num_weights, self.inputs.shape[1]
+        row, column = np.divmod(np.arange(start, min(stop, cut)), fan_in)
+        weight = self.slopes[:, row] * self.inputs[:, column]
+        return np.hstack([weight, self.slopes[:, max(start - cut, 0) : max(stop - cut, 0)]])
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """One layer's part of G as it is."""
+
+    matrix: Floats
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        return len(self.matrix)
+
+    @property
+    def dim(self) -> int:
+        """Parameters."""
+        return int(self.matrix.shape[1])
+
+    def squares(self) -> Floats:
+        """Return the squared norm of every row."""
+        return np.asarray(np.einsum("ji,ji->j", self.matrix, self.matrix))
+
+    def scaled(self, factors: Floats) -> Rows:
+        """Return the part with every row times its factor."""
+        return Rows(self.matrix * factors[:, None])
+
+    def gram(self) -> Floats:
+        """Return this part's share of G Gᵀ."""
+        return np.asarray(self.matrix @ self.matrix.T)
+
+    def combined(self, weights: Floats) -> Floats:
+        """Return this part of Gᵀ w."""
+        return np.asarray(weights @ self.matrix)
+
+    def products(self, vector: Floats) -> Floats:
+        """Return this part's share of G v."""
+        return np.asarray(self.matrix @ vector)
+
+    def columns(self, start: int, stop: int) -> Floats:
+        """Return some columns of this part."""
+        return self.matrix[:, start:stop]
+
+
+@dataclass(frozen=True)
+class FactoredGradients:
+    """G of a chain of layers, layer by layer; never formed as a whole."""
+
+    layers: tuple[Part, ...]
+    loss: float
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        return self.layers[0].count
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return sum(layer.dim for layer in self.layers)
+
+    def gram(self) -> Floats:
+        """Return G Gᵀ."""
+        first, *others = self.layers
+        total = first.gram().astype(np.float64, copy=False)
+        for layer in others:
+            total += layer.gram()
+        return total
+
+    def combined(self, weights: Floats) -> Floats:
+        """Return Gᵀ w."""
+        return np.concatenate([layer.combined(weights) for layer in self.layers])
+
+    def products(self, vector: Floats) -> Floats:
+        """Return G v."""
+        total = np.zeros(self.count)
+        for layer, (start, stop) in zip(self.layers, self._spans(), strict=True):
+            total += layer.products(vector[start:stop])
+        return total
+
+    def columns(self, start: int, stop: int) -> Floats:
+        """Return some columns of G."""
+        parts = [
+            layer.columns(max(start - first, 0), min(stop, last) - first)
+            for layer, (first, last) in zip(self.layers, self._spans(), strict=True)
+            if start < last and stop > first
+        ]
+        return np.hstack(parts) if parts else np.zeros((self.count, 0))
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """Yield the range of each layer's parameters in a flat vector."""
+        start = 0
+        for layer in self.layers:
+            yield start, start + layer.dim
+            start += layer.dim
+
+
+@dataclass(frozen=True)
+class DenseGradients:
+    """G as a matrix, in the model's own precision; products are in double."""
+
+    matrix: NDArray[np.floating]
+    loss: float = math.nan
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        return int(self.matrix.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return int(self.matrix.shape[1])
+
+    def gram(self) -> Floats:
+        """Return G Gᵀ."""
+        total = np.zeros((self.count, self.count))
+        for _, part in self._parts():
+            total += part @ part.T
+        return total
+
+    def combined(self, weights: Floats) -> Floats:
+        """Return Gᵀ w."""
+        return np.concatenate([weights @ part for _, part in self._parts()])
+
+    def products(self, vector: Floats) -> Floats:
+        """Return G v."""
+        total = np.zeros(self.count)
+        for start, part in self._parts():
+            total += part @ vector[start : start + part.shape[1]]
+        return total
+
+    def columns(self, start: int, stop: int) -> Floats:
+        """Return some columns of G."""
+        return self.matrix[:, start:stop].astype(np.float64)
+
+    def _parts(self) -> Iterator[tuple[int, Floats]]:
+        for start in range(0, self.dim, _COLUMNS):
+            part = self.matrix[:, start : start + _COLUMNS]
+            yield start, part.astype(np.float64, copy=False)

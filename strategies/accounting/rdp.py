@@ -1,0 +1,276 @@
+"""Rényi DP of one record under a secure sum of sampled, clipped and noised gradients.
+
+Zhang and Psounis 2024, Differentially Private Federated Learning without Noise Addition: When is it
+Possible? (arXiv:2405.04551). Their (19), (34) and rows 1, 3 and 5 of Table 1 are true. Their (30),
+(31) and (38) are not, and row 6 is not a theorem: there are cases with an infinite divergence where
+it is finite. The bound for water filling here is our own. It uses two facts: raising eigenvalues to
+a floor is the projection on {X ⪰ σ²I} in the Frobenius norm, so it moves two neighbours no further
+apart, and both neighbours are above the floor. It also sharpens row 5.
+
+With t = C²/(BD), worlds whose covariances are at least F and differ by Δ, ‖Δ‖_F ≤ √2 t, and means
+that differ by at most 2C/D, the Rényi divergence of order α is at most
+
+    (2αC²/D²)/m + α t²/(2m²),    m = F - (α - 1) l > 0, where Δ ⪰ -l I.
+
+Here l = t if Δ comes from exchanging one gradient in GᵀG/(BD), and l = √2 t after flooring. The
+first term is that of the means. The second bounds the error of ln det, interpolated linearly
+between the worlds and continued to α, by its second derivative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from leakmeter.auditors._types import Floats
+
+Curve = Callable[[Floats], Floats]  # order to Rényi divergence, infinite where nothing is known
+
+# What makes the sum random: Gaussian sampling alone, with isotropic noise, with noise that fills to
+# a floor, or isotropic noise on the full gradient or on the mean gradient of a minibatch.
+Mechanism = Literal["sampling", "isotropic", "water-filling", "full", "minibatch"]
+# How an order and its divergence become ε at δ: Canonne, Kamath, Steinke 2020 (arXiv:2004.00010),
+# Proposition 12, or Mironov 2017 (arXiv:1702.07476), Proposition 3.
+Conversion = Literal["tight", "plain"]
+
+_SLACK: dict[Mechanism, float] = {
+    "sampling": 1.0,
+    "isotropic": 1.0,
+    "water-filling": math.sqrt(2),
+    "full": 0.0,
+    "minibatch": 0.0,
+}
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one honest client adds to a sum: w (gradient estimate), in the units of a gradient.
+
+    Attributes:
+        floor: σ², least variance of the estimate in any direction, whatever the data.
+        clip: C, largest norm of an example's gradient.
+        batch: B, the scale of Gaussian sampling weights 1/D + ξ/√(BD), or the size of a minibatch.
+        examples: D, the number of examples; public.
+        weight: w, the factor in the sum; only ratios between clients matter.
+    """
+
+    floor: float
+    clip: float
+    batch: int
+    examples: int
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("floor", "clip", "weight"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be in (0, inf), got {getattr(self, name)}")
+        for name in ("batch", "examples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def shift(self) -> float:
+        """Most that replacing a record moves the mean of the sum: 2wC/D."""
+        return 2 * self.weight * self.clip / self.examples
+
+    @property
+    def spread(self) -> float:
+        """t = w²C²/(BD), the most that one gradient adds to a variance of the sum."""
+        return self.weight**2 * self.clip**2 / (self.batch * self.examples)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One released sum.
+
+    Attributes:
+        members: Honest clients whose updates are in the sum; colluders and dropouts are not.
+        mechanism: What makes it random.
+        step: Step of the quantiser that each estimate was rounded with, in units of a gradient.
+        saturated: Coordinates that did not fit the secure sum, over all clients.
+    """
+
+    members: tuple[Contribution, ...]
+    mechanism: Mechanism = "water-filling"
+    step: float = 0.0
+    saturated: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise ValueError("members must not be empty, got none")
+        if self.mechanism not in get_args(Mechanism):
+            raise ValueError(
+                f"mechanism must be one of {get_args(Mechanism)}, got {self.mechanism!r}: "
+                "others have no guarantee"
+            )
+        if not 0 <= self.step < math.inf:
+            raise ValueError(f"step must be in [0, inf), got {self.step}")
+        if self.saturated < 0:
+            raise ValueError(f"saturated must be at least 0, got {self.saturated}")
+
+    @property
+    def floor(self) -> float:
+        """Least variance of the sum in any direction."""
+        return math.fsum(member.weight**2 * member.floor for member in self.members)
+
+    @property
+    def limit(self) -> float:
+        """Supremum of the admissible orders α."""
+        slack = _SLACK[self.mechanism] * max(member.spread for member in self.members)
+        return 1 + self.floor / slack if slack else math.inf
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether rounding is too coarse for a proof: a client's noise is below two steps."""
+        return any(math.sqrt(member.floor) < 2 * self.step for member in self.members)
+
+    def shift(self, member: Contribution) -> float:
+        """Return the most that replacing a record of this member moves the mean of the sum.
+
+        For a minibatch that contains the record it is 2wC/B.
+        """
+        if self.mechanism == "minibatch":
+            return member.shift * member.examples / member.batch
+        return member.shift
+
+    def rdp(self, alpha: Floats) -> Floats:
+        """Return the bound on the Rényi divergence for the worst member; inf if not admissible.
+
+        The members of a minibatch count as known here; `guarantee` adds what their secrecy gives.
+        """
+        floor, slack = self.floor, _SLACK[self.mechanism]
+        # One pair for each kind of member: equal members would only repeat the same bound.
+        moves = {(self.shift(one), one.spread if slack else 0.0) for one in self.members}
+        worst = np.zeros(np.shape(alpha))
+        for shift, spread in moves:
+            # The formula of the module: means differ by `shift`, covariances by √2·`spread`. Where
+            # m is not positive, Σ_α may be indefinite and the divergence infinite.
+            m = floor - slack * spread * (alpha - 1)
+            positive = np.where(m > 0, m, math.nan)
+            bound = alpha * shift**2 / (2 * positive) + alpha * spread**2 / (2 * positive**2)
+            worst = np.maximum(worst, np.where(m > 0, bound, math.inf))
+        return np.where(alpha > 1, worst, math.inf)
+
+
+def theorem_two(
+    alpha: Floats, *, smallest: float, clip: float, batch: int, examples: int
+) -> Floats:
+    """Return (19), and (34) in a subspace; infinite outside 1 < α < DS/C².
+
+    `Round.rdp` with the mechanism "sampling" and floors that add up to S/B is mostly smaller.
+
+    Args:
+        alpha: Orders.
+        smallest: S, the sum over clients of the smallest eigenvalue of (1/D) Σ gᵀg, without B.
+        clip: C.
+        batch: B.
+        examples: D.
+    """
+    own = clip**2 / examples
+    rest = smallest - alpha * own  # must be positive: orders below DS/C²
+    is_admissible = (alpha > 1) & (rest > 0)
+    a, rest = np.where(is_admissible, alpha, 2.0), np.where(is_admissible, rest, 1.0)
+    bound = (2 * a * batch * own / examples + a * own / (a - 1)) / rest
+    return np.where(is_admissible, bound, math.inf)
+
+
+def composed(rounds: Sequence[Round]) -> Curve:
+    """Return the Rényi divergence of all rounds together, the sum at each order."""
+    if not rounds:
+        raise ValueError("rounds must not be empty, got none")
+    counts = dict.fromkeys(rounds, 0)
+    for one in rounds:
+        counts[one] += 1
+
+    def total(alpha: Floats) -> Floats:
+        parts = [count * one.rdp(alpha) for one, count in counts.items()]
+        return np.asarray(np.sum(parts, axis=0))
+
+    return total
+
+
+def epsilon_of(
+    curve: Curve, delta: float, *, limit: float = math.inf, conversion: Conversion = "tight"
+) -> float:
+    """Return the least ε at δ over the admissible orders 1 < α < limit.
+
+    Every admissible order gives a valid ε: missing the optimum makes it larger, not invalid.
+
+    Args:
+        curve: Rényi divergence by order.
+        delta: δ.
+        limit: Supremum of the admissible orders.
+        conversion: Which one; "plain" is ε + ln(1/δ)/(α - 1).
+    """
+    from scipy.optimize import minimize_scalar  # a fifth of a second, and few ask
+
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must be in (0, 1), got {delta}")
+    if conversion not in get_args(Conversion):
+        raise ValueError(f"conversion must be one of {get_args(Conversion)}, got {conversion!r}")
+    if not limit > 1:
+        raise ValueError(f"the range of orders 1 < α < {limit:g} must not be empty, got none")
+
+    def objective(u: Floats) -> Floats:  # u = ln(α - 1), so that the grid resolves orders near 1
+        excess = np.exp(u)
+        alpha = 1 + excess
+        value = curve(alpha) - math.log(delta) / excess
+        if conversion == "tight":
+            value = value + u - np.log(alpha) * (1 + 1 / excess)
+        return np.asarray(value)
+
+    # Near the limit the bound explodes and near 1 the conversion does, so the minimum is inside.
+    # A grid brackets it, and a search refines it.
+    top = math.log(min(limit - 1, 1e12))
+    grid = np.linspace(top - 60, top, 1201)
+    values = objective(grid)
+    best = int(np.argmin(values))
+    ends = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    found = minimize_scalar(
+        lambda u: float(objective(np.asarray(u))), bounds=ends, options={"xatol": 1e-10}
+    )
+    return max(min(float(found.fun), float(values[best])), 0.0)
+
+
+def calibrated_floor(
+    price: Callable[..., float], target: float, *, tol: float = 1e-12, **setting: float
+) -> float:
+    """Return the smallest floor σ² at which the price of the setting is at most `target`.
+
+    >>> from leakmeter.strategies.accounting.guarantee import water_filling_epsilon
+    >>> setting = dict(users=50, clip=10.0, batch=32, examples=1200, delta=1e-4)
+    >>> floor = calibrated_floor(water_filling_epsilon, 0.863769, **setting)
+    >>> round(floor, 9)
+    0.001
+
+    Args:
+        price: Function with a keyword `floor` that returns ε; it decreases with the floor.
+        target: Largest ε that is allowed.
+        tol: Relative error by which the floor may be too large.
+        setting: The price's other keywords.
+    """
+    if not 0 < target < math.inf:
+        raise ValueError(f"target must be in (0, inf), got {target}")
+
+    def is_enough(log_floor: float) -> bool:
+        return price(floor=math.exp(log_floor), **setting) <= target
+
+    # Bisection in ln σ², after widening the bracket in either direction. `high` is always enough,
+    # so rounding never returns a floor that is too small.
+    low, high = 0.0, 0.0
+    while not is_enough(high):
+        low, high = high, high + 2
+        if high > 600:
+            raise ValueError(f"target must be reachable with some floor, got {target}")
+    while low == high or is_enough(low):
+        low, high = low - 2, min(low, high)
+        if low < -600:
+            return math.exp(high)
+    while high - low > tol:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return math.exp(high)

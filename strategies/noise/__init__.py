@@ -1,1 +1,0 @@
-"""DP-FedAvg on the server: `noised` (the wrapper) and `reply` (what it reads from replies)."""

@@ -1,0 +1,101 @@
+"""The server clips the mean update before its optimiser, as a wrapper.
+
+Elkordy, Zhang, Ezzeldin, Psounis, Avestimehr (2023), How Much Privacy Does Federated Learning with
+Secure Aggregation Guarantee?, arXiv:2208.02304, section 5.7: the aggregate is clipped to a norm C,
+then noised. Ours differs in two points:
+1. The paper uses C as the sensitivity of the clipped aggregate to one client. It is up to 2C, and
+   nothing here relies on it: without noise clipping guarantees nothing, and under noise `Noised`
+   accounts by the clip norm of single updates. It clips the sum itself (`clip_mean`).
+2. The server sees the mean before it clips it. Only outsiders see the clipped one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from leakmeter.auditors.hook import wire
+from leakmeter.auditors.hook.chain import weight_key
+from leakmeter.auditors.hook.layout import Layout
+from leakmeter.auditors.hook.wrapper import Wrapper
+from leakmeter.clients.protection.clipping import clip
+from leakmeter.strategies.consistent import left_out, trained
+from leakmeter.strategies.secure_sum.mean_only import check_mean_only
+
+
+class Clipped(Wrapper):
+    """Clips the weighted mean of the updates to an L2 norm and passes it on.
+
+    A mean within the norm passes unchanged.
+
+    Args:
+        strategy: Gets the clipped mean in place of every reply.
+        norm: Largest L2 norm of the mean update, over all float parameters.
+
+    Example:
+        strategy = Masked(Clipped(FedAvg(), 1.0))
+    """
+
+    clips_mean = True
+
+    def __init__(self, strategy: Strategy, norm: float) -> None:
+        super().__init__(strategy)
+        if not 0 < norm < math.inf:
+            raise ValueError(f"norm must be in (0, inf), got {norm}")
+        check_mean_only(strategy)
+        self._norm = norm
+        self._weight_key = weight_key(strategy)
+        self._layout: Layout | None = None
+        self._sent = ArrayRecord()
+
+    def state(self) -> dict[str, Any]:
+        """Return which arrays make up the update."""
+        return {"layout": asdict(self._layout) if self._layout else None}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that `state` returned."""
+        self._layout = Layout.from_json(state["layout"]) if state["layout"] else None
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Keep the model that is sent: updates are differences from it."""
+        self._layout = self._layout or Layout.of(arrays)
+        self._sent, self.unused = arrays, frozenset()
+        return self._inner_configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Clip the mean update of the round."""
+        if self._layout is None:
+            return self._inner_aggregate_train(server_round, replies)
+        come = wire.distinct(replies)
+        replies = trained(come, self._weight_key, self._layout.fits)
+        self.unused = left_out(come, replies)
+        if good := [m for m in replies if m.has_content()]:
+            start = self._layout.flatten(self._sent)
+            weights = [wire.weight(m.content, self._weight_key) for m in good]
+            total = np.zeros(start.size)
+            for message, weight in zip(good, weights, strict=True):
+                total += weight * (self._layout.flatten(wire.arrays(message.content)) - start)
+            mean = total / (sum(weights) or 1.0)
+            if self._norm < np.linalg.norm(mean) < math.inf:  # never where it is not finite
+                arrays = self._layout.restore(start + clip(mean, self._norm), self._sent)
+                replies = [_swapped(m, arrays) for m in good]
+        return self._inner_aggregate_train(server_round, replies)
+
+
+def _swapped(message: Message, arrays: ArrayRecord) -> Message:
+    """Return a copy of a reply with other arrays; weight and metrics stay."""
+    other = copy.copy(message)
+    other.content = RecordDict({**message.content, wire.arrays_key(message.content): arrays})
+    return other

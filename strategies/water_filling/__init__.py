@@ -1,1 +1,0 @@
-"""Noise that clients fill in: `filled` (the wrapper), `guarantee` (in words), `rdp`."""

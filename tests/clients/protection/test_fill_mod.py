@@ -1,0 +1,127 @@
+"""The mod lets filled updates out and nothing else, and noise_mod leaves them alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from leakmeter.auditors.hook import wire
+from leakmeter.clients import FillMod, NoiseMod, fill_mod
+from leakmeter.clients.protection.fill_mod import PROMISES, _compare, filled_record
+from leakmeter.clients.protection.gaussian_sampling import GaussianSampling, Isotropic
+from leakmeter.clients.protection.water_filling import WaterFilling
+
+pytestmark = pytest.mark.usefixtures("flower_task")
+
+RULE = GaussianSampling(0.1, 2.0, 4, noise=WaterFilling(0.5))
+
+
+def order(**values: Any) -> ConfigRecord:
+    given = {k.replace("_", "-"): v for k, v in values.items()}
+    return ConfigRecord({**filled_record(RULE, 20), "weight-key": "num-examples", **given})
+
+
+def message(asked: ConfigRecord | None = None, kind: str = "train") -> Message:
+    content = RecordDict({"arrays": ArrayRecord({"w": Array(np.zeros(3))})})
+    if asked is not None:
+        content[wire.FILLED] = asked
+    return Message(content, dst_node_id=1, message_type=kind)
+
+
+def context() -> Context:
+    return Context(1, 1, {"partition-id": 0}, RecordDict(), {})
+
+
+def app(asked: Message, _: Context, *, is_marked: bool = True) -> Message:
+    """Answer like an app with twenty examples."""
+    metrics = MetricRecord({"num-examples": 20, "train-loss": 0.7})
+    content = RecordDict({"arrays": asked.content["arrays"], "metrics": metrics})
+    if is_marked:
+        content[wire.FILLED] = filled_record(RULE, 20)
+    content["extra"] = ConfigRecord({"secret": 1})
+    return Message(content, reply_to=asked)
+
+
+def test_a_filled_update_weighs_one_and_takes_no_metrics_along() -> None:
+    reply = fill_mod(message(order()), context(), app)
+    assert set(reply.content) == {"arrays", "metrics", wire.FILLED}
+    assert dict(reply.content["metrics"]) == {"num-examples": 1}
+
+
+def test_an_update_without_the_mark_stays() -> None:
+    with pytest.raises(ValueError, match="no such noise"):
+        fill_mod(message(order()), context(), lambda m, c: app(m, c, is_marked=False))
+
+
+@pytest.mark.parametrize(
+    ("promise", "kept", "broken"),
+    [
+        ("sigma2", 0.4, 0.6),
+        ("batch_size", 3, 5),
+        ("examples", 19, 21),
+        ("clip_norm", 2.5, 1.5),
+        ("lr", 0.1, 0.2),
+        ("steps", 1, 2),
+    ],
+)
+def test_a_client_is_never_counted_on_for_more_than_it_does(
+    promise: str, kept: float, broken: float
+) -> None:
+    fill_mod(message(order(**{promise: kept})), context(), app)
+    with pytest.raises(ValueError, match=promise.replace("_", "-")):
+        fill_mod(message(order(**{promise: broken})), context(), app)
+    assert set(PROMISES) == {"sigma2", "batch-size", "examples", "clip-norm", "lr", "steps"}
+
+
+def test_an_order_is_required_unless_the_owner_says_otherwise() -> None:
+    with pytest.raises(ValueError, match=wire.FILLED):
+        fill_mod(message(), context(), app)
+    assert "extra" in FillMod(required=False)(message(), context(), app).content
+    assert "extra" in fill_mod(message(kind="evaluate"), context(), app).content
+    incomplete = ConfigRecord({"sigma2": 0.5})
+    with pytest.raises(ValueError, match="weight-key"):
+        fill_mod(message(incomplete), context(), app)
+
+
+def test_noise_mod_refuses_an_update_that_is_already_filled() -> None:
+    asked = message()
+    about = {"round": 1, "clip-norm": 1.0, "share-std": 0.1, "weight-key": "num-examples"}
+    asked.content[wire.NOISE] = ConfigRecord(about)
+    NoiseMod()(asked, context(), lambda m, c: app(m, c, is_marked=False))
+    with pytest.raises(ValueError, match=wire.FILLED):
+        NoiseMod()(asked, context(), app)
+
+
+def test_an_update_without_noise_may_not_be_marked() -> None:
+    with pytest.raises(ValueError, match="WaterFilling or Isotropic"):
+        filled_record(GaussianSampling(0.1, 2.0, 4), 20)
+
+
+@pytest.mark.parametrize(
+    ("rule", "mechanism"),
+    [
+        (GaussianSampling(0.1, 2.0, 4, noise=Isotropic(0.5)), "isotropic"),
+        (GaussianSampling(0.1, 2.0, 0, "full", Isotropic(0.5)), "full"),
+        (GaussianSampling(0.1, 2.0, 4, "minibatch", Isotropic(0.5)), "minibatch"),
+        (GaussianSampling(0.1, 2.0, 4, noise=WaterFilling(0.5)), "water-filling"),
+    ],
+)
+def test_a_client_is_not_counted_on_for_another_mechanism(
+    rule: GaussianSampling, mechanism: str
+) -> None:
+    done = filled_record(rule, 20)
+    assert done["mechanism"] == rule.mechanism == mechanism
+    _compare(done, done)
+    other = ConfigRecord({**done, "mechanism": "full" if mechanism != "full" else "isotropic"})
+    with pytest.raises(ValueError, match=f"mechanism must be this client's own '{mechanism}'"):
+        _compare(other, done)
+
+
+def test_a_minibatch_has_exactly_the_size_that_is_counted_on() -> None:
+    done = filled_record(GaussianSampling(0.1, 2.0, 4, "minibatch", Isotropic(0.5)), 20)
+    for size in (3, 5):
+        with pytest.raises(ValueError, match="batch-size must be exactly this client's own 4"):
+            _compare(ConfigRecord({**done, "batch-size": size}), done)

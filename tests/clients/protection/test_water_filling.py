@@ -1,0 +1,201 @@
+"""Water filling: its exact covariance, its law, and the corners.
+
+A draw is affine in its normals, so feeding unit vectors in their place gives the exact covariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from leakmeter.auditors.rng import stream
+from leakmeter.clients.protection.gradient_matrix import DenseGradients, FactoredGradients, Layer
+from leakmeter.clients.protection.water_filling import WaterFilling
+from tests.helpers.numbers import FixedNormals, num_examples
+
+Draw = Callable[[np.random.Generator], np.ndarray]
+
+
+def exact_law(draw: Draw, num_normals: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and covariance of a draw that is affine in `num_normals` normals."""
+
+    def at(normals: np.ndarray) -> np.ndarray:
+        fed = FixedNormals(normals)
+        value = draw(cast(np.random.Generator, fed))
+        assert fed.used == num_normals
+        return value
+
+    mean = at(np.zeros(num_normals))
+    moves = np.array([at(unit) - mean for unit in np.eye(num_normals)])
+    return mean, moves.T @ moves
+
+
+def floored(sigma: np.ndarray, floor: float) -> np.ndarray:
+    """Return h(Σ) as the paper has it, through the eigenvectors of Σ."""
+    values, vectors = np.linalg.eigh(sigma)
+    return np.asarray((vectors * np.maximum(values, floor)) @ vectors.T)
+
+
+def law_of(g: np.ndarray, sigma2: float, batch: int, blocks: int = 1) -> tuple[np.ndarray, ...]:
+    filling = WaterFilling(sigma2, blocks)
+    normals = blocks * len(g) + g.shape[1]
+    return exact_law(lambda rng: filling.draw(DenseGradients(g), batch, rng).gradient, normals)
+
+
+@settings(deadline=None, max_examples=num_examples(60))
+@given(
+    count=st.integers(1, 9), dim=st.integers(1, 9), rank=st.integers(0, 9), batch=st.integers(1, 4),
+    place=st.floats(0.0, 1.0), seed=st.integers(0, 10**6),
+)  # fmt: skip
+def test_the_covariance_of_the_filled_estimate_is_exactly_the_floored_one(
+    count: int, dim: int, rank: int, batch: int, place: float, seed: int
+) -> None:
+    rng = stream(seed, "gradients")
+    g = rng.standard_normal((count, rank)) @ rng.standard_normal((rank, dim))
+    sigma = g.T @ g / (batch * count)
+    values = np.linalg.eigvalsh(sigma)
+    floor = float(10 ** (-3 + 4 * place) * max(values[-1], 1e-3))  # below, among and above them
+    mean, covariance = law_of(g, floor, batch)
+    size = max(values[-1], floor)
+    assert mean == pytest.approx(g.mean(axis=0), abs=1e-12 * size**0.5)
+    assert covariance == pytest.approx(floored(sigma, floor), abs=1e-11 * size)
+    assert np.linalg.eigvalsh(covariance)[0] >= floor * (1 - 1e-9) - 1e-11 * size
+
+
+def p_value(draws: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> float:
+    """Return how unlikely the draws are under N(mean, covariance): one chi² for each direction."""
+    values, vectors = np.linalg.eigh(covariance)
+    scores = (((draws - mean) @ vectors) ** 2).sum(axis=0) / values
+    tails = np.minimum(stats.chi2.cdf(scores, len(draws)), stats.chi2.sf(scores, len(draws)))
+    return min(1.0, 2 * len(values) * float(tails.min()))
+
+
+def test_draws_follow_the_floored_law_and_neither_isotropic_noise_nor_another_floor() -> None:
+    rng = stream(0, "law")
+    g = rng.standard_normal((5, 8)) * np.linspace(0.3, 3, 8)
+    batch, count = 2, 1500
+    sigma = g.T @ g / (batch * len(g))
+    floor = float(np.linalg.eigvalsh(sigma)[-3])
+    filling = WaterFilling(floor)
+    draws = np.array([filling.draw(DenseGradients(g), batch, rng).gradient for _ in range(count)])
+    mean = g.mean(axis=0)
+    assert p_value(draws, mean, floored(sigma, floor)) > 1e-3
+    assert p_value(draws, mean, sigma + floor * np.eye(8)) < 1e-9
+    assert p_value(draws, mean, floored(sigma, 1.3 * floor)) < 1e-9
+    assert p_value(draws, mean, floored(sigma, floor / 1.3)) < 1e-9
+    assert p_value(draws, np.zeros(8), floored(sigma, floor)) < 1e-9
+
+
+def test_the_naive_construction_has_the_same_law() -> None:
+    # The paper's way: form Σ, take the root of h(Σ) - Σ, and add that noise to the sampled sum.
+    rng = stream(1, "naive")
+    g = rng.standard_normal((4, 6))
+    batch, floor = 3, 0.2
+    sigma = g.T @ g / (batch * len(g))
+    values, vectors = np.linalg.eigh(floored(sigma, floor) - sigma)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+
+    def naive(source: np.random.Generator) -> np.ndarray:
+        weights = 1 / len(g) + source.standard_normal(len(g)) / np.sqrt(batch * len(g))
+        return np.asarray(weights @ g + root @ source.standard_normal(6))
+
+    mean, covariance = exact_law(naive, 10)
+    ours_mean, ours = law_of(g, floor, batch)
+    assert ours_mean == pytest.approx(mean, abs=1e-14)
+    assert ours == pytest.approx(covariance, abs=1e-12)
+
+
+def test_without_gradients_the_noise_is_isotropic() -> None:
+    mean, covariance = law_of(np.zeros((3, 4)), 0.5, 1)
+    assert not mean.any()
+    assert covariance == pytest.approx(0.5 * np.eye(4))
+
+
+def test_where_sampling_is_enough_nothing_is_added() -> None:
+    g = stream(2, "rich").standard_normal((12, 3))
+    sigma = g.T @ g / 12
+    floor = 0.5 * float(np.linalg.eigvalsh(sigma)[0])
+    assert law_of(g, floor, 1)[1] == pytest.approx(sigma, abs=1e-13)
+    filled = WaterFilling(floor).draw(DenseGradients(g), 1, stream(0, "draw"))
+    assert filled.spectra[0].added_variance == 0
+    assert filled.spectra[0].eigenvalues == pytest.approx(np.linalg.eigvalsh(sigma))
+
+
+def test_a_tiny_floor_loses_no_digits_against_huge_gradients() -> None:
+    g = np.array([[1e6, 0.0, 0.0], [0.0, 1e-9, 0.0]])
+    _, covariance = law_of(g, 1e-12, 1)
+    assert np.diag(covariance) == pytest.approx([5e11, 1e-12, 1e-12], rel=1e-3)
+
+
+def test_blocks_are_independent_and_each_is_filled() -> None:
+    g = stream(3, "blocks").standard_normal((4, 7))
+    _, covariance = law_of(g, 0.3, 2, blocks=3)
+    expected = np.zeros((7, 7))
+    for start, stop in ((0, 2), (2, 4), (4, 7)):
+        part = g[:, start:stop]
+        expected[start:stop, start:stop] = floored(part.T @ part / 8, 0.3)
+    assert covariance == pytest.approx(expected, abs=1e-12)
+    assert np.linalg.eigvalsh(covariance)[0] >= 0.3 - 1e-12
+
+
+def test_one_sampling_for_all_blocks_would_leave_a_direction_without_noise() -> None:
+    # g = (1, 1), B = D = 1, σ² = 1, blocks of one: each block has enough, the pair does not.
+    g = np.ones((1, 2))
+    shared = g.T @ g  # nothing is added to either block
+    assert np.linalg.eigvalsh(shared)[0] == pytest.approx(0.0, abs=1e-15)
+    assert law_of(g, 1.0, 1, blocks=2)[1] == pytest.approx(np.eye(2))
+
+
+def test_factors_and_matrix_give_the_same_draw_and_the_same_spectrum() -> None:
+    rng = stream(4, "factors")
+    layers = tuple(
+        Layer(rng.standard_normal((5, a)), rng.standard_normal((5, b)), has_bias)
+        for a, b, has_bias in ((4, 3, True), (3, 2, False))
+    )
+    factored = FactoredGradients(layers, 0.0)
+    dense = DenseGradients(factored.columns(0, factored.dim))
+    for blocks in (1, 4):
+        filling = WaterFilling(2.0, blocks)
+        one, other = (filling.draw(g, 2, stream(0, "draw")) for g in (factored, dense))
+        assert one.gradient == pytest.approx(other.gradient, abs=1e-11)
+        added = sum(spectrum.added_variance for spectrum in one.spectra)
+        whole = np.concatenate([s.eigenvalues for s in one.spectra])
+        assert whole.sum() == pytest.approx(np.trace(factored.gram()) / 10)
+        assert 0 < added < 2.0 * factored.dim
+
+
+def test_the_spectrum_says_how_much_noise_was_added() -> None:
+    g = stream(5, "spectrum").standard_normal((3, 6))
+    spectrum = WaterFilling(0.4).draw(DenseGradients(g), 1, stream(0, "draw")).spectra[0]
+    sigma = g.T @ g / 3
+    noise = np.trace(floored(sigma, 0.4) - sigma)
+    assert spectrum.added_variance == pytest.approx(noise)
+    assert spectrum.eigenvalues == pytest.approx(np.linalg.eigvalsh(sigma)[-3:])
+
+
+def test_without_a_generator_draws_come_from_the_system_and_differ() -> None:
+    g = DenseGradients(np.zeros((2, 50)))
+    one, other = (WaterFilling(1.0).draw(g, 1, None).gradient for _ in range(2))
+    assert not np.array_equal(one, other)
+    assert 0.3 < one.std() < 2.0
+
+
+@pytest.mark.parametrize("sigma2", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_floor_that_is_none_is_refused(sigma2: float) -> None:
+    with pytest.raises(ValueError, match=r"sigma2 must be in \(0, inf\), got"):
+        WaterFilling(sigma2)
+
+
+def test_other_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match="blocks must be at least 1, got 0"):
+        WaterFilling(1.0, 0)
+    with pytest.raises(ValueError, match=r"blocks must be in \[1, 2\], got 3"):
+        WaterFilling(1.0, 3).draw(DenseGradients(np.ones((1, 2))), 1, stream(0, "x"))
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        WaterFilling(1.0).draw(DenseGradients(np.ones((1, 2))), 0, stream(0, "x"))
