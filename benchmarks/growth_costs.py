@@ -27,10 +27,10 @@ from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Kept
 from leakmeter.clients.update import FedAvg
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
 from leakmeter.fl_app.run.progress import Progress
+from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines
 
 BATCH, DELTA = 32, 1e-6
 

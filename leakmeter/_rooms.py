@@ -16,6 +16,9 @@ from types import CodeType, ModuleType
 from typing import Any
 
 ROOMS = ("auditors", "clients", "strategies", "fl_app")
+# What a checkout offers below `leakmeter`, and in which folder of the root it is. The papers are no
+# room: an installation lacks them.
+_BESIDE = {**dict.fromkeys(ROOMS, ""), "papers": "examples"}
 
 
 def front_page(spec: ModuleSpec | None) -> tuple[list[str], Callable[[str], Any]]:
@@ -100,7 +103,7 @@ def _install(finder: MetaPathFinder) -> None:
 
 @dataclass(frozen=True)
 class _Beside(MetaPathFinder):
-    """Finds the rooms next to the package's folder, and nothing else that is there.
+    """Finds the rooms and the papers near the package's folder, and nothing else that is there.
 
     With the root in `leakmeter.__path__` instead, `leakmeter.tests` could be imported, and
     `leakmeter.leakmeter` would be the package a second time.
@@ -113,9 +116,10 @@ class _Beside(MetaPathFinder):
     ) -> ModuleSpec | None:
         if path is None or list(path) != [self.package]:
             return None
-        if fullname not in map(_full, ROOMS):
+        folder = _BESIDE.get(fullname.removeprefix("leakmeter."))
+        if folder is None:
             return None
-        return PathFinder.find_spec(fullname, [str(Path(self.package).parent)], target)
+        return PathFinder.find_spec(fullname, [str(Path(self.package).parent / folder)], target)
 
 
 @dataclass(frozen=True)

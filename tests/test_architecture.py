@@ -46,7 +46,7 @@ def test_a_cycle_would_be_found() -> None:
 
 
 def test_imports_inside_functions_count(imports: dict[str, set[str]]) -> None:
-    assert "leakmeter.fl_app.run.launch" in imports["leakmeter.fl_app.experiments.base"]
+    assert "leakmeter.fl_app.run.launch" in imports["leakmeter.papers.base"]
 
 
 @pytest.mark.parametrize("room", [*ROOMS, "fl_app"])

@@ -16,6 +16,7 @@ from tests.helpers.project import ROOT
 
 PAGE = ROOT / "docs" / "architecture.md"
 ROOMS = ("auditors", "clients", "strategies", "fl_app")
+PAPERS = "examples/papers"
 # A path in backticks: from a folder of the repository, or one of the files at its top.
 TOP = "auditors|clients|strategies|fl_app|leakmeter|tests|docs|benchmarks|examples|\\.ci"
 PATH = re.compile(rf"`((?:{TOP})/[\w./-]*|run_sim\.py|pyproject\.toml|\w+\.cff|\w+\.md)`")
@@ -100,7 +101,7 @@ def test_the_wire_keys_are_those_of_the_code() -> None:
 
 def test_the_map_has_every_folder_and_no_other() -> None:
     shown = {path for row in rows("Folders") for path in quoted(row["folder"])}
-    folders = {file.parent for room in ROOMS for file in (ROOT / room).rglob("*.py")}
+    folders = {file.parent for room in (*ROOMS, PAPERS) for file in (ROOT / room).rglob("*.py")}
     assert shown == {f"{folder.relative_to(ROOT)}/" for folder in folders} | {"leakmeter/"}
 
 

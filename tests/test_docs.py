@@ -14,11 +14,12 @@ import pytest
 
 from leakmeter.auditors import canary_mod, tap_mod
 from leakmeter.clients import MaskMod
-from leakmeter.fl_app.cli import replay, reproduce, run
+from leakmeter.fl_app.cli import replay, run
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.field import kebab
+from leakmeter.papers import command
 from tests.docs_blocks import blocks, commands, our_arguments, spans
 from tests.helpers.project import ROOT
 
@@ -108,8 +109,8 @@ def understood(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(run, "run", check)
     monkeypatch.setattr(replay, "replay", check)
-    monkeypatch.setattr(reproduce, "_run", stop)
-    monkeypatch.setattr(reproduce, "_engine", lambda *_: nullcontext())
+    monkeypatch.setattr(command, "_run", stop)
+    monkeypatch.setattr(command, "_engine", lambda *_: nullcontext())
     monkeypatch.setattr("leakmeter.fl_app.report.read.run.read_runs", stop)
     monkeypatch.setattr("leakmeter.fl_app.live.page.LiveFolder.check", stop)
     try:

@@ -15,7 +15,7 @@ import pytest
 from tests.helpers.installed import checkout
 from tests.helpers.numbers import first_fast
 from tests.helpers.processes import bare_python, environment, run, run_python, site_packages
-from tests.helpers.project import PROJECT, ROOMS, ROOT, modules
+from tests.helpers.project import PAPERS, PROJECT, ROOMS, ROOT, modules
 
 # Ends a snippet: no file of this project has been loaded as two modules.
 ONCE = """
@@ -255,7 +255,8 @@ def test_a_walk_meets_every_module_once() -> None:
     import leakmeter
 
     met = [module.name for module in pkgutil.walk_packages(leakmeter.__path__, "leakmeter.")]
-    assert sorted(met) == sorted([*modules(), "leakmeter._rooms", "leakmeter.loggers"])
+    own = ("leakmeter._rooms", "leakmeter.loggers")
+    assert sorted(met) == sorted([*modules(*ROOMS, PAPERS), *own])
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -276,6 +277,29 @@ def test_the_rooms_are_named_alike_everywhere() -> None:
     for room in ROOMS:
         link = ROOT / "leakmeter" / room
         assert not link.is_symlink() or link.resolve() == ROOT / room
+    link = ROOT / "leakmeter/papers"
+    assert not link.is_symlink() or link.resolve() == ROOT / PAPERS
+
+
+def test_the_papers_of_a_checkout_are_found_from_any_folder(tmp_path: Path) -> None:
+    code = "import leakmeter.papers.registry as found, sys; print(found.__file__)\n"
+    code += "assert 'papers' not in sys.modules and 'examples' not in sys.modules"
+    printed = run_python("-c", code, cwd=tmp_path, env=environment(PYTHONPATH=str(ROOT)))
+    assert Path(printed.strip()) == ROOT / PAPERS / "registry.py"
+
+
+def test_an_installation_says_that_reproducing_needs_a_clone(site: Path, tmp_path: Path) -> None:
+    program = "from leakmeter.fl_app.cli.main import main; raise SystemExit(main())"
+    env = environment(PYTHONPATH=str(site))
+    for words in (("--list",), ("one-shot-table1",), ("--results",)):
+        done = run(sys.executable, "-c", program, "reproduce", *words, cwd=tmp_path, env=env)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("error: reproduce needs a clone of the repository")
+        assert done.stderr.count("\n") == 1
+    script = run(sys.executable, "-c", program, "completion", "bash", cwd=tmp_path, env=env)
+    assert script.returncode == 0, script.stderr
+    assert "reproduce:--scale" in script.stdout
+    assert "one-shot-table1" not in script.stdout
 
 
 # Run in another folder: all that a user may import is there, and the bare names are not.

@@ -9,13 +9,14 @@ from importlib import import_module
 import pytest
 
 from tests.docs_blocks import blocks
-from tests.helpers.project import ROOT, code_cells
+from tests.helpers.project import PAPERS, ROOT, code_cells
 
 PAGES = [
     ROOT / "README.md",
     *sorted(p for p in (ROOT / "docs").rglob("*.md") if "results" not in p.parts),
 ]
-EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
+# But for the papers, which are part of this project and moved with its internals.
+EXAMPLES = sorted({*(ROOT / "examples").rglob("*.py")} - {*(ROOT / PAPERS).rglob("*.py")})
 # Public although their module has no table of names, since it would have only this one.
 SINGLE = {"leakmeter.fl_app.engines.inline.run_inline"}
 

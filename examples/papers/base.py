@@ -19,8 +19,8 @@ import numpy as np
 
 from leakmeter.auditors.finding import plain
 from leakmeter.auditors.run_log import write_atomically
-from leakmeter.fl_app.experiments.plot import Gallery, Panel, drawn
-from leakmeter.fl_app.experiments.registry import duration
+from leakmeter.papers.plot import Gallery, Panel, drawn
+from leakmeter.papers.registry import duration
 
 if TYPE_CHECKING:
     from leakmeter.auditors import Auditor

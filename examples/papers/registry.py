@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
-    from leakmeter.fl_app.experiments.base import Experiment
+    from leakmeter.papers.base import Experiment
 
 SCALES: Final = ("paper", "small")
 
@@ -32,7 +32,7 @@ class Entry:
 
     def load(self) -> Experiment:
         """Import the module and return what runs the experiment."""
-        run = import_module(f"leakmeter.fl_app.experiments.{self.module}").run
+        run = import_module(f"leakmeter.papers.{self.module}").run
         return cast("Experiment", partial(run, variant=self.variant) if self.variant else run)
 
     def seconds(self, scale: str) -> float:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.config.errors import ConfigError, unknown_name
-from leakmeter.fl_app.experiments.base import CELLS, table_line
-from leakmeter.fl_app.experiments.published import PAPERS, Paper, items_of
-from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
+from leakmeter.papers.base import CELLS, table_line
+from leakmeter.papers.published import PAPERS, Paper, items_of
+from leakmeter.papers.registry import EXPERIMENTS, duration
 
 _PAGE = "RESULTS.md"
 _PARTLY = "as published where stated"  # how sizes begin that a paper does not state in full

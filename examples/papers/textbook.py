@@ -20,9 +20,9 @@ from leakmeter.auditors.reconstruction import Attack
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted
 from leakmeter.clients.secure_sum.masking import Ring, add_vectors, mask, unmask
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
-from leakmeter.fl_app.experiments.elkordy2023 import dlg
-from leakmeter.fl_app.experiments.elkordy2023.measure import DIGITS, sampler_of
+from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.elkordy2023 import dlg
+from leakmeter.papers.elkordy2023.measure import DIGITS, sampler_of
 
 _CLIP, _EPSILON, _DELTA, _ROUNDS = 1.5, 2.0, 1e-5, 100
 _PRINTED = 428.775

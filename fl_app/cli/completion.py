@@ -6,16 +6,19 @@ It is written from the parser itself, so it needs no package and has every optio
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from leakmeter.fl_app.cli.reproduce import experiments
 from leakmeter.fl_app.config.errors import unknown_name
 from leakmeter.fl_app.config.names import AUDITORS
-from leakmeter.fl_app.experiments.registry import EXPERIMENTS
 
 SHELLS = ("bash", "zsh", "fish")
 # What an argument takes, by what the help calls it, where that is not a list of values itself.
-_TAKES = {"NAME": tuple(EXPERIMENTS), "NAMES": tuple(AUDITORS)}
+_TAKES: dict[str, Callable[[], tuple[str, ...]]] = {
+    "NAME": experiments,
+    "NAMES": lambda: tuple(AUDITORS),
+}
 _DESCRIPTION = """\
 Prints a script that completes commands, options and values with the tab key:
   bash   source <(leakmeter completion bash)    in ~/.bashrc
@@ -54,7 +57,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[Option]:
             continue
         names = str(action.metavar or "")
         listed = tuple(name.strip() for name in names.split("|")) if "|" in names else ()
-        values = _TAKES.get(names, listed)
+        values = _TAKES[names]() if names in _TAKES else listed
         for written in action.option_strings or ([""] if values else []):
             if written.startswith("--") or not written:
                 yield Option(written, action.help or "", values)

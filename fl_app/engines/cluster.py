@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import logging
 import os
 import shutil
@@ -12,8 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 _ROOMS = ("auditors", "clients", "strategies", "fl_app")
-# The rooms are copied one by one: a checkout has links to them in the package, a wheel has them.
-_NOT_SHIPPED = shutil.ignore_patterns("__pycache__", *_ROOMS)
+_PAPERS = "papers"  # a checkout has them, and workers that sample for `reproduce` import them
+# These are copied one by one: a checkout has links to them in the package, a wheel has the rooms.
+_NOT_SHIPPED = shutil.ignore_patterns("__pycache__", *_ROOMS, _PAPERS)
 _LOCAL = "local"
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -102,8 +103,9 @@ def _collect(folder: Path) -> Path:
     """Copy the whole package into `folder`, as a wheel has it, and return it there."""
     package = folder / "leakmeter"
     shutil.copytree(_home("leakmeter"), package, ignore=_NOT_SHIPPED)
-    for room in _ROOMS:
-        shutil.copytree(_home(f"leakmeter.{room}"), package / room, ignore=_NOT_SHIPPED)
+    has_papers = importlib.util.find_spec(f"leakmeter.{_PAPERS}") is not None
+    for name in (*_ROOMS, _PAPERS) if has_papers else _ROOMS:
+        shutil.copytree(_home(f"leakmeter.{name}"), package / name, ignore=_NOT_SHIPPED)
     return package
 
 

@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 from tests.helpers.processes import run_python
-from tests.helpers.project import ROOMS, ROOT
+from tests.helpers.project import PAPERS, ROOMS, ROOT
 
 # All that building, importing and checking needs.
 _FILES = ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py", "run_sim.py")
-_FOLDERS = ("leakmeter", "benchmarks", *ROOMS)
+_FOLDERS = ("leakmeter", "benchmarks", PAPERS, *ROOMS)
 
 
 def build_wheel(folder: Path, project: Path = ROOT) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fl_app.experiments.small import Reproduced, Small, reproduce
+from tests.papers.small import Reproduced, Small, reproduce
 
 
 @pytest.fixture(scope="session", params=["tiny", pytest.param("small", marks=pytest.mark.slow)])

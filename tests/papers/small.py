@@ -13,11 +13,11 @@ from typing import Any, cast
 from unittest.mock import patch
 from xml.sax.saxutils import escape
 
-from leakmeter.fl_app.experiments import base
-from leakmeter.fl_app.experiments.base import Cells, Table, read_cells, write_table
-from leakmeter.fl_app.experiments.coverage.table import Scale
-from leakmeter.fl_app.experiments.plot import Gallery, Panel
-from leakmeter.fl_app.experiments.registry import EXPERIMENTS
+from leakmeter.papers import base
+from leakmeter.papers.base import Cells, Table, read_cells, write_table
+from leakmeter.papers.coverage.table import Scale
+from leakmeter.papers.plot import Gallery, Panel
+from leakmeter.papers.registry import EXPERIMENTS
 from tests.helpers.project import ROOT
 
 RESULTS = ROOT / "docs" / "results"
@@ -65,7 +65,7 @@ class Reproduced:
 def scales_of(name: str) -> dict[str, Any]:
     """Return the sizes of an experiment, by scale."""
     entry = EXPERIMENTS[name]
-    scales = import_module(f"leakmeter.fl_app.experiments.{entry.module}")._SCALES
+    scales = import_module(f"leakmeter.papers.{entry.module}")._SCALES
     return cast("dict[str, Any]", scales[entry.variant] if entry.variant else scales)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from leakmeter.fl_app.experiments import base
-from leakmeter.fl_app.experiments.base import Cells, Plan, Table, median_range, write_table
+from leakmeter.papers import base
+from leakmeter.papers.base import Cells, Plan, Table, median_range, write_table
 
 
 def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from leakmeter.fl_app.experiments.base import Cells
-from leakmeter.fl_app.experiments.published import PAPERS
-from leakmeter.fl_app.experiments.registry import EXPERIMENTS
-from tests.fl_app.experiments.small import Reproduced, Small, table_of
+from leakmeter.papers.base import Cells
+from leakmeter.papers.published import PAPERS
+from leakmeter.papers.registry import EXPERIMENTS
+from tests.papers.small import Reproduced, Small, table_of
 
 # Those that take longer, or read real data, have tests of their own.
 QUICK = [name for name, entry in EXPERIMENTS.items() if entry.small <= 8 and not entry.small_data]
@@ -23,7 +23,7 @@ PACKAGES = ["andrew2024", "coverage", "elkordy2023", "ngo2024", "ring_noise", "z
 
 @pytest.mark.parametrize("paper", PACKAGES)
 def test_every_module_is_listed_where_its_paper_is_named(paper: str) -> None:
-    package = import_module(f"leakmeter.fl_app.experiments.{paper}")
+    package = import_module(f"leakmeter.papers.{paper}")
     modules = {path.stem for path in Path(package.__path__[0]).glob("[!_]*.py")}
     assert len(modules) <= 15
     assert not [name for name in modules if f"`{name}`" not in package.__doc__]

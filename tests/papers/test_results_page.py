@@ -10,10 +10,10 @@ import pytest
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.experiments.base import Comparison
-from leakmeter.fl_app.experiments.published import PAPERS, items_of
-from leakmeter.fl_app.experiments.results_page import covering, kept_results, write_page
-from tests.fl_app.experiments.small import RESULTS, ROOT
+from leakmeter.papers.base import Comparison
+from leakmeter.papers.published import PAPERS, items_of
+from leakmeter.papers.results_page import covering, kept_results, write_page
+from tests.papers.small import RESULTS, ROOT
 
 
 def test_the_committed_page_follows_from_the_committed_results(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.gaussian.pair import delta_gaussian
-from leakmeter.fl_app.experiments import textbook as book
-from tests.fl_app.experiments.small import Reproduced
+from leakmeter.papers import textbook as book
+from tests.papers.small import Reproduced
 
 
 def test_the_printed_noise_is_right_to_its_rounding_and_far_more_than_needed() -> None:

@@ -20,9 +20,9 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.seat import Order
 from leakmeter.clients.secure_sum.keys import KEY_BYTES
 from leakmeter.clients.secure_sum.wire import get_by_number, put_by_number
-from leakmeter.fl_app.experiments.active_server.federation import Federation, to_record
-from leakmeter.fl_app.experiments.active_server.perceptron import CLASSES, Weights
-from leakmeter.fl_app.experiments.active_server.server import TARGET, Attack, Ending, Opened, Server
+from leakmeter.papers.active_server.federation import Federation, to_record
+from leakmeter.papers.active_server.perceptron import CLASSES, Weights
+from leakmeter.papers.active_server.server import TARGET, Attack, Ending, Opened, Server
 
 Record = Any  # any of Flower's records
 _MODEL = "arrays"  # Flower's name of the record with the model

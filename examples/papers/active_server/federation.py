@@ -21,7 +21,7 @@ from leakmeter.clients import MaskMod
 from leakmeter.clients.secure_sum.keys import KEY_BYTES
 from leakmeter.clients.secure_sum.signing import Identity
 from leakmeter.fl_app.data.load import load
-from leakmeter.fl_app.experiments.active_server.perceptron import Batch, Perceptron, Weights
+from leakmeter.papers.active_server.perceptron import Batch, Perceptron, Weights
 
 # What the clients check: nothing, as in the textbook; what they are told, by binding it into their
 # masks (the default); also who tells them, by signatures.

@@ -26,8 +26,8 @@ from leakmeter.clients.secure_sum.masking import RingVector
 from leakmeter.clients.secure_sum.signed_wire import get_signature, put_signatures
 from leakmeter.clients.secure_sum.wire import get_by_number
 from leakmeter.fl_app.engines.inline import InlineGrid
-from leakmeter.fl_app.experiments.active_server.federation import Federation, Shape, to_record
-from leakmeter.fl_app.experiments.active_server.perceptron import Weights
+from leakmeter.papers.active_server.federation import Federation, Shape, to_record
+from leakmeter.papers.active_server.perceptron import Weights
 from leakmeter.strategies import Masked, Risks
 from leakmeter.strategies.secure_sum.sum_round import SumRound
 from leakmeter.strategies.secure_sum.unmasking import AbandonedError

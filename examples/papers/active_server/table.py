@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.reconstruction import psnr
 from leakmeter.fl_app.engines.inline import within_a_run
-from leakmeter.fl_app.experiments.active_server.attacks import (
+from leakmeter.papers.active_server.attacks import (
     ATTACKS,
     NONE,
     REMAINING,
     TRAP_FOR_ALL,
     TRAP_FOR_ONE,
 )
-from leakmeter.fl_app.experiments.active_server.federation import Federation, Mode, Shape
-from leakmeter.fl_app.experiments.active_server.server import Attack, Opened, Server
-from leakmeter.fl_app.experiments.base import Cells, Table
-from leakmeter.fl_app.experiments.plot import Gallery, Strip
+from leakmeter.papers.active_server.federation import Federation, Mode, Shape
+from leakmeter.papers.active_server.server import Attack, Opened, Server
+from leakmeter.papers.base import Cells, Table
+from leakmeter.papers.plot import Gallery, Strip
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 # Relative error below which an update counts as read, and PSNR in dB above which an image does.

@@ -15,10 +15,10 @@ import numpy as np
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.andrew2024 import audit
-from leakmeter.fl_app.experiments.andrew2024.audit import DIGITS, WRITERS, mean_std
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.andrew2024 import audit
+from leakmeter.papers.andrew2024.audit import DIGITS, WRITERS, mean_std
+from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.plot import Line, Panel
 
 # Noise multiplier to accuracy without and with a thousand canaries, in per cent.
 _TABLE3 = {0.0: (25.3, 25.3), 0.102: (23.1, 23.1), 0.234: (20.6, 20.5)}

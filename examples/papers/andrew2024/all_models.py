@@ -26,10 +26,10 @@ from leakmeter.auditors.canaries.estimates import two_fits
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.wording import counted
-from leakmeter.fl_app.experiments.andrew2024.audit import SEED, mean_std, published
-from leakmeter.fl_app.experiments.andrew2024.writers import TABLE2, TABLE5
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.andrew2024.audit import SEED, mean_std, published
+from leakmeter.papers.andrew2024.writers import TABLE2, TABLE5
+from leakmeter.papers.base import Cells, Comparison, Table, median_range
+from leakmeter.papers.plot import Line, Panel
 
 _CANARIES = 1000
 _MOMENTA = {"mean": 0.0, "momentum": 0.9}  # the server's, by the statistic that it makes

@@ -34,7 +34,7 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.base import audited_run, median_range
+from leakmeter.papers.base import audited_run, median_range
 
 Runs: TypeAlias = Sequence[Mapping[str, Any]]  # with the same settings
 

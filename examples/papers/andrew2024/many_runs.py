@@ -23,11 +23,11 @@ from leakmeter.auditors.gaussian.pair import epsilon_gaussian, gaussian_sigma
 from leakmeter.auditors.rng import derive, stream
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.andrew2024 import audit
-from leakmeter.fl_app.experiments.andrew2024.audit import DELTA, SEED, STDS
-from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.andrew2024 import audit
+from leakmeter.papers.andrew2024.audit import DELTA, SEED, STDS
+from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines
+from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.plot import Line, Panel
 
 _QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 _NOISES = (0.1023, 0.2344)  # noise multipliers of the paper's other experiments

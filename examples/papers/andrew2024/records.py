@@ -25,9 +25,9 @@ from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import gaussian
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.andrew2024 import audit
-from leakmeter.fl_app.experiments.andrew2024.audit import Played, Runs, mean_std
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
+from leakmeter.papers.andrew2024 import audit
+from leakmeter.papers.andrew2024.audit import Played, Runs, mean_std
+from leakmeter.papers.base import Cells, Comparison, Table, median_range
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import numpy as np
 from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.andrew2024.audit import SEED, STDS
-from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.andrew2024.audit import SEED, STDS
+from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines
+from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.plot import Line, Panel
 
 _DELTA = 1e-6
 _RUNS = 50

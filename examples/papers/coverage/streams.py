@@ -21,7 +21,7 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds import bets
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Coins, Rng
+from leakmeter.papers.coverage.case import ALLOWED, Coins, Rng
 
 Counts = NDArray[np.int64]
 Shape = tuple[int, ...]  # streams, rounds, coins or trials

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
-from leakmeter.fl_app.experiments.coverage import canaries, streams, trials
-from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Case, Cell, most_allowed
-from leakmeter.fl_app.experiments.coverage.streams import Watched
-from leakmeter.fl_app.experiments.coverage.trials import BEST, EXACT, RARE
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.coverage import canaries, streams, trials
+from leakmeter.papers.coverage.case import ALLOWED, Case, Cell, most_allowed
+from leakmeter.papers.coverage.streams import Watched
+from leakmeter.papers.coverage.trials import BEST, EXACT, RARE
+from leakmeter.papers.plot import Line, Panel
 
 
 @dataclass(frozen=True)

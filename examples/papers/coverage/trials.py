@@ -30,8 +30,8 @@ from leakmeter.auditors.likelihood_ratio.transcript.findings import Verdicts
 from leakmeter.auditors.records.game import RecordCase, RecordEffort, audit_records
 from leakmeter.auditors.records.membership import membership_bound
 from leakmeter.clients.protection.gradient_matrix import Rows
-from leakmeter.fl_app.experiments.andrew2024 import audit as one_shot
-from leakmeter.fl_app.experiments.coverage.case import ALLOWED, CONFIDENCE, Case, Rng, no_bound
+from leakmeter.papers.andrew2024 import audit as one_shot
+from leakmeter.papers.coverage.case import ALLOWED, CONFIDENCE, Case, Rng, no_bound
 
 BEST: Final = "best threshold"
 EXACT: Final = "best threshold, known null"

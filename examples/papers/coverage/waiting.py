@@ -19,9 +19,9 @@ from leakmeter.auditors._types import Floats
 from leakmeter.auditors.bounds import AnytimeBound, coin_bound
 from leakmeter.auditors.gaussian import pair
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.base import Cells, Table
-from leakmeter.fl_app.experiments.coverage.case import ALLOWED, Cell
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.base import Cells, Table
+from leakmeter.papers.coverage.case import ALLOWED, Cell
+from leakmeter.papers.plot import Line, Panel
 
 ASKED: Final = 50.0
 DELTA: Final = 1e-5

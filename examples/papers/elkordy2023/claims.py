@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from operator import itemgetter
 
 from leakmeter.auditors.information import gaussian_information
-from leakmeter.fl_app.experiments.base import Comparison
-from leakmeter.fl_app.experiments.elkordy2023 import page
-from leakmeter.fl_app.experiments.elkordy2023.measure import Point
-from leakmeter.fl_app.experiments.elkordy2023.page import SOURCE, Points, number, plus_minus
+from leakmeter.papers.base import Comparison
+from leakmeter.papers.elkordy2023 import page
+from leakmeter.papers.elkordy2023.measure import Point
+from leakmeter.papers.elkordy2023.page import SOURCE, Points, number, plus_minus
 
 # Figure, what the paper says of it, and of more than 20 users over all models, on its own axis.
 _OVER_USERS = {

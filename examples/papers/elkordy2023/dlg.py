@@ -33,10 +33,10 @@ from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Fresh
 from leakmeter.clients.update import FedSGD
 from leakmeter.fl_app.data.load import load
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
-from leakmeter.fl_app.experiments.elkordy2023.measure import SEED
-from leakmeter.fl_app.experiments.plot import Gallery, Line, Panel, Strip
 from leakmeter.fl_app.model import build
+from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.elkordy2023.measure import SEED
+from leakmeter.papers.plot import Gallery, Line, Panel, Strip
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]

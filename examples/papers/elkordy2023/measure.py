@@ -2,7 +2,7 @@
 
 Elkordy et al. (2023), arXiv:2208.02304, section 5. A federation is the `Config` of a run. Figures
 are those of a Gaussian model along a fixed number of directions; the paper's neural estimate is
-added on request. What several rounds reveal is in `fl_app.experiments.elkordy2023.rounds`.
+added on request. What several rounds reveal is in `papers.elkordy2023.rounds`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.update import as_steps, batch_sizes
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines.samplers import sampler_for
-from leakmeter.fl_app.experiments import distribute
-from leakmeter.fl_app.experiments.base import Cells
 from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import Task, load_task
+from leakmeter.papers import distribute
+from leakmeter.papers.base import Cells
 
 # Entropy of an image as the paper has estimated it, by MINE, in bits; for its axis only.
 IMAGE_BITS = {"mnist": 567.0, "cifar10": 1403.0}

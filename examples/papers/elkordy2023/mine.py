@@ -29,11 +29,11 @@ from leakmeter.auditors.information.mine.estimator import estimate
 from leakmeter.auditors.information.mine.training import Training
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.base import Cells, Comparison, audited_run
-from leakmeter.fl_app.experiments.elkordy2023 import page
-from leakmeter.fl_app.experiments.elkordy2023.measure import FEDERATION, SEED, Found, Point, in_bits
-from leakmeter.fl_app.experiments.elkordy2023.page import Kind, Points, Sweep
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.base import Cells, Comparison, audited_run
+from leakmeter.papers.elkordy2023 import page
+from leakmeter.papers.elkordy2023.measure import FEDERATION, SEED, Found, Point, in_bits
+from leakmeter.papers.elkordy2023.page import Kind, Points, Sweep
+from leakmeter.papers.plot import Line, Panel
 
 _MI = "mutual information"  # the quantity of a finding
 _BY_CRITICS, _WHOLE = f"{_MI} by critics", f"{_MI} of all coordinates"

@@ -11,9 +11,9 @@ from typing import Any
 
 from leakmeter.auditors.information import batch_entropy
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
-from leakmeter.fl_app.experiments.elkordy2023.measure import Point
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.elkordy2023.measure import Point
+from leakmeter.papers.plot import Line, Panel
 
 Grid = Mapping[str, Sequence[Any]]
 Points = Sequence[Point]

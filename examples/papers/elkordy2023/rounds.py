@@ -24,12 +24,12 @@ from leakmeter.auditors.information import IndependentWhitened, over_rounds, run
 from leakmeter.auditors.information.figure import NATS_PER_BIT
 from leakmeter.auditors.rng import stream
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.base import Cells, Comparison
-from leakmeter.fl_app.experiments.elkordy2023 import measure, page
-from leakmeter.fl_app.experiments.elkordy2023.measure import FEDERATION, SEED, TARGET, Found, Point
-from leakmeter.fl_app.experiments.elkordy2023.page import Kind, Points, Sweep
-from leakmeter.fl_app.experiments.plot import Panel
 from leakmeter.fl_app.task import load_task
+from leakmeter.papers.base import Cells, Comparison
+from leakmeter.papers.elkordy2023 import measure, page
+from leakmeter.papers.elkordy2023.measure import FEDERATION, SEED, TARGET, Found, Point
+from leakmeter.papers.elkordy2023.page import Kind, Points, Sweep
+from leakmeter.papers.plot import Panel
 
 _SYNTHETIC = replace(measure.DIGITS, dataset="synthetic", synthetic_examples=600)
 _ROUNDS = Sweep(

@@ -29,11 +29,11 @@ from operator import itemgetter
 import numpy as np
 
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.base import Cells
-from leakmeter.fl_app.experiments.elkordy2023 import claims, measure, page
-from leakmeter.fl_app.experiments.elkordy2023.measure import DIGITS, FEDERATION, NAMES, Found, Point
-from leakmeter.fl_app.experiments.elkordy2023.page import Grid, Kind, Points, Sweep
-from leakmeter.fl_app.experiments.plot import Panel
+from leakmeter.papers.base import Cells
+from leakmeter.papers.elkordy2023 import claims, measure, page
+from leakmeter.papers.elkordy2023.measure import DIGITS, FEDERATION, NAMES, Found, Point
+from leakmeter.papers.elkordy2023.page import Grid, Kind, Points, Sweep
+from leakmeter.papers.plot import Panel
 
 _CLIP, _DELTA = 1.0, 1 / 1200
 _FIVE, _PASSES = (2, 5, 10, 20, 50), ("fedavg", "fedprox")

@@ -24,8 +24,8 @@ from leakmeter.auditors.bounds.lower_bound import proven_epsilons
 from leakmeter.auditors.bounds.rules import BandAndFixed, Fixed, Limits, Scores
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.likelihood_ratio.game import Effort, challenges
-from leakmeter.fl_app.experiments import distribute
-from leakmeter.fl_app.experiments.base import Cells
+from leakmeter.papers import distribute
+from leakmeter.papers.base import Cells
 
 Partition = Literal["iid", "dirichlet", "dirichlet-labels"]
 

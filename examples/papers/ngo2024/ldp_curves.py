@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from leakmeter.auditors.ldp.curve import ldp_curve
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.plot import Line, Panel
 
 Curves = Mapping[tuple[str, int, int], Mapping[str, Any]]  # by case, n and d
 

@@ -1,7 +1,7 @@
 """Distinguishing two updates in a secure sum: ADULT, and MNIST with even and with skewed labels.
 
 Ngo et al. (2024), arXiv:2403.17775, Fig. 2 to 4, with MNIST (60,000 images) in place of EMNIST
-digits (280,000). `fl_app.experiments.ngo2024.game` plays the games. The paper does not say which
+digits (280,000). `papers.ngo2024.game` plays the games. The paper does not say which
 records the other clients may hold, so both conventions for independent clients have a name.
 """
 
@@ -15,9 +15,9 @@ from typing import Any, Literal
 import numpy as np
 
 from leakmeter.auditors.finding import Game
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table, median_range
-from leakmeter.fl_app.experiments.ngo2024.game import Partition, Setting, audit
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.base import Cells, Comparison, Table, median_range
+from leakmeter.papers.ngo2024.game import Partition, Setting, audit
+from leakmeter.papers.plot import Line, Panel
 
 Variant = Literal["adult", "mnist", "mnist-skewed"]
 Sizes = Mapping[str, Mapping[str, Any]]  # what was found, by the size of the sum

@@ -21,9 +21,9 @@ from leakmeter.auditors.likelihood_ratio.transcript import combination
 from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
 from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.base import Cells, Table
-from leakmeter.fl_app.experiments.ngo2024.game import Setting, sampler_of
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.base import Cells, Table
+from leakmeter.papers.ngo2024.game import Setting, sampler_of
+from leakmeter.papers.plot import Line, Panel
 
 _SEED = 2403
 _GAMES: tuple[Game, ...] = ("independent", "partition")

@@ -24,7 +24,7 @@ from leakmeter.auditors.noise.integer import MOST_STD, IntegerLaw, IntegerNoise
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import gaussian
 from leakmeter.clients.protection.ring_noise import RingNoise
-from leakmeter.fl_app.experiments.base import Cells, Table
+from leakmeter.papers.base import Cells, Table
 from leakmeter.strategies.protection.on_grid import noised_sum
 
 _SCALES: Final = {"paper": 1000, "small": 40}

@@ -38,10 +38,10 @@ from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.data import load as data
 from leakmeter.fl_app.data.dataset import Dataset
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
-from leakmeter.fl_app.experiments.plot import Line, Panel
 from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.task import Task
+from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.plot import Line, Panel
 from leakmeter.strategies.accounting import guarantee
 from leakmeter.strategies.accounting.rdp import calibrated_floor
 

@@ -17,8 +17,8 @@ from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.likelihood_ratio.span import outside_span
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.plot import Line, Panel
 
 _SCALES = {"paper": 3000, "small": 300}  # sums in either world
 _DIM, _OTHERS, _LOUD, _DELTA = 40, 3, 10.0, 1e-5

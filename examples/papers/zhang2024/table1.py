@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from leakmeter.auditors._types import Floats
-from leakmeter.fl_app.experiments.base import Cells, Comparison, Table
-from leakmeter.fl_app.experiments.plot import Line, Panel
+from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.plot import Line, Panel
 from leakmeter.strategies.accounting import guarantee
 from leakmeter.strategies.accounting.rdp import epsilon_of
 

@@ -23,7 +23,7 @@ from leakmeter.auditors.canaries.proofs import (
 from leakmeter.auditors.canaries.transcript import null_maxima
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
+from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines
 from tests.helpers.numbers import few_or_many, most_allowed
 
 DELTA = 1e-6

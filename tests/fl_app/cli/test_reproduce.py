@@ -18,11 +18,11 @@ import pytest
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.names import DATASETS
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE
-from leakmeter.fl_app.experiments.andrew2024 import table1 as one_shot_table1
-from leakmeter.fl_app.experiments.base import CELLS, Cells, read_cells
-from leakmeter.fl_app.experiments.registry import EXPERIMENTS, duration
-from tests.fl_app.experiments.small import sketched
-from tests.helpers.project import ROOT
+from leakmeter.papers.andrew2024 import table1 as one_shot_table1
+from leakmeter.papers.base import CELLS, Cells, read_cells
+from leakmeter.papers.registry import EXPERIMENTS, duration
+from tests.helpers.project import PAPERS, ROOMS, ROOT, sources
+from tests.papers.small import sketched
 
 REAL = os.environ.get(FOLDER_VARIABLE)
 HEAVY = {"torch", "torchvision", "flwr", "ray", "numpy", "scipy", "sklearn", "rich", "grpc"}
@@ -71,7 +71,7 @@ def test_the_list_comes_at_once() -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_listed_experiment_runs_at_both_scales_and_says_for_how_long(name: str) -> None:
     entry = EXPERIMENTS[name]
-    module = import_module(f"leakmeter.fl_app.experiments.{entry.module}")
+    module = import_module(f"leakmeter.papers.{entry.module}")
     scales = module._SCALES[entry.variant] if entry.variant else module._SCALES
     assert set(scales) == {"paper", "small"}
     assert 0 < entry.seconds("small") <= entry.seconds("paper")
@@ -123,10 +123,10 @@ def test_matplotlib_is_asked_for_where_figures_are_drawn_and_nowhere_else() -> N
     assert project["optional-dependencies"]["reproduce"] == ["matplotlib"]
     assert "matplotlib" in project["optional-dependencies"]["dev"]
     assert "matplotlib" not in project["dependencies"]
-    users = {path for path in (ROOT / "fl_app").rglob("*.py") if "matplotlib" in path.read_text()}
-    assert {str(path.relative_to(ROOT)) for path in users} == {
-        "fl_app/cli/reproduce.py",  # which asks whether it is there
-        "fl_app/experiments/plot.py",
+    users = {name for name in sources(*ROOMS, PAPERS) if "matplotlib" in (ROOT / name).read_text()}
+    assert users == {
+        "examples/papers/command.py",  # which asks whether it is there
+        "examples/papers/plot.py",
     }
 
 
@@ -175,7 +175,7 @@ def test_results_are_committed_of_all_other_experiments() -> None:
 def test_the_committed_tables_follow_from_the_committed_cells(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakmeter.fl_app.experiments.base.drawn", lambda _: "")  # takes longest
+    monkeypatch.setattr("leakmeter.papers.base.drawn", lambda _: "")  # takes longest
     kept = ROOT / "docs" / "results" / name
     shutil.copy(kept / CELLS, tmp_path)
     asked, get = set[str](), Cells.get
@@ -199,7 +199,7 @@ def test_what_ray_cannot_distribute_runs_in_this_process(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("leakmeter.fl_app.experiments.base.drawn", sketched)
+    monkeypatch.setattr("leakmeter.papers.base.drawn", sketched)
     copy = shutil.copytree(table1, tmp_path / "copy")
     again = ["reproduce", "one-shot-table1", "--engine", "ray", "--out", str(copy)]
     assert main(again) == 0

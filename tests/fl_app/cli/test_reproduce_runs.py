@@ -11,7 +11,7 @@ import pytest
 
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.data.dataset import FOLDER_VARIABLE
-from leakmeter.fl_app.experiments.registry import EXPERIMENTS
+from leakmeter.papers.registry import EXPERIMENTS
 from tests.helpers.project import ROOT
 
 

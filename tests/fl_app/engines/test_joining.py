@@ -44,6 +44,8 @@ def test_the_code_travels_to_a_cluster_and_not_to_this_machine(ray: Any) -> None
     sent = set(ray.sent)
     assert {"leakmeter/__init__.py", "leakmeter/py.typed", "leakmeter/auditors/rng.py"} <= sent
     assert {f"leakmeter/{room}/__init__.py" for room in ROOMS} <= sent
+    # What `reproduce` samples with, which an installation lacks.
+    assert "leakmeter/papers/elkordy2023/measure.py" in sent
     assert not [name for name in sent if "__pycache__" in name]
     assert options["address"] == "10.0.0.1:6379"
     assert "num_cpus" not in options  # which an existing cluster refuses

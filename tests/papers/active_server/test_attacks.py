@@ -10,18 +10,18 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from leakmeter.clients.secure_sum.signing import Identity
-from leakmeter.fl_app.experiments.active_server import federation
-from leakmeter.fl_app.experiments.active_server.attacks import (
+from leakmeter.papers.active_server import federation
+from leakmeter.papers.active_server.attacks import (
     ATTACKS,
     NONE,
     REMAINING,
     TRAP_FOR_ALL,
     TRAP_FOR_ONE,
 )
-from leakmeter.fl_app.experiments.active_server.federation import Mode, Shape
-from leakmeter.fl_app.experiments.active_server.server import Attack
-from leakmeter.fl_app.experiments.active_server.table import attacked, images
-from tests.fl_app.experiments.small import Reproduced
+from leakmeter.papers.active_server.federation import Mode, Shape
+from leakmeter.papers.active_server.server import Attack
+from leakmeter.papers.active_server.table import attacked, images
+from tests.papers.small import Reproduced
 
 SHAPE = Shape()
 # Attack to the stage that clients who sign refuse.

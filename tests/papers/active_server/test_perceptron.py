@@ -7,7 +7,7 @@ import torch
 
 from leakmeter.auditors.reconstruction import psnr
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.active_server.perceptron import Batch, Perceptron
+from leakmeter.papers.active_server.perceptron import Batch, Perceptron
 
 NETWORK = Perceptron(pixels=16, hidden=6)
 TRAP = Perceptron(pixels=16, hidden=4)

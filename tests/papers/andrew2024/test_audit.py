@@ -24,9 +24,10 @@ from leakmeter.clients.update import FedAvg
 from leakmeter.fl_app.build.audit import one_shot
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.experiments.andrew2024 import audit
-from leakmeter.fl_app.experiments.andrew2024.all_models import WARM, smoothed
-from leakmeter.fl_app.experiments.andrew2024.audit import (
+from leakmeter.fl_app.task import load_task
+from leakmeter.papers.andrew2024 import audit
+from leakmeter.papers.andrew2024.all_models import WARM, smoothed
+from leakmeter.papers.andrew2024.audit import (
     DIGITS,
     Played,
     mean_std,
@@ -36,9 +37,8 @@ from leakmeter.fl_app.experiments.andrew2024.audit import (
     seeded,
     with_canaries,
 )
-from leakmeter.fl_app.experiments.andrew2024.records import _SMALL, train
-from leakmeter.fl_app.experiments.andrew2024.writers import _printed_epsilons
-from leakmeter.fl_app.task import load_task
+from leakmeter.papers.andrew2024.records import _SMALL, train
+from leakmeter.papers.andrew2024.writers import _printed_epsilons
 
 TINY = replace(DIGITS, model="linear", clients=12, sample=2, rounds=4)
 DELTA = 1e-5

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
-from tests.fl_app.experiments.small import Reproduced
+from tests.papers.small import Reproduced
 
 DELTA = 1e-5
 

@@ -9,7 +9,7 @@ from scipy.stats import ks_2samp
 from leakmeter.auditors.canaries.estimates import one_fit
 from leakmeter.auditors.gaussian.pair import gaussian_sigma
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_cosines
+from leakmeter.papers.andrew2024.gaussian_sum import simulate_cosines
 
 DELTA = 1e-6
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leakmeter.fl_app.experiments.andrew2024 import many_runs
-from leakmeter.fl_app.experiments.base import Cells
+from leakmeter.papers.andrew2024 import many_runs
+from leakmeter.papers.base import Cells
 
 FEDERATION = replace(
     many_runs._SCALES["small"].federation,

@@ -12,11 +12,11 @@ from scipy.stats import ks_2samp
 
 from leakmeter.auditors.gaussian.pair import delta_gaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.andrew2024.gaussian_sum import simulate_rounds
-from leakmeter.fl_app.experiments.coverage import canaries, streams, trials
-from leakmeter.fl_app.experiments.coverage.canaries import Run, bounds_of
-from leakmeter.fl_app.experiments.coverage.case import most_allowed
-from tests.fl_app.experiments.small import RESULTS, Reproduced, read_cells, read_rows
+from leakmeter.papers.andrew2024.gaussian_sum import simulate_rounds
+from leakmeter.papers.coverage import canaries, streams, trials
+from leakmeter.papers.coverage.canaries import Run, bounds_of
+from leakmeter.papers.coverage.case import most_allowed
+from tests.papers.small import RESULTS, Reproduced, read_cells, read_rows
 
 UNCONDITIONAL = {
     *("headline", "coins", "one run", "shares", "trials, band", "trials, two rules", "band"),

@@ -8,11 +8,11 @@ import pytest
 from leakmeter.auditors.bounds import AnytimeBound
 from leakmeter.auditors.bounds.bets import canary_bets, log_wealth
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.coverage import streams
-from leakmeter.fl_app.experiments.coverage.case import most_allowed
-from leakmeter.fl_app.experiments.coverage.streams import COINS, ROUNDS, canary_counts, cases
-from leakmeter.fl_app.experiments.coverage.waiting import bounds_of, rounds_until
-from tests.fl_app.experiments.small import RESULTS, Reproduced, read_cells
+from leakmeter.papers.coverage import streams
+from leakmeter.papers.coverage.case import most_allowed
+from leakmeter.papers.coverage.streams import COINS, ROUNDS, canary_counts, cases
+from leakmeter.papers.coverage.waiting import bounds_of, rounds_until
+from tests.papers.small import RESULTS, Reproduced, read_cells
 
 CASES = {case.key: case for case in cases()}
 

@@ -9,9 +9,9 @@ from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Fixed
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.coverage import trials
-from leakmeter.fl_app.experiments.coverage.case import most_allowed
-from tests.fl_app.experiments.small import RESULTS, Reproduced, read_cells
+from leakmeter.papers.coverage import trials
+from leakmeter.papers.coverage.case import most_allowed
+from tests.papers.small import RESULTS, Reproduced, read_cells
 
 
 def test_best_thresholds_break_their_confidence_and_show_more_than_the_band(

@@ -12,19 +12,19 @@ import pytest
 import torch
 
 from leakmeter.auditors.rng import stream
-from leakmeter.fl_app.experiments.base import Table, write_table
-from leakmeter.fl_app.experiments.elkordy2023 import dlg
-from leakmeter.fl_app.experiments.elkordy2023.dlg import (
+from leakmeter.fl_app.model import build
+from leakmeter.papers.base import Table, write_table
+from leakmeter.papers.elkordy2023 import dlg
+from leakmeter.papers.elkordy2023.dlg import (
     Side,
     mean_gradient,
     packed,
     play,
     unpacked,
 )
-from leakmeter.fl_app.experiments.plot import Gallery, Strip, picture_figure
-from leakmeter.fl_app.model import build
-from tests.fl_app.experiments.small import Reproduced
+from leakmeter.papers.plot import Gallery, Strip, picture_figure
 from tests.helpers.project import ROOT
+from tests.papers.small import Reproduced
 
 (CASE,) = dlg._SCALES["small"]
 QUICK = replace(CASE, users=(1, 2), targets=1, attacks=(replace(CASE.attacks[0], steps=20),))
@@ -125,7 +125,7 @@ def test_a_gallery_is_a_picture_on_the_page(tmp_path: Path) -> None:
 def test_a_gallery_is_the_same_bytes_in_every_process() -> None:
     code = (
         "import sys\n"
-        "from tests.fl_app.experiments.elkordy2023.test_dlg import _gallery, picture_figure\n"
+        "from tests.papers.elkordy2023.test_dlg import _gallery, picture_figure\n"
         "sys.stdout.buffer.write(picture_figure(_gallery()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=ROOT)

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from leakmeter.auditors.information import gaussian_information
-from leakmeter.fl_app.experiments.base import audited_run
-from leakmeter.fl_app.experiments.elkordy2023.measure import name_of, noised_accuracies
-from leakmeter.fl_app.experiments.elkordy2023.rounds import (
+from leakmeter.papers.base import audited_run
+from leakmeter.papers.elkordy2023.measure import name_of, noised_accuracies
+from leakmeter.papers.elkordy2023.rounds import (
     Run,
     accumulated,
     accuracies,
     growth,
     run_of,
 )
-from tests.fl_app.experiments.elkordy2023.test_sweep import TINY
-from tests.fl_app.experiments.small import Reproduced
+from tests.papers.elkordy2023.test_sweep import TINY
+from tests.papers.small import Reproduced
 
 
 def test_rounds_add_up_for_those_who_take_part(reproduced: Reproduced) -> None:

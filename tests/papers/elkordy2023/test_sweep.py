@@ -15,9 +15,9 @@ from leakmeter.auditors.details import PerClient
 from leakmeter.auditors.information import gaussian_information
 from leakmeter.auditors.information.measure import Look, measure
 from leakmeter.auditors.information.mine import estimator as mine
-from leakmeter.fl_app.experiments.base import audited_run
-from leakmeter.fl_app.experiments.elkordy2023 import page
-from leakmeter.fl_app.experiments.elkordy2023.measure import (
+from leakmeter.papers.base import audited_run
+from leakmeter.papers.elkordy2023 import page
+from leakmeter.papers.elkordy2023.measure import (
     DIGITS,
     FEDERATION,
     NAMES,
@@ -28,8 +28,8 @@ from leakmeter.fl_app.experiments.elkordy2023.measure import (
     noised_accuracies,
     sampler_of,
 )
-from leakmeter.fl_app.experiments.elkordy2023.sweep import others
-from tests.fl_app.experiments.small import Reproduced, scales_of
+from leakmeter.papers.elkordy2023.sweep import others
+from tests.papers.small import Reproduced, scales_of
 
 TINY = replace(
     DIGITS, dataset="synthetic", synthetic_examples=600, mi_draws=40, mi_rank=5

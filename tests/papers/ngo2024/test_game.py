@@ -13,8 +13,8 @@ from leakmeter.auditors.bounds.lower_bound import epsilon_lower_bound
 from leakmeter.auditors.bounds.rules import Fixed
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.likelihood_ratio.game import Effort, duel
-from leakmeter.fl_app.experiments.base import CELLS, Cells, Table
-from leakmeter.fl_app.experiments.ngo2024.game import (
+from leakmeter.papers.base import CELLS, Cells, Table
+from leakmeter.papers.ngo2024.game import (
     Setting,
     _attack,
     _judged,
@@ -23,7 +23,7 @@ from leakmeter.fl_app.experiments.ngo2024.game import (
     audit,
     sampler_of,
 )
-from leakmeter.fl_app.experiments.ngo2024.secure_sum import _GAMES, _SCALES, run
+from leakmeter.papers.ngo2024.secure_sum import _GAMES, _SCALES, run
 
 # 20 clients of 30 records each: 189 free parameters, fitted from 1,500 updates.
 SMALL = Setting(

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from leakmeter.fl_app.experiments.plot import Line, Panel, line_figure
-from tests.fl_app.experiments.small import RESULTS, Reproduced, read_cells, read_rows
+from leakmeter.papers.plot import Line, Panel, line_figure
+from tests.papers.small import RESULTS, Reproduced, read_cells, read_rows
 
 KEPT = RESULTS / "ldp-curves"
 
@@ -55,7 +55,7 @@ def test_the_figure_names_its_curves(reproduced: Reproduced) -> None:
 def test_the_same_figure_has_the_same_bytes_in_another_process() -> None:
     panel = Panel("t", "x", "y", (Line("a", [1.0, 2.0], [0.1, 0.2]),), log_y=True)
     code = (
-        "from leakmeter.fl_app.experiments.plot import Line, Panel, line_figure\n"
+        "from leakmeter.papers.plot import Line, Panel, line_figure\n"
         "lines = (Line('a', [1.0, 2.0], [0.1, 0.2]),)\n"
         "print(line_figure([Panel('t', 'x', 'y', lines, log_y=True)]), end='')"
     )

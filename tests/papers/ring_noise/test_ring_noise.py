@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leakmeter.fl_app.experiments.ring_noise import low_bits, table
-from tests.fl_app.experiments.small import reproduce
+from leakmeter.papers.ring_noise import low_bits, table
+from tests.papers.small import reproduce
 
 
 @pytest.mark.slow

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from leakmeter.fl_app.experiments.base import audited_run
-from leakmeter.fl_app.experiments.zhang2024.noised_gradients import (
+from leakmeter.fl_app.rule import record_rule
+from leakmeter.fl_app.task import load_task
+from leakmeter.papers.base import audited_run
+from leakmeter.papers.zhang2024.noised_gradients import (
     _SCALES,
     MECHANISMS,
     _data,
@@ -21,14 +23,12 @@ from leakmeter.fl_app.experiments.zhang2024.noised_gradients import (
     task_of,
     trained,
 )
-from leakmeter.fl_app.rule import record_rule
-from leakmeter.fl_app.task import load_task
 from leakmeter.strategies.accounting.guarantee import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     water_filling_epsilon,
 )
-from tests.fl_app.experiments.small import Small, reproduce
+from tests.papers.small import Small, reproduce
 
 NAMES = {"linear": "wfna-mnist", "cnn": "wfna-mnist-cnn"}
 LINEAR, CNN = (_SCALES[variant]["small"] for variant in NAMES)

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from leakmeter.fl_app.experiments.zhang2024.table1 import _printed, stated_limit
-from tests.fl_app.experiments.small import Reproduced
+from leakmeter.papers.zhang2024.table1 import _printed, stated_limit
+from tests.papers.small import Reproduced
 
 # σ² = 1e-4, 1e-3, 1e-2: computed with 40 digits by another route.
 REFERENCE = {
