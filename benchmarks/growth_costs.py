@@ -25,7 +25,7 @@ from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.clients.protection.water_filling import WaterFilling
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Kept
-from leakmeter.clients.update import FedAvg
+from leakmeter.clients.update import fedavg
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.run.folder import RunFolder
 from leakmeter.fl_app.run.launch import launch
@@ -81,7 +81,7 @@ def sampled(draws: int, clients: int) -> float:
     x = torch.from_numpy(rng.random((2_000, 64), dtype=np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 2_000))
     parts = tuple(rng.permutation(2_000)[:50] for _ in range(clients))
-    cohort = Cohort(nn.Linear(64, 10), FedAvg(epochs=1, batch_size=10, lr=0.1))
+    cohort = Cohort(nn.Linear(64, 10), fedavg(epochs=1, batch_size=10, lr=0.1))
     sampler = CohortSampler(cohort, (x, y), Kept(parts), seed=0)
     model, along = np.zeros(cohort.dim, np.float32), np.ones((cohort.dim, 1))
 

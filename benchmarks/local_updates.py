@@ -28,7 +28,7 @@ from benchmarks.memory import grown
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.source import Generators
-from leakmeter.clients.update import FedAvg, FullBatchGD
+from leakmeter.clients.update import fedavg, gd
 
 EXAMPLES, LR, MEMORY = 20_000, 0.1, 8 * 2**20
 Indices = NDArray[np.int64]
@@ -115,7 +115,7 @@ def compared(case: Case, repetitions: int) -> Iterator[Row]:
     start = torch.stack([flat * (1 - 0.1 * i) for i in range(case.models)])
     records = [rng.permutation(EXAMPLES)[: case.size] for _ in range(case.clients)]
     few = records[: case.loop_clients]
-    cohort = Cohort(case.module, FedAvg(case.epochs, case.batch_size, LR))
+    cohort = Cohort(case.module, fedavg(case.epochs, case.batch_size, LR))
 
     def ours() -> None:
         new = Generators(0, "batches")
@@ -145,7 +145,7 @@ def trained(clients: int) -> int:
     """Train clients with little memory and return the bytes of the result."""
     x, y = torch.zeros(EXAMPLES, 784), torch.zeros(EXAMPLES, dtype=torch.int64)
     records = [stream(0, "part", i).permutation(EXAMPLES)[:200] for i in range(clients)]
-    cohort = Cohort(nn.Linear(784, 10), FullBatchGD(2, LR), memory=MEMORY, threads=2)
+    cohort = Cohort(nn.Linear(784, 10), gd(2, LR), memory=MEMORY, threads=2)
     rngs = [stream(0, "batches", i) for i in range(clients)]
     return cohort.updates(torch.zeros(cohort.dim), x, y, records, rngs).nbytes
 

@@ -41,7 +41,7 @@ from benchmarks.measure import Row, Scale
 from leakmeter.auditors.hook import wire
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.update import FedAvg
+from leakmeter.clients.update import fedavg
 
 CLIENTS, SIZE, BATCH, LR, TARGET = 100, 600, 64, 0.1, 9
 BACKEND: Any = {
@@ -125,7 +125,7 @@ def our_round() -> float:
     begin = time.perf_counter()
     start = parameters_to_vector(net.parameters()).detach()
     rngs = [stream(0, "batches", client) for client in range(CLIENTS)]
-    cohort = Cohort(net, FedAvg(1, BATCH, LR), threads=2)
+    cohort = Cohort(net, fedavg(1, BATCH, LR), threads=2)
     start + cohort.updates(start, x, y, records, rngs).mean(dim=0)
     return time.perf_counter() - begin
 

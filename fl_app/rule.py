@@ -10,18 +10,18 @@ from leakmeter.clients.protection.water_filling import WaterFilling
 from leakmeter.fl_app.config.config import Config
 
 
-def update_rule(config: Config) -> update.UpdateRule:
+def update_rule(config: Config) -> update.LocalSteps | GaussianSampling:
     """Return what a client does with its data."""
     if config.hides_records:
         return record_rule(config)
     match config.algorithm:
         case "fedsgd":
-            return update.FedSGD(config.batch_size, config.lr)
+            return update.fedsgd(config.batch_size, config.lr)
         case "fedprox":
-            return update.FedProx(config.epochs, config.batch_size, config.lr, config.prox_mu)
+            return update.fedprox(config.epochs, config.batch_size, config.lr, config.prox_mu)
         case "gd":
-            return update.FullBatchGD(config.epochs, config.lr)
-    return update.FedAvg(config.epochs, config.batch_size, config.lr)
+            return update.gd(config.epochs, config.lr)
+    return update.fedavg(config.epochs, config.batch_size, config.lr)
 
 
 def record_rule(config: Config) -> GaussianSampling:

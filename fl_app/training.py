@@ -23,7 +23,8 @@ from leakmeter.auditors.hook import wire
 from leakmeter.auditors.hook.values import shaped
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.arrays import packed
-from leakmeter.clients.update import Trained, UpdateRule, as_steps, dense_layers, train_together
+from leakmeter.clients.layers import dense_layers
+from leakmeter.clients.update import LocalSteps, Trained, UpdateRule
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.task_config import TaskConfig
 from leakmeter.fl_app.engines.delivery import Delivery, current
@@ -91,17 +92,17 @@ class _Local:
         """Train clients that are found, at most so many, and return what each answers, if any."""
         data = self.task.dataset
         x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
-        steps, layers = as_steps(self.rule), dense_layers(self.net, x, y)
-        if steps is None or layers is None:
+        rule, layers = self.rule, dense_layers(self.net, x, y)
+        if not isinstance(rule, LocalSteps) or layers is None:
             return {}
         examples = max(len(own) for own in self.task.parts)
-        batch = min(steps.batch_size or examples, examples) * layers[0].fan_in
+        batch = rule.width(examples) * layers[0].fan_in
         group = find(min(_CACHE // (4 * self.task.dim), max(_CACHE // (4 * batch), 2)))
         if len(group) < 2:
             return {}
         records = [self.task.parts[client].numpy() for client in group.values()]
         rngs = [self.job.rng(self.seed, client) for client in group.values()]
-        stacks, told = train_together(steps, layers, self.net, x, y, records, rngs)
+        stacks, told = rule.train_together(layers, self.net, x, y, records, rngs)
         named = dict(zip(self.net.state_dict(), (stack.numpy() for stack in stacks), strict=True))
         return {
             key: _Done(self.job, {name: stack[i] for name, stack in named.items()}, told[i])

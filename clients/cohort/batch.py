@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from leakmeter.auditors._types import Indices
-from leakmeter.clients.update import StepRule
+from leakmeter.clients.update import LocalSteps
 
 # Bytes of gathered inputs in a chunk. More falls out of the cache; with less, Python's time shows.
 _CACHE = 2**22
@@ -62,22 +62,16 @@ class Step:
     counts: Indices
 
 
-def width(rule: StepRule, size: int) -> int:
-    """Return the number of examples in the largest batch of a client with `size` examples."""
-    most = rule.weight(size)
-    return min(rule.batch_size or most, most)
-
-
 def clients_in_cache(batch_bytes: int) -> int:
     """Return how many clients' batches fit into the cache together, at least one."""
     return max(1, _CACHE // max(1, batch_bytes))
 
 
-def steps(rule: StepRule, chunk: Chunk) -> Iterator[Step]:
+def steps(rule: LocalSteps, chunk: Chunk) -> Iterator[Step]:
     """Yield all steps of a chunk, drawn as the plain rule draws them for each client."""
     sizes = [len(own) for own in chunk.records]
     lengths = np.array([rule.weight(size) for size in sizes])
-    longest, most = int(lengths[0]), width(rule, sizes[0])
+    longest, most = int(lengths[0]), rule.width(sizes[0])
     is_even = sizes[-1] == sizes[0]  # the largest come first
     records = np.stack(chunk.records) if is_even else None  # (clients, size)
     index = np.empty((len(chunk), longest), dtype=np.int64)

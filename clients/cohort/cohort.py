@@ -24,7 +24,7 @@ from leakmeter.clients.cohort.batch import Chunk, Engine
 from leakmeter.clients.cohort.dense import Dense
 from leakmeter.clients.cohort.functional import Plain, functional
 from leakmeter.clients.layers import is_classified, layers_of
-from leakmeter.clients.update import FedSGD, UpdateRule, as_steps
+from leakmeter.clients.update import LocalSteps, UpdateRule
 
 _CACHE = 2**20  # bytes of updates that are projected together
 
@@ -48,8 +48,8 @@ class Cohort:
             the rows of the output layer do in every update, and the last class's are left out.
             None if the module does not end in a `Linear` or the rule is unknown.
 
-    >>> from leakmeter.clients.update import FedAvg
-    >>> cohort = Cohort(nn.Linear(104, 2), FedAvg(epochs=1, batch_size=64, lr=0.1))
+    >>> from leakmeter.clients.update import fedavg
+    >>> cohort = Cohort(nn.Linear(104, 2), fedavg(epochs=1, batch_size=64, lr=0.1))
     >>> cohort.dim, len(cohort.free)
     (210, 105)
     """
@@ -67,7 +67,7 @@ class Cohort:
         if threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
         self._module = copy.deepcopy(module)
-        self._rule, self._steps = rule, as_steps(rule)
+        self._rule, self._steps = rule, rule if isinstance(rule, LocalSteps) else None
         self._memory, self._threads = memory, threads
         self._layers = layers_of(self._module)
         self._others: dict[tuple[torch.Size, torch.dtype], Engine] = {}
@@ -77,14 +77,12 @@ class Cohort:
     @property
     def sends_gradient(self) -> bool | None:
         """Whether the rule takes one step, so that its update is a gradient; None if unknown."""
-        if (rule := self._steps) is None:
-            return None
-        return isinstance(rule, FedSGD) or (rule.passes == 1 and rule.batch_size == 0)
+        return None if self._steps is None else self._steps.is_one_step
 
     def weights(self, records: Sequence[Indices]) -> NDArray[np.float64]:
         """Return what `Trained.num_examples` would be for each client.
 
-        For a rule that is not of `clients.update`, the number of its examples.
+        For another rule than `LocalSteps`, the number of its examples.
         """
         weight = self._steps.weight if self._steps else int
         return np.array([weight(len(own)) for own in records], dtype=np.float64)

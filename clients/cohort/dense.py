@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakmeter.clients.cohort.batch import Chunk, Step, clients_in_cache, steps, width
+from leakmeter.clients.cohort.batch import Chunk, Step, clients_in_cache, steps
 from leakmeter.clients.layers import Layer
-from leakmeter.clients.update import StepRule
+from leakmeter.clients.update import LocalSteps
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,19 @@ class Dense:
     """The engine of networks that `layers_of` knows."""
 
     layers: tuple[Layer, ...]
-    rule: StepRule
+    rule: LocalSteps
     itemsize: int
     scratch: threading.local = field(default_factory=threading.local, compare=False)
 
     def clients_at_once(self, size: int) -> int:
         """Return as many as have their batches and half their models in the cache together."""
         # Measured: small batches want more than fit, and threads want more than one chunk.
-        numbers = width(self.rule, size) * self.layers[0].fan_in + self.layers[-1].stop // 2
+        numbers = self.rule.width(size) * self.layers[0].fan_in + self.layers[-1].stop // 2
         return clients_in_cache(numbers * self.itemsize)
 
     def bytes_each(self, models: int, size: int) -> int:
         """Count the batch and its indices, four copies of the model, and the signals."""
-        most, dim = width(self.rule, size), self.layers[-1].stop
+        most, dim = self.rule.width(size), self.layers[-1].stop
         # Weights, updates, and these in double precision where they are projected.
         # A layer's output; the slope in it; and for a moment its mask or the one-hot labels.
         signals = 3 * models * most * sum(layer.fan_out for layer in self.layers)
@@ -74,12 +74,12 @@ class _Work:
     """
 
     def __init__(
-        self, layers: tuple[Layer, ...], rule: StepRule, start: Tensor, chunk: Chunk
+        self, layers: tuple[Layer, ...], rule: LocalSteps, start: Tensor, chunk: Chunk
     ) -> None:
         self.layers, self.rule, self.start, self.models = layers, rule, start, len(start)
         widest = max(layer.fan_out for layer in layers)
         # Models lie side by side in the first layer's outputs, which must come first for that.
-        self.is_wide = self.models > 1 or width(rule, len(chunk.records[0])) > widest
+        self.is_wide = self.models > 1 or rule.width(len(chunk.records[0])) > widest
         # Lists over the layers of (clients · models, fan_out, fan_in) and (…, fan_out).
         self.weights = [
             start[:, layer.weight].repeat(len(chunk), 1).view(-1, layer.fan_out, layer.fan_in)

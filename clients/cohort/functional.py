@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from leakmeter.auditors._types import Indices
-from leakmeter.clients.cohort.batch import Chunk, Step, clients_in_cache, steps, width
-from leakmeter.clients.update import StepRule, UpdateRule
+from leakmeter.clients.cohort.batch import Chunk, Step, clients_in_cache, steps
+from leakmeter.clients.update import LocalSteps, UpdateRule
 
 Parameters = dict[str, Tensor]
 
@@ -71,7 +71,7 @@ class Plain:
 class Functional:
     """Steps of all clients of a chunk by `vmap` over `grad`; nothing is padded."""
 
-    def __init__(self, module: nn.Module, rule: StepRule, example: Tensor) -> None:
+    def __init__(self, module: nn.Module, rule: LocalSteps, example: Tensor) -> None:
         self._module, self._rule = module, rule
         self._shapes = {name: p.shape for name, p in module.named_parameters()}
         self._model_bytes = sum(p.nbytes for p in module.parameters())
@@ -80,11 +80,11 @@ class Functional:
 
     def clients_at_once(self, size: int) -> int:
         """Return as many as have their batches in the cache together, but not too few to pay."""
-        return max(_FEW, clients_in_cache(width(self._rule, size) * self._example_bytes))
+        return max(_FEW, clients_in_cache(self._rule.width(size) * self._example_bytes))
 
     def bytes_each(self, models: int, size: int) -> int:
         """Count the batch, its indices, eight copies of the model, and the signals twice."""
-        batch = width(self._rule, size) * (
+        batch = self._rule.width(size) * (
             self._example_bytes + 2 * models * self._signal_bytes + 32
         )
         return batch + 8 * models * self._model_bytes + 16 * size
@@ -154,7 +154,7 @@ class Functional:
         return {name: part.reshape(len(flat), *shape) for (name, shape), part in named}
 
 
-def functional(module: nn.Module, rule: StepRule, x: Tensor, y: Tensor) -> Functional | None:
+def functional(module: nn.Module, rule: LocalSteps, x: Tensor, y: Tensor) -> Functional | None:
     """Return the engine for modules that `vmap` does rightly and faster than a loop, else None."""
     parameters = [p for _, p in module.named_parameters(remove_duplicate=False)]
     has_ties = len(parameters) != len(list(module.parameters()))

@@ -14,7 +14,7 @@ from leakmeter.auditors.information import UpdateEntropy, update_entropy
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampler import PerRound
 from leakmeter.clients import CohortSampler
-from leakmeter.clients.update import as_steps, batch_sizes
+from leakmeter.clients.update import LocalSteps
 from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines.ray_sampler import WhereRayRuns, threads
@@ -59,16 +59,17 @@ def entropy_of(config: Config, client: int) -> UpdateEntropy | None:
     a client has a fixed number of records: no distribution of them has more entropy than a uniform
     choice, so the same limit holds.
     """
-    rule = as_steps(update_rule(config))  # None with water filling, whose weights are Gaussian
-    if rule is None or config.noise not in ("none", "central"):
+    rule = update_rule(config)
+    # With water filling the weights are Gaussian.
+    if not isinstance(rule, LocalSteps) or config.noise not in ("none", "central"):
         return None
     parts = load_task(config).parts
     own = len(parts[client])
     if config.game == "rerun":  # the records are known
-        return update_entropy(own, own, batch_sizes(rule, own), epochs=rule.passes)
+        return update_entropy(own, own, rule.batch_sizes(own), epochs=rule.passes)
     if config.partition not in ("iid", "dirichlet"):
         return None
     records = sum(len(part) for part in parts)
     if config.game != "partition":  # every client draws an equal share
         own = round(records / len(parts))
-    return update_entropy(records, own, batch_sizes(rule, own), epochs=rule.passes)
+    return update_entropy(records, own, rule.batch_sizes(own), epochs=rule.passes)

@@ -23,7 +23,7 @@ from leakmeter.auditors.records import Shadows, logit_confidences
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.protection.gaussian_sampling import GaussianSampling
-from leakmeter.clients.update import FedAvg, as_steps, batch_sizes
+from leakmeter.clients.update import LocalSteps, fedavg
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
 from leakmeter.fl_app.rule import update_rule
@@ -59,9 +59,7 @@ class SimulatedRecords:
         rule = update_rule(self.config)
         if isinstance(rule, GaussianSampling):
             return float(rule.steps)
-        steps = as_steps(rule)
-        assert steps is not None
-        each = [steps.passes * len(batch_sizes(steps, len(part))) for part in self.task.parts]
+        each = [rule.passes * len(rule.batch_sizes(len(part))) for part in self.task.parts]
         return float(np.mean(each))
 
     def trained(self, view: RoundView) -> Indices:
@@ -75,8 +73,8 @@ class SimulatedRecords:
     def _of_client(self, server_round: int, client: int) -> Indices:
         """Return what a client trains on: one batch with FedSGD, else all of its records."""
         part = self.task.parts[client].numpy()
-        rule = as_steps(update_rule(self.config))
-        if rule is None:
+        rule = update_rule(self.config)
+        if not isinstance(rule, LocalSteps):
             return part
         # The client's own stream draws its batches first: see `train` in `fl_app.client_app`.
         rng = stream(self.config.seed, "train", server_round, client)
@@ -163,7 +161,7 @@ def _shadow_models(config: Config) -> Floats:
     passes = config.rounds * (1 if config.algorithm == "fedsgd" else config.epochs)
     start = parameters_to_vector(task.initial.parameters()).detach()
     x, y = torch.from_numpy(task.dataset.test_x), torch.from_numpy(task.dataset.test_y)
-    cohort = Cohort(task.new_model(), FedAvg(passes, config.batch_size, config.lr))
+    cohort = Cohort(task.new_model(), fedavg(passes, config.batch_size, config.lr))
     updates = cohort.updates(start, x, y, parts, rngs)
     return np.asarray((start + updates).double().numpy())
 

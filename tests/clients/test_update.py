@@ -17,15 +17,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from leakmeter.auditors.rng import stream
-from leakmeter.clients.layers import fast_forward
+from leakmeter.clients.layers import dense_layers, fast_forward
 from leakmeter.clients.update import (
-    FedAvg,
-    FedProx,
-    FedSGD,
-    FullBatchGD,
-    as_steps,
-    dense_layers,
-    train_together,
+    fedavg,
+    fedprox,
+    fedsgd,
+    gd,
 )
 from leakmeter.fl_app.model import build
 from tests.helpers.numbers import num_examples
@@ -83,7 +80,7 @@ def test_flowers_mean_of_fedsgd_replies_is_one_step_on_all_batches_together(
     for client, size in enumerate(sizes):
         x, y = examples(size, client)
         model = new_model()
-        done = FedSGD(batch_size, lr=0.7)(model, x, y, stream(1, "batch", client))
+        done = fedsgd(batch_size, lr=0.7)(model, x, y, stream(1, "batch", client))
         drawn = stream(1, "batch", client).permutation(size)[: batch_size or size]
         models.append(model)
         weights.append(done.num_examples)
@@ -104,7 +101,7 @@ def test_the_step_is_missed_if_the_weights_are_the_clients_sizes() -> None:
     models = []
     for client, size in enumerate((9, 2)):
         models.append(new_model())
-        FedSGD(4, lr=0.7)(models[-1], *examples(size, client), stream(1, "batch", client))
+        fedsgd(4, lr=0.7)(models[-1], *examples(size, client), stream(1, "batch", client))
     right, wrong = flower_average(models, [4, 2]), flower_average(models, [9, 2])
     assert np.abs(right["0.weight"] - wrong["0.weight"]).max() > 1e-3
 
@@ -121,7 +118,7 @@ def test_fedavg_equals_a_naive_loop_with_torchs_own_sgd(
 ) -> None:
     x, y = examples(size)
     trained, twin = new_model(), new_model()
-    done = FedAvg(epochs, batch_size, lr=0.2)(trained, x, y, stream(seed, "train"))
+    done = fedavg(epochs, batch_size, lr=0.2)(trained, x, y, stream(seed, "train"))
 
     rng = stream(seed, "train")
     for _ in range(epochs):
@@ -137,8 +134,8 @@ def test_fedavg_equals_a_naive_loop_with_torchs_own_sgd(
 def test_one_full_batch_of_fedavg_is_fedsgd() -> None:
     x, y = examples(8)
     one, other = new_model(), new_model()
-    a = FedAvg(epochs=1, batch_size=0, lr=0.3)(one, x, y, stream(0, "a"))
-    b = FedSGD(batch_size=0, lr=0.3)(other, x, y, stream(0, "b"))
+    a = fedavg(epochs=1, batch_size=0, lr=0.3)(one, x, y, stream(0, "a"))
+    b = fedsgd(batch_size=0, lr=0.3)(other, x, y, stream(0, "b"))
     np.testing.assert_allclose(vector(one), vector(other), rtol=1e-12)
     assert a.num_examples == b.num_examples == 8
     assert a.loss == pytest.approx(cross_entropy(new_model()(x), y).item(), rel=1e-12)
@@ -150,7 +147,7 @@ def test_fedprox_is_sgd_on_the_loss_with_its_proximal_term(
 ) -> None:
     x, y = examples(size)
     trained, twin, origin = new_model(), new_model(), new_model()
-    done = FedProx(3, batch_size, 0.2, mu)(trained, x, y, stream(1, "train"))
+    done = fedprox(3, batch_size, 0.2, mu)(trained, x, y, stream(1, "train"))
 
     rng, optimiser = stream(1, "train"), torch.optim.SGD(twin.parameters(), lr=0.2)
     for _ in range(3):
@@ -169,7 +166,7 @@ def test_fedprox_is_sgd_on_the_loss_with_its_proximal_term(
 def test_fedprox_without_pull_is_fedavg_and_with_pull_stays_nearer_to_the_start() -> None:
     x, y = examples(12)
     ends, losses = [], []
-    for rule in (FedAvg(4, 3, 0.2), FedProx(4, 3, 0.2, 0.0), FedProx(4, 3, 0.2, 2.0)):
+    for rule in (fedavg(4, 3, 0.2), fedprox(4, 3, 0.2, 0.0), fedprox(4, 3, 0.2, 2.0)):
         model = new_model()
         losses.append(rule(model, x, y, stream(0, "train")).loss)
         ends.append(vector(model))
@@ -182,7 +179,7 @@ def test_fedprox_without_pull_is_fedavg_and_with_pull_stays_nearer_to_the_start(
 def test_full_batch_descent_is_torchs_sgd_on_all_examples_and_draws_nothing() -> None:
     x, y = examples(7)
     trained, twin, rng = new_model(), new_model(), stream(0, "train")
-    done = FullBatchGD(steps=4, lr=0.3)(trained, x, y, rng)
+    done = gd(steps=4, lr=0.3)(trained, x, y, rng)
     for _ in range(4):
         gradient_step(twin, x, y, lr=0.3)
     np.testing.assert_allclose(vector(trained), vector(twin), rtol=1e-12, atol=1e-13)
@@ -190,16 +187,13 @@ def test_full_batch_descent_is_torchs_sgd_on_all_examples_and_draws_nothing() ->
     assert rng.random() == stream(0, "train").random()
 
 
-def test_only_the_rules_themselves_are_known_to_be_steps_on_batches() -> None:
-    class WithMomentum(FedAvg):
-        pass
-
-    assert all(as_steps(rule) is rule for rule in RULES)
-    assert as_steps(WithMomentum(1, 2, 0.1)) is None
-    assert as_steps(lambda *_: None) is None  # type: ignore[arg-type, return-value]
+def test_only_rules_that_take_one_step_send_a_gradient() -> None:
+    assert [rule.is_one_step for rule in RULES] == [False, True, False, False]
+    assert all(rule.is_one_step for rule in (fedavg(1, 0, 0.1), gd(1, 0.1), fedsgd(0, 0.1)))
+    assert not fedavg(1, 8, 0.1).is_one_step
 
 
-RULES = [FedAvg(2, 3, 0.2), FedSGD(3, 0.2), FedProx(2, 3, 0.2, 0.5), FullBatchGD(2, 0.2)]
+RULES = [fedavg(2, 3, 0.2), fedsgd(3, 0.2), fedprox(2, 3, 0.2, 0.5), gd(2, 0.2)]
 IDS = ["fedavg", "fedsgd", "fedprox", "full"]
 
 
@@ -238,7 +232,7 @@ def test_a_client_without_examples_is_an_error_not_a_model_of_nans(rule: Any) ->
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"epochs": 0}, "passes must be at least 1, got 0"),
         ({"batch_size": -1}, "batch_size must be at least 1, or 0 for all examples, got -1"),
         ({"lr": 0.0}, r"lr must be in \(0, inf\), got 0.0"),
         ({"lr": float("inf")}, "lr must be in"),
@@ -248,26 +242,26 @@ def test_a_client_without_examples_is_an_error_not_a_model_of_nans(rule: Any) ->
 def test_bad_settings_are_named(values: dict[str, Any], message: str) -> None:
     good: dict[str, Any] = {"epochs": 1, "batch_size": 2, "lr": 0.1}
     with pytest.raises(ValueError, match=message):
-        FedAvg(**(good | values))
+        fedavg(**(good | values))
     with pytest.raises(ValueError, match=message):
-        FedProx(**(good | {"mu": 0.1} | values))
+        fedprox(**(good | {"mu": 0.1} | values))
     if "epochs" not in values:
         del good["epochs"]
         with pytest.raises(ValueError, match=message):
-            FedSGD(**(good | values))
+            fedsgd(**(good | values))
 
 
 @pytest.mark.parametrize("mu", [-0.1, float("inf"), float("nan")])
 def test_a_bad_pull_is_named(mu: float) -> None:
     with pytest.raises(ValueError, match=rf"mu must be in \[0, inf\), got {mu}"):
-        FedProx(1, 2, 0.1, mu)
+        fedprox(1, 2, 0.1, mu)
 
 
 def test_bad_settings_of_full_batch_descent_are_named() -> None:
-    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
-        FullBatchGD(0, 0.1)
+    with pytest.raises(ValueError, match="passes must be at least 1, got 0"):
+        gd(0, 0.1)
     with pytest.raises(ValueError, match="lr must be in"):
-        FullBatchGD(1, -0.1)
+        gd(1, -0.1)
 
 
 @pytest.mark.parametrize("name", ["mlp", "linear"])
@@ -276,12 +270,12 @@ def test_bad_settings_of_full_batch_descent_are_named() -> None:
 def test_dense_steps_are_autograds_bit_for_bit(
     name: str, batch_size: int, mu: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, rule = stream(0, "dense"), FedProx(2, batch_size, 0.2, mu)
+    rng, rule = stream(0, "dense"), fedprox(2, batch_size, 0.2, mu)
     x = torch.from_numpy(rng.standard_normal((20, 8, 8)).astype(np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 20))
     ours, twin = (build(name, (8, 8), 10, seed=0) for _ in range(2))
     found = rule(ours, x, y, stream(0, "batches"))
-    monkeypatch.setattr("leakmeter.clients.update.layers_of", lambda _: None)
+    monkeypatch.setattr("leakmeter.clients.layers.layers_of", lambda _: None)
     assert rule(twin, x, y, stream(0, "batches")) == found
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), twin.parameters(), strict=True))
 
@@ -291,7 +285,7 @@ def test_dense_steps_are_autograds_bit_for_bit(
 def test_clients_train_together_as_each_alone_bit_for_bit(
     widths: tuple[int, ...], size: int
 ) -> None:
-    rng, rule = stream(0, "together"), FedProx(2, 8, 0.2, 0.1)
+    rng, rule = stream(0, "together"), fedprox(2, 8, 0.2, 0.1)
     x = torch.from_numpy(rng.standard_normal((60, widths[0])).astype(np.float32))
     y = torch.from_numpy(rng.integers(0, widths[-1], 60))
     hidden = (nn.Linear(*widths[:2]), nn.ReLU(), nn.Linear(*widths[1:], bias=False))
@@ -300,7 +294,7 @@ def test_clients_train_together_as_each_alone_bit_for_bit(
     layers = dense_layers(start, x, y)
     assert layers is not None
     rngs = [stream(0, "batches", client) for client in range(4)]
-    stacks, told = train_together(rule, layers, start, x, y, records, rngs)
+    stacks, told = rule.train_together(layers, start, x, y, records, rngs)
     for client, own in enumerate(records):
         alone = copy.deepcopy(start)
         assert rule(alone, x[own], y[own], stream(0, "batches", client)) == told[client]
@@ -310,7 +304,7 @@ def test_clients_train_together_as_each_alone_bit_for_bit(
 
 def test_a_batch_size_beyond_all_examples_takes_no_memory_for_them() -> None:
     x, y = torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64)
-    huge = FedAvg(epochs=1, batch_size=2**50, lr=0.1)  # petabytes, if there was room for it
+    huge = fedavg(epochs=1, batch_size=2**50, lr=0.1)  # petabytes, if there was room for it
     assert huge(nn.Linear(4, 2), x, y, stream(0, "huge")).num_examples == 3
 
 
@@ -328,7 +322,7 @@ def test_convolutions_keep_channels_last_from_the_first_layer_on(channels: int) 
 def test_convolutions_train_as_the_module_stands_up_to_rounding(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, rule = stream(0, "convolutions"), FedAvg(2, 4, 0.1)
+    rng, rule = stream(0, "convolutions"), fedavg(2, 4, 0.1)
     x = torch.from_numpy(rng.standard_normal((10, *shape)).astype(np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 10))
     ours, twin = (build("cnn", shape, 10, seed=0) for _ in range(2))

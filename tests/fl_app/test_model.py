@@ -8,7 +8,7 @@ import torch
 
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.update import FedSGD
+from leakmeter.clients.update import fedsgd
 from leakmeter.fl_app import model
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.config.names import MODELS
@@ -76,7 +76,7 @@ def test_the_slp_is_the_linear_model_with_a_relu_behind_it() -> None:
 def test_many_clients_at_once_train_these_models_as_one_does(
     name: str, shape: tuple[int, ...]
 ) -> None:
-    net, rule = build(name, shape, 10, seed=0), FedSGD(batch_size=4, lr=0.1)
+    net, rule = build(name, shape, 10, seed=0), fedsgd(batch_size=4, lr=0.1)
     rng = stream(0, "records")
     x = torch.from_numpy(rng.random((24, *shape), dtype=np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 24))

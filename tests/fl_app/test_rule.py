@@ -10,11 +10,11 @@ from leakmeter.fl_app.rule import record_rule, update_rule
 
 def test_the_clients_rule_is_the_one_configured() -> None:
     steps = {"epochs": 3, "batch_size": 4, "lr": 0.5}
-    assert update_rule(Config(**steps)) == update.FedAvg(**steps)
-    assert update_rule(Config(algorithm="fedsgd", **steps)) == update.FedSGD(4, 0.5)
+    assert update_rule(Config(**steps)) == update.fedavg(**steps)
+    assert update_rule(Config(algorithm="fedsgd", **steps)) == update.fedsgd(4, 0.5)
     prox = update_rule(Config(algorithm="fedprox", prox_mu=0.2, **steps))
-    assert prox == update.FedProx(**steps, mu=0.2)
-    assert update_rule(Config(algorithm="gd", **steps)) == update.FullBatchGD(3, 0.5)
+    assert prox == update.fedprox(**steps, mu=0.2)
+    assert update_rule(Config(algorithm="gd", **steps)) == update.gd(3, 0.5)
 
 
 def test_water_filling_takes_one_step_with_fedsgd_and_one_per_epoch_with_fedavg() -> None:

@@ -10,6 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from leakmeter.auditors.hook import wire
+from leakmeter.clients.update import LocalSteps
 from leakmeter.fl_app import training
 from leakmeter.fl_app.client_app import client_app_of
 from leakmeter.fl_app.config.config import Config
@@ -42,12 +43,14 @@ def test_clients_of_one_push_answer_as_each_alone(
     config = replace(tiny_config, synthetic_examples=125, **change)  # 20 or 21 records a client
     alone = replies(config, together=False, models=models)
     groups: list[int] = []
-    usual = training.train_together
-    monkeypatch.setattr(
-        training,
-        "train_together",
-        lambda *about: groups.append(len(about[-1])) or usual(*about),
-    )
+    usual = LocalSteps.train_together
+
+    def counted(rule: LocalSteps, *about: Any) -> Any:
+        # A client alone is a group of one.
+        groups.extend([len(about[-1])] * (len(about[-1]) > 1))
+        return usual(rule, *about)
+
+    monkeypatch.setattr(LocalSteps, "train_together", counted)
     assert replies(config, together=True, models=models) == alone
     sizes = enumerate(map(len, load_task(config).parts))
     jobs = Counter((size, client % models) for client, size in sizes)

@@ -31,7 +31,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Fresh
-from leakmeter.clients.update import FedSGD
+from leakmeter.clients.update import fedsgd
 from leakmeter.fl_app.data.load import load
 from leakmeter.fl_app.model import build
 from leakmeter.papers.base import Cells, Comparison, Table
@@ -286,7 +286,7 @@ def mean_gradient(
     net: nn.Module, x: Images, y: Labels, parts: Sequence[NDArray[np.int64]]
 ) -> NDArray[np.float32]:
     """Return the mean of the clients' gradients, from the updates of one FedSGD step each."""
-    cohort = Cohort(net, FedSGD(batch_size=len(parts[0]), lr=1.0))
+    cohort = Cohort(net, fedsgd(batch_size=len(parts[0]), lr=1.0))
     rngs = [stream(SEED, "batches", i) for i in range(len(parts))]
     start = parameters_to_vector(net.parameters()).detach()
     updates = cohort.updates(start, torch.from_numpy(x), torch.from_numpy(y), parts, rngs)
@@ -308,7 +308,7 @@ def information(case: Case) -> dict[str, Any]:
         num_clients=len(x) // case.batch,
         draw=lambda pool, _, rng: rng.choice(pool, case.batch, replace=False),
     )
-    cohort = Cohort(net, FedSGD(batch_size=case.batch, lr=1.0))
+    cohort = Cohort(net, fedsgd(batch_size=case.batch, lr=1.0))
     sampler = CohortSampler(cohort, (x, y), source, seed=SEED)
     fit = np.concatenate(list(sampler.sample(start, [0], _FIT, ("fit",))))[:, 0]
     subspace = mi.principal_subspace(fit, rank=_RANK)

@@ -27,7 +27,7 @@ from leakmeter.auditors.information.mine import estimator
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.update import as_steps, batch_sizes
+from leakmeter.clients.update import LocalSteps
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.engines.samplers import sampler_for
 from leakmeter.fl_app.rule import update_rule
@@ -91,10 +91,10 @@ class Point:
         these and of its batches, which large models reach.
         """
         assert (self.config.game, self.config.partition) == ("independent", "iid")
-        rule = as_steps(update_rule(self.config))
-        assert rule is not None
+        rule = update_rule(self.config)
+        assert isinstance(rule, LocalSteps)
         held = int(self["records"])
-        batches, pool = batch_sizes(rule, held), held * self.config.clients
+        batches, pool = rule.batch_sizes(held), held * self.config.clients
         limit = update_entropy(pool, held, batches, epochs=rule.passes).over(1)
         hidden = self["users"] - self["colluding"]
         return gaussian_information(int(self["free"]), hidden).limited(limit).bits

@@ -91,7 +91,7 @@ def sampler_of(setting: Setting, game: Game) -> tuple[Any, Floats]:
     """Return the sampler of a game and the initial models, (models, dim)."""
     import torch
 
-    from leakmeter.clients.update import FedAvg
+    from leakmeter.clients.update import fedavg
     from leakmeter.fl_app import model
     from leakmeter.fl_app.config.task_config import TaskConfig
     from leakmeter.fl_app.engines.samplers import sampler_for
@@ -111,7 +111,7 @@ def sampler_of(setting: Setting, game: Game) -> tuple[Any, Floats]:
     built = [model.build(*about, seed).parameters() for seed in range(setting.models)]
     starts = [torch.nn.utils.parameters_to_vector(parameters) for parameters in built]
     # One local epoch of batches of 64 at a rate of 0.01, as in the paper.
-    rule = FedAvg(epochs=1, batch_size=64, lr=0.01)
+    rule = fedavg(epochs=1, batch_size=64, lr=0.01)
     sampler = sampler_for(task, config, rule, game, threads=distribute.threads())
     return distribute.distributed(sampler), torch.stack(starts).detach().double().numpy()
 

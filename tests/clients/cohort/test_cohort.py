@@ -23,17 +23,17 @@ from leakmeter.clients.cohort.batch import Chunk, steps
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.cohort.dense import Dense
 from leakmeter.clients.cohort.functional import Functional, Plain
-from leakmeter.clients.update import FedAvg, FedProx, FedSGD, FullBatchGD, Trained, UpdateRule
+from leakmeter.clients.update import Trained, UpdateRule, fedavg, fedprox, fedsgd, gd
 from tests.helpers.numbers import num_examples
 
 SIDE, CLASSES, EXAMPLES = 4, 3, 90
 RAGGED = (13, 1, 40, 8, 16, 9, 16)  # whole batches of 8, a rest, fewer than one, and ties
 RULES: dict[str, UpdateRule] = {
-    "fedavg": FedAvg(3, 8, 0.2),
-    "fedavg-all": FedAvg(2, 0, 0.2),
-    "fedsgd": FedSGD(8, 0.2),
-    "fedprox": FedProx(3, 8, 0.2, 0.7),
-    "full": FullBatchGD(3, 0.2),
+    "fedavg": fedavg(3, 8, 0.2),
+    "fedavg-all": fedavg(2, 0, 0.2),
+    "fedsgd": fedsgd(8, 0.2),
+    "fedprox": fedprox(3, 8, 0.2, 0.7),
+    "full": gd(3, 0.2),
 }
 
 
@@ -168,7 +168,7 @@ def test_updates_are_the_plain_rules_for_one_model_and_for_several(
 def test_any_sizes_and_batches_agree_in_double_precision(
     sizes: list[int], batch_size: int, epochs: int, mu: float
 ) -> None:
-    rule, records = FedProx(epochs, batch_size, 0.3, mu), parts(tuple(sizes))
+    rule, records = fedprox(epochs, batch_size, 0.3, mu), parts(tuple(sizes))
     x, y = data()
     module = new(lambda: head(nn.ReLU())).double()
     found = Cohort(module, rule).updates(flat(module), x.double(), y, records, rngs(len(sizes)))
@@ -401,11 +401,9 @@ def test_labels_that_cross_entropy_skips_are_skipped() -> None:
     module, (x, y) = new(linear), data()
     y[::5] = -100
     records = [own for own in parts() if (y[own] >= 0).all() or len(own) > 8]
-    found = Cohort(module, FullBatchGD(2, 0.1)).updates(
-        flat(module), x, y, records, rngs(len(records))
-    )
+    found = Cohort(module, gd(2, 0.1)).updates(flat(module), x, y, records, rngs(len(records)))
     net = copy.deepcopy(module)
-    FullBatchGD(2, 0.1)(net, x[records[0]], y[records[0]], stream(0, "none"))
+    gd(2, 0.1)(net, x[records[0]], y[records[0]], stream(0, "none"))
     assert (found[0] - (flat(net) - flat(module))).abs().max() <= 1e-5
 
 
@@ -432,7 +430,7 @@ def test_no_clients_give_no_updates() -> None:
 
 def test_steps_pad_with_the_clients_own_records() -> None:
     chunk = Chunk([np.arange(10, 17), np.arange(20, 23)], rngs(2))
-    seen = list(steps(FedAvg(1, 4, 0.1), chunk))
+    seen = list(steps(fedavg(1, 4, 0.1), chunk))
     assert [step.index.shape for step in seen] == [(2, 4), (1, 3)]
     assert [list(step.counts) for step in seen] == [[4, 3], [3]]
     assert set(seen[0].index[1]) == {20, 21, 22}

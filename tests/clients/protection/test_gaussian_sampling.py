@@ -13,7 +13,7 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.gaussian_sampling import GaussianSampling, Isotropic
 from leakmeter.clients.protection.per_example import per_example_gradients
 from leakmeter.clients.protection.water_filling import WaterFilling
-from leakmeter.clients.update import FedSGD, FullBatchGD, UpdateRule
+from leakmeter.clients.update import UpdateRule, fedsgd, gd
 from tests.helpers.numbers import FixedNormals
 
 COUNT, DIM = 6, 12
@@ -61,14 +61,14 @@ def clipped(norm: float) -> np.ndarray:
 def test_the_full_gradient_without_noise_is_gradient_descent() -> None:
     rule = GaussianSampling(0.3, LOOSE, sampling="full")
     assert update_of(rule, stream(0, "r")) == pytest.approx(
-        update_of(FullBatchGD(1, 0.3), stream(0, "r")), abs=1e-14
+        update_of(gd(1, 0.3), stream(0, "r")), abs=1e-14
     )
 
 
 def test_a_minibatch_without_noise_is_fedsgd() -> None:
     rule = GaussianSampling(0.3, LOOSE, 2, sampling="minibatch", simulated=True)
     assert update_of(rule, stream(0, "r")) == pytest.approx(
-        update_of(FedSGD(2, 0.3), stream(0, "r")), abs=1e-14
+        update_of(fedsgd(2, 0.3), stream(0, "r")), abs=1e-14
     )
 
 

@@ -18,10 +18,10 @@ from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.postprocess import Clip
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Dealt, Fresh, Generators, Kept
-from leakmeter.clients.update import FedAvg, FedSGD, FullBatchGD, UpdateRule
+from leakmeter.clients.update import LocalSteps, UpdateRule, fedavg, fedsgd, gd
 
 RECORDS, CLIENTS, DIM = 120, 6, 15
-RULE = FedAvg(epochs=1, batch_size=8, lr=0.2)
+RULE = fedavg(epochs=1, batch_size=8, lr=0.2)
 
 
 def shuffled(pool: np.ndarray, shares: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -65,7 +65,7 @@ def rows(of: CohortSampler, asked: Any = range(CLIENTS), draws: int = 5, **optio
     return np.concatenate(list(of.sample(MODEL, asked, draws, ("test", 1), **options)), axis=0)
 
 
-def plain(game: str, rule: UpdateRule, draw: int, client: int) -> np.ndarray:
+def plain(game: str, rule: LocalSteps, draw: int, client: int) -> np.ndarray:
     """Return one row by the plain rule."""
     x, y = data()
     rng = Generators(3, "test", 1, "client")(draw, client)
@@ -79,12 +79,12 @@ def plain(game: str, rule: UpdateRule, draw: int, client: int) -> np.ndarray:
     net = copy.deepcopy(module())
     done = rule(net, x[held], y[held], rng)
     update = parameters_to_vector(net.parameters()).detach().numpy() - MODEL
-    mean = min(RECORDS / CLIENTS, 8 if isinstance(rule, FedSGD) else RECORDS)
+    mean = min(RECORDS / CLIENTS, 8 if rule.is_one_step else RECORDS)
     return done.num_examples / mean * update
 
 
 @pytest.mark.parametrize("game", ["rerun", "partition", "independent"])
-@pytest.mark.parametrize("rule", [RULE, FedSGD(8, 0.3)])
+@pytest.mark.parametrize("rule", [RULE, fedsgd(8, 0.3)])
 def test_rows_are_the_plain_rules_updates_times_relative_weight(game, rule) -> None:
     found = rows(sampler(game, rule))
     assert found.shape == (5, CLIENTS, DIM)
@@ -353,7 +353,7 @@ def test_kept_data_are_the_same_in_every_call_and_batches_are_not(game: str) -> 
         of = sampler(game, rule).keeping(("data", 1))
         return [np.concatenate(list(of.sample(MODEL, [2, 3], 4, stream))) for stream in streams]
 
-    first, second = drawn(FullBatchGD(lr=0.2, steps=1))  # nothing but the data is random
+    first, second = drawn(gd(lr=0.2, steps=1))  # nothing but the data is random
     assert np.array_equal(first, second)
     first, second = drawn(RULE)
     assert not np.isclose(first, second).all(axis=-1).any()
@@ -362,7 +362,7 @@ def test_kept_data_are_the_same_in_every_call_and_batches_are_not(game: str) -> 
 @pytest.mark.parametrize("game", ["partition", "independent", "independent-held-out"])
 def test_kept_data_do_not_depend_on_who_else_is_asked_for(game: str) -> None:
     """Cohorts change between rounds, and a stand-in is asked for alone: no share has two owners."""
-    of = sampler(game, FullBatchGD(lr=0.2, steps=1), weighted=False)
+    of = sampler(game, gd(lr=0.2, steps=1), weighted=False)
     kept = of.excluding_drawn(1, ("candidates",), [0, 3]).keeping(("data", 1))
     everyone = rows(kept, [0, 2, 3, 4, 5])
     for place, client in enumerate((0, 2, 3, 4, 5)):
@@ -375,7 +375,7 @@ def test_kept_data_do_not_depend_on_who_else_is_asked_for(game: str) -> None:
 
 
 def test_a_rule_without_randomness_gives_equal_reruns() -> None:
-    found = rows(sampler(rule=FullBatchGD(steps=2, lr=0.1)))
+    found = rows(sampler(rule=gd(steps=2, lr=0.1)))
     np.testing.assert_array_equal(found, found[:1].repeat(5, axis=0))
 
 

@@ -20,7 +20,7 @@ from leakmeter.auditors.canary import canary_vector
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import clip
-from leakmeter.clients.update import FedAvg
+from leakmeter.clients.update import fedavg
 from leakmeter.fl_app.build.audit import one_shot
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.config import Config
@@ -53,7 +53,7 @@ def by_hand(config: Config) -> tuple[np.ndarray, dict[int, Canary]]:
     start = parameters_to_vector(task.initial.parameters()).detach().double().numpy()
     canaries.begin(start.size, config.rounds)
     model, played = start, {}
-    rule = FedAvg(config.epochs, config.batch_size, config.lr)
+    rule = fedavg(config.epochs, config.batch_size, config.lr)
     for t in range(1, config.rounds + 1):
         cohort = participation(config).cohort(config.seed, t, config.clients)
         orders = canaries.instruct(t, cohort)
