@@ -24,14 +24,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from leakmeter.auditors.auditor import (
-    Project,
-    RoundView,
-    check_noise_is_known,
-    few_clients,
-)
+from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor
+from leakmeter.auditors.auditor import Project, RoundView, few_clients
 from leakmeter.auditors.due import Due
-from leakmeter.auditors.finding import Finding, Game
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.information.account import Account, Entry
 from leakmeter.auditors.information.colluders import Colluders
 from leakmeter.auditors.information.directions import ConstantUpdatesError
@@ -54,11 +50,6 @@ from leakmeter.auditors.information.per_client import most_directions
 from leakmeter.auditors.information.theory import Theory, remembered, round_bound
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
-from leakmeter.auditors.sampling.resampling import ResamplingAuditor
-from leakmeter.auditors.sampling.round_sum import (
-    fitting_sampler,
-    noise_on_sum,
-)
 from leakmeter.auditors.sampling.row_store import check_room, file_bytes
 
 _log = logging.getLogger("flwr")
@@ -142,8 +133,7 @@ class MutualInformation(ResamplingAuditor):
 
     def limits(self, project: Project) -> Sequence[str]:
         """Return where updates cannot be resampled, or draws, clients or theory do not suffice."""
-        check_noise_is_known(self.observer, project)
-        said = list(self.sampler.limits(project))
+        said = list(super().limits(project))
         if self.look.pairs:
             said += self._cost()
         if not self.sampler.is_settled:
@@ -181,39 +171,50 @@ class MutualInformation(ResamplingAuditor):
         updates = (fit + self.look.draws) * project.honest
         return updates * len(Due(self.every, project.num_rounds))
 
-    def sampled(self, honest: int, dim: int) -> int:
+    def updates_drawn(self, honest: int, dim: int) -> int:
         """Return how many updates an audited round draws."""
         fit = self.look.fit_draws(self.look.rank, honest) if self.look.rank else 0
         return (fit + self.look.draws) * honest
 
+    def round_of(self, view: RoundView) -> AuditedRound:
+        """Return the round without the clients that collude."""
+        found = super().round_of(view)
+        hidden = self.colluders.hidden(found.honest, view.server_round, self.seed, self.target)
+        return replace(found, colluding=frozenset(found.honest) - set(hidden))
+
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Audit this round if it is due; its bound counts in any case."""
-        honest = sorted(set(view.replies) - set(view.instructed))
-        hidden = self.colluders.hidden(honest, view.server_round, self.seed, self.target)
-        if view.facts.abandoned or not hidden:
+        audited = self.round_of(view)
+        if view.facts.abandoned or not audited.hidden:
             return ()
-        bound = self._bound(view, honest, hidden)
+        bound = self._bound(audited)
         unbounded = math.inf if self.theory.cases else 0.0
         # Any client may be the colluder that was drawn, so all of them count as protected.
-        protected = honest if self.colluders.any_of else hidden
+        protected = audited.honest if self.colluders.any_of else audited.hidden
         self._account.took_part(protected, unbounded if bound is None else bound.nats)
-        if view.server_round not in self._due:
+        found = self.audit_if_due(audited)
+        if bound is None or not found:
+            return found
+        return [*found, self._words_of(audited).finding(bound, {}, WHOLE)]
+
+    def audit(self, audited: AuditedRound) -> Sequence[Finding]:
+        """Measure what the sum reveals."""
+        if self.target is not None and self.target not in audited.hidden:
+            _log.warning("round %d: client %d took no part", audited.server_round, self.target)
             return ()
-        if self.target is not None and self.target not in hidden:
-            _log.warning("round %d: client %d took no part", view.server_round, self.target)
-            return ()
-        sampler = fitting_sampler(self.sampler, view)
-        words = replace(
+        found = self._measured(audited, self._words_of(audited))
+        self._pair(audited)
+        return found
+
+    def _words_of(self, audited: AuditedRound) -> Words:
+        return replace(
             self._words,
-            server_round=view.server_round,
-            game=sampler.game,
-            target=self._chosen(hidden, view.server_round),
-            hidden=len(hidden),
-            colluding=len(honest) - len(hidden),
+            server_round=audited.server_round,
+            game=audited.game,
+            target=self._chosen(audited.hidden, audited.server_round),
+            hidden=len(audited.hidden),
+            colluding=len(audited.honest) - len(audited.hidden),
         )
-        found = self._measured(view, sampler, hidden, words)
-        self._pair(view, sampler, hidden)
-        return found if bound is None else [*found, words.finding(bound, {}, WHOLE)]
 
     def report(self) -> Sequence[Finding]:
         """Return the sum over the audited rounds, and Corollary 1's bound over all rounds."""
@@ -238,15 +239,11 @@ class MutualInformation(ResamplingAuditor):
         self._account = Account.restored(state)
         self._paired = [PairedDraws.restored(one) for one in state.get("paired", ())]
 
-    def _measured(
-        self, view: RoundView, sampler: UpdateSampler, hidden: list[int], words: Words
-    ) -> list[Finding]:
+    def _measured(self, audited: AuditedRound, words: Words) -> list[Finding]:
         """Measure the round, keep account of it and say what was found."""
-        dim = view.sent.size if sampler.free is None else sampler.free.size
-        noise_std = noise_on_sum(
-            view.facts, self.observer, sampler.scale, colluding=words.colluding
-        )
-        keep = partial(self._keep, view, hidden, sampler.game)
+        sampler, hidden, noise_std = audited.sampler, audited.hidden, audited.noise_std
+        dim = audited.model.size if sampler.free is None else sampler.free.size
+        keep = partial(self._keep, audited)
         if len(hidden) == 1 and noise_std == 0:
             keep({hidden[0]: (math.inf, 0.0)}, error=0.0, alike=math.inf)
             alone = "the sum without noise is this update: it reveals all that is random in it"
@@ -255,15 +252,15 @@ class MutualInformation(ResamplingAuditor):
         try:
             found = measure(
                 sampler,
-                view.sent,
+                audited.model,
                 hidden,
                 target=words.target,
                 look=self.look,
-                stream=("mutual-information", self.seed, view.server_round),
+                stream=("mutual-information", self.seed, audited.server_round),
                 noise_std=noise_std,
                 seed=self.seed,
                 drawing=self.drawing,
-                watch=self.watch,
+                watch=audited.watch,
             )
         except ConstantUpdatesError as error:
             keep(dict.fromkeys(hidden, (0.0, 0.0)), error=0.0, alike=0.0)
@@ -278,32 +275,28 @@ class MutualInformation(ResamplingAuditor):
         )
         return words.round(found, whole, noise_std)
 
-    def _pair(self, view: RoundView, sampler: UpdateSampler, hidden: Sequence[int]) -> None:
+    def _pair(self, audited: AuditedRound) -> None:
         """Draw one client in pairs that share its data, for what all rounds reveal together."""
-        if not self.look.pairs or sampler.game != _KEEPING:
+        if not self.look.pairs or audited.game != _KEEPING:
             return
         try:
             halves = draw_pairs(
-                sampler,
-                view.sent,
+                audited.sampler,
+                audited.model,
                 0,  # clients of this game are alike, whether they take part or not
                 pairs=self.look.pairs,
                 directions=self._directions,
                 names=(self.name, self.seed, "over-rounds"),
-                server_round=view.server_round,
-                watch=self.watch,
+                server_round=audited.server_round,
+                watch=audited.watch,
             )
         except ConstantUpdatesError:
             return
         if halves is not None:
-            noise = noise_on_sum(
-                view.facts, self.observer, sampler.scale, colluding=self._shown(view, hidden)
+            hidden = tuple(audited.hidden)
+            self._paired.append(
+                PairedDraws(audited.server_round, hidden, audited.noise_std, halves)
             )
-            self._paired.append(PairedDraws(view.server_round, tuple(hidden), noise, halves))
-
-    def _shown(self, view: RoundView, hidden: Sequence[int]) -> int:
-        """Return how many of the round's honest clients show the observer their update."""
-        return len(set(view.replies) - set(view.instructed) - set(hidden))
 
     def _together(self, words: Words) -> list[Finding]:
         """Return what all audited rounds reveal about the data of the client with most of them."""
@@ -329,22 +322,21 @@ class MutualInformation(ResamplingAuditor):
 
     def _keep(
         self,
-        view: RoundView,
-        hidden: Sequence[int],
-        game: Game,
+        audited: AuditedRound,
         each: Mapping[int, tuple[float, float]],
         *,
         error: float,
         alike: float | None,
     ) -> None:
         """Keep account of a round; a client drawn as a colluder gets the mean of the others."""
-        if self.colluders.any_of and set(each) == set(hidden):
+        if self.colluders.any_of and set(each) == set(audited.hidden):
             nats, own = (
                 math.fsum(column) / len(each) for column in zip(*each.values(), strict=True)
             )
-            honest = sorted(set(view.replies) - set(view.instructed))
-            each = {c: each.get(c, (nats, own)) for c in honest}
-        self._account.audited(view.server_round, each, error=error, alike=alike, game=game)
+            each = {c: each.get(c, (nats, own)) for c in audited.honest}
+        self._account.audited(
+            audited.server_round, each, error=error, alike=alike, game=audited.game
+        )
 
     def _chosen(self, hidden: Sequence[int], server_round: int) -> int | None:
         """Return the client whose update is at stake; None for all, if all can be looked at."""
@@ -370,17 +362,16 @@ class MutualInformation(ResamplingAuditor):
             return None
         return most_directions(self.look.draws, project.honest)
 
-    def _bound(
-        self, view: RoundView, honest: Sequence[int], hidden: Sequence[int]
-    ) -> Information | None:
+    def _bound(self, audited: AuditedRound) -> Information | None:
         """Return Theorem 1 for those whom the server does not know, as Corollary 2 has it.
 
         They are the survivors of this round: whoever dropped out has no part in its sum.
         """
-        survivors = len(honest)
+        view, honest = audited.view, len(audited.honest)
+        survivors = honest
         if view.facts.num_clients:  # a reply that was not used hides nobody
             survivors = min(survivors, view.facts.num_clients - len(view.instructed))
-        unknown = survivors - (len(honest) - len(hidden))
+        unknown = survivors - (honest - len(audited.hidden))
         if not self.theory.cases or unknown < 2 or not _is_covered(self.sampler.for_round(view)):
             return None
         size, cases = view.sent.size, self.theory.cases

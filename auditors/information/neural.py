@@ -20,13 +20,8 @@ from typing import Any, Literal
 import numpy as np
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import (
-    Project,
-    RoundView,
-    check_noise_is_known,
-    few_clients,
-)
-from leakmeter.auditors.due import Due
+from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor
+from leakmeter.auditors.auditor import Project, RoundView, few_clients
 from leakmeter.auditors.finding import Finding, Game
 from leakmeter.auditors.information.colluders import Colluders
 from leakmeter.auditors.information.directions import ConstantUpdatesError
@@ -44,8 +39,6 @@ from leakmeter.auditors.information.mine.recombined import (
 )
 from leakmeter.auditors.information.theory import LimitOf, remembered
 from leakmeter.auditors.sampler import UpdateSampler
-from leakmeter.auditors.sampling.resampling import ResamplingAuditor
-from leakmeter.auditors.sampling.round_sum import fitting_sampler, noise_on_sum
 from leakmeter.auditors.sampling.row_store import check_room, file_bytes
 from leakmeter.auditors.wording import counted
 
@@ -123,8 +116,7 @@ class NeuralInformation(ResamplingAuditor):
 
     def limits(self, project: Project) -> Sequence[str]:
         """Return where updates cannot be resampled, or critics have too few pairs to say much."""
-        check_noise_is_known(self.observer, project)
-        said = list(self.sampler.limits(project))
+        said = list(super().limits(project))
         rank = min(self.look.rank or 0, project.dim)
         if rank >= MOST_DIRECTIONS:
             said.append(
@@ -146,31 +138,30 @@ class NeuralInformation(ResamplingAuditor):
             )
         return said
 
-    def trainings(self, project: Project) -> int:
-        """Return how many updates are drawn in all audited rounds, where clients train."""
-        if not self.sampler.asks_clients or project.honest is None or project.honest < 2:
-            return 0
-        updates = (self._fit_draws(project.honest) + self.look.draws) * project.honest
-        return updates * len(Due(self.every, project.num_rounds))
+    def updates_drawn(self, honest: int, dim: int) -> int:
+        """Return how many updates an audited round draws."""
+        return (self._fit_draws(honest) + self.look.draws) * honest
 
-    def observe(self, view: RoundView) -> Sequence[Finding]:
-        """Audit this round if it is due."""
-        honest = sorted(set(view.replies) - set(view.instructed))
-        hidden = self.colluders.hidden(honest, view.server_round, self.seed)
-        if view.server_round not in self._due or view.facts.abandoned or not hidden:
+    def round_of(self, view: RoundView) -> AuditedRound:
+        """Return the round without the clients that collude."""
+        found = super().round_of(view)
+        hidden = self.colluders.hidden(found.honest, view.server_round, self.seed)
+        return replace(found, colluding=frozenset(found.honest) - set(hidden))
+
+    def audit(self, audited: AuditedRound) -> Sequence[Finding]:
+        """Let critics look at draws of the round."""
+        honest, hidden, sampler = audited.honest, audited.hidden, audited.sampler
+        if not hidden:
             return ()
-        sampler = fitting_sampler(self.sampler, view)
         words = replace(
             self._words,
-            server_round=view.server_round,
+            server_round=audited.server_round,
             game=sampler.game,
             hidden=len(hidden),
             colluding=len(honest) - len(hidden),
         )
         # Of one sum, in the units of the draws; colluders know their share of it.
-        noise_std = noise_on_sum(
-            view.facts, self.observer, sampler.scale, colluding=words.colluding
-        )
+        noise_std = audited.noise_std
         limit = words.limit_of(dict.fromkeys(hidden, 1), 1)
         if len(hidden) == 1 and noise_std == 0:
             alone = "the sum without noise is this update: it reveals all that is random in it"
@@ -179,12 +170,12 @@ class NeuralInformation(ResamplingAuditor):
         if self.look.draws * len(hidden) < LEAST_PAIRS:
             return ()
         try:
-            drawn = self._drawn(view, sampler, hidden, noise_std)
+            drawn = self._drawn(audited)
         except ConstantUpdatesError as error:
             constant = f"{error}: nothing is random, so nothing can be learnt"
             return [words.note(Information(0.0, "diagnostic", constant), NEURAL)]
-        found = self._found(view.server_round, drawn, sampler.game, noise_std)
-        self._kept.add(view.server_round, found, sampler.game)
+        found = self._found(audited.server_round, drawn, sampler.game, noise_std)
+        self._kept.add(audited.server_round, found, sampler.game)
         figure = replace(
             _figure(found, self.critics, len(hidden), sampler.game),
             rank=drawn.subspace.rank,
@@ -213,22 +204,20 @@ class NeuralInformation(ResamplingAuditor):
         """Return draws of each client that fix the directions."""
         return self.look.fit_draws(self.look.rank or 1, honest)
 
-    def _drawn(
-        self, view: RoundView, sampler: UpdateSampler, hidden: Sequence[int], noise_std: float
-    ) -> Directed:
+    def _drawn(self, audited: AuditedRound) -> Directed:
         """Return the round's draws, the same as those of the log-det audit."""
         assert self.look.rank is not None
-        draws, game = self.look.draws, sampler.game
-        rank = affordable(self.look.rank, draws, len(hidden), game, noise_std)
+        draws, hidden = self.look.draws, audited.hidden
+        rank = affordable(self.look.rank, draws, len(hidden), audited.game, audited.noise_std)
         return self.drawing.directed(
-            sampler,
-            view.sent,
+            audited.sampler,
+            audited.model,
             hidden,
             rank=rank,
             fit=self.look.fit_draws(rank, len(hidden)),
             draws=draws,
-            stream=(_STREAM, self.seed, view.server_round),
-            watch=self.watch,
+            stream=(_STREAM, self.seed, audited.server_round),
+            watch=audited.watch,
         )
 
     def _found(self, server_round: int, drawn: Directed, game: Game, noise_std: float) -> HeldOut:

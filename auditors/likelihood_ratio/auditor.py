@@ -21,32 +21,19 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from leakmeter.auditors._validate import within
-from leakmeter.auditors.auditor import (
-    Project,
-    RoundView,
-    check_noise_is_known,
-    few_clients,
-)
+from leakmeter.auditors.audited_round import AuditedRound, ResamplingAuditor, SumObserver
+from leakmeter.auditors.auditor import Project, few_clients
 from leakmeter.auditors.bounds.anytime import Anytime, AnytimeBound
-from leakmeter.auditors.due import Due
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.findings import Judge
 from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, duel
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
-from leakmeter.auditors.sampling.resampling import ResamplingAuditor
-from leakmeter.auditors.sampling.round_sum import (
-    contribution,
-    fitting_sampler,
-    noise_on_sum,
-    rounding_on_sum,
-    seen_sum,
-)
 from leakmeter.auditors.sampling.row_store import check_room
 
 _log = logging.getLogger("flwr")
@@ -86,7 +73,7 @@ class LikelihoodRatio(ResamplingAuditor):
         target: int | None = None,
         every: int = 0,
         effort: Effort = Effort(),  # noqa: B008 - a frozen value
-        observer: Literal["server", "outsider"] = "server",
+        observer: SumObserver = "server",
         delta: float = 1e-5,
         confidence: float | Anytime = 0.95,
         seed: int = 0,
@@ -96,6 +83,7 @@ class LikelihoodRatio(ResamplingAuditor):
         if target is not None and target < 0:
             raise ValueError(f"target must be a client, 0 or more, or None, got {target}")
         self.target, self.effort, self.seed = target, effort, seed
+        self.further_audits = len(effort.models)
         self.delta, self.confidence = delta, Anytime.level(confidence)
         self._is_anytime = isinstance(confidence, Anytime)
         self._judge = Judge(self.name, observer, delta, seed, self.confidence)
@@ -120,8 +108,7 @@ class LikelihoodRatio(ResamplingAuditor):
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say where updates cannot be resampled or stored, or too few clients hide one another."""
-        check_noise_is_known(self.observer, project)
-        said = list(self.sampler.limits(project))
+        said = list(super().limits(project))
         if few := few_clients(project, 2, "a sum hides a client only among others; not audited"):
             return said + few
         if project.honest is not None:
@@ -129,14 +116,7 @@ class LikelihoodRatio(ResamplingAuditor):
         then = "its Gaussian approximation is poor for so few; the lower bound holds"
         return said + few_clients(project, 4, then)
 
-    def trainings(self, project: Project) -> int:
-        """Return how many updates the game samples in all audited rounds, where clients train."""
-        if not self.sampler.asks_clients or project.honest is None or project.honest < 2:
-            return 0
-        updates = self.effort.updates(project.honest - 1, project.dim)
-        return updates * (len(Due(self.every, project.num_rounds)) + len(self.effort.models))
-
-    def sampled(self, honest: int, dim: int) -> int:
+    def updates_drawn(self, honest: int, dim: int) -> int:
         """Return how many updates a game samples."""
         return self.effort.updates(honest - 1, dim)
 
@@ -144,59 +124,53 @@ class LikelihoodRatio(ResamplingAuditor):
         """Return the target, if the round is audited."""
         if server_round not in self._due:
             return ()
-        target = self._chosen(honest, server_round)
+        target = self.target_among(honest, server_round)
         return () if target is None else (target,)
 
-    def observe(self, view: RoundView) -> Sequence[Finding]:
-        """Audit this round if it is due."""
-        if view.server_round not in self._due or view.facts.abandoned:
+    def target_among(self, honest: Sequence[int], server_round: int) -> int | None:
+        """Return the client under attack in this round."""
+        if self.target is not None:
+            return self.target if self.target in honest else None
+        if not honest:
+            return None
+        return int(stream(self.seed, "likelihood-ratio", "target", server_round).choice(honest))
+
+    def audit(self, audited: AuditedRound) -> Sequence[Finding]:
+        """Let the server guess which of two updates of the target is in the sum."""
+        target, others = audited.target, audited.others
+        if target is None or not others:
+            _log.warning(
+                "round %d: no client to audit among %s", audited.server_round, audited.honest
+            )
             return ()
-        honest = sorted(set(view.replies) - set(view.instructed))
-        target = self._chosen(honest, view.server_round)
-        if target is None or len(honest) < 2:
-            _log.warning("round %d: no client to audit among %s", view.server_round, honest)
-            return ()
-        sampler = fitting_sampler(self.sampler, view)
-        # Canary seats are not among them: `seen_sum` subtracts what those have sent.
-        others = [c for c in honest if c != target]
-        integers = {"has_integers": True} if view.facts.noise_law else {}
+        integers = {"has_integers": True} if audited.has_integers else {}
         judge = self._judge.of_round(
-            view.server_round, sampler.game, target, len(others), **integers
+            audited.server_round, audited.game, target, len(others), **integers
         )
         where: dict[str, Any] = {
-            "round": view.server_round,
-            "game": sampler.game,
+            "round": audited.server_round,
+            "game": audited.game,
             "target": target,
             "others": len(others),
             **integers,
         }
+        names = ("likelihood-ratio", self.seed, audited.server_round)
         try:
-            played = duel(
-                sampler,
-                view.sent,
-                target,
-                others,
-                effort=self.effort,
-                stream=("likelihood-ratio", self.seed, view.server_round),
-                noise_std=noise_on_sum(view.facts, self.observer, sampler.scale),
-                rounding_std=rounding_on_sum(view.facts, sampler.scale),
-                really=contribution(view, target, sampler.scale),
-                watch=self.watch,
-            )
+            played = duel(audited, effort=self.effort, stream=names)
         except ConstantSumError as error:
             if error.moved:
-                _log.warning("round %d: %s; not audited", view.server_round, error)
+                _log.warning("round %d: %s; not audited", audited.server_round, error)
                 return ()
-            is_rounded = bool(view.facts.quantum)
+            is_rounded = bool(audited.facts.quantum)
             constant = where | {"draws": error.draws, "is_rounded": is_rounded}
             self._constant = self._constant or constant
             return [judge.constant(error.draws, is_rounded=is_rounded)]
         self._played.append(where | _kept(played))
-        seen = seen_sum(view, self.observer, sampler.scale)
+        seen = audited.seen_sum()
         found = [*self._bet(played, judge), *judge.claims(played), *judge.guess(played, seen)]
         if self.effort.models and self._repeated is None:
-            self._repeat(view, sampler, others, where)
-            found += [replace(f, server_round=view.server_round) for f in self._over_models()]
+            self._repeat(audited, where)
+            found += [replace(f, server_round=audited.server_round) for f in self._over_models()]
         return found
 
     def report(self) -> Sequence[Finding]:
@@ -244,28 +218,16 @@ class LikelihoodRatio(ResamplingAuditor):
             self._bets.add_trials(*played.ratios())
         return [judge.so_far(self._bets.bound(), len(self._played))]
 
-    def _repeat(
-        self, view: RoundView, sampler: UpdateSampler, others: list[int], where: Mapping[str, Any]
-    ) -> None:
+    def _repeat(self, audited: AuditedRound, where: Mapping[str, Any]) -> None:
         """Play the round's game at the further initial models."""
         games, constant = [], 0
         for index, model in enumerate(self.effort.models):
+            names = ("likelihood-ratio", self.seed, audited.server_round, "model", index)
+            other = audited.at(np.asarray(model, dtype=np.float64))
             try:
-                played = duel(
-                    sampler,
-                    np.asarray(model, dtype=np.float64),
-                    int(where["target"]),
-                    others,
-                    effort=self.effort,
-                    stream=("likelihood-ratio", self.seed, view.server_round, "model", index),
-                    noise_std=noise_on_sum(view.facts, self.observer, sampler.scale),
-                    rounding_std=rounding_on_sum(view.facts, sampler.scale),
-                    watch=self.watch,
-                )
+                games.append(_kept(duel(other, effort=self.effort, stream=names)))
             except ConstantSumError:
                 constant += 1
-                continue
-            games.append(_kept(played))
         self._repeated = {"where": dict(where), "games": games, "constant": constant}
 
     def _over_models(self) -> list[Finding]:
@@ -276,14 +238,6 @@ class LikelihoodRatio(ResamplingAuditor):
         games = [first, *self._repeated["games"]]
         where, constant = self._repeated["where"], int(self._repeated["constant"])
         return [self._judge.over_models(games, where, constant)]
-
-    def _chosen(self, honest: Sequence[int], server_round: int) -> int | None:
-        """Return the client under attack in this round."""
-        if self.target is not None:
-            return self.target if self.target in honest else None
-        if not honest:
-            return None
-        return int(stream(self.seed, "likelihood-ratio", "target", server_round).choice(honest))
 
 
 def _kept(played: Duel) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats, Vector, Watch
+from leakmeter.auditors._types import Floats, Vector
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.audited_round import AuditedRound
 from leakmeter.auditors.likelihood_ratio.challenge import Candidates, Challenge, between, farthest
 from leakmeter.auditors.likelihood_ratio.span import Span
 from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw, NothingMovesError, SumLaw
@@ -158,44 +159,32 @@ class ConstantSumError(ValueError):
         self.draws, self.moved = draws, moved
 
 
-def duel(
-    sampler: UpdateSampler,
-    model: Vector,
-    target: int,
-    others: Sequence[int],
-    *,
-    effort: Effort,
-    stream: Stream,
-    noise_std: float = 0.0,
-    rounding_std: float = 0.0,
-    really: Vector | None = None,
-    watch: Watch | None = None,
-) -> Duel:
-    """Play the game once.
+def duel(audited: AuditedRound, *, effort: Effort, stream: Stream) -> Duel:
+    """Play the game of a round once.
+
+    The mechanism's noise and rounding are part of the trials. The model of the others' sum has the
+    noise alone: rounding is small.
 
     Args:
-        sampler: Draws updates; its game decides what each trial resamples.
-        model: Global model that the clients start from.
-        target: Client whose two candidate updates are to be distinguished.
-        others: Clients whose sum hides it.
+        audited: The round, with the target whose two candidate updates are to be distinguished.
+            Where its true contribution is known, it is tested against a candidate too.
         effort: How many draws go into each stage.
         stream: Names the randomness.
-        noise_std: Noise of the mechanism on each coordinate of the sum.
-        rounding_std: The same of its rounding, which is part of the trials but not of the model,
-            since it is small.
-        really: The target's true contribution, for a test of it against a candidate.
-        watch: Told of the progress.
 
     Raises:
         ConstantSumError: The others' updates did not vary in the fit, and the sum has no noise.
     """
-    if not others or target in others:
-        raise ValueError(
-            f"others must be clients other than the target {target}, got {list(others)}"
-        )
-    watch = watch or _unwatched
+    sampler, model, target, others = (
+        audited.sampler,
+        audited.model,
+        audited.target,
+        audited.others,
+    )
+    if target is None or not others:
+        raise ValueError(f"others must be clients other than the target {target}, got {others}")
+    watch, noise_std, added = audited.watch, audited.noise_std, audited.seen_std
+    really = audited.contribution(target)
     sums = Sums(sampler, model, others, watch)
-    added = math.hypot(noise_std, rounding_std)
     watch("fit", 0.0)
     try:
         laws = sums.laws(effort.fit, (*stream, "fit"), noise_std)
@@ -234,7 +223,7 @@ def duel(
     span, part = None, None
     if noise_std == 0:
         span, part = sums.span(test, _gap(rows, test.pair), (*stream, "span"))
-    if part is not None and np.linalg.norm(part) <= _ROUNDED * rounding_std:
+    if part is not None and np.linalg.norm(part) <= _ROUNDED * audited.rounding_std:
         part = None
     scores, along_part = sums.trials(test, part, effort.trials, (*stream, "test"), added)
     return Duel(
@@ -319,7 +308,3 @@ def _facts(law: SumLaw, num_others: int) -> dict[str, Any]:
         "condition_number": law.condition,
         "others": num_others,
     }
-
-
-def _unwatched(stage: str, share: float) -> None:
-    """Tell nobody."""

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakmeter.auditors.assumptions import Assumption
-from leakmeter.auditors.auditor import Auditor, DivergedError, Project, RoundView, few_clients
+from leakmeter.auditors.audited_round import AuditedRound, ScheduledAuditor
+from leakmeter.auditors.auditor import DivergedError, Project, few_clients
 from leakmeter.auditors.details import PerClient
-from leakmeter.auditors.due import Due, check_every
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.likelihood_ratio.span import Span, SpanTracker
 
 
-class SpanCondition(Auditor):
+class SpanCondition(ScheduledAuditor):
     """Find the client with the largest share of its update outside the span of the others'.
 
     It needs the plain updates of a simulation. Costs one QR decomposition of the round's updates
@@ -43,18 +43,12 @@ class SpanCondition(Auditor):
     wants_mean = False
 
     def __init__(self, *, every: int = 1) -> None:
-        check_every(every)
-        self.every, self._due = every, Due(every, 1)
+        super().__init__(every=every)
         self._audited, self._largest = 0, dict[str, Any]()
 
-    @property
-    def due(self) -> Due:
-        """Which rounds it looks at."""
-        return self._due
-
     def begin(self, dim: int, num_rounds: int) -> None:
-        """Plan the audited rounds."""
-        self._due = Due(self.every, num_rounds)
+        """Forget an earlier run."""
+        super().begin(dim, num_rounds)
         self._audited, self._largest = 0, {}
 
     def limits(self, project: Project) -> Sequence[str]:
@@ -65,10 +59,11 @@ class SpanCondition(Auditor):
         """Return all honest clients of the rounds that are audited."""
         return honest if server_round in self._due else ()
 
-    def observe(self, view: RoundView) -> Sequence[Finding]:
+    def audit(self, audited: AuditedRound) -> Sequence[Finding]:
         """Return the largest share of an update outside the span of the others'."""
+        view = audited.view
         honest = {c: u for c, u in view.truth.items() if c not in view.instructed}
-        if len(honest) < 2 or view.server_round not in self._due:
+        if len(honest) < 2:
             return ()
         if not all(np.isfinite(update).all() for update in honest.values()):
             raise DivergedError

@@ -68,8 +68,8 @@ class Sums:
     def __init__(
         self, sampler: UpdateSampler, model: Vector, others: Sequence[int], watch: Watch
     ) -> None:
-        self.sampler = sampler
-        self._model, self._others, self._watch = model, others, watch
+        self.sampler, self.model = sampler, model
+        self._others, self._watch = others, watch
         self._rows: RowStore | None = None  # samples that span all there is
         self._fitted: tuple[float, Vector] | None = None  # draws of each client, mean of the sum
 
@@ -77,12 +77,12 @@ class Sums:
         """Return models of the sum, in the forms that this many sampled updates allow."""
         free, num_others = self.sampler.free, len(self._others)
         each = fit_draws(updates, num_others)
-        if is_dense(updates, self._model.size if free is None else free.size):
+        if is_dense(updates, self.model.size if free is None else free.size):
             draws = each if self.sampler.game == "rerun" else max(updates, 3 * num_others)
             # Mean (dim,) and scatter (dim, dim) of the sum. In the game rerun every client has its
             # own distribution and is drawn `draws` times; otherwise clients are alike, and `draws`
             # counts single updates.
-            moments = self.sampler.moments(self._model, self._others, draws, stream)
+            moments = self.sampler.moments(self.model, self._others, draws, stream)
             if not np.isfinite(moments.mean).all():
                 raise DivergedError
             every = draws if self.sampler.game == "rerun" else draws / num_others
@@ -100,7 +100,7 @@ class Sums:
 
     def moved(self, draws: int, stream: Stream) -> int:
         """Return in how many draws some client's update differs from that of the first draw."""
-        firsts, moved = RowStore(len(self._others), self._model.size), set[int]()
+        firsts, moved = RowStore(len(self._others), self.model.size), set[int]()
         for index, row in enumerate(self._updates(draws, stream)):
             draw, place = divmod(index, len(self._others))
             if draw == 0:
@@ -108,13 +108,13 @@ class Sums:
             elif draw not in moved:
                 first = firsts.row(place)
                 size = math.sqrt(np.mean(np.square(first)))
-                if (np.abs(row - first) > _rounding(first, size, self._model)).any():
+                if (np.abs(row - first) > _rounding(first, size, self.model)).any():
                     moved.add(draw)
         return len(moved)
 
     def _updates(self, draws: int, stream: Stream) -> Iterator[AnyFloats]:
         """Yield the others' updates one by one, draw by draw, and tell of the progress."""
-        updates = self.sampler.updates(self._model, self._others, draws, stream)
+        updates = self.sampler.updates(self.model, self._others, draws, stream)
         for done, row in enumerate(finite(updates), 1):
             yield row
             if done % len(self._others) == 0:
@@ -122,7 +122,7 @@ class Sums:
 
     def _drawn(self, draws: int, stream: Stream) -> RowStore:
         """Return the others' updates, (draws · clients, dim), draw by draw."""
-        rows = RowStore(draws * len(self._others), self._model.size, np.float32)
+        rows = RowStore(draws * len(self._others), self.model.size, np.float32)
         for row in self._updates(draws, stream):
             rows.add(row)
         return rows
@@ -134,7 +134,7 @@ class Sums:
         dependent; one factor for all coordinates models that.
         """
         sizes = _mean_sizes(rows, draws)
-        rows = rows.changed(partial(_centred, draws=draws, sizes=sizes, model=self._model))
+        rows = rows.changed(partial(_centred, draws=draws, sizes=sizes, model=self.model))
         factor = _dependence(rows, draws) if self.sampler.game == "partition" else 1.0
         # With n clients and k draws each, n·k rows: a covariance over rows divides by n·k - 1,
         # while the sum of the clients' own covariances divides by k - 1. The rows are stretched by
@@ -204,7 +204,7 @@ class Sums:
             assert self._fitted is not None
             every, mean = self._fitted
             each = pilot_draws(draws, len(self._others))
-            sample = self.sampler.sample(self._model, self._others, each, stream, project=project)
+            sample = self.sampler.sample(self.model, self._others, each, stream, project=project)
             rows = self._collected(sample, each, stream)  # (draws, clients, tests)
             # (tests,): the mean of a sum is the sum of the clients' means.
             own = rows.mean(axis=0).sum(axis=0)
@@ -233,7 +233,7 @@ class Sums:
         self, project: NDArray[np.float64], draws: int, stream: Stream
     ) -> NDArray[np.float64]:
         """Return draws of the sum times a matrix (dim, k), (draws, k)."""
-        chunks = self.sampler.sums(self._model, self._others, draws, stream, project=project)
+        chunks = self.sampler.sums(self.model, self._others, draws, stream, project=project)
         return self._collected(chunks, draws, stream)
 
     def _collected(

@@ -1,4 +1,4 @@
 """Fresh updates of a round's clients: replays, moments, the round's sum, rows in a file.
 
-`replay` needs Flower; `moments`, `scatter`, `round_sum` and `row_store` do not.
+`replay` needs Flower; `moments`, `scatter` and `row_store` do not.
 """

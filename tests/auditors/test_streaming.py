@@ -32,6 +32,7 @@ from leakmeter.auditors.sampling import replay, row_store
 from leakmeter.auditors.sampling.row_store import RowStore
 from leakmeter.fl_app.engines.inline import InlineGrid
 from tests.helpers.processes import open_files
+from tests.helpers.rounds import audited_round
 
 DIM, OTHERS = 600, [1, 2, 3, 4, 5]
 EFFORT = Effort(fit=60, candidates=12, pilot=20, trials=40)
@@ -64,8 +65,8 @@ def test_a_game_from_files_is_that_from_memory(
     really = stream(1, "really").standard_normal(40) @ root().T
 
     def play() -> Any:
-        about = {"stream": ("t",), "noise_std": noise_std, "really": really}
-        return duel(sampler, np.ones(DIM), 0, OTHERS, effort=EFFORT, **about)
+        audited = audited_round(sampler, np.ones(DIM), OTHERS, noise_std=noise_std, really=really)
+        return duel(audited, effort=EFFORT, stream=("t",))
 
     memory = play()
     to_disk()
@@ -127,7 +128,7 @@ def test_others_that_never_change_are_found_from_files_too(
     to_disk()
     sampler = gaussian_sampler(root(), frozen=True)
     with pytest.raises(ConstantSumError, match="0 of 60 further draws"):
-        duel(sampler, np.zeros(DIM), 0, OTHERS, effort=EFFORT, stream=("t",))
+        duel(audited_round(sampler, np.zeros(DIM), OTHERS), effort=EFFORT, stream=("t",))
 
 
 class Random:

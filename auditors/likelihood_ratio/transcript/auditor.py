@@ -18,18 +18,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
-from leakmeter.auditors._types import Vector, Watch
+from leakmeter.auditors._types import Vector
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.audited_round import (
+    AuditedRound,
+    ResamplingAuditor,
+    SumObserver,
+    unwatched,
+)
 from leakmeter.auditors.auditor import (
     Project,
     RoundFacts,
     RoundView,
     UnableError,
-    check_noise_is_known,
     few_clients,
 )
 from leakmeter.auditors.finding import Finding
@@ -40,7 +45,6 @@ from leakmeter.auditors.likelihood_ratio.transcript.case import (
     HiddenCohorts,
     TranscriptEffort,
     choose,
-    directions,
 )
 from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
 from leakmeter.auditors.likelihood_ratio.transcript.findings import Verdicts
@@ -48,8 +52,6 @@ from leakmeter.auditors.likelihood_ratio.transcript.frozen import round_scores
 from leakmeter.auditors.likelihood_ratio.transcript.whole import RoundPlan, WholeRuns
 from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
-from leakmeter.auditors.sampling.resampling import ResamplingAuditor
-from leakmeter.auditors.sampling.round_sum import fitting_sampler, noise_on_sum, rounding_on_sum
 
 _log = logging.getLogger("flwr")
 _NAME: Final = "transcript"
@@ -81,7 +83,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
         target: int | None = None,
         hidden: HiddenCohorts | None = None,
         effort: TranscriptEffort = TranscriptEffort(),  # noqa: B008 - a frozen value
-        observer: Literal["server", "outsider"] = "server",
+        observer: SumObserver = "server",
         delta: float = 1e-5,
         confidence: float = 0.95,
         seed: int = 0,
@@ -113,46 +115,44 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
 
     def limits(self, project: Project) -> Sequence[str]:
         """Say where data sets cannot be drawn, or too few clients hide one another."""
-        check_noise_is_known(self.observer, project)
+        said = list(super().limits(project))
         if self.sampler.asks_clients:
             raise UnableError(
                 "the transcript audit gives a client other data, and clients of a foreign app "
                 "train on their own: it needs a simulation whose data the server knows"
             )
-        said = list(self.sampler.limits(project))
         return said + few_clients(project, 2, "a sum hides a client only among others")
 
     def observe(self, view: RoundView) -> Sequence[Finding]:
         """Play this round of every transcript, if the target takes part or might."""
-        found = () if view.facts.abandoned else self._observed(view)
+        found = super().observe(view)
         # Now, so that the state after the last round has them, even if that round was abandoned.
         if view.server_round == self._due.num_rounds:
             self._run_all()
         return found
 
-    def _observed(self, view: RoundView) -> Sequence[Finding]:
+    def audit(self, audited: AuditedRound) -> Sequence[Finding]:
         """Return what the rounds up to this one show; nothing in whole runs, which come last."""
-        honest = sorted(set(view.replies) - set(view.instructed))
-        target = self._chosen(honest)
+        honest, target, server_round = audited.honest, audited.target, audited.server_round
         if target is None or len(honest) < 2:
-            _log.warning("round %d: no client to audit among %s", view.server_round, honest)
+            _log.warning("round %d: no client to audit among %s", server_round, honest)
             return ()
-        rng = stream(self.seed, _NAME, "stand-in", view.server_round)
+        rng = stream(self.seed, _NAME, "stand-in", server_round)
         cohort = Cohort.of(honest, target, self.hidden, rng)
-        sampler = self._runner = fitting_sampler(self.sampler, view)
-        self._last = view.server_round, replace(view.facts, aggregate=None, noised=None)
-        self._game = sampler.game
-        self._has_integers |= view.facts.noise_law is not None
+        self._runner = audited.sampler
+        self._last = server_round, replace(audited.facts, aggregate=None, noised=None)
+        self._game = audited.game
+        self._has_integers |= audited.has_integers
         try:
             if self._case is None:
-                self._case = self._choose(sampler, view, target, cohort)
-            is_played = self._play(sampler, view, cohort)
+                self._case = choose(audited, cohort.others, effort=self.effort, stream=self._stream)
+            is_played = self._play(audited, cohort)
         except NothingMovesError:
-            _log.warning("round %d: no update of the others varies; left out", view.server_round)
+            _log.warning("round %d: no update of the others varies; left out", server_round)
             return ()
         if not is_played:
             return ()
-        return [self._verdicts().bound(self._rounds, server_round=view.server_round)]
+        return [self._verdicts().bound(self._rounds, server_round=server_round)]
 
     def report(self) -> Sequence[Finding]:
         """Return what all rounds together prove."""
@@ -192,11 +192,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
     def _stream(self) -> tuple[str | int, ...]:
         return (_NAME, self.seed)
 
-    @property
-    def _watched(self) -> Watch:
-        return self.watch or _unwatched
-
-    def _chosen(self, honest: Sequence[int]) -> int | None:
+    def target_among(self, honest: Sequence[int], server_round: int) -> int | None:
         """Return the client under attack, the same in all rounds."""
         if self._case is not None:
             return self._case.target
@@ -204,54 +200,18 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
             return self.target
         return int(stream(self.seed, _NAME, "target").choice(honest)) if honest else None
 
-    def _choose(self, sampler: UpdateSampler, view: RoundView, target: int, cohort: Cohort) -> Case:
-        return choose(
-            *(sampler, view.sent, target, cohort.others),
-            effort=self.effort,
-            stream=self._stream,
-            noise_std=noise_on_sum(view.facts, self.observer, sampler.scale),
-            watch=self._watched,
-        )
-
-    def _play(self, sampler: UpdateSampler, view: RoundView, cohort: Cohort) -> bool:
+    def _play(self, audited: AuditedRound, cohort: Cohort) -> bool:
         """Score this round of all transcripts, or note it for whole runs; whether it was scored."""
         assert self._case is not None
-        facts, scale = view.facts, sampler.scale
-        noise = noise_on_sum(facts, self.observer, scale)
-        # Independent errors: variances add.
-        seen = float(np.hypot(noise, rounding_on_sum(facts, scale)))
         if self.effort.mode == "whole-runs":
-            total = noise_on_sum(facts, "outsider", scale)
-            # What an outsider sees has both noises; the server's own part is the difference of
-            # variances.
-            added = float(np.sqrt(max(total**2 - noise**2, 0.0)))
-            divisor = None if facts.divisor is None else facts.divisor / scale
-            self._start = view.sent.copy() if self._start is None else self._start
-            self._plans.append(RoundPlan(cohort, seen, added, divisor))
+            divisor = audited.facts.divisor
+            divisor = None if divisor is None else divisor / audited.sampler.scale
+            self._start = audited.model.copy() if self._start is None else self._start
+            self._plans.append(RoundPlan(cohort, audited.seen_std, audited.added_std, divisor))
         elif cohort.rate:
-            self._rounds.append(self._scores(sampler, view, cohort, noise, seen))
+            self._rounds.append(round_scores(audited, cohort, self._case, effort=self.effort))
             return True
         return False
-
-    def _scores(
-        self, sampler: UpdateSampler, view: RoundView, cohort: Cohort, noise: float, seen: float
-    ) -> Transcripts:
-        """Return the scores of this round at its own model."""
-        assert self._case is not None
-        project = directions(
-            *(sampler, view.sent, cohort.others, self._case),
-            effort=self.effort,
-            place=view.server_round,
-            noise_std=noise,
-            watch=self._watched,
-        )
-        return round_scores(
-            *(sampler, view.sent, cohort, self._case, project),
-            draws=self.effort.draws,
-            place=view.server_round,
-            noise_std=seen,
-            watch=self._watched,
-        )
 
     def _run_all(self) -> None:
         """Play all whole runs, once; nothing if models are frozen."""
@@ -261,7 +221,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
             # A run that stopped early may be resumed only for its report, and see no round.
             server_round, facts = self._last
             view = RoundView(server_round, self._start, {}, self._start, facts)
-            self._runner = fitting_sampler(self.sampler, view)
+            self._runner = AuditedRound(view, self.sampler).sampler
         if self._runner is None:
             return
         self._rounds, self._models = WholeRuns(
@@ -270,7 +230,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
             tuple(self._plans),
             self._case,
             self.effort,
-            self._watched,
+            self.watch or unwatched,
         ).play()
 
     def _verdicts(self) -> Verdicts:
@@ -311,7 +271,3 @@ def _plan(plain: Mapping[str, Any]) -> RoundPlan:
 
 def _transcripts(plain: Mapping[str, Any]) -> Transcripts:
     return Transcripts(np.asarray(plain["first"], float), np.asarray(plain["second"], float))
-
-
-def _unwatched(stage: str, share: float) -> None:
-    """Tell nobody."""

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from leakmeter.auditors._types import AnyFloats, Floats, Vector, Watch
+from leakmeter.auditors._types import AnyFloats, Floats, Vector
 from leakmeter.auditors._validate import within
+from leakmeter.auditors.audited_round import AuditedRound
 from leakmeter.auditors.auditor import UnableError
 from leakmeter.auditors.likelihood_ratio.challenge import between, challenge
-from leakmeter.auditors.likelihood_ratio.sum_law import SumLaw
 from leakmeter.auditors.likelihood_ratio.sums import Sums
 from leakmeter.auditors.rng import stream as numbers
 from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
@@ -159,15 +159,11 @@ class Cohort:
 
 
 def choose(
-    sampler: UpdateSampler,
-    model: Vector,
-    target: int,
+    audited: AuditedRound,
     others: Sequence[int],
     *,
     effort: TranscriptEffort,
     stream: tuple[str | int, ...],
-    noise_std: float,
-    watch: Watch,
 ) -> Case:
     """Return the case whose two data sets move the first round's sum farthest apart.
 
@@ -175,10 +171,12 @@ def choose(
         NothingMovesError: The other clients' updates do not vary, and the sum has no noise.
         UnableError: The sampler cannot draw data sets.
     """
+    sampler, model, target = audited.sampler, audited.model, audited.target
+    assert target is not None
     kept = sampler.keeping(_candidates(stream))
     if kept is None or sampler.game == "rerun":
         raise UnableError(_CANNOT_KEEP)
-    watch("candidates", 0.0)
+    audited.watch("candidates", 0.0)
     # (candidates, dim): the mean over batches is what a data set contributes; one training has the
     # noise of its batches on top.
     means = np.zeros((effort.candidates, model.size))
@@ -186,54 +184,32 @@ def choose(
         rows = kept.updates(model, [target], effort.candidates, (*stream, "choice", turn))
         for index, row in enumerate(finite(rows)):
             means[index] += row / effort.own
-    law = _laws(sampler, model, others, effort, (*stream, "choice"), noise_std, watch)[0]
+    sums = Sums(sampler, model, others, audited.watch)
+    law = sums.laws(effort.fit, (*stream, "choice", "fit"), audited.noise_std)[0]
     return Case(target, stream, challenge(means, law).pair)
 
 
 def directions(
-    sampler: UpdateSampler,
-    model: Vector,
-    others: Sequence[int],
-    case: Case,
-    *,
-    effort: TranscriptEffort,
-    place: int,
-    noise_std: float,
-    watch: Watch,
+    sums: Sums, case: Case, *, effort: TranscriptEffort, place: int, noise_std: float
 ) -> Floats:
     """Return the directions in which a round is scored, (dim, k): Σ⁻¹ times the gap of the means.
 
     Args:
-        sampler: Draws updates.
-        model: Model that the round starts from.
-        others: Clients in the sum beside the target.
+        sums: Draws of the sum of the other clients, at the model that the round starts from.
         case: Who is attacked.
         effort: How many draws.
         place: The round; names its randomness.
         noise_std: Noise of the mechanism on each coordinate of the sum.
-        watch: Told of the progress.
     """
     stream = (*case.stream, "round", place)
     first, second = (
-        _mean(own.updates(model, [case.target], effort.own, (*stream, name)))
-        for own, name in zip(case.owners(sampler), ("first", "second"), strict=True)
+        _mean(own.updates(sums.model, [case.target], effort.own, (*stream, name)))
+        for own, name in zip(case.owners(sums.sampler), ("first", "second"), strict=True)
     )
-    laws = _laws(sampler, model, others, effort, stream, noise_std, watch)
+    laws = sums.laws(effort.fit, (*stream, "fit"), noise_std)
     # One column per model of the sum: each is Σ⁻¹(x̄₁ - x̄₂) in unit variance, and the combination
     # that is fitted later weighs them.
     return np.stack([between(first, second, law).direction for law in laws], axis=1)
-
-
-def _laws(
-    sampler: UpdateSampler,
-    model: Vector,
-    others: Sequence[int],
-    effort: TranscriptEffort,
-    stream: Stream,
-    noise_std: float,
-    watch: Watch,
-) -> list[SumLaw]:
-    return Sums(sampler, model, others, watch).laws(effort.fit, (*stream, "fit"), noise_std)
 
 
 def _mean(updates: Iterator[AnyFloats]) -> Vector:

@@ -9,45 +9,41 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakmeter.auditors._types import Floats, Vector, Watch
-from leakmeter.auditors.likelihood_ratio.sums import noised
-from leakmeter.auditors.likelihood_ratio.transcript.case import Case, Cohort
+from leakmeter.auditors._types import Floats, Vector
+from leakmeter.auditors.audited_round import AuditedRound
+from leakmeter.auditors.likelihood_ratio.sums import Sums, noised
+from leakmeter.auditors.likelihood_ratio.transcript.case import (
+    Case,
+    Cohort,
+    TranscriptEffort,
+    directions,
+)
 from leakmeter.auditors.likelihood_ratio.transcript.combination import Transcripts
 from leakmeter.auditors.sampler import Stream, UpdateSampler, finite
 
 
 def round_scores(
-    sampler: UpdateSampler,
-    model: Vector,
-    cohort: Cohort,
-    case: Case,
-    project: Floats,
-    *,
-    draws: int,
-    place: int,
-    noise_std: float,
-    watch: Watch,
+    audited: AuditedRound, cohort: Cohort, case: Case, *, effort: TranscriptEffort
 ) -> Transcripts:
     """Return what the round's sum scores in each transcript and world.
 
     Args:
-        sampler: Draws updates; its game decides what a transcript resamples.
-        model: Model that the round started from.
+        audited: The round; the game of its sampler decides what a transcript resamples.
         cohort: Who takes part.
         case: Who is attacked, with which two data sets.
-        project: Directions of the scores, (dim, k).
-        draws: Number of transcripts.
-        place: The round; names its randomness.
-        noise_std: Noise on each coordinate of the sum, rounding included.
-        watch: Told of the progress.
+        effort: How many draws, and transcripts.
     """
+    sampler, model, watch = audited.sampler, audited.model, audited.watch
+    place, draws = audited.server_round, effort.draws
+    others = Sums(sampler, model, cohort.others, watch)
+    project = directions(others, case, effort=effort, place=place, noise_std=audited.noise_std)
     stream = (*case.stream, "round", place, "trials")
     kept = case.others(sampler)
     watch("transcripts", 0.0)
     # (transcripts, k): the other clients, their data kept from round to round by `kept`.
     base = _sums(kept, model, cohort.others, draws, (*stream, "others"), project)
     # Both worlds share the other clients and the noise: each world's transcripts are independent.
-    base = noised(base, project, stream, noise_std)
+    base = noised(base, project, stream, audited.seen_std)
     # (transcripts, k) each: what the target adds with the first and the second data set.
     worlds = [
         _sums(own, model, (case.target,), draws, (*stream, name), project)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Floats, Vector, Watch
 from leakmeter.auditors.auditor import DivergedError
+from leakmeter.auditors.likelihood_ratio.sums import Sums
 from leakmeter.auditors.likelihood_ratio.transcript.case import (
     Case,
     Cohort,
@@ -125,12 +126,9 @@ class WholeRuns:
 
     def _look(self, place: int, model: Vector) -> Floats:
         plan = self.plans[place]
+        others = Sums(self.sampler, model, plan.cohort.others, self.watch)
         return directions(
-            *(self.sampler, model, plan.cohort.others, self.case),
-            effort=self.effort,
-            place=place,
-            noise_std=plan.seen_std,
-            watch=self.watch,
+            others, self.case, effort=self.effort, place=place, noise_std=plan.seen_std
         )
 
     def _one(

@@ -21,6 +21,7 @@ from leakmeter.auditors.likelihood_ratio.sum_law import DenseLaw
 from leakmeter.auditors.likelihood_ratio.sums import Sums, pilot_draws
 from leakmeter.auditors.rng import stream
 from tests.helpers.numbers import few_or_many, most_allowed
+from tests.helpers.rounds import audited_round
 
 DIM = 10
 SMALL = Effort(fit=400, candidates=30, pilot=60, trials=400)
@@ -29,8 +30,8 @@ SMALL = Effort(fit=400, candidates=30, pilot=60, trials=400)
 def play(sampler, key: int = 0, effort: Effort = SMALL, others: int = 4, **more) -> Duel:
     """Return one played game of client 0 against a few others."""
     dim = len(sampler.root)
-    names = list(range(1, 1 + others))
-    return duel(sampler, np.zeros(dim), 0, names, effort=effort, stream=("t", key), **more)
+    audited = audited_round(sampler, np.zeros(dim), range(1, 1 + others), **more)
+    return duel(audited, effort=effort, stream=("t", key))
 
 
 def test_the_separation_is_that_of_the_worst_pair(gaussian_sampler) -> None:
@@ -101,7 +102,7 @@ def test_several_models_share_the_pair_that_is_farthest_apart_on_average(
     mean = np.mean([test.modelled**2 for test in tests])
     for own, model in zip(each, models, strict=True):
         # With one model it is the pair of the game itself, with its test.
-        played = duel(sampler, model, 0, list(others), effort=SMALL, stream=names)
+        played = duel(audited_round(sampler, model, others), effort=SMALL, stream=names)
         assert (own.pair, own.shift) == (played.pair, pytest.approx(played.shift, rel=1e-9))
         rows = [
             np.concatenate(list(sampler.sample(m, [0], 30, (*names, "candidates")))) for m in models

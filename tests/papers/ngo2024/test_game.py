@@ -24,6 +24,7 @@ from leakmeter.papers.ngo2024.game import (
     sampler_of,
 )
 from leakmeter.papers.ngo2024.secure_sum import _GAMES, _SCALES, run
+from tests.helpers.rounds import audited_round
 
 # 20 clients of 30 records each: 189 free parameters, fitted from 1,500 updates.
 SMALL = Setting(
@@ -149,7 +150,8 @@ def test_the_audit_that_users_run_has_the_same_scores_on_the_same_draws(game: Ga
     one = replace(SMALL, models=1, sums=(18,), trials=60)
     sampler, (model,) = sampler_of(one, game)
     effort = Effort(fit=one.fit, candidates=one.candidates, pilot=one.pilot, trials=one.trials)
-    played = duel(sampler, model, 0, one.others, effort=effort, stream=_stream(one, game))
+    audited = audited_round(sampler, model, one.others)
+    played = duel(audited, effort=effort, stream=_stream(one, game))
     attack = _attack(one, game)
     assert set(attack["pair"]) == set(played.pair)
     assert attack["shifts"] == pytest.approx([played.shift], rel=1e-5)
