@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from leakmeter.auditors.callback import StopAbove as StopAbove
     from leakmeter.auditors.canaries.auditor import OneShotCanaries as OneShotCanaries
     from leakmeter.auditors.checks import check_auditor as check_auditor
+    from leakmeter.auditors.codec import Kept as Kept
     from leakmeter.auditors.finding import Bound as Bound
     from leakmeter.auditors.finding import Finding as Finding
     from leakmeter.auditors.finding import Limitation as Limitation

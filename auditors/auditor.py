@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leakmeter.auditors._types import Vector, Watch
 from leakmeter.auditors.canary import SEED_BITS
+from leakmeter.auditors.codec import Resumable
 from leakmeter.auditors.due import Due
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.wording import counted
@@ -206,11 +207,12 @@ class Project:
         return None if self.clients is None else self.clients - self.seats
 
 
-class Auditor(ABC):
+class Auditor(Resumable, ABC):
     """Sees each round and reports what an adversary could have learnt.
 
     All methods have a default that does nothing, so a new auditor writes only what it needs.
-    `state` must return only JSON types and numpy arrays; a resumed run starts from it.
+    Annotate with `Kept` what must survive an interruption, such as `_total: Kept[float]`; or
+    override `state`, which returns only JSON types and numpy arrays, and `restore`.
 
     Attributes:
         name: Its name in findings and checkpoints; differs between the auditors of one run.
@@ -298,13 +300,6 @@ class Auditor(ABC):
     def report(self) -> Sequence[Finding]:
         """Called after the last round; returns what the run shows."""
         return ()
-
-    def state(self) -> dict[str, Any]:
-        """Return everything needed to resume after an interruption."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned."""
 
     def close(self) -> None:
         """Remove working files; called once the report is written, or the auditor is left out."""

@@ -13,8 +13,8 @@ import numpy as np
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Auditor, Canary, RoundFacts, RoundView
 from leakmeter.auditors.canary import canary_vector
-from leakmeter.auditors.finding import Finding, plain
-from leakmeter.auditors.form import form
+from leakmeter.auditors.codec import codec, pack, plain, unpack
+from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.rng import stream
 
 Make = Callable[[], Auditor]
@@ -36,7 +36,7 @@ def check_auditor(make: Make) -> None:
 
 def check_findings_are_complete(make: Make) -> None:
     """Findings have the auditor's name and typed fields, and survive a report unchanged."""
-    (auditor, findings), as_read = _undisturbed(make), form(Finding)
+    (auditor, findings), as_read = _undisturbed(make), codec(Finding)
     assert findings, f"{auditor.name} must report at least one finding in {ROUNDS} rounds"
     for finding in findings:
         assert isinstance(finding, Finding), f"findings must be Finding, got {type(finding)}"
@@ -223,21 +223,12 @@ def _rounds(
     return findings
 
 
-def _stored(value: Any) -> Any:
-    """Return `value` as a checkpoint gives it back: tuples as lists."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, Mapping):
-        other = [k for k in value if not isinstance(k, str)]  # which no checkpoint can keep
-        assert not other, f"keys of a state must be strings, got {other[0]!r}"
-        return {k: _stored(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_stored(v) for v in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    known = value is None or isinstance(value, bool | int | float | str)
-    assert known, f"state must contain JSON types and numpy arrays only, got {type(value).__name__}"
-    return value
+def _stored(state: Any) -> Any:
+    """Return a state as a checkpoint gives it back: tuples as lists."""
+    try:
+        return unpack(pack(state))
+    except TypeError as error:
+        raise AssertionError(f"a checkpoint must be able to keep the state: {error}") from error
 
 
 def _view(server_round: int, orders: Mapping[int, Canary]) -> RoundView:

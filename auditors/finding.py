@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Self, get_args
-
-import numpy as np
 
 from leakmeter.auditors import wording
 from leakmeter.auditors.assumptions import Assumption, conditions
+from leakmeter.auditors.codec import plain
 from leakmeter.auditors.details import Detail
 
 # How strong a number is. A weaker kind is never printed as a stronger one.
@@ -302,22 +301,4 @@ class Finding(Bound):
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dictionary; infinities become strings, which JSON lacks."""
-        own = {name: plain(value) for name, value in asdict(self).items()}
-        return own | {"conditional": self.is_conditional}
-
-
-def plain(value: Any) -> Any:
-    """Return `value` in types that every JSON reader knows."""
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, np.ndarray) and value.dtype == np.float64 and np.isfinite(value).all():
-        return value.tolist()
-    if isinstance(value, np.ndarray | list | tuple):
-        return [plain(v) for v in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, str):  # a member of an enumeration as its text
-        return str(value)
-    return value
+        return {**plain(self), "conditional": self.is_conditional}

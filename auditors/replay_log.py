@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import Auditor, Canary, Project, RoundFacts, RoundView, UnableError
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.auditors.wording import counted
@@ -52,6 +53,8 @@ class AggregateRecorder(Auditor):
 
     name = "recorder"
     reads = frozenset({"sent", "released", "facts", "instructed", "replies"})
+
+    _rounds: Kept[int]  # the rounds themselves are on disk
 
     def __init__(
         self, folder: str | Path | None = None, *, about: Mapping[str, Any] | None = None
@@ -130,14 +133,6 @@ class AggregateRecorder(Auditor):
                 threat_model=ThreatModel(observer="server", sees=None),
             )
         ]
-
-    def state(self) -> dict[str, Any]:
-        """Return how many rounds are kept; the rounds themselves are on disk."""
-        return {"rounds": self._rounds}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned."""
-        self._rounds = int(state["rounds"])
 
     def _folder_or_raise(self) -> Path:
         if (folder := self._where) is None:

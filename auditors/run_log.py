@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.assumptions import sentence_of
+from leakmeter.auditors.codec import plain
 from leakmeter.auditors.due import Schedule
-from leakmeter.auditors.finding import Finding, Limitation, RunWarning, plain
+from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 
 SCHEMA = "leakmeter-report/2"
 # Packages whose release a number may depend on.

@@ -6,8 +6,9 @@ listed here for each class; a strategy that is not listed cannot be resumed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -20,7 +21,9 @@ from flwr.serverapp.strategy import (
     FedYogi,
     Strategy,
 )
+from numpy.typing import NDArray
 
+from leakmeter.auditors.codec import CodecError, codec, plain
 from leakmeter.auditors.hook.chain import Foreign, chain
 from leakmeter.auditors.hook.wrapper import Wrapper
 
@@ -52,40 +55,64 @@ def strategy_state(strategy: Strategy) -> list[dict[str, Any]]:
     return [
         held.state()
         if isinstance(held, Wrapper)
-        else {k: _pack(v) for k, v in Foreign(held).attributes(_ATTRIBUTES[type(held)]).items()}
+        else {name: plain(_Arrays.of(kept), np.copy) for name, kept in _attributes(held).items()}
         for held in chain(strategy)
     ]
 
 
-def restore_strategy(strategy: Strategy, states: list[Mapping[str, Any]]) -> None:
-    """Restore the state of every strategy in the chain."""
+def restore_strategy(strategy: Strategy, states: Sequence[Mapping[str, Any]]) -> None:
+    """Restore the state of every strategy in the chain.
+
+    Raises:
+        CodecError: A state is not one that its strategy has written.
+    """
     check_resumable(strategy)
-    pairs = list(zip(chain(strategy), states, strict=True))  # all or nothing
-    for held, state in pairs:
-        if isinstance(held, Wrapper):
-            held.restore(state)
-        else:
-            Foreign(held).set_attributes({k: _unpack(v) for k, v in state.items()})
+    held = list(chain(strategy))
+    if len(states) != len(held):
+        raise CodecError(f"there must be {len(held)} strategies, got {len(states)}")
+    for one, state in zip(held, states, strict=True):
+        if isinstance(one, Wrapper):
+            one.restore(state)
+            continue
+        read = codec(_Arrays | None)
+        found = {name: read.read(state.get(name, "nothing"), name) for name in _attributes(one)}
+        kept = {name: None if value is None else value.unpacked() for name, value in found.items()}
+        Foreign(one).set_attributes(kept)
 
 
-def _pack(value: Any) -> Any:
-    """Return an attribute as plain containers of numpy arrays, with a tag of its type."""
-    match value:
-        case None:
-            return None
-        case ArrayRecord():
-            return {"kind": "record", "items": {k: a.numpy() for k, a in value.items()}}
-        case dict():
-            return {"kind": "dict", "items": {k: np.asarray(v) for k, v in value.items()}}
-        case list():
-            return {"kind": "list", "items": [np.asarray(v) for v in value]}
-    raise TypeError(f"cannot keep a {type(value).__name__}")
+def _attributes(strategy: Strategy) -> dict[str, Any]:
+    """Return what one of Flower's strategies keeps."""
+    return Foreign(strategy).attributes(_ATTRIBUTES[type(strategy)])
 
 
-def _unpack(value: Any) -> Any:
-    """Return what `_pack` was given."""
-    if value is None:
-        return None
-    if value["kind"] == "record":
-        return ArrayRecord({k: Array(np.asarray(a)) for k, a in value["items"].items()})
-    return value["items"]
+@dataclass(frozen=True, eq=False)
+class _Arrays:
+    """Arrays that a strategy of Flower's keeps in one attribute.
+
+    Attributes:
+        kind: In which container.
+        items: By name, or by number in a list.
+    """
+
+    kind: Literal["record", "dict", "list"]
+    items: dict[str, NDArray[Any]]
+
+    @classmethod
+    def of(cls, value: Any) -> Self | None:
+        """Return the arrays of an attribute; None if it is not set yet."""
+        match value:
+            case None:
+                return None
+            case ArrayRecord():
+                return cls("record", {name: array.numpy() for name, array in value.items()})
+            case dict():
+                return cls("dict", {name: np.asarray(array) for name, array in value.items()})
+            case list():
+                return cls("list", {str(i): np.asarray(array) for i, array in enumerate(value)})
+        raise TypeError(f"cannot keep a {type(value).__name__}")
+
+    def unpacked(self) -> Any:
+        """Return what `of` was given."""
+        if self.kind == "record":
+            return ArrayRecord({name: Array(array) for name, array in self.items.items()})
+        return self.items if self.kind == "dict" else list(self.items.values())

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +35,7 @@ from leakmeter.auditors.bounds.bets import (
     trial_bets,
 )
 from leakmeter.auditors.bounds.coins import checked_p_values
+from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound
 
 # Every 0.05 up to 20, where an attacker is practically certain. Then every 0.5, up to what p-values
@@ -46,6 +47,7 @@ _ASSUMED: Final = {
     "guesses": (Assumption.FAIR_COINS,),
     "trials": (Assumption.SEPARATE_TRIALS, Assumption.FIXED_THRESHOLD),
 }
+_Evidence = Literal["canaries", "guesses", "trials"]
 _WHAT: Final = {
     "canaries": "coins and p-values of canaries",
     "guesses": "guesses of coins",
@@ -75,7 +77,7 @@ class Anytime:
         return float(within("confidence", number, above=0.0, below=1.0))
 
 
-class AnytimeBound:
+class AnytimeBound(Resumable):
     """Bets against every ε, and the largest ε that has lost.
 
     Add evidence whenever it arrives; `value` never falls, and all its values hold together with the
@@ -94,6 +96,10 @@ class AnytimeBound:
     49.0
     """
 
+    _counts: Kept[dict[_Evidence, Indices]]
+    _sizes: Kept[dict[str, int]]
+    _refuted: Kept[NDArray[np.bool_]]
+
     def __init__(
         self,
         *,
@@ -110,8 +116,8 @@ class AnytimeBound:
         level = 1 - confidence - planned * delta
         self._needed = -math.log(level) if level > _ROUNDING else math.inf
         self._bets: dict[str, Floats] = {}
-        self._counts: dict[str, Indices] = {}
-        self._sizes: dict[str, int] = {}
+        self._counts = {}
+        self._sizes = {}
         self._refuted = np.zeros(self._epsilons.size, dtype=bool)
 
     @property
@@ -193,22 +199,10 @@ class AnytimeBound:
         """Return ln of the wealth against each candidate, (candidates,)."""
         return self._wealth(self._counts)
 
-    def state(self) -> dict[str, Any]:
-        """Return the counts behind the wealth, and what was refuted."""
-        return {
-            "counts": {kind: counts.copy() for kind, counts in self._counts.items()},
-            "sizes": dict(self._sizes),
-            "refuted": self._refuted.copy(),
-        }
-
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned."""
-        refuted = np.asarray(state["refuted"], dtype=bool)
-        if refuted.shape != self._epsilons.shape:
-            raise ValueError(f"refuted must have shape {self._epsilons.shape}, got {refuted.shape}")
-        self._counts = {k: np.asarray(c, dtype=np.int64) for k, c in state["counts"].items()}
-        self._sizes = {name: int(size) for name, size in state["sizes"].items()}
-        self._refuted = refuted.copy()
+        super().restore(state)
+        self.log_wealth()  # raises if the counts are not those of such bets
 
     def _count_coins(self, **more: int) -> None:
         """Count coins; raise if δ was not paid for that many."""
@@ -222,13 +216,13 @@ class AnytimeBound:
             )
         self._sizes = used
 
-    def _bet(self, kind: str, counts: Indices) -> float:
+    def _bet(self, kind: _Evidence, counts: Indices) -> float:
         """Add what came of some bets and note what is refuted now."""
         self._counts[kind] = counts + self._counts.get(kind, 0)
         self._refuted |= self.log_wealth() >= self._needed
         return self.value
 
-    def _wealth(self, counts: Mapping[str, Indices]) -> Floats:
+    def _wealth(self, counts: Mapping[_Evidence, Indices]) -> Floats:
         """Return ln of the wealth if these had been the outcomes."""
         total = np.zeros(self._epsilons.size)
         for kind, outcomes in counts.items():

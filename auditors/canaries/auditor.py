@@ -47,6 +47,7 @@ from leakmeter.auditors.canaries.limitations import canary_limitations
 from leakmeter.auditors.canaries.proofs import headline, prove
 from leakmeter.auditors.canaries.schedule import affordable, check_settings, schedule
 from leakmeter.auditors.canaries.transcript import Transcript
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.details import Histogram
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Sees, ThreatModel
 from leakmeter.auditors.rng import derive, stream
@@ -92,6 +93,12 @@ class OneShotCanaries(Auditor):
     reads = frozenset({"sent", "released", "facts"})
     wants_mean = False
 
+    _played: Kept[NDArray[np.int64]]  # rounds that each canary took part in, (canaries,)
+    _begun: Kept[int | None]  # first round of the plan
+    _transcript: Kept[Transcript]
+    _interference: Kept[Interference]
+    _betting: Kept[Betting | None]
+
     def __init__(
         self,
         *,
@@ -116,7 +123,7 @@ class OneShotCanaries(Auditor):
         self.scores: Mapping[Sees, CanaryScores] = {}
         self._canary_seed = derive(seed, "one-shot")  # of 128 bits
         self._dim = 0
-        self._begun: int | None = None  # first round of the plan
+        self._begun = None
         self._included = np.zeros(0, dtype=bool)
         self._played = np.zeros(0, dtype=np.int64)
 
@@ -141,7 +148,7 @@ class OneShotCanaries(Auditor):
             self._canary_seed, self._ids, dim, self._changes_file, self.watch
         )
         self._interference = Interference()
-        self._betting: Betting | None = None
+        self._betting = None
         if self._is_anytime:
             self._betting = Betting(
                 self._plan, self._included, dim, delta=self.delta, confidence=self.confidence
@@ -229,25 +236,6 @@ class OneShotCanaries(Auditor):
         every = without_refuted([*proofs_all, *self._from_maxima(most)])
         sizes = {"included": len(inside)}
         return [*final, *every, *interfered(self._interference, self._context(_FINAL, None, sizes))]
-
-    def state(self) -> dict[str, Any]:
-        """Return which canaries have played, and the changes unless a file of the run has them."""
-        return {
-            "played": self._played,
-            "begun": self._begun,
-            "transcript": self._transcript.state(),
-            "interference": self._interference.state(),
-            "betting": None if self._betting is None else self._betting.state(),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned."""
-        self._played = np.array(state["played"])
-        self._begun = state["begun"]
-        self._transcript.restore(state["transcript"])
-        self._interference = Interference(state["interference"])
-        if self._betting is not None:
-            self._betting.restore(state["betting"])
 
     def close(self) -> None:
         """Delete the file with the changes of the model."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,11 @@ from numpy.typing import NDArray
 from leakmeter.auditors.bounds.anytime import AnytimeBound
 from leakmeter.auditors.canaries.proofs import cosine_logsf, paid, surprise
 from leakmeter.auditors.canaries.transcript import Transcript
+from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Bound
 
 
-class Betting:
+class Betting(Resumable):
     """Bets on every coin once: when its canary has played for the last time.
 
     A canary is scored by its cosine with the sum of the normalised changes of the rounds that the
@@ -29,6 +29,10 @@ class Betting:
         delta: The delta of the bound.
         confidence: Of the bounds of all rounds together.
     """
+
+    _bound: Kept[AnytimeBound]
+    _rows: Kept[list[int]]  # the planned round of each change in the transcript
+    _done: Kept[int]  # planned rounds whose canaries have been bet on
 
     def __init__(
         self,
@@ -46,8 +50,7 @@ class Betting:
                 self._rounds_of[canary].append(planned)
         self._last = np.array([max(rounds, default=0) for rounds in self._rounds_of])
         self._bound = AnytimeBound(delta=delta, confidence=confidence, planned=included.size)
-        self._rows: list[int] = []  # the planned round of each change in the transcript
-        self._done = 0  # planned rounds whose canaries have been bet on
+        self._rows, self._done = [], 0
 
     def after(self, planned: int, transcript: Transcript) -> None:
         """Bet on the canaries that have played for the last time.
@@ -68,15 +71,6 @@ class Betting:
         """Return the bound so far; none before the first bet, since it would not have searched."""
         found = self._bound.bound()
         return [replace(found, rule=found.rule + paid())] if found.sample_sizes else []
-
-    def state(self) -> dict[str, Any]:
-        """Return what was bet on so far."""
-        return {"rows": list(self._rows), "done": self._done, "bound": self._bound.state()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._rows, self._done = [int(row) for row in state["rows"]], int(state["done"])
-        self._bound.restore(state["bound"])
 
     def _cosines(self, canaries: NDArray[np.intp], transcript: Transcript) -> NDArray[np.float64]:
         """Return the cosine of each canary with what changed in its rounds."""

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from leakmeter.auditors.auditor import DamagedError, UnableError
 from leakmeter.auditors.canary import BLOCK
+from leakmeter.auditors.codec import CodecError, Kept, Resumable, codec
+from leakmeter.auditors.wording import counted
 
 Rows = NDArray[np.float32]
 
@@ -26,7 +28,7 @@ _SAME: Final = 1e-9  # a norm that differs by more belongs to another change
 _SHARE: Final = 0.9  # of the free disk that may be used: the project itself needs some
 
 
-class Changes:
+class Changes(Resumable):
     """Rows of `dim` numbers in single precision, appended once and read by blocks of columns.
 
     A row is written part by part and counts once its norm is noted. A row that fails leaves nothing
@@ -37,9 +39,11 @@ class Changes:
         path: The file. None takes an unnamed temporary file, deleted with this object.
     """
 
+    _lengths: Kept[list[float]]
+
     def __init__(self, dim: int, path: Path | None) -> None:
         self._dim, self._path = dim, path
-        self._lengths: list[float] = []
+        self._lengths = []
         self._file: FileIO | None = None
         self._release: Callable[[], object] | None = None
 
@@ -84,31 +88,46 @@ class Changes:
     def state(self) -> dict[str, Any]:
         """Return the norms of the rows; for a temporary file, the rows themselves."""
         if self._path is not None:
-            return {"lengths": self.lengths}
+            return super().state()
         rows = np.empty((len(self._lengths), self._dim), dtype=np.float32)
         for i, row in enumerate(rows):
             self._read(i, 0, row)
-        return {"changes": rows}
+        return {**super().state(), "rows": rows}
 
-    def resume(self, lengths: Sequence[float]) -> None:
-        """Continue with the rows of an interrupted run that are in the file; drop what follows.
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue with the rows of an interrupted run; drop what follows them in the file.
 
         Raises:
             DamagedError: The file does not contain these rows.
         """
-        if len(lengths) == 0:
-            return
+        super().restore(state)
+        if "rows" in state:
+            self._put(codec(Rows).read(state["rows"], "rows"))
+        elif self._lengths:
+            self._reopen()
+
+    def _put(self, rows: Rows) -> None:
+        """Write the rows of a state into the file."""
+        lengths, self._lengths = self._lengths, []
+        if rows.shape != (len(lengths), self._dim):
+            wanted = f"must have shape {(len(lengths), self._dim)}"
+            raise CodecError(f"rows {wanted}, got {rows.shape}")
+        for row, length in zip(rows, lengths, strict=True):
+            self.write(0, row)
+            self.note(length)
+
+    def _reopen(self) -> None:
+        """Open the file of the interrupted run and check the rows in it."""
         if self._path is None or not self._path.is_file():
-            raise DamagedError(f"{self._wanted(lengths)}, but there is none; {_START_AGAIN}")
-        size, whole = self._path.stat().st_size, _BYTES * self._dim * len(lengths)
+            raise DamagedError(f"{self._wanted()}, but there is none; {_START_AGAIN}")
+        size, whole = self._path.stat().st_size, _BYTES * self._dim * len(self._lengths)
         if size < whole:
             raise DamagedError(
-                f"{self._wanted(lengths)}, {whole:,} bytes, but it has {size:,}; {_START_AGAIN}"
+                f"{self._wanted()}, {whole:,} bytes, but it has {size:,}; {_START_AGAIN}"
             )
         file = self._held(self._path.open("r+b", buffering=0))
         file.truncate(whole)  # a round beyond the checkpoint, or half of one
-        self._lengths = [float(length) for length in lengths]
-        self.check([self._measured(row) for row in range(len(lengths))])
+        self.check([self._measured(row) for row in range(len(self._lengths))])
 
     def check(self, measured: Iterable[float]) -> None:
         """Raise if a row in the file has another norm than the row that was written.
@@ -119,8 +138,7 @@ class Changes:
         for number, (length, found) in enumerate(zip(self._lengths, measured, strict=True), 1):
             if not math.isclose(length, found, rel_tol=_SAME):
                 raise DamagedError(
-                    f"{self._wanted(self._lengths)}, but number {number} in it has been altered; "
-                    f"{_START_AGAIN}"
+                    f"{self._wanted()}, but number {number} in it has been altered; {_START_AGAIN}"
                 )
 
     def close(self) -> None:
@@ -166,8 +184,8 @@ class Changes:
             square += float(exact @ exact)
         return math.sqrt(square)
 
-    def _wanted(self, lengths: Sequence[float]) -> str:
-        rows = f"{len(lengths)} round{'s' * (len(lengths) > 1)}"
+    def _wanted(self) -> str:
+        rows = counted(len(self._lengths), "round")
         return f"{self._path or 'a file in the folder of the run'} must have the changes of {rows}"
 
     @contextmanager

@@ -18,6 +18,7 @@ from scipy.special import ndtr
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.assumptions import Assumption
+from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.details import Histogram
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.gaussian.normality import anderson_darling
@@ -95,7 +96,7 @@ def histogram(scores: CanaryScores, dim: int) -> Histogram:
     )
 
 
-class Interference:
+class Interference(Resumable):
     """How much other updates in the noised means hide a canary, as a share of the noise.
 
     Cosines shrink to 1/√(σ² + k/d + ‖X‖²/d), in units of the clip norm, with k canaries and X the
@@ -105,16 +106,12 @@ class Interference:
     the share grows in the sum of all rounds.
     """
 
-    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
-        state = state or {"rounds": [], "variance": 0.0, "total": np.empty(0)}
-        self.rounds = [float(share) for share in state["rounds"]]
-        self._variance = float(state["variance"])
-        self._total: Vector = np.array(state["total"], dtype=np.float64)
+    rounds: Kept[list[float]]
+    _variance: Kept[float]
+    _total: Kept[Vector]
 
-    def state(self) -> dict[str, Any]:
-        """Return the state for a resume."""
-        total = self._total.copy()  # a copy, because later rounds add to it
-        return {"rounds": list(self.rounds), "variance": self._variance, "total": total}
+    def __init__(self) -> None:
+        self.rounds, self._variance, self._total = [], 0.0, np.empty(0)
 
     def add(self, noised: Vector, std: float) -> None:
         """Add the noised mean of a round, with the noise per coordinate on it."""

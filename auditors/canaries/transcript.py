@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from leakmeter.auditors.auditor import DivergedError
 from leakmeter.auditors.canaries.changes import Changes
 from leakmeter.auditors.canaries.proofs import cosine_logsf, largest_cosine_log_p
 from leakmeter.auditors.canary import BLOCK, CanaryBlocks
+from leakmeter.auditors.codec import Kept, Resumable
 
 Scores = NDArray[np.float64]
 
@@ -49,7 +50,7 @@ class Seen:
     largest: Scores
 
 
-class Transcript:
+class Transcript(Resumable):
     """The changes of a model, round by round, and the products of canaries with them.
 
     Each round is appended to a file. Products with all canaries are computed at the end, by blocks
@@ -62,6 +63,8 @@ class Transcript:
         path: File of the changes; None takes a temporary one.
         watch: Called with the progress of the products.
     """
+
+    _changes: Kept[Changes]
 
     def __init__(
         self,
@@ -156,22 +159,6 @@ class Transcript:
         # Changes that cancel leave no direction, and a cosine with rounding would be no evidence.
         is_left = length > _GONE * len(used)
         return np.where(is_left, along / np.where(is_left, length, 1.0), 0.0)
-
-    def state(self) -> dict[str, Any]:
-        """Return the state for a resume; changes in a named file stay there."""
-        return self._changes.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned.
-
-        Raises:
-            DamagedError: The file of the changes is missing or damaged.
-        """
-        if "changes" in state:
-            for change in state["changes"]:
-                self.add(np.zeros(self._dim), np.asarray(change, dtype=np.float64))
-        else:
-            self._changes.resume(state["lengths"])
 
     def close(self) -> None:
         """Delete the file of the changes; results that were computed from it stay."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from operator import index
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import Auditor, Project, RoundMessages, UnableError
 from leakmeter.auditors.callback import Callback, Listeners, ProgressFile, RunEnd, RunStart
+from leakmeter.auditors.codec import Kept
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
 from leakmeter.auditors.hook import remarks, wire
 from leakmeter.auditors.hook.chain import survey, understood, weight_key, with_round, wrappers
@@ -83,6 +83,13 @@ class Audited(Wrapper):
     logs_verdict: bool = True
     on_round: OnRound | None = None
 
+    # The first record's layout: FedAvg has turned integer arrays into floats since.
+    _layout: Kept[Layout | None]
+    _sending: Kept[Sending]
+    _observer: Kept[RoundObserver]
+    _limit: Kept[Limit]
+    _panel: Kept[Panel]
+
     def __init__(
         self,
         strategy: Strategy,
@@ -113,7 +120,7 @@ class Audited(Wrapper):
         self._name, self._config = name, dict(config or {})
         self._offset = rounds_done
         self._has_metrics = metrics
-        self._layout: Layout | None = None
+        self._layout = None
         self._project: Project | None = None
         self._numbers = ClientNumbers()
         self._observer = RoundObserver(strategy, self._panel, self._sending)
@@ -206,27 +213,6 @@ class Audited(Wrapper):
             # A resumed run may have no round left to play.
             self._finish(was_seen=self._seen > 0 or left == 0 or has_ended)
         return result
-
-    def state(self) -> dict[str, Any]:
-        """Return the layout and what the auditors need to continue after an interruption."""
-        layout = asdict(self._layout) if self._layout else None
-        return {
-            "layout": layout,
-            "sending": self._sending.state(),
-            "health": self._observer.health.state(),
-            **({} if self._limit.above is None else {"proven": self._limit.proven}),
-            **self._panel.state(),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state` returned; it reaches the auditors before their round."""
-        # The first record's layout: FedAvg has turned integer arrays into floats since.
-        if state["layout"] is not None:
-            self._layout = Layout.from_json(state["layout"])
-        self._sending.restore(state["sending"])
-        self._observer.health.restore(state["health"])
-        self._limit.proven = float(state.get("proven", 0.0))
-        self._panel.restore(state)
 
     def _hooks(self) -> Mapping[str, Callable[..., Any]]:
         """Return what takes the place of the inner strategy's methods during `start`."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundView
+from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import RunWarning, WarningKind
 
 Early = Literal["ended-early", "stopped-above"]
@@ -30,11 +31,13 @@ _ENOUGH_CANARIES: Final = 10
 _AT_THE_NORM: Final = 1 - 1e-4
 
 
-class Health:
+class Health(Resumable):
     """What happened to the updates of a run, and out of how many."""
 
+    _counts: Kept[dict[WarningKind, tuple[int, int]]]
+
     def __init__(self) -> None:
-        self._counts: dict[WarningKind, tuple[int, int]] = dict.fromkeys(_LEAST, (0, 0))
+        self._counts = dict.fromkeys(_LEAST, (0, 0))
 
     def note(
         self,
@@ -100,15 +103,10 @@ class Health:
         ]
         return tuple(found)
 
-    def state(self) -> dict[str, Any]:
-        """Return the counts so far; a stop is noted after the last checkpoint."""
-        kept = {kind: counts for kind, counts in self._counts.items() if kind != "stopped-above"}
-        return {kind: list(counts) for kind, counts in kept.items()}
-
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        kept = {kind: state.get(kind, (0, 0)) for kind in _LEAST}
-        self._counts = {kind: (int(count), int(total)) for kind, (count, total) in kept.items()}
+        """Continue from a state that `state` returned, with every kind of count."""
+        super().restore(state)
+        self._counts = {kind: self._counts.get(kind, (0, 0)) for kind in _LEAST}
 
     def _add(self, kind: WarningKind, count: int, total: int) -> None:
         before, of = self._counts[kind]

@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Result
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.auditor import Auditor
 from leakmeter.auditors.callback import Callback, StopAbove
+from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Finding, Limitation
 from leakmeter.auditors.wording import is_epsilon, number, percent
 
@@ -40,7 +41,7 @@ def _apart(names: Sequence[str]) -> Limitation:
     )
 
 
-class Limit:
+class Limit(Resumable):
     """The largest proven ε at which a run continues.
 
     Only bounds that hold at all rounds together count: looking at others after every round, and
@@ -56,6 +57,8 @@ class Limit:
         result: What Flower's loop would have returned, as far as it came.
         reason: Why the run was stopped; None if it was not.
     """
+
+    proven: Kept[float]
 
     def __init__(self, callbacks: Sequence[Callback], auditors: Sequence[Auditor]) -> None:
         limits = [one.epsilon for one in callbacks if isinstance(one, StopAbove)]

@@ -9,6 +9,7 @@ from flwr.serverapp.strategy import Strategy
 
 from leakmeter.auditors._types import Vector
 from leakmeter.auditors.auditor import RoundFacts, RoundView
+from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import remarks
 from leakmeter.auditors.hook.chain import known_facts, unused
@@ -19,7 +20,7 @@ from leakmeter.auditors.hook.seat import Answer
 from leakmeter.auditors.hook.sending import Sending
 
 
-class RoundObserver:
+class RoundObserver(Resumable):
     """Shows finished rounds to the auditors.
 
     Args:
@@ -32,6 +33,8 @@ class RoundObserver:
         has_tap: Whether clients keep plain updates; True until no client answers for a tap.
         timeout: Seconds to wait for what they kept.
     """
+
+    health: Kept[Health]
 
     def __init__(self, strategy: Strategy, panel: Panel, sending: Sending) -> None:
         self._strategy, self._panel, self._sending = strategy, panel, sending

@@ -19,6 +19,7 @@ from leakmeter.auditors.auditor import (
     RoundView,
     UnableError,
 )
+from leakmeter.auditors.codec import Kept, Resumable, codec
 from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation
 from leakmeter.auditors.wording import counted
@@ -43,7 +44,7 @@ def _restore(auditor: Auditor, state: Any) -> None:
         ) from error
 
 
-class Panel:
+class Panel(Resumable):
     """Calls each auditor in turn and keeps the reason if one fails.
 
     A wrong setting that `begin` finds, before anything is sent, is an error. What an auditor cannot
@@ -58,15 +59,19 @@ class Panel:
             files of an auditor that is left out, until the next one is saved.
     """
 
+    failures: Kept[list[str]]
+    _limitations: Kept[list[Limitation]]
+    _spoke: Kept[set[str]]
+
     def __init__(self, auditors: Sequence[Auditor]) -> None:
         names = [a.name for a in auditors]
         if len(set(names)) < len(names):
             raise ValueError(f"auditors must have different names, got {names}")
         self.auditors = list(auditors)
-        self.failures: list[str] = []
-        self._limitations: dict[Limitation, None] = {}  # in the order they were noted
+        self.failures = []
+        self._limitations = []
         self._estimated: set[str] = set()
-        self._spoke: set[str] = set()  # auditors that have found anything
+        self._spoke = set()  # auditors that have found anything
         self._restored: Mapping[str, Any] = {}
         self._has_observed = False
         self.keeps_files = False
@@ -272,24 +277,15 @@ class Panel:
 
     def state(self) -> dict[str, Any]:
         """Return the auditors' states by name, and who has failed."""
-        states = {a.name: a.state() for a in self.auditors}
-        return {
-            "auditors": states,
-            "failures": list(self.failures),
-            "limits": [[one.auditor, one.text] for one in self._limitations],
-            "spoke": sorted(self._spoke),
-        }
+        return {**super().state(), "auditors": {a.name: a.state() for a in self.auditors}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state` returned; it reaches the auditors in `begin`."""
-        self._restored = state["auditors"]
+        super().restore(state)
+        self._restored = codec(dict[str, dict[str, Any]]).read(state.get("auditors"), "auditors")
         self._has_observed = True
         # An auditor without a state had failed, and stays out.
         self.auditors = [a for a in self.auditors if a.name in self._restored]
-        self.failures = list(state["failures"])
-        self._spoke = set(state.get("spoke", self._restored))
-        for name, words in state.get("limits", ()):
-            self._limitations[Limitation(name, words)] = None
 
     @contextmanager
     def guarded(self, what: str) -> Iterator[None]:
@@ -316,7 +312,7 @@ class Panel:
         if len(self._limitations) >= _MOST_LIMITATIONS:  # clients have a part in some of them
             return
         _log.warning("auditor %s: %s", auditor.name, words)
-        self._limitations[noted] = None
+        self._limitations.append(noted)
 
     def _drop(self, auditor: Auditor, when: str, error: Exception) -> None:
         if isinstance(error, UnableError):  # in words of its own; where in our code is of no use

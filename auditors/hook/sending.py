@@ -7,12 +7,13 @@ whole model would distort the training, and the audit would take it for a leak.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, TypeAlias, get_args
+from collections.abc import Iterable
+from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from leakmeter.auditors._types import Vector
+from leakmeter.auditors.codec import Kept, Resumable
 from leakmeter.auditors.hook.seat import Sends
 
 Choice: TypeAlias = Literal["auto"] | Sends
@@ -28,7 +29,7 @@ _NEAR: Final = 0.25  # how far a share may be from 1 or 0 to count as it
 _BLURRED: Final = 0.05  # standard error of a share that noise has made useless
 
 
-class Sending:
+class Sending(Resumable):
     """What clients reply with: set by the user, or decided from honest replies.
 
     Args:
@@ -40,10 +41,14 @@ class Sending:
         first_round: First round that may have canaries; of a resumed run as well.
     """
 
+    sends: Kept[Sends | None]
+    sign: Kept[int]
+    _has_sign: Kept[bool]
+
     def __init__(self, choice: Choice) -> None:
         if choice not in CHOICES:
             raise ValueError(f"sends must be one of {', '.join(CHOICES)}, got {choice!r}")
-        self.sends: Sends | None = None if choice == "auto" else choice
+        self.sends = None if choice == "auto" else choice
         self.first_round = 1 if self.sends else 2
         self.sign = 1
         self._has_sign = False
@@ -82,15 +87,6 @@ class Sending:
             product = float((released - sent) @ mean)
         if math.isfinite(product) and product != 0:
             self.sign, self._has_sign = (1 if product > 0 else -1), True
-
-    def state(self) -> dict[str, Any]:
-        """Return what was decided."""
-        return {"sends": self.sends, "sign": self.sign, "has_sign": self._has_sign}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self.sends, self.sign = state["sends"], int(state["sign"])
-        self._has_sign = bool(state["has_sign"])
 
 
 def decided(

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from leakmeter.auditors.auditor import RoundFacts
+from leakmeter.auditors.codec import Resumable
 from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.hook import wire
 
@@ -31,7 +32,7 @@ class Opening:
     outcome: wire.SumOutcome
 
 
-class Wrapper(Strategy):
+class Wrapper(Resumable, Strategy):
     """Passes every call on to `strategy`; subclasses override the calls that they change.
 
     `start` runs the inner strategy's own loop with this wrapper's methods in place of its own, so a
@@ -39,7 +40,8 @@ class Wrapper(Strategy):
     calls use `_inner_...`, saved before anything is replaced, never `strategy`.
 
     What a wrapper may know about a run has members here, whose defaults mean "not known". To ask a
-    whole chain of strategies, use `auditors.hook.chain`.
+    whole chain of strategies, use `auditors.hook.chain`. What a wrapper has to remember between
+    rounds is annotated with `Kept`; its state does not contain the inner strategy's.
 
     Attributes:
         strategy: The strategy inside.
@@ -97,13 +99,6 @@ class Wrapper(Strategy):
     def findings(self) -> Sequence[Finding]:
         """Return what this wrapper can say of the whole run, such as a guarantee."""
         return ()
-
-    def state(self) -> dict[str, Any]:
-        """Return this wrapper's own state, without the inner strategy's."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
 
     def opens(self, opening: Opening) -> None:
         """Charge a secure sum that is about to be opened: it may be rejected, or cut off."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from leakmeter.auditors.finding import plain
+from leakmeter.auditors.codec import plain
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.papers.plot import Gallery, Panel, drawn
 from leakmeter.papers.registry import duration

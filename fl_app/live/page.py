@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.callback import PROGRESS, RunProgress
-from leakmeter.auditors.form import FormError, form
+from leakmeter.auditors.codec import CodecError, codec
 from leakmeter.auditors.run_log import REPORT, ROUNDS
 from leakmeter.auditors.wording import counted
 from leakmeter.fl_app.config.errors import ConfigError
@@ -117,9 +117,9 @@ class LiveFolder:
         """Return how far the run is; None if nothing says so, or nothing that can be read."""
         try:
             values = json.loads((self.path / PROGRESS).read_bytes())
-            found: RunProgress = form(RunProgress).read(values)
+            found: RunProgress = codec(RunProgress).read(values)
             return found
-        except (OSError, ValueError, RecursionError, FormError, ConfigError):
+        except (OSError, ValueError, RecursionError, CodecError, ConfigError):
             return None
 
 

@@ -12,7 +12,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from leakmeter.auditors.finding import Finding, ThreatModel, plain
+from leakmeter.auditors.codec import plain
+from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.wording import claim, plain_spaces, terms
 from leakmeter.fl_app.report.draw.figures import figures
 from leakmeter.fl_app.report.read.run import Run

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
+from numpy.typing import NDArray
+
+from leakmeter.auditors.codec import CodecError, codec, pack, unpack
 from leakmeter.auditors.file_lock import HeldError, NoLockFileError, locked
 from leakmeter.auditors.run_log import SCHEMA, other_schema, read_rounds, write_atomically
 from leakmeter.fl_app.config.config import CALIBRATED, Config
@@ -27,7 +30,40 @@ _CANNOT_WRITE = {
     if hasattr(errno, name)
 }
 _IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP}
-_LOCK, _DIGEST = ".lock", "digest"
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What is kept after a round, so that an interrupted run can be resumed.
+
+    Attributes:
+        server_round: The last complete round.
+        model: Its arrays by name.
+        strategy: The state of each strategy in the chain, outermost first.
+        audit: The state of the audit.
+        config: The settings that the run began with; the folder adds them.
+    """
+
+    server_round: int
+    model: dict[str, NDArray[Any]]
+    strategy: list[dict[str, Any]]
+    audit: dict[str, Any]
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return what `RunFolder.save` wrote; raise if the file is missing or damaged."""
+        try:
+            found: Self = codec(cls).read(unpack(path.read_bytes()))
+        except FileNotFoundError:
+            raise ConfigError(f"--resume needs a checkpoint, but there is no {path}") from None
+        except (OSError, CodecError) as error:
+            raise ConfigError(
+                f"--resume needs a whole checkpoint, but {path} is broken: {error}; restore the "
+                f"file, or start again with --config {path.parent / 'config.toml'}"
+            ) from None
+        return found
 
 
 @dataclass(frozen=True)
@@ -110,12 +146,12 @@ class RunFolder:
         """File with the state after the last complete round."""
         return self.path / "checkpoint.npz"
 
-    def save(self, state: Mapping[str, Any]) -> None:
+    def save(self, kept: Checkpoint) -> None:
         """Save the state after a round, with the settings that it belongs to."""
-        kept = {**state, "config": self.config.to_mapping()}
-        checkpoint.save(self.checkpoint, {**kept, _DIGEST: checkpoint.digest(kept)})
+        state = {**vars(kept), "config": self.config.to_mapping()}
+        write_atomically(self.checkpoint, pack(state))
 
-    def load(self) -> dict[str, Any] | None:
+    def load(self) -> Checkpoint | None:
         """Return the state after the last complete round; None if there is none.
 
         Raises `ConfigError` for everything that would change the rest of the run: a damaged file, a
@@ -138,9 +174,9 @@ class RunFolder:
                 f"it with the release that began it, or start again with --config "
                 f"{self.path / 'config.toml'}"
             )
-        state = checkpoint.load(self.checkpoint)
-        self._check(state, rounds)
-        return dict(state)
+        kept = Checkpoint.read(self.checkpoint)
+        self._check(kept, rounds)
+        return kept
 
     def check_form(self, kept: Any, form: Any, name: str = "it") -> None:
         """Raise if a part of the checkpoint has another structure than a run writes.
@@ -200,22 +236,16 @@ class RunFolder:
         """Delete the log of a run that was interrupted before its first checkpoint."""
         (self.path / "rounds.jsonl").unlink(missing_ok=True)
 
-    def _check(self, state: Any, rounds: list[int]) -> None:
+    def _check(self, kept: Checkpoint, rounds: list[int]) -> None:
         """Raise if a checkpoint does not belong to this folder's settings and run log."""
-        form = {"server_round": 0, "model": {}, "strategy": [], "audit": {}, "config": {}}
-        self.check_form(state, {**form, _DIGEST: ""})
-        if checkpoint.digest({k: v for k, v in state.items() if k != _DIGEST}) != state[_DIGEST]:
-            raise self.foreign("the content is not what was written there")
         ours = self.config.to_mapping()
-        changed = [
-            k for k, v in ours.items() if k not in MAY_CHANGE and state["config"].get(k) != v
-        ]
+        changed = [k for k, v in ours.items() if k not in MAY_CHANGE and kept.config.get(k) != v]
         if changed:
             raise ConfigError(
                 f"--resume needs the settings that the run began with, but {self.path}/config.toml "
                 f"has other values of {', '.join(changed)}"
             )
-        done = state["server_round"]
+        done = kept.server_round
         if not 1 <= done <= self.config.rounds:
             raise ConfigError(
                 f"--resume needs a checkpoint of a round from 1 to {self.config.rounds}, but "

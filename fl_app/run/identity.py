@@ -9,7 +9,7 @@ from pathlib import Path
 
 from leakmeter.auditors.run_log import write_atomically
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.run import checkpoint
+from leakmeter.fl_app.run.folder import Checkpoint
 from leakmeter.strategies.accounting.ledger import Entry
 
 _log = logging.getLogger("flwr")
@@ -82,5 +82,5 @@ def _releases_kept(folder: Path) -> int:
     path = folder / "checkpoint.npz"
     if not path.exists():
         return 0
-    states = checkpoint.load(path)["strategy"]
+    states = Checkpoint.read(path).strategy
     return max((len(s["spending"]["releases"]) for s in states if "spending" in s), default=0)

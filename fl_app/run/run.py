@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord
@@ -24,7 +23,7 @@ from leakmeter.fl_app.deployment import is_deployed
 from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.run.budget import reserve
 from leakmeter.fl_app.run.charges import Charges
-from leakmeter.fl_app.run.folder import RunFolder
+from leakmeter.fl_app.run.folder import Checkpoint, RunFolder
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.task import Task, load_task
 from leakmeter.strategies import Chosen, Masked
@@ -124,22 +123,22 @@ def _run(
 
 
 def _first_arrays(
-    folder: RunFolder, strategy: Strategy, task: Task, kept: Mapping[str, Any] | None
+    folder: RunFolder, strategy: Strategy, task: Task, kept: Checkpoint | None
 ) -> ArrayRecord:
     """Return the model to start from, and restore the strategy's state that belongs to it."""
     if kept is None:
         folder.start_over()
         return task.initial_arrays()
     initial = {name: a.numpy() for name, a in task.initial_arrays().items()}
-    folder.check_form(kept["model"], initial, "the model")
+    folder.check_form(kept.model, initial, "the model")
     fresh = strategy_state(strategy)
-    if len(kept["strategy"]) != len(fresh):
-        raise folder.foreign(f"there are {len(kept['strategy'])} strategies, not {len(fresh)}")
-    for state, form in zip(kept["strategy"], fresh, strict=True):
+    if len(kept.strategy) != len(fresh):
+        raise folder.foreign(f"there are {len(kept.strategy)} strategies, not {len(fresh)}")
+    for state, form in zip(kept.strategy, fresh, strict=True):
         folder.check_form(state, form, "the strategy's state")
     with folder.taking_up("the strategy's state"):
-        restore_strategy(strategy, kept["strategy"])
-    return ArrayRecord({name: Array(a) for name, a in kept["model"].items()})
+        restore_strategy(strategy, kept.strategy)
+    return ArrayRecord({name: Array(a) for name, a in kept.model.items()})
 
 
 def _audited(
@@ -147,7 +146,7 @@ def _audited(
     strategy: Strategy,
     auditors: Sequence[Auditor],
     progress: Progress,
-    kept: Mapping[str, Any] | None,
+    kept: Checkpoint | None,
     charges: Charges,
 ) -> Audited:
     """Return the strategy with its audit, which saves a checkpoint after every round."""
@@ -170,12 +169,12 @@ def _audited(
             if line.server_round == config.rounds:  # before the report, after which none resumes
                 account.settle(strategy)
         folder.save(
-            {
-                "server_round": line.server_round,
-                "model": {name: a.numpy() for name, a in model.items()},
-                "strategy": strategy_state(strategy),
-                "audit": audited.state(),
-            }
+            Checkpoint(
+                line.server_round,
+                {name: a.numpy() for name, a in model.items()},
+                strategy_state(strategy),
+                audited.state(),
+            )
         )
         charges.settle(line.server_round)
         progress.round(line)
@@ -194,15 +193,9 @@ def _audited(
     limitations = (_open_updates(strategy), _clipped_mean(strategy), _no_theorem(config))
     audited.add_limitations(*(one for some in limitations for one in some))
     if kept is not None:
-        _restore_audit(folder, audited, kept["audit"])
+        with folder.taking_up("the audit's state"):  # each auditor checks its own
+            audited.restore(kept.audit)
     return audited
-
-
-def _restore_audit(folder: RunFolder, audited: Audited, kept: dict[str, Any]) -> None:
-    """Restore the state of the audit; each auditor checks its own."""
-    folder.check_form(kept, {**audited.state(), "auditors": {}}, "the audit's state")
-    with folder.taking_up("the audit's state"):
-        audited.restore(kept)
 
 
 def _open_updates(strategy: Strategy) -> tuple[Limitation, ...]:
@@ -226,8 +219,8 @@ def _clipped_mean(strategy: Strategy) -> tuple[Limitation, ...]:
     return (Limitation("server", _CLIPS),)
 
 
-def _rounds_done(kept: Mapping[str, Any] | None) -> int:
-    return 0 if kept is None else int(kept["server_round"])
+def _rounds_done(kept: Checkpoint | None) -> int:
+    return 0 if kept is None else kept.server_round
 
 
 def _has_diverged(audited: Audited) -> bool:

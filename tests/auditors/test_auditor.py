@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.auditor import Auditor, RoundFacts, RoundView
-from leakmeter.auditors.finding import Bound, Finding, plain
+from leakmeter.auditors.codec import plain
+from leakmeter.auditors.finding import Bound, Finding
 from tests.helpers.findings import CONTEXT, finding
 
 

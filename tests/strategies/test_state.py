@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,9 @@ from flwr.serverapp.strategy import (
 )
 
 from leakmeter.auditors import Audited
+from leakmeter.auditors.codec import pack, unpack
 from leakmeter.auditors.hook.wrapper import Wrapper
 from leakmeter.clients import NoiseMod
-from leakmeter.fl_app.run import checkpoint
 from leakmeter.strategies import AdaptiveClip, Central, Chosen, FixedSize, Noised
 from leakmeter.strategies.state import check_resumable, restore_strategy, strategy_state
 
@@ -50,17 +49,15 @@ def run(fed: Any, strategy: Strategy, arrays: ArrayRecord, rounds: int, done: in
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_restored_strategy_goes_on_to_the_same_bits(
-    federation: Any, name: str, tmp_path: Path
-) -> None:
+def test_a_restored_strategy_goes_on_to_the_same_bits(federation: Any, name: str) -> None:
     fed = federation(mods=[NoiseMod(seed=2)])
     expected = run(fed, wrapped(MAKERS[name]), fed.arrays(), 4)
 
     first = wrapped(MAKERS[name])
     half = run(fed, first, fed.arrays(), 2)
-    checkpoint.save(tmp_path / "state", strategy_state(first))
+    state = pack(strategy_state(first))
     second = wrapped(MAKERS[name])
-    restore_strategy(second, checkpoint.load(tmp_path / "state"))
+    restore_strategy(second, unpack(state))
     result = run(fed, second, half, 4, done=2)
     for key in expected:
         assert result[key].dtype == expected[key].dtype
@@ -82,11 +79,11 @@ def test_a_strategy_that_has_not_run_yet_has_a_state_too(name: str) -> None:
     restore_strategy(wrapped(MAKERS[name]), state)
 
 
-def test_single_numbers_keep_their_type_in_a_checkpoint(tmp_path: Path) -> None:
+def test_single_numbers_keep_their_type_in_a_checkpoint() -> None:
     strategy = FedAdam(**NODES)
     strategy.m_t = {"scale": np.float32(0.1)}  # what Flower makes of a 0-d array
-    checkpoint.save(tmp_path / "state", strategy_state(strategy))
-    restore_strategy(strategy, checkpoint.load(tmp_path / "state"))
+    state = pack(strategy_state(strategy))
+    restore_strategy(strategy, unpack(state))
     assert strategy.m_t["scale"].dtype == np.float32
 
 
@@ -105,5 +102,5 @@ def test_an_unknown_strategy_is_refused_with_the_reason() -> None:
 
 def test_a_state_of_another_chain_is_refused() -> None:
     state = strategy_state(wrapped(MAKERS["fedavg"]))
-    with pytest.raises(ValueError, match=r"shorter|longer"):
+    with pytest.raises(ValueError, match="there must be 1 strategies, got 3"):
         restore_strategy(FedAvg(**NODES), state)

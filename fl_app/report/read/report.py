@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from leakmeter.auditors.codec import DEFINITIONS, codec
 from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.form import DEFINITIONS, form
 
 Schema = Literal["leakmeter-report/2"]
 _DERIVED: Final = "conditional"
@@ -109,22 +109,22 @@ def read(hint: Any, values: Any, where: str = "") -> Any:
     """Return values in the form of a type, a report or lines of one.
 
     Raises:
-        FormError: They have another form. The text names the place.
+        CodecError: They have another form. The text names the place.
     """
-    found = form(hint).read(values, where)
+    found = codec(hint).read(values, where)
     lines = values if isinstance(values, list) else [values]
     for i, line in enumerate(lines):
         inside = f"{where}[{i}]." if isinstance(values, list) else ""
         for j, finding in enumerate(line.get("findings", ())):
             # Follows from the kind and the assumptions, so the value itself is not needed.
-            form(bool).read(finding.get(_DERIVED, False), f"{inside}findings[{j}].{_DERIVED}")
+            codec(bool).read(finding.get(_DERIVED, False), f"{inside}findings[{j}].{_DERIVED}")
     return found
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of report.json."""
     # Through text, so that nothing in it is shared with another part.
-    schema: dict[str, Any] = json.loads(json.dumps(form(Report).schema))
+    schema: dict[str, Any] = json.loads(json.dumps(codec(Report).schema))
     _limit(schema)
     # Not a field: it follows from the kind and the assumptions, and is written for other readers.
     schema["properties"]["findings"]["items"]["properties"][_DERIVED] = {

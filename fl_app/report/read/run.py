@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from leakmeter.auditors.assumptions import is_known
+from leakmeter.auditors.codec import CodecError, short
 from leakmeter.auditors.due import Schedule
 from leakmeter.auditors.finding import Finding, Limitation, RunWarning
-from leakmeter.auditors.form import FormError, short
 from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.fl_app.config.config import CALIBRATED
 from leakmeter.fl_app.config.errors import ConfigError
@@ -134,7 +134,7 @@ def _read(cls: Any, values: Any, path: Path, where: str = "") -> Any:
     """Return the values in their form; a wrong one is a user's mistake."""
     try:
         return read(cls, values, where)
-    except FormError as error:
+    except CodecError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 

@@ -60,7 +60,7 @@ def test_a_row_that_was_broken_off_is_overwritten(tmp_path: Path) -> None:
 def test_the_state_of_a_temporary_file_has_the_rows_and_that_of_a_named_one_has_not(
     tmp_path: Path,
 ) -> None:
-    assert np.array_equal(filled(None).state()["changes"], ROWS)
+    assert np.array_equal(filled(None).state()["rows"], ROWS)
     state = filled(tmp_path / "rows").state()
     assert set(state) == {"lengths"}
     assert len(state["lengths"]) == ROUNDS
@@ -73,7 +73,7 @@ def test_a_resumed_run_drops_what_is_beyond_its_checkpoint(tmp_path: Path, extra
     with path.open("ab") as file:
         file.write(bytes(extra))
     resumed = Changes(DIM, path)
-    resumed.resume(lengths)
+    resumed.restore({"lengths": lengths})
     assert path.stat().st_size == 2 * DIM * 4
     append(resumed, ROWS[2])
     assert np.array_equal(read(resumed), ROWS)
@@ -106,18 +106,18 @@ def test_a_damaged_file_is_refused_in_words(
     lengths = filled(path).state()["lengths"]
     damage(path)
     with pytest.raises(DamagedError, match=words) as raised:
-        Changes(DIM, path).resume(lengths)
+        Changes(DIM, path).restore({"lengths": lengths})
     assert str(path) in str(raised.value)
 
 
 def test_rows_of_a_file_cannot_be_resumed_without_it() -> None:
     with pytest.raises(DamagedError, match="a file in the folder of the run"):
-        Changes(DIM, None).resume([1.0])
+        Changes(DIM, None).restore({"lengths": [1.0]})
 
 
 def test_a_run_without_a_row_needs_no_file(tmp_path: Path) -> None:
     changes = Changes(DIM, tmp_path / "rows")
-    changes.resume([])
+    changes.restore({"lengths": []})
     assert list(changes.blocks(10)) == []
 
 

@@ -32,7 +32,8 @@ def test_interference_goes_on_from_its_state() -> None:
         whole.add(mean, 1.0)
         if i < 2:
             first.add(mean, 1.0)
-    rest = Interference(first.state())
+    rest = Interference()
+    rest.restore(first.state())
     for mean in means[2:]:
         rest.add(mean, 1.0)
     assert rest.rounds == whole.rounds

@@ -194,7 +194,7 @@ def test_it_goes_on_from_its_file(tmp_path: Path) -> None:
     first = Transcript(5, range(CANARIES), DIM, tmp_path / "rows")
     for change in changes(3):
         first.add(START, START + change)
-        if len(first.state()["lengths"]) == 2:
+        if len(first.state()["changes"]["lengths"]) == 2:
             kept = first.state()
     second = Transcript(5, range(CANARIES), DIM, tmp_path / "rows")
     second.restore(kept)

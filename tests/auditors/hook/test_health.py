@@ -72,7 +72,7 @@ def test_updates_are_mostly_clipped_from_nine_in_ten(clipped: int, said: Any) ->
 
 
 def test_without_plain_updates_nobody_says_how_many_were_clipped() -> None:
-    assert noted(view(clip_norm=2.0)).state()["clipped-updates"] == [0, 0]
+    assert noted(view(clip_norm=2.0)).state()["counts"]["clipped-updates"] == [0, 0]
 
 
 def test_dropouts_are_worth_a_warning_from_one_in_twenty() -> None:

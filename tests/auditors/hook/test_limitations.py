@@ -26,6 +26,7 @@ from leakmeter.auditors import (
     tap_mod,
 )
 from leakmeter.auditors.auditor import Project, UnableError
+from leakmeter.auditors.codec import pack, unpack
 from leakmeter.clients import MaskMod
 from leakmeter.strategies import Chosen, FixedSize, Masked
 from tests.helpers.findings import finding
@@ -226,7 +227,7 @@ def test_limits_survive_an_interruption(federation: Any) -> None:
     first = audited(0)
     first.start(of.grid, of.arrays(), num_rounds=2)
     second = audited(1)
-    second.restore(json.loads(json.dumps(first.state(), default=np.ndarray.tolist)))
+    second.restore(unpack(pack(first.state())))
     second.start(of.grid, of.arrays(), num_rounds=2)
     assert len(first.limitations) == 2  # few canaries, few honest clients
     assert second.limitations == first.limitations

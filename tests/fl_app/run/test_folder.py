@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leakmeter.auditors.codec import pack, unpack
 from leakmeter.auditors.run_log import SCHEMA
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.run import checkpoint
-from leakmeter.fl_app.run.folder import RunFolder, default_path
+from leakmeter.fl_app.run.folder import Checkpoint, RunFolder, default_path
 
 
-def state(server_round: int) -> dict[str, Any]:
-    model = {"w": np.ones(2)}
-    return {"server_round": server_round, "model": model, "strategy": [], "audit": {}}
+def state(server_round: int) -> Checkpoint:
+    return Checkpoint(server_round, {"w": np.ones(2)}, [], {})
 
 
 def write_rounds(folder: RunFolder, *rounds: int, schema: str = SCHEMA) -> None:
@@ -109,8 +108,8 @@ def test_the_state_comes_back_with_its_settings(folder: RunFolder) -> None:
     folder.save(state(2))
     loaded = folder.load()
     assert loaded is not None
-    assert (loaded["server_round"], loaded["config"]) == (2, Config().to_mapping())
-    assert np.array_equal(loaded["model"]["w"], np.ones(2))
+    assert (loaded.server_round, loaded.config) == (2, Config().to_mapping())
+    assert np.array_equal(loaded.model["w"], np.ones(2))
 
 
 @pytest.mark.parametrize("rounds", [(), (1,), (1, 3), (2, 1)])
@@ -160,8 +159,8 @@ def test_other_settings_are_refused_and_named(folder: RunFolder) -> None:
 
 @pytest.mark.parametrize("kept", [[], {"server_round": 1}, 3])
 def test_a_checkpoint_of_something_else_is_refused(folder: RunFolder, kept: Any) -> None:
-    checkpoint.save(folder.checkpoint, kept)
-    with pytest.raises(ConfigError, match=r"resume needs a checkpoint of this run"):
+    folder.checkpoint.write_bytes(pack(kept))
+    with pytest.raises(ConfigError, match=r"resume needs a whole checkpoint, but .*; restore"):
         folder.load()
 
 
@@ -274,7 +273,8 @@ def test_a_line_that_no_reader_can_read_is_refused(folder: RunFolder, deep: str)
         {"strategy": {}},
         {"audit": None},
         {"config": 3},
-        {"digest": "0"},
+        {"model": {"w": "x"}},
+        {"strategy": [3]},
     ],
 )
 def test_a_checkpoint_that_was_changed_is_refused(
@@ -282,6 +282,22 @@ def test_a_checkpoint_that_was_changed_is_refused(
 ) -> None:
     write_rounds(folder, 1)
     folder.save(state(1))
-    checkpoint.save(folder.checkpoint, {**checkpoint.load(folder.checkpoint), **change})
-    with pytest.raises(ConfigError, match=r"resume needs a checkpoint of "):
+    kept = unpack(folder.checkpoint.read_bytes())
+    folder.checkpoint.write_bytes(pack({**kept, **change}))
+    with pytest.raises(ConfigError, match=r"resume needs a (whole )?checkpoint"):
         folder.load()
+
+
+def test_a_save_that_fails_leaves_the_last_checkpoint(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.save(state(1))
+    before = folder.checkpoint.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        folder.save(state(2))
+    assert folder.checkpoint.read_bytes() == before

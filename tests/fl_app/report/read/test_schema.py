@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from leakmeter.auditors.form import FormError
+from leakmeter.auditors.codec import CodecError
 from leakmeter.fl_app.report.read.report import Report, json_schema, read
 from tests.helpers.project import ROOT
 from tests.helpers.reports import write_report
@@ -126,7 +126,7 @@ def refusal(report: Any) -> tuple[bool, bool]:
     """Return whether a report is refused, and whether by a check of a class's own."""
     try:
         read(Report, report)
-    except FormError as error:
+    except CodecError as error:
         return True, isinstance(error.__context__, ValueError)
     return False, False
 
