@@ -2,8 +2,8 @@
 
 A draw costs as many updates as there are clients and gives one sum, so the covariance of the sum is
 computed from single updates wherever the game allows it. Every class takes chunks (draws, clients,
-dim) in order, can merge what another has seen, and then returns the moments of the sum. `count` - 1
-is always the degrees of freedom of the covariance.
+dim) in order, and then returns the moments of the sum. `count` - 1 is always the degrees of freedom
+of the covariance.
 """
 
 from __future__ import annotations
@@ -38,10 +38,6 @@ class SumMoments(ABC):
         """Add the next redraws, (draws, clients, dim)."""
 
     @abstractmethod
-    def merge(self, other: Self) -> Self:
-        """Add what another has seen of the redraws that come next."""
-
-    @abstractmethod
     def moments(self) -> Moments:
         """Return mean and covariance of the sum; this empties the accumulator."""
 
@@ -60,10 +56,6 @@ class Interchangeable(SumMoments):
 
     def add(self, rows: Rows) -> Self:
         self._scatter.add(rows.reshape(-1, rows.shape[-1]))
-        return self
-
-    def merge(self, other: Self) -> Self:
-        self._scatter.merge(other._scatter)
         return self
 
     def moments(self) -> Moments:
@@ -98,14 +90,6 @@ class Reruns(SumMoments):
         self._close(len(rows), means)
         return self
 
-    def merge(self, other: Self) -> Self:
-        self._scatter.merge(other._scatter)
-        if other._means is not None:
-            self._close(other._seen, other._means)
-        self._num_clients += other._num_clients
-        self._mean = self._mean + other._mean
-        return self
-
     def _close(self, draws: int, means: NDArray[np.float64]) -> None:
         """Join the block's means; a finished block leaves nothing but its sum."""
         if self._means is None:
@@ -136,10 +120,6 @@ class DealSums(SumMoments):
 
     def add(self, rows: Rows) -> Self:
         self._scatter.add(rows.sum(axis=1, dtype=np.float64))
-        return self
-
-    def merge(self, other: Self) -> Self:
-        self._scatter.merge(other._scatter)
         return self
 
     def moments(self) -> Moments:
@@ -173,11 +153,6 @@ class WithinDeals(SumMoments):
         self._scatter.add((rows - means[:, None]).reshape(-1, rows.shape[-1]))
         mean = sums.mean(axis=0)
         self._join(len(sums), mean, np.einsum("ij,ij->j", sums - mean, sums - mean))
-        return self
-
-    def merge(self, other: Self) -> Self:
-        self._scatter.merge(other._scatter)
-        self._join(other._deals, other._mean, other._squares)
         return self
 
     def _join(self, deals: int, mean: Vector, squares: Vector) -> None:

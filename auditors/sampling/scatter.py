@@ -26,8 +26,7 @@ from leakmeter.auditors.sampler import Moments
 
 # From this dimension on the products are taken in single precision; below they cost nothing.
 _SINGLE_FROM = 1000
-# From this dimension on single precision also adds up over chunks. Merged parts then differ from
-# added rows in the last digits, so whoever shares the work sends rows.
+# From this dimension on single precision also adds up over chunks.
 RUNNING_FROM: Final = 2049
 # A run ends with a chunk whose mean is this many standard deviations away: squares of the distance
 # would cancel in the end, and with them digits.
@@ -98,7 +97,7 @@ class Scatter:
 
     Attributes:
         count: Rows seen, and
-        mean: their mean; after `moments` or `merge`, since a run of chunks is joined at its end.
+        mean: their mean; after `moments`, since a run of chunks is joined at its end.
         quartic: Sum over the rows of the fourth power of their length, in standard deviations
             of their chunk; what Ledoit-Wolf shrinkage needs.
     """
@@ -173,22 +172,6 @@ class Scatter:
         if self._products is None or self._products.dtype != kind:
             self._products = np.zeros((self.mean.size, self.mean.size), kind, order="F")
         return self._products
-
-    def __getstate__(self) -> dict[str, object]:
-        """Travel without the buffers."""
-        return {**self.__dict__, "_products": None, "_room": None}
-
-    def merge(self, other: Scatter) -> Self:
-        """Add what another has seen.
-
-        Below `RUNNING_FROM` dimensions this is, to the last bit, as if the rows of the other's one
-        chunk had been added here.
-        """
-        self._end_run()
-        other._end_run()
-        if other._scatter is not None:
-            self._join(other.count, other.mean, other._scatter, other.quartic)
-        return self
 
     def _join(
         self,

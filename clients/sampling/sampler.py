@@ -11,7 +11,8 @@ import copy
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,17 +21,56 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from leakmeter.auditors._types import Indices
+from leakmeter.auditors._validate import within
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.sampler import HOLDING_OUT, Stream
+from leakmeter.auditors.sampler import HOLDING_OUT, Moments, Stream, UpdateSampler
+from leakmeter.auditors.sampling.moments import sum_moments
+from leakmeter.auditors.sampling.scatter import RUNNING_FROM
 from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.sampling.chunks import Array, Job, Piece, Sampling
-from leakmeter.clients.sampling.postprocess import Postprocess
+from leakmeter.clients.protection.clipping import clip
 from leakmeter.clients.sampling.source import Generators, Kept, Source
 
+Array = NDArray[np.floating]
+
 # A piece holds at most this many updates, and at most this many bytes of them.
-_MOST_UPDATES, _MOST_BYTES = 2048, 2**26
+_MAX_UPDATES, _MAX_BYTES = 2048, 2**26
 # Updates that tell how long one of many takes, unless so many would take more than so many seconds.
 _FEW, _ENOUGH = 32, 0.5
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some draws of some clients: the unit of work."""
+
+    clients: tuple[int, ...]
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do with every piece of a call.
+
+    Attributes:
+        model: Global model, (dim,), or several, (models, dim), that share data and batches.
+        stream: Names the randomness.
+        project: Matrix that rows are multiplied with, (dim, k), or one a model, (models, dim, k).
+        is_summed: Whether rows are summed over the clients.
+    """
+
+    model: Array
+    stream: tuple[str | int, ...]
+    project: Array | None = None
+    is_summed: bool = False
+
+
+# Works on pieces, wherever that is, and yields the rows of each in order; see `in_process`.
+Executor = Callable[["CohortSampler", Job, Sequence[Piece]], Iterator[Array]]
+
+
+def in_process(sampler: CohortSampler, job: Job, pieces: Sequence[Piece]) -> Iterator[Array]:
+    """Work on one piece after the other, here."""
+    return (sampler.rows(job, piece) for piece in pieces)
 
 
 class _Spares(threading.local):
@@ -43,16 +83,18 @@ class _Spares(threading.local):
 _spares = _Spares()
 
 
-class CohortSampler(Sampling):
-    """Trains the redraws in this process, many at once.
+class CohortSampler(UpdateSampler):
+    """Trains redraws of the clients, many at once: in this process, or elsewhere with `through`.
+
+    Wherever a model is taken, several may be given, (models, dim): they share data and batches,
+    and what comes back has a leading axis, or is a list, over them.
 
     Args:
         cohort: Trains clients; knows model and update rule.
         data: Inputs and labels of all records.
         source: Which client has which records in a draw, and so which game is played.
         seed: The run's seed.
-        postprocess: What a client does to its update before the sum (clip, noise, round); None for
-            nothing.
+        clip_norm: Joint L2 norm that clients clip an update to before the sum; None if they do not.
         chunk: Most updates in memory at once; None: as many as fit in 64 MB, at most 2048.
         weighted: Whether the server weights clients by their examples; False for equal weights.
         holdings: The records that each client really holds, where a round is to be judged.
@@ -69,21 +111,24 @@ class CohortSampler(Sampling):
         source: Source,
         *,
         seed: int,
-        postprocess: Postprocess | None = None,
+        clip_norm: float | None = None,
         chunk: int | None = None,
         weighted: bool = True,
         holdings: Sequence[Indices] | None = None,
     ) -> None:
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk must be at least 1, got {chunk}")
+        if clip_norm is not None:
+            within("clip_norm", clip_norm, above=0.0)
         x, y = data
         if len(x) != len(y):
             raise ValueError(f"y must have one label per record ({len(x)}), got {len(y)}")
         self._cohort, self._x, self._y = cohort, x, y
-        self._source, self._seed, self._postprocess = source, seed, postprocess
+        self._source, self._seed, self._clip_norm = source, seed, clip_norm
         self._weighted, self._holdings = weighted, holdings
+        self._executor: Executor = in_process
         self._kept: tuple[str | int, ...] | None = None  # names the data, if not the call's stream
-        most = min(_MOST_BYTES // (4 * cohort.dim), _MOST_UPDATES)
+        most = min(_MAX_BYTES // (4 * cohort.dim), _MAX_UPDATES)
         self._chunk = chunk or max(most, 1)
         self._scale = float(cohort.weights(source.usual()).mean()) if weighted else 1.0
 
@@ -97,22 +142,109 @@ class CohortSampler(Sampling):
 
     @property
     def free(self) -> Indices | None:
-        return self._cohort.free if self._postprocess is None else None
+        return self._cohort.free if self._clip_norm is None else None
 
     @property
     def sends_gradient(self) -> bool | None:
         return self._cohort.sends_gradient
 
-    @property
-    def chunk(self) -> int:
-        return self._chunk
+    def sample(
+        self,
+        model: Array,
+        clients: Sequence[int],
+        draws: int,
+        stream: Stream,
+        *,
+        project: Array | None = None,
+        first: int = 0,
+    ) -> Iterator[Array]:
+        """Yield chunks (draws, clients, dim or k) of the draws from `first` on.
 
-    def seconds(self, model: Array, client: int) -> float:
-        """Return about how long one of many updates takes on an idle machine.
+        Rows are in the model's precision, or in double if they were clipped; projections are always
+        in double.
+        """
+        self._source.check(clients)
+        job = Job(model, tuple(stream), project)
+        return self._executor(self, job, self._pieces(tuple(clients), draws, first))
+
+    def one(self, model: Array, clients: Sequence[int], draw: int, stream: Stream) -> Array:
+        """Return one draw of `sample`, (clients, dim), trained here: sending it would cost more."""
+        self._source.check(clients)
+        return np.asarray(self.rows(Job(model, tuple(stream)), Piece(tuple(clients), draw, 1))[0])
+
+    def sums(
+        self,
+        model: Array,
+        clients: Sequence[int],
+        draws: int,
+        stream: Stream,
+        *,
+        project: Array | None = None,
+    ) -> Iterator[Array]:
+        """Yield chunks (draws, dim or k) of the same draws, summed over the clients."""
+        self._source.check(clients)
+        job = Job(model, tuple(stream), project, is_summed=True)
+        return self._executor(self, job, self._pieces(tuple(clients), draws))
+
+    def moments(self, model: Array, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
+        """Return the moments of the sum over `clients`, fitted for the game that is played.
+
+        Args:
+            model: The global model.
+            clients: Whose updates are summed.
+            draws: In the game "rerun" redraws of each client, else single updates in all.
+            stream: Names the randomness; no other call may use it.
+        """
+        return self._moments(np.asarray(model)[None], clients, draws, stream)[0]
+
+    def moments_each(
+        self, models: Array, clients: Sequence[int], draws: int, stream: Stream
+    ) -> Iterable[Moments]:
+        """Return the moments at each of several models, (models, dim), which share the batches."""
+        if models.shape[-1] >= RUNNING_FROM:  # one matrix at a time, for their memory
+            return super().moments_each(models, clients, draws, stream)
+        return self._moments(models, clients, draws, stream)
+
+    def _moments(
+        self, models: Array, clients: Sequence[int], draws: int, stream: Stream
+    ) -> list[Moments]:
+        self._source.check(clients)
+        if not (n := len(clients)):
+            raise ValueError("clients must be at least one, got none")
+        # Redundant coordinates are a fifth of the products of a large matrix. Small ones have them,
+        # and what a fit then leaves out.
+        columns = self.free if models.shape[-1] >= RUNNING_FROM else None
+        dim = models.shape[-1] if columns is None else columns.size
+        totals = [sum_moments(self.game, dim, n, draws) for _ in models]
+        pieces = self._pieces_of_moments(tuple(clients), draws)
+        for rows in self._executor(self, Job(models, tuple(stream)), pieces):
+            for total, own in zip(totals, rows, strict=True):
+                total.add(own if columns is None else own[..., columns])
+        return [replace(total.moments(), columns=columns) for total in totals]
+
+    def _pieces(self, clients: tuple[int, ...], draws: int, first: int = 0) -> list[Piece]:
+        step = max(1, self._chunk // max(len(clients), 1))
+        last = first + draws
+        return [Piece(clients, at, min(step, last - at)) for at in range(first, last, step)]
+
+    def _pieces_of_moments(self, clients: tuple[int, ...], draws: int) -> list[Piece]:
+        """Return pieces with as few updates as the game needs."""
+        if self.game in ("independent", "independent-held-out"):
+            return self._pieces(clients[:1], draws)
+        if self.game == "partition":
+            return self._pieces(clients, -(-draws // len(clients)))
+        block = max(1, self._chunk // draws)  # clients all of whose draws fit one piece
+        starts = range(0, len(clients), block)
+        return [piece for i in starts for piece in self._pieces(clients[i : i + block], draws)]
+
+    def seconds(self, model: Array, client: int) -> float | None:
+        """Return about how long one of many updates takes on an idle machine; None elsewhere.
 
         It trains one, once more since the first may have to load something, and then a few together
         if they are short. Their randomness is of a stream of its own.
         """
+        if self._executor is not in_process:
+            return None
         each = math.inf
         for draws in (1, 1, _FEW):
             if draws > 1 and draws * each > _ENOUGH:
@@ -125,23 +257,23 @@ class CohortSampler(Sampling):
 
     def keeping(self, stream: Stream) -> CohortSampler:
         """Return the sampler whose clients hold, in draw t of any call, what this stream says."""
-        other = copy.copy(self)
-        other._kept, other._source = tuple(stream), self._source.settled()
-        return other
+        return self._with(_kept=tuple(stream), _source=self._source.settled())
 
     def holding(self, client: int, stream: Stream, draw: int) -> CohortSampler:
         """Return the sampler in which `client` always has the records of one draw of a stream."""
-        other = copy.copy(self)
         records = self.held(client, stream, [draw])
-        other._source = Kept((records,) * (client + 1))  # nobody else is asked for
-        other._kept = None
-        return other
+        # Nobody else is asked for.
+        return self._with(_kept=None, _source=Kept((records,) * (client + 1)))
 
     def shares(self, clients: Sequence[int], draw: int, stream: Stream) -> NDArray[np.float64]:
         """Return the clients' weights over `scale` in one draw, (clients,)."""
-        if not self._weighted:
-            return np.ones(len(clients))
         records, _ = self._hand(tuple(clients), draw, tuple(stream))
+        return self._factors(records)
+
+    def _factors(self, records: Sequence[Indices]) -> NDArray[np.float64]:
+        """Return the weights over `scale` of clients with these records."""
+        if not self._weighted:
+            return np.ones(len(records))
         return self._cohort.weights(records) / self._scale
 
     def excluding_drawn(self, client: int, stream: Stream, draws: Sequence[int]) -> CohortSampler:
@@ -150,13 +282,11 @@ class CohortSampler(Sampling):
         The others never hold these records, except in the game "independent", which draws from all
         records. In the game "rerun" they never hold them anyway.
         """
-        other = copy.copy(self)
-        other._source = self._source.without(client, self.held(client, stream, draws))
-        return other
+        return self._with(_source=self._source.without(client, self.held(client, stream, draws)))
 
     def held(self, client: int, stream: Stream, draws: Sequence[int]) -> Indices:
         """Return all records that `client` held in any of these draws, in order."""
-        self._check((client,))
+        self._source.check((client,))
         hands = [self._hand((client,), draw, tuple(stream))[0][0] for draw in draws]
         return np.unique(np.concatenate(hands)) if hands else np.zeros(0, np.int64)
 
@@ -169,24 +299,24 @@ class CohortSampler(Sampling):
             return self
         if self._holdings is None:
             return None
-        other = copy.copy(self)
-        other._source = self._source.without(client, self._holdings[client])
-        return other
-
-    @property
-    def has_noise(self) -> bool:
-        """Whether rows carry noise that the clients add to hide themselves."""
-        return self._postprocess is not None and self._postprocess.has_noise
+        return self._with(_source=self._source.without(client, self._holdings[client]))
 
     @property
     def data(self) -> tuple[Tensor, Tensor]:
         """Inputs and labels of all records."""
         return self._x, self._y
 
+    def through(self, executor: Executor) -> CohortSampler:
+        """Return the same sampler whose work the executor does; every number is the same."""
+        return self._with(_executor=executor)
+
     def on(self, x: Tensor, y: Tensor) -> CohortSampler:
-        """Return the same sampler with its data elsewhere: in another process, or nowhere."""
+        """Return the same sampler with its data elsewhere, in another process or nowhere."""
+        return self._with(_x=x, _y=y, _executor=in_process)
+
+    def _with(self, **changed: object) -> CohortSampler:
         other = copy.copy(self)
-        other._x, other._y = x, y
+        other.__dict__.update(changed)
         return other
 
     def rows(self, job: Job, piece: Piece) -> Array:
@@ -199,25 +329,19 @@ class CohortSampler(Sampling):
             records += hand
             rngs += own
         # Single updates never leave the cache where nothing is done to them but a projection.
-        project = job.project if self._postprocess is None else None
+        project = job.project if self._clip_norm is None else None
         along = None if project is None else torch.from_numpy(project)
         updates = self._cohort.updates(job.model, self._x, self._y, records, rngs, along)
         _spares.generators = [*rngs, *spares]  # nobody draws from them any longer
         rows = updates.cpu().numpy()
-        weights = np.ones(len(records))
-        if self._weighted:
-            weights = self._cohort.weights(records)
-        if self._postprocess is not None:
-            rows = self._finished(rows, weights, job, piece)
+        if self._clip_norm is not None:
+            rows = _clipped(rows, self._clip_norm)
             rows = rows if job.project is None else np.matmul(rows, job.project)
-        factors = weights / self._scale
+        factors = self._factors(records)
         if (factors != 1).any():
             rows *= factors.astype(rows.dtype)[:, None]
         rows = rows.reshape(*rows.shape[:-2], piece.count, len(piece.clients), -1)
         return rows.sum(axis=-2, dtype=np.float64) if job.is_summed else rows
-
-    def _run(self, job: Job, pieces: Sequence[Piece]) -> Iterator[Array]:
-        return (self.rows(job, piece) for piece in pieces)
 
     def _hand(
         self,
@@ -237,18 +361,8 @@ class CohortSampler(Sampling):
             hold = [kept(draw, client) for client in clients]
         return self._source.records(clients, partial(shared, draw), hold), own
 
-    def _finished(self, rows: Array, weights: NDArray[np.float64], job: Job, piece: Piece) -> Array:
-        """Return the updates as the clients send them; models share this randomness too."""
-        assert self._postprocess is not None
-        single = Generators(self._seed, *job.stream, "finish")
-        draws = range(piece.first, piece.first + piece.count)
-        done = [
-            self._postprocess(
-                own, weights, [single(draw, c) for draw in draws for c in piece.clients]
-            )
-            for own in rows.reshape(-1, *rows.shape[-2:]).astype(np.float64)
-        ]
-        return np.stack(done).reshape(rows.shape)
 
-    def _check(self, clients: Sequence[int]) -> None:
-        self._source.check(clients)
+def _clipped(rows: Array, norm: float) -> NDArray[np.float64]:
+    """Return updates (…, dim), each clipped to one joint L2 norm, in double precision."""
+    flat = rows.reshape(-1, rows.shape[-1]).astype(np.float64)
+    return np.stack([clip(update, norm) for update in flat]).reshape(rows.shape)

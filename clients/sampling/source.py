@@ -7,9 +7,10 @@ key (Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy as 1, 2, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
@@ -61,23 +62,22 @@ _BEGINNING: Final[dict[str, Any]] = {
 }
 
 
-class Source(Protocol):
+class Source(ABC):
     """Says which records each client trains on in a draw."""
 
+    num_clients: int  # they are numbered from 0
+    absent: tuple[int, ...] = ()
+
     @property
+    @abstractmethod
     def game(self) -> Game:
         """Which game these draws play."""
-        ...
 
-    @property
-    def num_clients(self) -> int:
-        """Clients there are; they are numbered from 0."""
-        ...
-
+    @abstractmethod
     def usual(self) -> Sequence[Indices]:
         """Return parts of the usual sizes, one a client; for the scale of weights."""
-        ...
 
+    @abstractmethod
     def records(
         self,
         clients: Sequence[int],
@@ -91,23 +91,27 @@ class Source(Protocol):
             deals: Makes the generator that all clients of the draw share.
             own: Each client's own generator, which draws its batches afterwards.
         """
-        ...
 
     def without(self, client: int, held: Indices) -> Source:
         """Return the source for the others when `client` holds these records."""
-        ...
+        return self
 
     def settled(self) -> Source:
         """Return the source whose clients have their records whoever else is asked for."""
-        ...
+        return self
 
     def check(self, clients: Sequence[int]) -> None:
         """Raise if some of these are not there, or are named twice."""
-        ...
+        if not all(0 <= client < self.num_clients for client in clients):
+            raise ValueError(f"clients must be in [0, {self.num_clients - 1}], got {list(clients)}")
+        if len(set(clients)) < len(clients):
+            raise ValueError(f"clients must differ, got {list(clients)}")
+        if gone := sorted(set(clients) & set(self.absent)):
+            raise ValueError(f"clients must be others than {list(self.absent)}, got {gone}")
 
 
 @dataclass(frozen=True)
-class Kept:
+class Kept(Source):
     """Each client keeps its data; only the batches are new.
 
     Attributes:
@@ -118,7 +122,7 @@ class Kept:
     game: ClassVar[Game] = "rerun"
 
     @property
-    def num_clients(self) -> int:
+    def num_clients(self) -> int:  # type: ignore[override]
         return len(self.parts)
 
     def usual(self) -> Sequence[Indices]:
@@ -132,18 +136,9 @@ class Kept:
     ) -> list[Indices]:
         return [self.parts[client] for client in clients]
 
-    def without(self, client: int, held: Indices) -> Self:
-        return self
-
-    def settled(self) -> Self:
-        return self
-
-    def check(self, clients: Sequence[int]) -> None:
-        _check(clients, self.num_clients)
-
 
 @dataclass(frozen=True, kw_only=True)
-class _Pool:
+class _Pool(Source):
     """Records to be shared out, and who is not among those who get some."""
 
     pool: Indices
@@ -172,14 +167,6 @@ class _Pool:
     def without(self, client: int, held: Indices) -> Self:
         rest = np.setdiff1d(self.pool, held)
         return replace(self, pool=rest, absent=tuple(sorted({*self.absent, client})))
-
-    def settled(self) -> Self:
-        return self
-
-    def check(self, clients: Sequence[int]) -> None:
-        _check(clients, self.num_clients)
-        if gone := sorted(set(clients) & set(self.absent)):
-            raise ValueError(f"clients must be others than {list(self.absent)}, got {gone}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,10 +239,3 @@ class Fresh(_Pool):
         own: Sequence[np.random.Generator],
     ) -> list[Indices]:
         return [self.draw(self.pool, self.shares, rng) for rng in own]
-
-
-def _check(clients: Sequence[int], num_clients: int) -> None:
-    if not all(0 <= client < num_clients for client in clients):
-        raise ValueError(f"clients must be in [0, {num_clients - 1}], got {list(clients)}")
-    if len(set(clients)) < len(clients):
-        raise ValueError(f"clients must differ, got {list(clients)}")

@@ -2,44 +2,133 @@
 
 from __future__ import annotations
 
-from functools import partial
+import os
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+import torch
+from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors import RoundView
-from leakmeter.auditors._types import Vector
+from leakmeter.auditors._types import Indices, Vector
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
 from leakmeter.auditors.rng import derive
 from leakmeter.auditors.sampler import PerRound
-from leakmeter.clients import CohortSampler
-from leakmeter.clients.update import LocalSteps
+from leakmeter.clients.cohort.cohort import Cohort
+from leakmeter.clients.sampling.sampler import CohortSampler
+from leakmeter.clients.sampling.source import Dealt, Fresh, Kept, Source
+from leakmeter.clients.update import LocalSteps, UpdateRule
 from leakmeter.fl_app import model
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.engines.ray_sampler import WhereRayRuns, threads
-from leakmeter.fl_app.engines.samplers import postprocess_for, sampler_for
+from leakmeter.fl_app.config.errors import out_of_range
+from leakmeter.fl_app.config.task_config import TaskConfig
+from leakmeter.fl_app.data.partition import deal, draw
+from leakmeter.fl_app.engines.ray_executor import RayExecutor, is_live
 from leakmeter.fl_app.rule import update_rule
-from leakmeter.fl_app.task import load_task
+from leakmeter.fl_app.task import Task, load_task
 
 
 def each_round(config: Config, game: Game) -> PerRound:
-    """Return what makes the sampler of each round."""
-    in_process = partial(sampler_of, config, game)
-    return PerRound(WhereRayRuns(in_process) if config.engine == "ray" else in_process)
+    """Return what makes the sampler of each round, which works on Ray where this process has it."""
+
+    @cache  # the data are the same in all rounds and travel once
+    def on_ray() -> RayExecutor:
+        return RayExecutor(_data(load_task(config)))
+
+    def of_round(view: RoundView) -> CohortSampler:
+        sampler = sampler_of(config, game, view)
+        return sampler.through(on_ray()) if config.engine == "ray" and is_live() else sampler
+
+    return PerRound(of_round)
 
 
 def sampler_of(config: Config, game: Game, view: RoundView) -> CohortSampler:
     """Return what draws updates as the clients of this round compute and clip them."""
+    # Noise for records clips gradients, in the rule itself.
+    clips = config.noise != "none" and not config.hides_records
     return sampler_for(
         load_task(config),
         config.task,
         update_rule(config),
         game,
-        postprocess=postprocess_for(config, clip_norm=view.facts.clip_norm),
+        clip_norm=(view.facts.clip_norm or config.clip_norm) if clips else None,
         weighted=config.noise == "none",  # the accounting of noise knows no other weight than 1
-        threads=threads(),
+        # Ray's workers are as many as there are processors already.
+        threads=1 if is_live() else min(os.cpu_count() or 1, 4),
     )
+
+
+def sampler_for(
+    task: Task,
+    config: TaskConfig,
+    rule: UpdateRule,
+    game: Game,
+    *,
+    clip_norm: float | None = None,
+    weighted: bool = True,
+    threads: int = 1,
+    chunk: int | None = None,
+) -> CohortSampler:
+    """Return the sampler that plays `game` on a run's own task.
+
+    Args:
+        task: Data, partition and model.
+        config: Says how records are partitioned.
+        rule: What a client does with its data.
+        game: What each draw resamples; see `UpdateSampler.game`.
+        clip_norm: Norm that clients clip an update to; None if they do not.
+        weighted: Whether clients weigh as many as their records, or all the same.
+        threads: Threads that train.
+        chunk: Most updates held at once; None decides by the size of the model.
+    """
+    return CohortSampler(
+        Cohort(task.new_model(), rule, threads=threads),
+        _data(task),
+        _source(task, config, game),
+        seed=config.seed,
+        clip_norm=clip_norm,
+        chunk=chunk,
+        weighted=weighted,
+        holdings=[part.numpy() for part in task.parts],
+    )
+
+
+@dataclass(frozen=True)
+class _Scheme:
+    """How records are shared out, with all but pool, shares and randomness settled."""
+
+    labels: Indices
+    scheme: str
+    concentration: float
+
+    def deal(self, pool: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
+        return deal(self.labels, pool, clients, self.scheme, self.concentration, rng)
+
+    def draw(self, pool: Indices, clients: int, rng: np.random.Generator) -> Indices:
+        return draw(self.labels, pool, clients, self.scheme, self.concentration, rng)
+
+
+def _data(task: Task) -> tuple[Tensor, Tensor]:
+    """Return inputs and labels of all training records."""
+    return torch.from_numpy(task.dataset.train_x), torch.from_numpy(task.dataset.train_y)
+
+
+def _source(task: Task, config: TaskConfig, game: Game) -> Source:
+    if game == "rerun":
+        return Kept(tuple(part.numpy() for part in task.parts))
+    if config.partition == "natural":
+        schemes = "iid, dirichlet or dirichlet-labels"
+        allowed = f"{schemes} for --lrt-game {game}: the records of a person are given"
+        raise out_of_range("--partition", allowed, config.partition)
+    scheme = _Scheme(task.dataset.train_y, config.partition, config.dirichlet)
+    pool = np.arange(len(task.dataset.train_y))
+    if game == "partition":
+        return Dealt(pool=pool, num_clients=config.clients, deal=scheme.deal)
+    holds_out = game == "independent-held-out"
+    return Fresh(pool=pool, num_clients=config.clients, draw=scheme.draw, holds_out=holds_out)
 
 
 def other_initial(config: Config, index: int) -> Vector:

@@ -28,8 +28,8 @@ from leakmeter.auditors.rng import stream
 from leakmeter.auditors.sampler import UpdateSampler
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.update import LocalSteps
+from leakmeter.fl_app.build.resampling import sampler_for
 from leakmeter.fl_app.config.config import Config
-from leakmeter.fl_app.engines.samplers import sampler_for
 from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import Task, load_task
 from leakmeter.papers import distribute

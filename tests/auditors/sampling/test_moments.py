@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -13,7 +10,6 @@ from leakmeter.auditors.sampling.moments import (
     DealSums,
     Interchangeable,
     Reruns,
-    SumMoments,
     WithinDeals,
     sum_moments,
 )
@@ -112,40 +108,6 @@ def test_a_coordinate_that_never_moves_stays_out_of_the_factor() -> None:
     assert np.isfinite(found.scatter).all()
     assert found.covariance[2, 2] == pytest.approx(0, abs=1e-12)
     assert found.covariance[0, 0] == pytest.approx(5 * 5 / 9 * COVARIANCE[0, 0], rel=0.3)
-
-
-MAKERS: list[Callable[[], SumMoments]] = [
-    lambda: Interchangeable(DIM, 3),
-    lambda: Reruns(DIM, 30),
-    lambda: DealSums(DIM),
-    lambda: WithinDeals(DIM, 3),
-]
-
-
-@pytest.mark.parametrize("new", MAKERS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_merging_parts_gives_every_bit_that_adding_gives(new, dtype) -> None:
-    rows = normals(30, 3).astype(dtype)
-    added, merged = new(), new()
-    for part in np.split(rows, [10, 20]):
-        added.add(part)
-        merged.merge(pickle.loads(pickle.dumps(new().add(part))))
-    one, other = added.moments(), merged.moments()
-    assert (one.count, one.quartic) == (other.count, other.quartic)
-    np.testing.assert_array_equal(one.mean, other.mean)
-    np.testing.assert_array_equal(one.scatter, other.scatter)
-
-
-def test_merging_whole_blocks_of_reruns_gives_every_bit_too() -> None:
-    rows = normals(10, 6)
-    added, merged = Reruns(DIM, 10), Reruns(DIM, 10)
-    for part in (rows[:, :4], rows[:, 4:]):
-        added.add(part)
-        merged.merge(Reruns(DIM, 10).add(part))
-    one, other = added.moments(), merged.moments()
-    np.testing.assert_array_equal(one.scatter, other.scatter)
-    np.testing.assert_array_equal(one.mean, other.mean)
-    assert one.count == other.count == 55
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from leakmeter import clients
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.cohort.cohort import Cohort
-from leakmeter.clients.sampling.postprocess import Clip
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Dealt, Fresh, Generators, Kept
 from leakmeter.clients.update import LocalSteps, UpdateRule, fedavg, fedsgd, gd
@@ -292,7 +291,7 @@ def test_moments_of_a_large_model_leave_out_redundant_coordinates(
     model = np.zeros(of._cohort.dim, np.float32)
     asked = (model, [0, 1], 30, ("fit",))
     full = of.moments(*asked)
-    monkeypatch.setattr("leakmeter.clients.sampling.chunks.RUNNING_FROM", 1)
+    monkeypatch.setattr("leakmeter.clients.sampling.sampler.RUNNING_FROM", 1)
     some = of.moments(*asked)
     assert of.free is not None
     assert full.columns is None
@@ -307,35 +306,21 @@ def test_moments_of_a_large_model_leave_out_redundant_coordinates(
 # The mechanism.
 
 
-def test_a_finish_is_part_of_every_row_and_ends_redundancy() -> None:
-    of, clipped = sampler(), sampler(postprocess=Clip(0.05), weighted=False)
+def test_clipping_is_part_of_every_row_and_ends_redundancy() -> None:
+    of, clipped = sampler(), sampler(clip_norm=0.05, weighted=False)
     assert of.free is not None
     assert clipped.free is None
     lengths = np.linalg.norm(rows(clipped), axis=2)
     np.testing.assert_allclose(lengths, 0.05, rtol=1e-5)
 
 
-class Noisy:
-    """A `Postprocess` that adds noise."""
-
-    has_noise = True
-
-    def __call__(self, updates: Any, weights: Any, rngs: Any) -> Any:
-        return np.stack(
-            [u + rng.normal(0, 0.5, u.size) for u, rng in zip(updates, rngs, strict=True)]
-        )
-
-
-def test_noise_of_a_finish_has_its_std_and_does_not_depend_on_chunks_or_models() -> None:
-    quiet, noisy = sampler("partition"), sampler("partition", postprocess=Noisy())
-    assert noisy.has_noise
-    assert not quiet.has_noise
-    noise = rows(noisy, draws=40) - rows(quiet, draws=40)
-    assert noise.std() == pytest.approx(0.5, rel=0.06)  # 3600 draws: five standard errors
-    chunked = rows(sampler("partition", postprocess=Noisy(), chunk=1), [4])
-    np.testing.assert_allclose(chunked[:, 0], rows(noisy)[:, 4], atol=1e-6)
-    two = next(noisy.sample(np.stack([2 * MODEL, MODEL]), range(CLIENTS), 5, ("test", 1)))
-    np.testing.assert_allclose(two[1], rows(noisy), atol=1e-6)
+def test_short_updates_are_not_clipped_and_several_models_are_clipped_alike() -> None:
+    of, loose, tight = sampler(), sampler(clip_norm=1e3), sampler(clip_norm=0.05)
+    np.testing.assert_allclose(rows(loose), rows(of), rtol=1e-6)
+    two = next(tight.sample(np.stack([2 * MODEL, MODEL]), range(CLIENTS), 5, ("test", 1)))
+    np.testing.assert_allclose(two[1], rows(tight), atol=1e-6)
+    matrix = np.eye(DIM)[:, :2]
+    np.testing.assert_allclose(rows(tight, project=matrix), rows(tight)[..., :2], atol=1e-12)
 
 
 # The rest.
@@ -380,7 +365,7 @@ def test_a_rule_without_randomness_gives_equal_reruns() -> None:
 
 
 def test_a_sampler_can_be_sent_to_another_process() -> None:
-    of = sampler("partition", postprocess=Clip(1.0))
+    of = sampler("partition", clip_norm=1.0)
     np.testing.assert_array_equal(rows(pickle.loads(pickle.dumps(of))), rows(of))
 
 
@@ -398,6 +383,9 @@ def test_unknown_or_repeated_clients_are_refused(asked, message) -> None:
 def test_wrong_settings_name_field_range_and_value() -> None:
     with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
         sampler(chunk=0)
+    for norm in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=r"clip_norm must be in \(0, inf\), got"):
+            sampler(clip_norm=norm)
     x, y = data()
     with pytest.raises(ValueError, match=r"y must have one label per record \(120\), got 119"):
         CohortSampler(Cohort(module(), RULE), (x, y[1:]), Kept(UNEQUAL), seed=0)

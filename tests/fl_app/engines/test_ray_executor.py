@@ -16,12 +16,11 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors.sampler import Moments
-from leakmeter.clients.sampling.postprocess import Clip
-from leakmeter.clients.sampling.sampler import CohortSampler
+from leakmeter.clients.sampling.sampler import CohortSampler, in_process
+from leakmeter.fl_app.build.resampling import each_round, sampler_for, sampler_of
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.engines.ray_sampler import RaySampler, WhereRayRuns, threads
-from leakmeter.fl_app.engines.samplers import postprocess_for, sampler_for
+from leakmeter.fl_app.engines.ray_executor import RayExecutor
 from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import load_task
 
@@ -71,11 +70,20 @@ def test_clients_may_all_weigh_the_same(tiny_config: Config) -> None:
     assert made(tiny_config, "rerun", weighted=False).scale == 1.0
 
 
-def test_a_finish_is_what_the_runs_clients_do(tiny_config: Config) -> None:
+def test_updates_are_clipped_as_the_runs_clients_clip_them(tiny_config: Config) -> None:
     noisy = replace(tiny_config, noise="central", clip_norm=0.1)
-    assert postprocess_for(tiny_config) is None
-    assert postprocess_for(noisy) == Clip(0.1)
-    assert postprocess_for(noisy, clip_norm=0.3) == Clip(0.3)
+
+    def clip_norm(config: Config, norm: float | None = None) -> float | None:
+        return sampler_of(config, "rerun", view_of(norm))._clip_norm
+
+    assert clip_norm(tiny_config) is None
+    assert clip_norm(noisy) == 0.1
+    assert clip_norm(noisy, 0.3) == 0.3
+
+
+def view_of(clip_norm: float | None = None) -> Any:
+    """Return a round of which nothing is known but its clip norm."""
+    return SimpleNamespace(facts=SimpleNamespace(clip_norm=clip_norm))
 
 
 # Ray.
@@ -131,8 +139,7 @@ class StandIn(SimpleNamespace):
         def wrapped(kind: Any) -> Any:
             def start(*given: Any) -> Any:
                 worker = kind(*map(opened, given))
-                calls = {name: submitting(getattr(worker, name)) for name in ("rows", "moments")}
-                return SimpleNamespace(**calls)
+                return SimpleNamespace(rows=submitting(worker.rows))
 
             actor = SimpleNamespace(remote=start)
             actor.options = lambda **_: actor
@@ -176,13 +183,15 @@ def everything(of: Any, model: np.ndarray) -> Iterator[np.ndarray]:
 
 
 @pytest.mark.parametrize("game", GAMES)
-@pytest.mark.parametrize("chunk", [8, DIM])  # rows come back, or moments
+@pytest.mark.parametrize("chunk", [8, DIM])
 def test_work_that_was_sent_away_comes_back_bit_by_bit(game, chunk, tiny_config, stand_in) -> None:
     of = made(tiny_config, game, chunk=chunk)
     model = start(tiny_config)
-    with RaySampler(of, workers=2) as spread:
-        assert (spread.game, spread.scale, spread.chunk) == (game, of.scale, chunk)
+    with RayExecutor(of.data, workers=2) as ray:
+        spread = of.through(ray)
+        assert (spread.game, spread.scale) == (game, of.scale)
         np.testing.assert_array_equal(spread.free, of.free)
+        assert spread.seconds(model, 0) is None  # other machines may be faster
         pairs = zip(everything(of, model), everything(spread, model), strict=True)
         for one, other in pairs:
             np.testing.assert_array_equal(one, other)
@@ -192,24 +201,24 @@ def test_work_that_was_sent_away_comes_back_bit_by_bit(game, chunk, tiny_config,
 
 def test_ray_is_started_and_stopped_only_where_it_was_not_running(tiny_config, stand_in) -> None:
     of = made(tiny_config, "rerun")
-    with RaySampler(of, workers=2) as spread:
-        spread.excluding_drawn(0, ("a",), [0]).close()
+    with RayExecutor(of.data, workers=2) as ray:
         assert stand_in.running
         (options,) = stand_in.started
         assert options["address"] == "local"
         assert options["num_cpus"] == 2
     assert not stand_in.running
-    spread.close()
+    ray.close()
     assert stand_in.stopped == 1
     stand_in.init()
-    with RaySampler(of):
+    with RayExecutor(of.data):
         pass
     assert stand_in.running
     assert stand_in.stopped == 1
 
 
 def test_a_call_that_is_broken_off_leaves_nothing_under_way(tiny_config, stand_in) -> None:
-    spread = RaySampler(made(tiny_config, "rerun", chunk=1))
+    of = made(tiny_config, "rerun", chunk=1)
+    spread = of.through(RayExecutor(of.data))
     chunks = spread.sample(start(tiny_config), [0], 9, ("a",))
     next(chunks)
     assert stand_in.under_way == 2  # of three workers, one is done
@@ -221,17 +230,18 @@ def test_a_call_that_is_broken_off_leaves_nothing_under_way(tiny_config, stand_i
 def test_a_piece_lost_with_its_worker_is_drawn_again(tiny_config, stand_in, death) -> None:
     stand_in.death = death
     of, model = made(tiny_config, "partition", chunk=8), start(tiny_config)
-    spread = RaySampler(of, workers=2)
-    before = list(spread._crew._workers)
+    ray = RayExecutor(of.data, workers=2)
+    spread, before = of.through(ray), list(ray._workers)
     stand_in.deaths = 1
     for one, other in zip(everything(of, model), everything(spread, model), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert spread._crew._workers[0] is not before[0]
-    assert spread._crew._workers[1] is before[1]
+    assert ray._workers[0] is not before[0]
+    assert ray._workers[1] is before[1]
 
 
 def test_a_piece_that_takes_every_worker_with_it_is_given_up(tiny_config, stand_in) -> None:
-    spread = RaySampler(made(tiny_config, "rerun"), workers=2)
+    of = made(tiny_config, "rerun")
+    spread = of.through(RayExecutor(of.data, workers=2))
     stand_in.deaths = 4
     with pytest.raises(DiedError):
         list(spread.sample(start(tiny_config), [0], 1, ("a",)))
@@ -241,30 +251,30 @@ def test_a_piece_that_takes_every_worker_with_it_is_given_up(tiny_config, stand_
 def test_ray_that_was_ended_is_an_interrupt_and_no_failure_of_an_auditor(
     tiny_config, stand_in
 ) -> None:
-    spread = RaySampler(made(tiny_config, "rerun"), workers=2)
+    of = made(tiny_config, "rerun")
+    spread = of.through(RayExecutor(of.data, workers=2))
     stand_in.running, stand_in.deaths = False, 1
     with pytest.raises(SystemExit):
         list(spread.sample(start(tiny_config), [0], 1, ("a",)))
 
 
 def test_rounds_are_sampled_where_ray_runs_and_the_data_travel_once(tiny_config, stand_in) -> None:
-    sampler_of = WhereRayRuns(lambda _: made(tiny_config, "rerun"))
-    view: Any = None
-    assert isinstance(sampler_of(view), CohortSampler)
-    assert threads() == min(os.cpu_count() or 1, 4)
+    sampler_of = each_round(replace(tiny_config, engine="ray"), "rerun").for_round
+    here = sampler_of(view_of())
+    assert here._cohort._threads == min(os.cpu_count() or 1, 4)
+    assert here._executor is in_process
     stand_in.init()
-    first = sampler_of(view)
-    assert isinstance(first, RaySampler)
-    assert threads() == 1
+    first = sampler_of(view_of())
+    assert isinstance(first._executor, RayExecutor)
+    assert first._cohort._threads == 1
     put = stand_in.put_away
-    second = sampler_of(view)
-    assert stand_in.put_away == put + 1  # the sampler itself, without its data
-    assert second._crew is first._crew
+    assert sampler_of(view_of())._executor is first._executor
+    assert stand_in.put_away == put
 
 
 def test_workers_must_be_at_least_one(tiny_config: Config, stand_in: StandIn) -> None:
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        RaySampler(made(tiny_config, "rerun"), workers=0)
+        RayExecutor(made(tiny_config, "rerun").data, workers=0)
     assert not stand_in.started
 
 
@@ -274,6 +284,7 @@ def test_rays_own_workers_give_the_same_numbers(workers: int, tiny_config: Confi
     torch.set_num_threads(1)
     model = start(tiny_config)
     of = made(tiny_config, "partition", chunk=12)
-    with RaySampler(of, workers=workers) as spread:
+    with RayExecutor(of.data, workers=workers) as ray:
+        spread = of.through(ray)
         for one, other in zip(everything(of, model), everything(spread, model), strict=True):
             np.testing.assert_array_equal(one, other)
