@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from leakmeter.auditors.hook.mods import is_supernode
+from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import out_of_range
 
@@ -19,13 +20,6 @@ _PROGRAMS = ("flwr-serverapp", "flwr-clientapp")
 # One of these is loaded wherever clients are simulated: Flower's engine, in all of its workers as
 # well, or ours.
 _SIMULATORS = ("flwr.server.superlink.fleet.vce", "leakmeter.fl_app.engines.inline")
-# What the server of a deployment does not have; other auditors resample the clients' data.
-_LACKS = {
-    "membership": "needs the records that clients trained on",
-    "inversion": "compares images with those that clients trained on",
-    "span": "needs the clients' plain updates, which only a simulation keeps",
-}
-_POSSIBLE = ("one-shot", "recorder")
 
 
 def is_deployed() -> bool:
@@ -79,8 +73,9 @@ def check_deployed(config: Config) -> None:
 
 def check_auditors_deployed(config: Config) -> None:
     """Raise if an auditor needs the clients' data, which the server of a deployment lacks."""
+    possible = [name for name, owner in AUDITORS.items() if not owner.lacks]
     for name in config.auditor_names:
-        if name not in _POSSIBLE:
-            why = _LACKS.get(name, "resamples the clients' data, which the server does not have")
-            allowed = f"{' or '.join(_POSSIBLE)} or none in a deployment: {name} {why}"
+        if name not in possible:
+            why = f"{name} {AUDITORS[name].lacks}"
+            allowed = f"{' or '.join(possible)} or none in a deployment: {why}"
             raise out_of_range("--auditors", allowed, name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leakmeter.fl_app.cli.main import main
-from leakmeter.fl_app.config.names import AUDITORS
+from leakmeter.fl_app.config.settings import AUDITOR_NAMES
 from tests.docs_blocks import our_arguments
 from tests.helpers.project import ROOT
 
@@ -33,7 +33,7 @@ def rows() -> list[tuple[str, list[str]]]:
 
 
 def test_every_auditor_has_a_row_with_a_command() -> None:
-    assert {name for name, _ in rows()} == set(AUDITORS)
+    assert {name for name, _ in rows()} == set(AUDITOR_NAMES)
     for name, arguments in rows():
         assert arguments[arguments.index("--auditors") + 1] == name
 

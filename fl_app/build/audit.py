@@ -3,50 +3,115 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from typing import Literal, cast
 
-from leakmeter.auditors import (
-    AggregateRecorder,
-    Auditor,
-    Critics,
-    Effort,
-    HiddenCohorts,
-    LikelihoodRatio,
-    Membership,
-    MutualInformation,
-    NeuralInformation,
-    OneShotCanaries,
-    SpanCondition,
-    TranscriptEffort,
-    TranscriptLikelihoodRatio,
-)
-from leakmeter.auditors._types import Watch
+from leakmeter.auditors import Auditor, MutualInformation, NeuralInformation, OneShotCanaries
+from leakmeter.auditors._types import Vector, Watch
+from leakmeter.auditors.auditor import RoundView
 from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.information import (
-    IndependentWhitened,
-    LogConcaveWhitened,
-    Look,
-    Theory,
-)
-from leakmeter.auditors.information.theory import Case
-from leakmeter.auditors.inversion import Inversion
-from leakmeter.auditors.likelihood_ratio.transcript.case import Mode
-from leakmeter.auditors.reconstruction import Attack
-from leakmeter.auditors.records.auditor import RecordLikelihoodRatio
+from leakmeter.auditors.information import UpdateEntropy
+from leakmeter.auditors.records.game import RecordCase
 from leakmeter.auditors.sampler import PerRound
 from leakmeter.fl_app.build.resampling import each_round, entropy_of, other_initial
 from leakmeter.fl_app.build.strategy import participation
+from leakmeter.fl_app.config.audits import AUDITORS
+from leakmeter.fl_app.config.audits.canaries import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 from leakmeter.fl_app.deployment import cohort_seed, is_deployed
 from leakmeter.fl_app.engines.record_case import record_case
-from leakmeter.fl_app.engines.simulated_records import SimulatedRecords, check_shadows
-from leakmeter.fl_app.task import load_task
+from leakmeter.fl_app.engines.simulated_records import SimulatedRecords
+from leakmeter.fl_app.task import Task, load_task
+from leakmeter.strategies import Participation
 
-# Gives the sampler of a game. Auditors of one run that play the same game share it.
-Samplers = Callable[[Game], PerRound]
+
+@dataclass(frozen=True)
+class AuditRun:
+    """What auditors of one run are built from: its settings, and what follows from them.
+
+    Attributes:
+        config: The settings.
+    """
+
+    config: Config
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether clients are real machines."""
+        return is_deployed()
+
+    @property
+    def task(self) -> Task:
+        """Data, partition and model."""
+        return load_task(self.config)
+
+    @property
+    def observer(self) -> Literal["server", "outsider"]:
+        """Whom a sum is shown to: whoever sees it after the noise of the server."""
+        return "outsider" if self.config.noise == "central" else "server"
+
+    @property
+    def game(self) -> Game:
+        """What audits of sums resample."""
+        return cast(Game, self.config.game)
+
+    @property
+    def game_without_pair(self) -> Game:
+        """The game of an audit without a pair of updates whose records could be held out."""
+        return "independent" if self.game == "independent-held-out" else self.game
+
+    @property
+    def anytime_confidence(self) -> float | Anytime:
+        """Confidence of auditors that may have bounds after every round."""
+        level = self.config.confidence
+        return Anytime(level) if self.config.bounds == "anytime" else level
+
+    @property
+    def least_batch(self) -> int:
+        """Records of the smallest batch of any client: with it a bound holds for all."""
+        least = self.task.sizes.smallest
+        return min(self.config.batch_size or least, least)
+
+    @cached_property
+    def records(self) -> SimulatedRecords:
+        """What a simulation knows of the records that trained."""
+        return SimulatedRecords(self.config, self.cohort_of)
+
+    @cached_property
+    def _patterns(self) -> tuple[Participation, int]:
+        return participation(self.config), cohort_seed(self.config)
+
+    def cohort_of(self, server_round: int) -> list[int]:
+        """Return the clients that a round asks."""
+        pattern, seed = self._patterns
+        return pattern.cohort(seed, server_round, self.config.clients)
+
+    def one_client(self, target: int) -> int | None:
+        """Return the client of a setting; None where it leaves the choice to the audit."""
+        return None if target < 0 else target
+
+    @cached_property
+    def _samplers(self) -> Callable[[Game], PerRound]:
+        return cache(partial(each_round, self.config))
+
+    def sampler(self, game: Game) -> PerRound:
+        """Return what draws updates in a game; auditors of one run that play it share it."""
+        return self._samplers(game)
+
+    def entropy_of(self, client: int) -> UpdateEntropy | None:
+        """Return the entropy of a client's update, where it is known."""
+        return entropy_of(self.config, client)
+
+    def other_initial(self, index: int) -> Vector:
+        """Return another initial model, as the run draws its own."""
+        return other_initial(self.config, index)
+
+    def record_case(self, view: RoundView) -> RecordCase:
+        """Return the part that a client would have in a round's sum, for one of its records."""
+        return record_case(self.config, self.cohort_of, view)
 
 
 def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Auditor]:
@@ -57,8 +122,8 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
         dim: Number of parameters of the model.
         watch: Told which stage of a long audit is how far.
     """
-    samplers = cache(partial(each_round, config))
-    made = [_MAKERS[name](config, samplers) for name in dict.fromkeys(config.auditor_names)]
+    run = AuditRun(config)
+    made = [AUDITORS[name].make(run) for name in dict.fromkeys(config.auditor_names)]
     _share_draws(made)
     for auditor in made:
         auditor.watch = watch
@@ -69,92 +134,9 @@ def auditors(config: Config, dim: int, watch: Watch | None = None) -> list[Audit
     return made
 
 
-def one_shot(
-    config: Config, _: Samplers | None = None, include: Literal["coin", "all"] = "coin"
-) -> OneShotCanaries:
-    """Return the canaries of a run; a fair coin decides which of them play, or all do."""
-    return OneShotCanaries(
-        seats=config.canary_seats,
-        canaries=config.canaries or None,
-        repetitions=config.canary_repetitions,
-        delta=config.delta,
-        confidence=_confidence(config),
-        include=include,
-        seed=config.seed,
-    )
-
-
-def _confidence(config: Config) -> float | Anytime:
-    """Return the confidence of auditors that may have bounds after every round."""
-    return Anytime(config.confidence) if config.bounds == "anytime" else config.confidence
-
-
-def _likelihood_ratio(config: Config, samplers: Samplers) -> Auditor:
-    return LikelihoodRatio(
-        samplers(cast(Game, config.game)),
-        target=None if config.lrt_target < 0 else config.lrt_target,
-        every=config.lrt_every,
-        effort=Effort(
-            fit=config.lrt_fit,
-            candidates=config.lrt_candidates,
-            pilot=max(config.lrt_trials // 4, 20),
-            trials=config.lrt_trials,
-            models=tuple(other_initial(config, index) for index in range(1, config.lrt_models)),
-        ),
-        observer="outsider" if config.noise == "central" else "server",
-        delta=config.delta,
-        confidence=_confidence(config),
-        seed=config.seed,
-    )
-
-
-def _transcript(config: Config, samplers: Samplers) -> Auditor:
-    is_hidden = config.transcript_cohorts == "hidden"
-    return TranscriptLikelihoodRatio(
-        samplers(cast(Game, config.game)),
-        target=None if config.lrt_target < 0 else config.lrt_target,
-        hidden=HiddenCohorts(config.sample / config.clients, config.clients) if is_hidden else None,
-        effort=TranscriptEffort(
-            fit=config.lrt_fit,
-            pilot=max(config.transcript_trials // 2, 20),
-            trials=config.transcript_trials,
-            mode=cast(Mode, config.transcript_mode),
-        ),
-        observer="outsider" if config.noise == "central" else "server",
-        delta=config.delta,
-        confidence=config.confidence,
-        seed=config.seed,
-    )
-
-
-def _mutual_information(config: Config, samplers: Samplers) -> Auditor:
-    return MutualInformation(
-        samplers(_without_pair(config)),
-        target=None if config.mi_target < 0 else config.mi_target,
-        every=config.mi_every,
-        look=Look(draws=config.mi_draws, rank=config.mi_rank or None, pairs=config.mi_over_rounds),
-        theory=Theory(
-            cases=_cases(config),
-            batch_size=_least_batch(config),
-            limit=partial(entropy_of, config),
-        ),
-        colluding=max(config.colluders, 0),
-        observer="outsider" if config.noise == "central" else "server",
-        seed=config.seed,
-    )
-
-
-def _mine(config: Config, samplers: Samplers) -> Auditor:
-    return NeuralInformation(
-        samplers(_without_pair(config)),
-        every=config.mine_every,
-        look=Look(draws=config.mine_draws, rank=config.mi_rank or 8),
-        critics=Critics(count=config.mine_critics, steps=config.mine_steps),
-        limit=partial(entropy_of, config),
-        colluding=max(config.colluders, 0),
-        observer="outsider" if config.noise == "central" else "server",
-        seed=config.seed,
-    )
+def one_shot(config: Config, include: Literal["coin", "all"] = "coin") -> OneShotCanaries:
+    """Return the canaries of a run alone."""
+    return OneShotSettings.canaries_of(AuditRun(config), include)
 
 
 def _share_draws(made: Sequence[Auditor]) -> None:
@@ -163,94 +145,3 @@ def _share_draws(made: Sequence[Auditor]) -> None:
     for one in made:
         if isinstance(one, NeuralInformation) and drawing is not None:
             one.drawing = drawing
-
-
-def _cases(config: Config) -> list[Case]:
-    """Return what Theorem 1 is to assume of the gradients; nothing for no bound."""
-    match config.mi_case:
-        case "independent":
-            return [IndependentWhitened(config.mi_c0)]
-        case "log-concave":
-            return [LogConcaveWhitened(config.mi_sigma, config.mi_entropy * load_task(config).dim)]
-    return []
-
-
-def _least_batch(config: Config) -> int:
-    """Return the records of the smallest batch of any client: with it the bound holds for all."""
-    least = load_task(config).sizes.smallest
-    return min(config.batch_size or least, least)
-
-
-def _record_likelihood_ratio(config: Config, _: Samplers) -> Auditor:
-    return RecordLikelihoodRatio(
-        partial(record_case, config, _cohort_of(config)),
-        every=config.lrt_every,
-        delta=config.delta,
-        confidence=config.confidence,
-        seed=config.seed,
-    )
-
-
-def _membership(config: Config, _: Samplers) -> Auditor:
-    check_shadows(config)
-    known = SimulatedRecords(config, _cohort_of(config))
-    return Membership(
-        known.losses,
-        shadows=known.shadows if config.membership_shadows else None,
-        trained=known.trained,
-        every=config.membership_every,
-        delta=config.delta,
-        confidence=config.confidence,
-    )
-
-
-def _inversion(config: Config, _: Samplers) -> Auditor:
-    known = SimulatedRecords(config, _cohort_of(config))
-    return Inversion(
-        known.at,
-        known.images,
-        rate=config.lr,
-        steps=known.mean_steps,
-        seek=config.inversion_images,
-        every=config.inversion_every,
-        attack=Attack(steps=config.inversion_steps),
-        seed=config.seed,
-    )
-
-
-def _span(config: Config, _: Samplers) -> Auditor:
-    return SpanCondition(every=config.span_every)
-
-
-def _cohort_of(config: Config) -> Callable[[int], list[int]]:
-    """Return who is asked in which round."""
-    pattern, seed = participation(config), cohort_seed(config)
-
-    def cohort_of(server_round: int) -> list[int]:
-        return pattern.cohort(seed, server_round, config.clients)
-
-    return cohort_of
-
-
-def _recorder(config: Config, _: Samplers) -> Auditor:
-    return AggregateRecorder(about={"config": config.to_mapping(), "deployed": is_deployed()})
-
-
-def _without_pair(config: Config) -> Game:
-    """Return the game of an audit without a pair of updates whose records could be held out."""
-    game = "independent" if config.game == "independent-held-out" else config.game
-    return cast(Game, game)
-
-
-_MAKERS: dict[str, Callable[[Config, Samplers], Auditor]] = {
-    "one-shot": one_shot,
-    "likelihood-ratio": _likelihood_ratio,
-    "mutual-information": _mutual_information,
-    "mine": _mine,
-    "transcript": _transcript,
-    "record-likelihood-ratio": _record_likelihood_ratio,
-    "membership": _membership,
-    "inversion": _inversion,
-    "span": _span,
-    "recorder": _recorder,
-}

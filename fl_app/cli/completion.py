@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from leakmeter.fl_app.cli.reproduce import experiments
 from leakmeter.fl_app.config.errors import unknown_name
-from leakmeter.fl_app.config.names import AUDITORS
+from leakmeter.fl_app.config.settings import AUDITOR_NAMES
 
 SHELLS = ("bash", "zsh", "fish")
 # What an argument takes, by what the help calls it, where that is not a list of values itself.
 _TAKES: dict[str, Callable[[], tuple[str, ...]]] = {
     "NAME": experiments,
-    "NAMES": lambda: tuple(AUDITORS),
+    "NAMES": lambda: AUDITOR_NAMES,
 }
 _DESCRIPTION = """\
 Prints a script that completes commands, options and values with the tab key:

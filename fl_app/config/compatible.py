@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from leakmeter.fl_app.config.audits import AUDITORS
+from leakmeter.fl_app.config.audits.base import AuditorSettings
 from leakmeter.fl_app.config.errors import ConfigError, out_of_range, unknown_name
 from leakmeter.fl_app.config.field import option
-from leakmeter.fl_app.config.names import (
-    AUDITORS,
-    GAUSSIAN_ENTROPY,
-    IMAGES,
-    RECORD_NOISES,
-    SHORT_NAMES,
-)
-from leakmeter.fl_app.config.settings import Settings
+from leakmeter.fl_app.config.names import IMAGES, RECORD_NOISES
+from leakmeter.fl_app.config.settings import AUDITOR_NAMES, Settings
 
-# Noise for records that keeps the sum of a round Gaussian.
-_AUDITED = ("wfna", "record-gd", "record-isotropic")
 _SUM_SETTINGS = ("secagg_threshold", "secagg_neighbours", "secagg_bits", "colluders")
-_BETTING = ("one-shot", "likelihood-ratio")  # auditors with bounds that hold at all rounds
-_OF_SUMS = ("likelihood-ratio", "transcript", "mutual-information", "mine")  # auditors
 _ALL_OTHERS = "Try --secagg-neighbours 0 for all others of the round"
 
 
@@ -27,7 +19,8 @@ def check_together(config: Settings) -> None:
     """Raise if settings contradict each other; the text names both and what is allowed."""
     for name in config.auditor_names:
         if name not in AUDITORS:
-            raise unknown_name("--auditors", name, AUDITORS, SHORT_NAMES)
+            short = {owner.short_name: known for known, owner in AUDITORS.items()}
+            raise unknown_name("--auditors", name, AUDITOR_NAMES, short)
     if config.cohort > config.clients:
         wanted = f"{config.sample} + {config.seats} = {config.cohort}"
         raise ConfigError(
@@ -48,105 +41,31 @@ def check_together(config: Settings) -> None:
         raise out_of_range(
             "--ray-address", "empty without --engine ray", config.ray_address, fix=fix
         )
-    if "one-shot" in config.auditor_names:
-        _check_canaries(config)
-    if "likelihood-ratio" in config.auditor_names:
-        _check_trials(config)
-    elif config.lrt_models > 1:
-        allowed, fix = "1 without the auditor likelihood-ratio", "Add it to --auditors"
-        raise out_of_range("--lrt-models", allowed, config.lrt_models, fix=fix)
-    if "mutual-information" in config.auditor_names and config.mi_target >= config.clients:
-        allowed, fix = f"below --clients {config.clients}", "Try --mi-target -1 for all clients"
-        raise out_of_range("--mi-target", allowed, config.mi_target, fix=fix)
-    if "mine" in config.auditor_names:
-        _check_critics(config)
-    _check_theory(config)
-    if set(_OF_SUMS) & set(config.auditor_names):
-        _check_game(config)
-    if "inversion" in config.auditor_names and config.dataset not in IMAGES:
-        allowed = f"an image data set ({', '.join(IMAGES)}) for the auditor inversion"
-        raise out_of_range("--dataset", allowed, config.dataset, fix="Try --dataset digits")
-    if "span" in config.auditor_names and config.sample < 2:
-        allowed, fix = "at least 2 for the auditor span", "Try --sample 2"
-        raise out_of_range("--sample", allowed, config.sample, fix=fix)
-    if config.membership_shadows == 1:
-        allowed, fix = "0, or at least 2 to estimate their spread", "Try --membership-shadows 8"
-        raise out_of_range("--membership-shadows", allowed, 1, fix=fix)
-    _check_over_rounds(config)
-    if "transcript" in config.auditor_names:
-        _check_transcript(config)
+    for owner in AUDITORS.values():
+        owner.check(config)
+    _check_game(config)
+    _check_images(config)
     _check_bounds(config)
 
 
-def _check_transcript(config: Settings) -> None:
-    """Require data that can be drawn, and a run that the trials can play again."""
-    if config.sample < 2:
-        raise out_of_range("--sample", "at least 2 for the auditor transcript", config.sample)
-    if config.lrt_target >= config.clients:
-        raise out_of_range("--lrt-target", f"below --clients {config.clients}", config.lrt_target)
-    if config.game == "rerun":
-        allowed = "partition, independent or independent-held-out for the auditor transcript"
-        fix = "It gives a client other data, so it needs --partition iid or dirichlet"
-        raise out_of_range("--lrt-game", allowed, config.lrt_game, fix=fix)
-    if config.transcript_cohorts == "hidden" and config.participation != "fixed":
-        allowed = "fixed with --transcript-cohorts hidden, whose trials draw cohorts of one size"
-        raise out_of_range("--participation", allowed, config.participation)
-    if config.transcript_mode == "whole-runs":
-        _check_whole_runs(config)
-
-
-def _check_whole_runs(config: Settings) -> None:
-    """Require a server that adds the mean update to the model, the same in every run."""
-    fix = "Try --transcript-mode frozen-models"
-    for name, value, allowed in (
-        ("--server", config.server, "fedavg"),
-        ("--clipping", config.clipping, "fixed"),
-    ):
-        if value != allowed:
-            wanted = f"{allowed} with --transcript-mode whole-runs"
-            raise out_of_range(name, wanted, value, fix=fix)
-    if config.server_step != 1:
-        wanted = "1 with --transcript-mode whole-runs"
-        raise out_of_range("--server-lr", wanted, config.server_lr, fix=fix)
-    if config.clip_aggregate:
-        wanted = "0 with --transcript-mode whole-runs"
-        raise out_of_range("--clip-aggregate", wanted, config.clip_aggregate, fix=fix)
+def _named(config: Settings) -> list[type[AuditorSettings]]:
+    """Return the auditors of a run."""
+    return [AUDITORS[name] for name in config.auditor_names]
 
 
 def _check_bounds(config: Settings) -> None:
-    """Require an auditor that bets, and a δ that leaves some of the allowed failures to it."""
+    """Require an auditor with bounds that hold at every round."""
     if config.stop_above and config.bounds != "anytime":
         allowed = "0 without --bounds anytime: only its bounds hold at every round"
         fix = "Add --bounds anytime"
         raise out_of_range("--stop-above", allowed, config.stop_above, fix=fix)
     if config.bounds != "anytime":
         return
-    if not set(_BETTING) & set(config.auditor_names):
-        allowed = f"split without one of the auditors {', '.join(_BETTING)}"
+    if not any(owner.bets for owner in _named(config)):
+        able = ", ".join(name for name, owner in AUDITORS.items() if owner.bets)
+        allowed = f"split without one of the auditors {able}"
         fix = "Add --auditors one-shot"
         raise out_of_range("--bounds", allowed, config.bounds, fix=fix)
-    slots = config.canary_seats * config.rounds // config.canary_repetitions
-    canaries = config.canaries or slots
-    most = (1 - config.confidence) / canaries
-    if "one-shot" in config.auditor_names and config.delta >= most:
-        allowed = (
-            f"below (1 − confidence) / canaries = {most:.2g} with --bounds anytime, which pays δ "
-            "for each canary"
-        )
-        raise out_of_range("--delta", allowed, config.delta, fix=f"Try --delta {most / 100:.1g}")
-
-
-def _check_over_rounds(config: Settings) -> None:
-    """Require an auditor, and data that are random and kept over rounds."""
-    if not config.mi_over_rounds:
-        return
-    if "mutual-information" not in config.auditor_names:
-        allowed, fix = "0 without the auditor mutual-information", "Add it to --auditors"
-        raise out_of_range("--mi-over-rounds", allowed, config.mi_over_rounds, fix=fix)
-    if config.game not in ("independent", "independent-held-out"):
-        allowed = f"0 in the game {config.game}, in which data are known or shared"
-        fix = "Try --lrt-game independent"
-        raise out_of_range("--mi-over-rounds", allowed, config.mi_over_rounds, fix=fix)
 
 
 def _check_sum(config: Settings) -> None:
@@ -251,9 +170,9 @@ def _check_noise(config: Settings) -> None:
         raise out_of_range("--budget", "0 without --ledger", config.budget, fix=fix)
     if config.clip_aggregate and config.noise == "central":
         # These auditors model what an outsider sees as a sum of updates and noise.
-        linear = [name for name in config.auditor_names if name in _OF_SUMS]
+        linear = [owner for owner in _named(config) if owner.resamples]
         if linear:
-            allowed = f"0 with --noise central and the auditor {linear[0]}"
+            allowed = f"0 with --noise central and the auditor {linear[0].auditor}"
             fix = "Try --auditors one-shot"
             raise out_of_range("--clip-aggregate", allowed, config.clip_aggregate, fix=fix)
 
@@ -267,9 +186,6 @@ def _check_filling(config: Settings) -> None:
         if config.wfna_floor:
             allowed = f"0 unless --noise is {' or '.join(RECORD_NOISES)}"
             raise out_of_range("--wfna-floor", allowed, config.wfna_floor, fix="Add --noise wfna")
-        if "record-likelihood-ratio" in config.auditor_names:
-            allowed = f"{' or '.join(_AUDITED)} with the auditor record-likelihood-ratio"
-            raise out_of_range("--noise", allowed, config.noise, fix="Try --noise wfna")
         return
     if config.wfna_floor == 0:
         allowed, fix = f"above 0 with --noise {config.noise}", "Try --wfna-floor 0.01"
@@ -281,12 +197,6 @@ def _check_filling(config: Settings) -> None:
     if config.ledger:
         allowed = f"empty with --noise {config.noise}: the ledger counts clients, not records"
         raise out_of_range("--ledger", allowed, config.ledger, fix="Leave out --ledger")
-    if "record-likelihood-ratio" in config.auditor_names and config.noise not in _AUDITED:
-        allowed = (
-            f"{' or '.join(_AUDITED)} with the auditor record-likelihood-ratio: a minibatch makes "
-            "the sum a mixture over all batches, whose exact likelihood ratio is not known"
-        )
-        raise out_of_range("--noise", allowed, config.noise, fix="Try --noise record-isotropic")
 
 
 def _check_steps(config: Settings) -> None:
@@ -319,77 +229,19 @@ def _check_participation(config: Settings) -> None:
         raise out_of_range("--rounds", allowed, config.rounds, fix=fix)
 
 
-def _check_canaries(config: Settings) -> None:
-    """Require enough seats for the canaries."""
-    slots = config.canary_seats * config.rounds
-    if config.canary_seats < 1:
-        fix = "Try --canary-seats 10"
-        raise out_of_range("--canary-seats", "at least 1 for the auditor one-shot", 0, fix=fix)
-    if config.canary_repetitions > config.rounds:
-        allowed = f"at most --rounds {config.rounds}"
-        fix = f"Try --rounds {config.canary_repetitions}"
-        raise out_of_range("--canary-repetitions", allowed, config.canary_repetitions, fix=fix)
-    canaries = config.canaries or slots // config.canary_repetitions
-    if canaries < 2 or canaries * config.canary_repetitions > slots:
-        allowed = (
-            f"from 2 to {slots // config.canary_repetitions} = canary seats × rounds / repetitions"
-        )
-        fix = "Use more seats (--canary-seats) or rounds (--rounds)"
-        raise out_of_range("--canaries", allowed, canaries, fix=fix)
-
-
-def _check_trials(config: Settings) -> None:
-    """Require a client to attack and another to hide it."""
-    if config.sample < 2:
-        allowed, fix = "at least 2 for the auditor likelihood-ratio", "Try --sample 2"
-        raise out_of_range("--sample", allowed, config.sample, fix=fix)
-    if config.lrt_target >= config.clients:
-        allowed, fix = f"below --clients {config.clients}", "Try --lrt-target -1 for a random one"
-        raise out_of_range("--lrt-target", allowed, config.lrt_target, fix=fix)
-
-
-def _check_theory(config: Settings) -> None:
-    """Require the training and the constants that the published bound on information is about."""
-    is_asked = "mutual-information" in config.auditor_names
-    if config.mi_c0 and config.mi_case != "independent":
-        fix = "Add --mi-case independent"
-        raise out_of_range("--mi-c0", "0 without --mi-case independent", config.mi_c0, fix=fix)
-    for name, value, usual in (
-        ("--mi-sigma", config.mi_sigma, 1.0),
-        ("--mi-entropy", config.mi_entropy, GAUSSIAN_ENTROPY),
-    ):
-        if value != usual and config.mi_case != "log-concave":
-            allowed, fix = f"{usual} without --mi-case log-concave", "Add --mi-case log-concave"
-            raise out_of_range(name, allowed, value, fix=fix)
-    if config.mi_case == "none":
-        return
-    if not is_asked:
-        allowed, fix = "none without the auditor mutual-information", "Add it to --auditors"
-        raise out_of_range("--mi-case", allowed, config.mi_case, fix=fix)
-    if config.algorithm != "fedsgd" or config.noise == "wfna":
-        allowed = (
-            "none unless --algorithm is fedsgd and --noise is not wfna: the bound is for FedSGD"
-        )
-        raise out_of_range("--mi-case", allowed, config.mi_case, fix="Try --algorithm fedsgd")
-    if config.game == "partition":
-        allowed = "none with --lrt-game partition: the bound is for independent clients"
-        fix = "Try --lrt-game independent"
-        raise out_of_range("--mi-case", allowed, config.mi_case, fix=fix)
-
-
 def _check_game(config: Settings) -> None:
     """Require a game that can be played with this partition."""
-    if config.partition == "natural" and config.game != "rerun":
+    resamples = any(owner.resamples for owner in _named(config))
+    if resamples and config.partition == "natural" and config.game != "rerun":
         allowed = "auto or rerun with --partition natural, where each person's records are fixed"
         raise out_of_range("--lrt-game", allowed, config.lrt_game, fix="Try --lrt-game rerun")
 
 
-def _check_critics(config: Settings) -> None:
-    """Require enough draws in a round for the critics."""
-    if config.sample > 1 and config.mine_draws * config.sample < 20:
-        least = -(-20 // config.sample)
-        allowed = (
-            f"at least {least} with --sample {config.sample}, for 20 pairs of an update and a sum"
-        )
-        fix = f"Try --mine-draws {least}"
-        raise out_of_range("--mine-draws", allowed, config.mine_draws, fix=fix)
+def _check_images(config: Settings) -> None:
+    """Require images where an auditor looks for them."""
+    if config.dataset in IMAGES:
+        return
+    for owner in _named(config):
+        if owner.needs_images:
+            allowed = f"an image data set ({', '.join(IMAGES)}) for the auditor {owner.auditor}"
+            raise out_of_range("--dataset", allowed, config.dataset, fix="Try --dataset digits")

@@ -20,33 +20,6 @@ ALGORITHMS: Final = ("fedavg", "fedsgd", "fedprox", "gd")
 SERVERS: Final = ("fedavg", "fedavgm", "fedadam", "fedyogi")
 # An adaptive server's step is the length of a coordinate's move, not a multiple of the mean update.
 USUAL_STEP: Final = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.1, "fedyogi": 0.1}
-AUDITORS: Final = (
-    "one-shot",
-    "likelihood-ratio",
-    "mutual-information",
-    "mine",
-    "transcript",
-    "record-likelihood-ratio",
-    "membership",
-    "inversion",
-    "span",
-    "recorder",
-    "none",
-)
-# What rounds and papers call some of them.
-SHORT_NAMES: Final = {
-    "lrt": "likelihood-ratio",
-    "mi": "mutual-information",
-    "canaries": "one-shot",
-    "mia": "membership",
-    "dlg": "inversion",
-}
-GAUSSIAN_ENTROPY: Final = 1.4189385332046727  # ½ ln 2πe nats, of one coordinate of variance 1
-CASES: Final = ("none", "independent", "log-concave")
-GAMES: Final = ("auto", "rerun", "partition", "independent", "independent-held-out")
-TRANSCRIPTS: Final = ("frozen-models", "whole-runs")
-COHORTS: Final = ("known", "hidden")
-BOUNDS: Final = ("split", "anytime")
 ENGINES: Final = ("inline", "ray")
 SECAGG: Final = ("on", "active", "off")
 # Noise that protects single records, on the clipped gradients of a client's examples.

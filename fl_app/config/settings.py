@@ -3,12 +3,291 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
-from leakmeter.fl_app.config.audit import AuditSettings
+from leakmeter.fl_app.config.audits import AUDITORS, SettingsOfAuditors
 from leakmeter.fl_app.config.field import setting
-from leakmeter.fl_app.config.names import ENGINES, RECORD_NOISES, USUAL_STEP
+from leakmeter.fl_app.config.names import (
+    ALGORITHMS,
+    CLIPPINGS,
+    DATASETS,
+    ENGINES,
+    MODELS,
+    NOISE_LAWS,
+    NOISES,
+    OVER_BUDGET,
+    PARTITIONS,
+    PATTERNS,
+    RECORD_NOISES,
+    SECAGG,
+    SERVERS,
+    USUAL_STEP,
+)
 from leakmeter.fl_app.config.task_config import TaskConfig
-from leakmeter.fl_app.config.training import TrainingSettings
+
+AUDITOR_NAMES: Final = (*AUDITORS, "none")
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What is trained, by whom, and how it is protected."""
+
+    dataset: str = setting("digits", "data set to train on", group="task", choices=DATASETS)
+    data_dir: str = setting(
+        "",
+        "folder that contains the files of adult, cifar10 or the mnist sets; searched before the "
+        "folder in the environment variable LEAKMETER_DATA (default: only that)",
+        group="task",
+        metavar="DIR",
+    )
+    download: bool = setting(
+        False,
+        "let torchvision download an image set into --data-dir if it is missing; not adult",
+        group="task",
+    )
+    synthetic_examples: int = setting(
+        6000, "training records of --dataset synthetic", group="task", low=1, most=10**7
+    )
+    synthetic_features: int = setting(
+        20, "features of --dataset synthetic", group="task", low=1, most=10**6
+    )
+    synthetic_classes: int = setting(
+        10, "classes of --dataset synthetic", group="task", low=2, most=10**5
+    )
+    model: str = setting(
+        "mlp",
+        "linear classifier, the same with a ReLU on its logits (slp), two hidden layers of 100 "
+        "(mlp), or convolutions (cnn)",
+        group="task",
+        choices=MODELS,
+    )
+    partition: str = setting(
+        "iid",
+        "how records are partitioned among clients: uniformly (iid); with label shares that each "
+        "client draws (dirichlet); with each label split by its own draw (dirichlet-labels); or by "
+        "person (natural)",
+        group="task",
+        choices=PARTITIONS,
+    )
+    dirichlet: float = setting(
+        1.0,
+        "concentration of the dirichlet partitions; smaller = more skewed labels",
+        group="task",
+        above=0,
+    )
+    clients: int = setting(60, "total number of clients", group="federation", low=1, most=10**6)
+    sample: int = setting(30, "honest clients per round", group="federation", low=1, most=10**6)
+    rounds: int = setting(30, "training rounds", group="federation", low=1, most=10**5)
+    participation: str = setting(
+        "fixed",
+        "which clients take part in a round: a fixed number (fixed), each with the same "
+        "probability (poisson), each at most once (once), or in shuffled epochs (epochs)",
+        group="federation",
+        choices=PATTERNS,
+    )
+    server: str = setting(
+        "fedavg",
+        "server optimiser: add the mean update (fedavg), with momentum (fedavgm), or scaled per "
+        "coordinate by Adam or Yogi (fedadam, fedyogi)",
+        group="federation",
+        choices=SERVERS,
+    )
+    server_lr: float = setting(
+        0.0,
+        "server learning rate, not for fedavg; 0 = the usual one: 1 for fedavgm, 0.1 for fedadam "
+        "and fedyogi",
+        group="federation",
+        low=0,
+    )
+    server_momentum: float = setting(
+        0.9, "server momentum, fedavgm only", group="federation", low=0, below=1
+    )
+    server_beta1: float = setting(
+        0.9,
+        "β₁ of fedadam and fedyogi: decay of the averaged mean update",
+        group="federation",
+        low=0,
+        below=1,
+    )
+    server_beta2: float = setting(
+        0.99,
+        "β₂ of fedadam and fedyogi: decay of the averaged squares",
+        group="federation",
+        low=0,
+        below=1,
+    )
+    server_tau: float = setting(
+        1e-3,
+        "τ of fedadam and fedyogi, added to the root of the squares; larger = less adaptive",
+        group="federation",
+        above=0,
+    )
+    secagg: str = setting(
+        "on",
+        "secure aggregation: the server sees only masked updates and their sum; active = clients "
+        "sign, so that this also holds against a server that breaks the protocol",
+        group="federation",
+        choices=SECAGG,
+    )
+    secagg_threshold: float = setting(
+        2 / 3,
+        "fraction of a client's share holders (itself and its neighbours) needed to remove its "
+        "masks; with fewer survivors the round is abandoned",
+        group="federation",
+        above=0.5,
+        high=1,
+    )
+    secagg_neighbours: int = setting(
+        0,
+        "number of clients that each client masks with, even (with --secagg active: that each "
+        "client draws); 0 = all others of the round",
+        group="federation",
+        low=0,
+        high=10_000,
+    )
+    secagg_bits: int = setting(
+        32,
+        "bits per coordinate in the secure sum; fewer = smaller uploads, coarser rounding",
+        group="federation",
+        low=8,
+        high=64,
+    )
+    colluders: int = setting(
+        -1,
+        "clients assumed to collude with the server in a secure sum; -1 = as many as it tolerates",
+        group="federation",
+        low=-1,
+        high=1_000_000,
+    )
+    dropout: float = setting(
+        0.0,
+        "probability that a client drops out in each stage of a round (keys, shares, train, "
+        "unmask; with --secagg active also draw and survivors; with --secagg off only train); "
+        "simulations only",
+        group="federation",
+        low=0,
+        below=1,
+    )
+    algorithm: str = setting(
+        "fedavg",
+        "local training: SGD epochs (fedavg), one step on one batch (fedsgd), SGD with a proximal "
+        "term (fedprox), or full-batch gradient descent (gd)",
+        group="client",
+        choices=ALGORITHMS,
+    )
+    epochs: int = setting(2, "local epochs, not for fedsgd", group="client", low=1, most=10**5)
+    batch_size: int = setting(
+        8, "records per gradient step; 0 = all records of a client", group="client", low=0
+    )
+    lr: float = setting(0.3, "client learning rate", group="client", above=0)
+    prox_mu: float = setting(
+        0.1, "μ of fedprox: strength of the proximal term", group="client", low=0
+    )
+    noise: str = setting(
+        "none",
+        "noise for differential privacy, added by the server (central), by all clients together "
+        "(distributed) or by each client (local); for single records: filled up to a floor (wfna), "
+        "on a minibatch gradient (record-sgd), on the full gradient (record-gd), or on Gaussian "
+        "sampling (record-isotropic)",
+        group="privacy",
+        choices=NOISES,
+    )
+    noise_law: str = setting(
+        "gaussian",
+        "distribution of central or distributed noise: Gaussian in floating point, or exact "
+        "integers: differences of Poissons (skellam; with distributed noise inside the ring of the "
+        "secure sum) or discrete Gaussians",
+        group="privacy",
+        choices=NOISE_LAWS,
+    )
+    noise_multiplier: float = setting(
+        1.0, "noise standard deviation on the sum, divided by the clip norm", group="privacy", low=0
+    )
+    target_epsilon: float = setting(
+        0.0,
+        "calibrate the noise so that the planned run guarantees a client at most this ε (at "
+        "--delta), in place of --noise-multiplier; 0 = off",
+        group="privacy",
+        low=0,
+        high=1000,
+    )
+    clip_norm: float = setting(
+        0.0,
+        "clip each client's update (wfna and record-…: each example's gradient) to this L2 norm; "
+        "required with --noise; 0 = off",
+        group="privacy",
+        low=0,
+    )
+    clip_aggregate: float = setting(
+        0.0,
+        "clip the mean update to this L2 norm, before server noise and optimiser; alone it "
+        "guarantees nothing; 0 = off",
+        group="privacy",
+        low=0,
+    )
+    wfna_floor: float = setting(
+        0.0,
+        "σ² for --noise wfna and record-…: least variance of a client's gradient estimate in any "
+        "direction",
+        group="privacy",
+        low=0,
+    )
+    wfna_blocks: int = setting(
+        1,
+        "blocks of parameters that wfna samples and fills separately; 1 adds the least noise",
+        group="privacy",
+        low=1,
+    )
+    clipping: str = setting(
+        "fixed",
+        "keep the clip norm fixed, or let it follow a quantile of the norms (adaptive)",
+        group="privacy",
+        choices=CLIPPINGS,
+    )
+    clip_quantile: float = setting(
+        0.5, "quantile of update norms for adaptive clipping", group="privacy", above=0, below=1
+    )
+    ledger: str = setting(
+        "",
+        "file that adds up the privacy cost of all runs on a data set; created if missing",
+        group="privacy",
+        metavar="FILE",
+    )
+    budget: float = setting(
+        0.0,
+        "privacy budget: largest total ε (at --delta) allowed in the ledger; 0 = no limit",
+        group="privacy",
+        low=0,
+    )
+    over_budget: str = setting(
+        "refuse",
+        "what to do if the planned run would exceed the budget",
+        group="privacy",
+        choices=OVER_BUDGET,
+    )
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """Which auditors measure leakage, and what their bounds have in common."""
+
+    auditors: str = setting(
+        "one-shot,likelihood-ratio,mutual-information,mine",
+        f"auditors to run, separated by commas: {', '.join(AUDITOR_NAMES)}",
+        group="audit",
+        metavar="NAMES",
+    )
+    delta: float = setting(1e-5, "δ of every (ε, δ) reported", group="audit", above=0, below=1)
+    confidence: float = setting(
+        0.95, "confidence of every lower bound on ε", group="audit", low=0.5, below=1
+    )
+    bounds: str = setting(
+        "split",
+        "how one-shot and likelihood-ratio prove an ε for the run: at its end (split), or after "
+        "every round, at one confidence for all rounds together (anytime)",
+        group="audit",
+        choices=("split", "anytime"),
+    )
 
 
 @dataclass(frozen=True)
@@ -41,7 +320,9 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class Settings(RunSettings, AuditSettings, TrainingSettings):  # fields come in reverse order
+class Settings(  # fields come in reverse order
+    RunSettings, SettingsOfAuditors, AuditSettings, TrainingSettings
+):
     """Every setting with its default, its help text and its range, as `Config` checks them.
 
     Every field is a string, a number or a truth value, as Flower allows.

@@ -130,14 +130,13 @@ class SimulatedRecords:
         strangers = np.concatenate([data.train_x[others], data.test_x])
         return RoundImages(data.train_x[trained], strangers)
 
-
-def check_shadows(config: Config) -> None:
-    """Raise if there are too few test records to train shadow models on and to compare with."""
-    own, _ = _test_records(config)
-    if config.membership_shadows and len(own) < _LEAST_OWN:
-        few = len(load_task(config).dataset.test_y)
-        allowed = f"0 with {few} test records, as it needs {2 * _LEAST_OWN}"
-        raise out_of_range("--membership-shadows", allowed, config.membership_shadows)
+    def check_shadows(self) -> None:
+        """Raise if there are too few test records to train shadow models on and to compare with."""
+        own, _ = _test_records(self.config)
+        if self.config.membership_shadows and len(own) < _LEAST_OWN:
+            few = len(self.task.dataset.test_y)
+            allowed = f"0 with {few} test records, as it needs {2 * _LEAST_OWN}"
+            raise out_of_range("--membership-shadows", allowed, self.config.membership_shadows)
 
 
 def _test_records(config: Config) -> tuple[Indices, Indices]:

@@ -18,9 +18,9 @@ from leakmeter.auditors.hook.panel import Panel
 from leakmeter.auditors.replay_log import Recording
 from leakmeter.auditors.run_log import RoundLine, RunLog
 from leakmeter.fl_app import build
+from leakmeter.fl_app.config.audits import AUDITORS
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.names import AUDITORS
 from leakmeter.fl_app.report.read.run import REPLAY_OF
 from leakmeter.fl_app.run.progress import Progress
 from leakmeter.fl_app.run.recorded import Recorded

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from leakmeter.fl_app.config.audits import AUDITORS
+from leakmeter.fl_app.config.audits.canaries import OneShotSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
 
@@ -51,8 +53,7 @@ def check_size(config: Config) -> None:
         shares = config.clients * _shape(config)[1]
         _check_work("clients x classes", "--clients or --synthetic-classes", shares)
     if "one-shot" in config.auditor_names:
-        most = config.canary_seats * config.rounds // config.canary_repetitions
-        canaries = config.canaries or most
+        canaries = OneShotSettings.planned(config)
         _check_work("canaries x rounds", "--canaries or --rounds", canaries * config.rounds)
     needs = list(estimate(config))
     total, room = sum(need.bytes for need in needs), memory()
@@ -91,33 +92,9 @@ def _shape(config: Config) -> tuple[int, int]:
 
 def _of_auditors(config: Config, features: int, dim: int) -> Iterator[Need]:
     """Yield the memory of each auditor, in addition to the updates of a round."""
-    rank = config.mi_rank or 8
-    slots = config.canary_seats * config.rounds
-    rows = config.lrt_fit + config.lrt_candidates + config.lrt_trials + config.lrt_models
-    # The products of all candidates, and of all draws or all coordinates, while they are computed.
-    products = 24 * (config.lrt_candidates**2 + min(config.lrt_fit, dim) ** 2)
-    pairs = 16 * config.mi_over_rounds * config.rounds * rank
-    needs = {
-        "one-shot": (200 * (config.canaries or slots), "--canaries"),
-        "likelihood-ratio": (
-            8 * dim * rows + products,
-            "--lrt-fit, --lrt-candidates or --lrt-trials",
-        ),
-        "transcript": (
-            8 * dim * (config.lrt_fit + 20) + 64 * config.transcript_trials * config.rounds,
-            "--lrt-fit or --transcript-trials",
-        ),
-        "mutual-information": (12 * dim * config.mi_draws + pairs, "--mi-draws, --mi-over-rounds"),
-        "mine": (16 * config.mine_draws * config.sample * rank, "--mine-draws"),
-        "membership": (8 * dim * config.membership_shadows, "--membership-shadows"),
-        # The search keeps its last hundred steps.
-        "inversion": (800 * features * config.inversion_images, "--inversion-images"),
-        "span": (16 * dim * config.sample, "--sample, or use a smaller --model"),
-    }
     for name in config.auditor_names:
-        if name in needs:
-            size, settings = needs[name]
-            yield Need(size, name, settings)
+        size, settings = AUDITORS[name].memory(config, dim, features)
+        yield Need(size, name, settings)
 
 
 def parameters(model: str, features: int, classes: int) -> int:

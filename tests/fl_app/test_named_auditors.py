@@ -16,7 +16,7 @@ from leakmeter.auditors.auditor import Canary, RoundFacts
 from leakmeter.auditors.inversion import Inversion
 from leakmeter.auditors.judge.terse import short_name
 from leakmeter.auditors.run_log import RoundLine
-from leakmeter.fl_app.build.audit import _cohort_of, auditors
+from leakmeter.fl_app.build.audit import AuditRun, auditors
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
@@ -144,7 +144,7 @@ def test_images_of_a_round_are_those_whose_gradient_is_in_its_sum(
 
 
 def _records(config: Config) -> SimulatedRecords:
-    return SimulatedRecords(config, _cohort_of(config))
+    return SimulatedRecords(config, AuditRun(config).cohort_of)
 
 
 def _view(config: Config, **more: Any) -> RoundView:

@@ -14,9 +14,9 @@ from leakmeter.auditors import MutualInformation, RoundFacts, RoundView
 from leakmeter.auditors.information import IndependentWhitened, LogConcaveWhitened, round_bound
 from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.audits.information import GAUSSIAN_ENTROPY
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.fl_app.config.names import GAUSSIAN_ENTROPY
 
 WHOLE = "mutual information of all coordinates"
 SGD = [

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from leakmeter.auditors.auditor import Auditor
-from leakmeter.fl_app.build import audit
 from leakmeter.fl_app.cli.main import main
+from leakmeter.fl_app.config.audits.information import MutualInformationSettings
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.report.read.run import read_run
 from leakmeter.fl_app.run.folder import RunFolder
@@ -125,7 +125,7 @@ def test_who_took_part_is_as_in_the_run_whoever_looks(
         def __init__(self, config: Any) -> None:
             cohorts.append(config.cohort)
 
-    monkeypatch.setitem(audit._MAKERS, "mutual-information", lambda c, _: Looking(c))
+    monkeypatch.setattr(MutualInformationSettings, "make", lambda run: Looking(run.config))
     assert main(["replay", str(run), "--auditors", "mutual-information"]) == 0
     assert cohorts == [5]
 
@@ -185,7 +185,7 @@ def test_what_was_not_recorded_is_named(
         name = "mutual-information"
         reads = frozenset({"truth"})
 
-    monkeypatch.setitem(audit._MAKERS, "mutual-information", lambda *_: Span())
+    monkeypatch.setattr(MutualInformationSettings, "make", lambda _: Span())
     said = refused(["replay", str(run), "--auditors", "mutual-information"], capsys)
     assert "mutual-information reads truth, which a recording does not have" in said
     assert "Use mutual-information during the run" in said

@@ -1,0 +1,44 @@
+"""The table of auditors: each is a class of settings that checks and builds its auditor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from leakmeter.fl_app.config.audits.base import AuditorSettings
+from leakmeter.fl_app.config.audits.canaries import OneShotSettings
+from leakmeter.fl_app.config.audits.information import MineSettings, MutualInformationSettings
+from leakmeter.fl_app.config.audits.likelihood_ratio import (
+    LikelihoodRatioSettings,
+    TranscriptSettings,
+)
+from leakmeter.fl_app.config.audits.records import (
+    InversionSettings,
+    MembershipSettings,
+    RecordLikelihoodRatioSettings,
+)
+from leakmeter.fl_app.config.audits.span import RecorderSettings, SpanSettings
+
+
+@dataclass(frozen=True)
+class SettingsOfAuditors(  # one row for each auditor; fields come in reverse order
+    RecorderSettings,
+    SpanSettings,
+    InversionSettings,
+    MembershipSettings,
+    RecordLikelihoodRatioSettings,
+    TranscriptSettings,
+    MineSettings,
+    MutualInformationSettings,
+    LikelihoodRatioSettings,
+    OneShotSettings,
+):
+    """The settings of all auditors together."""
+
+
+AUDITORS: Final[Mapping[str, type[AuditorSettings]]] = {
+    owner.auditor: owner
+    for owner in reversed(SettingsOfAuditors.__bases__)
+    if issubclass(owner, AuditorSettings)
+}
