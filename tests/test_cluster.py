@@ -170,6 +170,17 @@ def test_a_node_that_cannot_import_the_app_fails_the_run_with_the_reason(
     assert "Traceback" not in complained
 
 
+def test_the_papers_travel_with_the_code(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.head(bare_python(tmp_path / "bare"))
+    own = (BIN / "leakmeter", "reproduce", "mi-writers")
+    where = ("--engine", "ray", "--ray-address", cluster.address)
+    for words in (("--out", "alone"), (*where, "--out", "distributed")):
+        done = run(*own, *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+    alone, distributed = (tmp_path / name / "cells.jsonl" for name in ("alone", "distributed"))
+    assert distributed.read_bytes() == alone.read_bytes()
+
+
 def write_pictures(folder: Path) -> None:
     """Write a data set as small as can be in MNIST's own format."""
     folder.mkdir(parents=True)
