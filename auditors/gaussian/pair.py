@@ -4,7 +4,7 @@ Sources: Andrew et al. 2024, One-shot Empirical Privacy Estimation for Federated
 (arXiv:2302.03098), Appendix A; Balle and Wang 2018, Improving the Gaussian Mechanism for
 Differential Privacy (arXiv:1805.06530), Theorems 8 and 9; Dong, Roth and Su 2022, Gaussian
 Differential Privacy (arXiv:1905.02383), Definition 2.6. The arithmetic is in `hockey_stick`, the
-curves of sums that are not Gaussian in `auditors.ldp`.
+curves of sums that are not Gaussian in `papers.ngo2024.ldp`.
 """
 
 from __future__ import annotations

@@ -10,25 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 from scipy.special import logsumexp
 
-from leakmeter.auditors._types import Floats
 from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.finding import Adjacency, Bound, Finding, Observer, ThreatModel, Unit
 from leakmeter.auditors.gaussian.pair import epsilon_gaussian
 from leakmeter.auditors.wording import counted
 from leakmeter.strategies.accounting.accountant import Release, amplified
 from leakmeter.strategies.accounting.rdp import (
-    Contribution,
     Conversion,
     Mechanism,
     Round,
     composed,
     epsilon_of,
-    theorem_two,
 )
 
 _COMMON = (
@@ -146,8 +142,8 @@ def _secret_batches(rounds: Sequence[Round], delta: float, separation: float) ->
         # δD/B for the batch itself, which must stay below 1.
         share = member.batch / member.examples
         room = min(delta / share, 1 - 2**-53)
-        diluted = _diluted(float(epsilon_gaussian(room, separation)), share)
-        found["Gaussian mechanism on a secret batch, one round"] = diluted
+        sampled = diluted(float(epsilon_gaussian(room, separation)), share)
+        found["Gaussian mechanism on a secret batch, one round"] = sampled
     releases = [
         Release(
             noise_std=math.sqrt(one.floor),
@@ -185,148 +181,6 @@ def _worded(rounds: Sequence[Round], delta: float, value: float, rule: str) -> R
     return RecordGuarantee(bound, participations=len(rounds))
 
 
-def water_filling_epsilon(
-    *,
-    users: int,
-    floor: float,
-    clip: float,
-    batch: int,
-    examples: int,
-    delta: float,
-    rounds: int = 1,
-    conversion: Conversion = "tight",
-) -> float:
-    """Return ε of Gaussian sampling filled to the floor σ² by each of `users` equal clients.
-
-    >>> setting = dict(users=50, clip=10.0, batch=32, examples=1200, delta=1e-4)
-    >>> round(water_filling_epsilon(floor=1e-3, **setting, conversion="plain"), 6)
-    1.221943
-    >>> round(water_filling_epsilon(floor=1e-3, **setting), 6)
-    0.863769
-    """
-    one = Contribution(floor, clip, batch, examples)
-    return _equal(one, users, "water-filling", rounds, delta, conversion)
-
-
-def gaussian_sampling_epsilon(
-    *,
-    users: int,
-    floor: float,
-    clip: float,
-    batch: int,
-    examples: int,
-    delta: float,
-    rounds: int = 1,
-    conversion: Conversion = "tight",
-) -> float:
-    """Return ε of Gaussian sampling with isotropic noise of variance `floor`.
-
-    This is row 5 of Table 1, sharpened.
-    """
-    one = Contribution(floor, clip, batch, examples)
-    return _equal(one, users, "isotropic", rounds, delta, conversion)
-
-
-def full_gradient_epsilon(
-    *,
-    users: int,
-    floor: float,
-    clip: float,
-    examples: int,
-    delta: float,
-    rounds: int = 1,
-    conversion: Conversion | Literal["exact"] = "exact",
-) -> float:
-    """Return ε of the full gradient with isotropic noise (row 3).
-
-    The conversion "exact" gives the ε of the Gaussian mechanism itself.
-    """
-    one = Contribution(floor, clip, 1, examples)
-    if conversion != "exact":
-        return _equal(one, users, "full", rounds, delta, conversion)
-    _check(users, rounds)
-    return float(epsilon_gaussian(delta, one.shift * math.sqrt(rounds / (users * floor))))
-
-
-def minibatch_epsilon(
-    *,
-    users: int,
-    floor: float,
-    clip: float,
-    batch: int,
-    examples: int,
-    delta: float,
-    rounds: int = 1,
-    conversion: Conversion = "tight",
-) -> float:
-    """Return ε of a minibatch without replacement and isotropic noise on its mean gradient.
-
-    "plain" is row 1, a statement about one round: ln(1 + B/D (e^ε' - 1)) with ε' for a batch whose
-    members are known. "tight" is the least of three that hold: the Rényi accountant of sampling
-    without replacement; known batches, whose Gaussians compose exactly; and for one round
-    row 1 with the exact ε' at δD/B (Balle, Barthe, Gaboardi 2018, arXiv:1807.01647, Theorem 9).
-    """
-    _check(users, rounds)
-    if not 1 <= batch <= examples:
-        raise ValueError(f"batch must be in [1, {examples}], got {batch}")
-    if conversion == "plain":
-        if rounds != 1:
-            raise ValueError(f"rounds must be 1 with the plain conversion, got {rounds}")
-        # If the members of the batch are known, only the batch counts: D is B.
-        drawn = Contribution(floor, clip, 1, batch)
-        return _diluted(_equal(drawn, users, "full", 1, delta, "plain"), batch / examples)
-    one = Round((Contribution(floor, clip, batch, examples),) * users, "minibatch")
-    return best_guarantee([one] * rounds, delta).bound.value
-
-
-def _diluted(epsilon: float, share: float) -> float:
+def diluted(epsilon: float, share: float) -> float:
     """Return ln(1 + share (e^ε - 1)), as a logsumexp that does not overflow for large ε."""
     return float(logsumexp([0.0, epsilon], b=[1 - share, share]))
-
-
-def theorem_two_epsilon(
-    *,
-    smallest: float,
-    clip: float,
-    batch: int,
-    examples: int,
-    delta: float,
-    rounds: int = 1,
-    conversion: Conversion = "tight",
-) -> float:
-    """Return ε by (19), or (34) in a subspace, of Gaussian sampling without any noise.
-
-    `smallest` is S, the sum over clients of the smallest eigenvalue of (1/D) Σ gᵀg. It must be
-    valid for all neighbouring data sets, which no measurement can show.
-    """
-    if not 0 < smallest < math.inf:
-        raise ValueError(f"smallest must be in (0, inf), got {smallest}")
-    Contribution(smallest, clip, batch, examples)  # checks the others
-    _check(1, rounds)
-
-    def curve(alpha: Floats) -> Floats:
-        one = theorem_two(alpha, smallest=smallest, clip=clip, batch=batch, examples=examples)
-        return np.asarray(rounds * one)
-
-    limit = examples * smallest / clip**2
-    return epsilon_of(curve, delta, limit=limit, conversion=conversion)
-
-
-def _equal(
-    one: Contribution,
-    users: int,
-    mechanism: Mechanism,
-    rounds: int,
-    delta: float,
-    conversion: Conversion,
-) -> float:
-    _check(users, rounds)
-    each = Round((one,) * users, mechanism)
-    return guarantee([each] * rounds, delta, conversion=conversion).bound.value
-
-
-def _check(users: int, rounds: int) -> None:
-    if users < 1:
-        raise ValueError(f"users must be at least 1, got {users}")
-    if rounds < 1:
-        raise ValueError(f"rounds must be at least 1, got {rounds}")

@@ -156,28 +156,6 @@ class Round:
         return np.where(alpha > 1, worst, math.inf)
 
 
-def theorem_two(
-    alpha: Floats, *, smallest: float, clip: float, batch: int, examples: int
-) -> Floats:
-    """Return (19), and (34) in a subspace; infinite outside 1 < α < DS/C².
-
-    `Round.rdp` with the mechanism "sampling" and floors that add up to S/B is mostly smaller.
-
-    Args:
-        alpha: Orders.
-        smallest: S, the sum over clients of the smallest eigenvalue of (1/D) Σ gᵀg, without B.
-        clip: C.
-        batch: B.
-        examples: D.
-    """
-    own = clip**2 / examples
-    rest = smallest - alpha * own  # must be positive: orders below DS/C²
-    is_admissible = (alpha > 1) & (rest > 0)
-    a, rest = np.where(is_admissible, alpha, 2.0), np.where(is_admissible, rest, 1.0)
-    bound = (2 * a * batch * own / examples + a * own / (a - 1)) / rest
-    return np.where(is_admissible, bound, math.inf)
-
-
 def composed(rounds: Sequence[Round]) -> Curve:
     """Return the Rényi divergence of all rounds together, the sum at each order."""
     if not rounds:
@@ -234,43 +212,3 @@ def epsilon_of(
         lambda u: float(objective(np.asarray(u))), bounds=ends, options={"xatol": 1e-10}
     )
     return max(min(float(found.fun), float(values[best])), 0.0)
-
-
-def calibrated_floor(
-    price: Callable[..., float], target: float, *, tol: float = 1e-12, **setting: float
-) -> float:
-    """Return the smallest floor σ² at which the price of the setting is at most `target`.
-
-    >>> from leakmeter.strategies.accounting.guarantee import water_filling_epsilon
-    >>> setting = dict(users=50, clip=10.0, batch=32, examples=1200, delta=1e-4)
-    >>> floor = calibrated_floor(water_filling_epsilon, 0.863769, **setting)
-    >>> round(floor, 9)
-    0.001
-
-    Args:
-        price: Function with a keyword `floor` that returns ε; it decreases with the floor.
-        target: Largest ε that is allowed.
-        tol: Relative error by which the floor may be too large.
-        setting: The price's other keywords.
-    """
-    if not 0 < target < math.inf:
-        raise ValueError(f"target must be in (0, inf), got {target}")
-
-    def is_enough(log_floor: float) -> bool:
-        return price(floor=math.exp(log_floor), **setting) <= target
-
-    # Bisection in ln σ², after widening the bracket in either direction. `high` is always enough,
-    # so rounding never returns a floor that is too small.
-    low, high = 0.0, 0.0
-    while not is_enough(high):
-        low, high = high, high + 2
-        if high > 600:
-            raise ValueError(f"target must be reachable with some floor, got {target}")
-    while low == high or is_enough(low):
-        low, high = low - 2, min(low, high)
-        if low < -600:
-            return math.exp(high)
-    while high - low > tol:
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return math.exp(high)

@@ -14,7 +14,7 @@ from leakmeter.fl_app import build
 from leakmeter.fl_app.cli.main import main
 from leakmeter.fl_app.config.config import Config
 from leakmeter.fl_app.config.errors import ConfigError
-from leakmeter.strategies.accounting.guarantee import (
+from leakmeter.papers.zhang2024.prices import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     minibatch_epsilon,

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from leakmeter.auditors.ldp.curve import ldp_curve
 from leakmeter.papers.base import Cells, Comparison, Table
+from leakmeter.papers.ngo2024.ldp.curve import ldp_curve
 from leakmeter.papers.plot import Line, Panel
 
 Curves = Mapping[tuple[str, int, int], Mapping[str, Any]]  # by case, n and d

@@ -42,16 +42,16 @@ from leakmeter.fl_app.rule import record_rule
 from leakmeter.fl_app.task import Task
 from leakmeter.papers.base import Cells, Comparison, Table
 from leakmeter.papers.plot import Line, Panel
-from leakmeter.strategies.accounting import guarantee
-from leakmeter.strategies.accounting.rdp import calibrated_floor
+from leakmeter.papers.zhang2024 import prices
+from leakmeter.papers.zhang2024.prices import calibrated_floor
 
 _DELTA = 1e-4
 # The noise of a run that each mechanism is, and what prices it.
 _PRICES: dict[str, tuple[str, Callable[..., float]]] = {
-    "SGD-DP": ("record-sgd", guarantee.minibatch_epsilon),
-    "GSGD-DP": ("wfna", guarantee.water_filling_epsilon),
-    "GSGD isotropic": ("record-isotropic", guarantee.gaussian_sampling_epsilon),
-    "GD-DP": ("record-gd", guarantee.full_gradient_epsilon),
+    "SGD-DP": ("record-sgd", prices.minibatch_epsilon),
+    "GSGD-DP": ("wfna", prices.water_filling_epsilon),
+    "GSGD isotropic": ("record-isotropic", prices.gaussian_sampling_epsilon),
+    "GD-DP": ("record-gd", prices.full_gradient_epsilon),
 }
 MECHANISMS = tuple(_PRICES)
 # Neighbours in the published order, the better one first; isotropic noise is not in its figure.

@@ -17,7 +17,7 @@ import numpy as np
 from leakmeter.auditors._types import Floats
 from leakmeter.papers.base import Cells, Comparison, Table
 from leakmeter.papers.plot import Line, Panel
-from leakmeter.strategies.accounting import guarantee
+from leakmeter.papers.zhang2024 import prices
 from leakmeter.strategies.accounting.rdp import epsilon_of
 
 _SCALES = {"paper": 25, "small": 4}  # floors of the figure
@@ -89,23 +89,23 @@ def _printed(
 
 
 def _ours(price: Callable[..., float], conversion: str, floor: float) -> float:
-    batch = {} if price is guarantee.full_gradient_epsilon else {"batch": _BATCH}
+    batch = {} if price is prices.full_gradient_epsilon else {"batch": _BATCH}
     size = {"users": _USERS, "clip": _CLIP, "examples": _EXAMPLES, "delta": _DELTA, **batch}
     return price(floor=floor, conversion=conversion, **size)
 
 
 _ROWS: dict[str, Callable[[float], float]] = {
-    "1 minibatch, isotropic": partial(_ours, guarantee.minibatch_epsilon, "plain"),
-    "3 full gradient, isotropic": partial(_ours, guarantee.full_gradient_epsilon, "plain"),
-    "3 full gradient, isotropic, exact": partial(_ours, guarantee.full_gradient_epsilon, "exact"),
+    "1 minibatch, isotropic": partial(_ours, prices.minibatch_epsilon, "plain"),
+    "3 full gradient, isotropic": partial(_ours, prices.full_gradient_epsilon, "plain"),
+    "3 full gradient, isotropic, exact": partial(_ours, prices.full_gradient_epsilon, "exact"),
     _FIVE: partial(_printed, 1.0, 1.0),
     "5 Gaussian sampling, isotropic, sharpened": partial(
-        _ours, guarantee.gaussian_sampling_epsilon, "plain"
+        _ours, prices.gaussian_sampling_epsilon, "plain"
     ),
     "WF-NA, (35) as printed": partial(_printed, 2.0, 2.0),
     "WF-NA, (35) as printed, α as stated": partial(_printed, 2.0, 2.0, stated=stated_limit),
-    "WF-NA, ours": partial(_ours, guarantee.water_filling_epsilon, "plain"),
-    "WF-NA, ours, tight conversion": partial(_ours, guarantee.water_filling_epsilon, "tight"),
+    "WF-NA, ours": partial(_ours, prices.water_filling_epsilon, "plain"),
+    "WF-NA, ours, tight conversion": partial(_ours, prices.water_filling_epsilon, "tight"),
 }
 
 

@@ -22,8 +22,8 @@ from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.clipping import gaussian
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.clients.protection.water_filling import WaterFilling
+from leakmeter.papers.zhang2024.prices import water_filling_epsilon
 from leakmeter.strategies.accounting.guarantee import guarantee as guarantee_of
-from leakmeter.strategies.accounting.guarantee import water_filling_epsilon
 from leakmeter.strategies.accounting.rdp import Contribution, Round
 
 DELTA = 1e-2

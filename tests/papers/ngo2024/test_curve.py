@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy.special import gammainc, gammaincc
 
 from leakmeter.auditors.gaussian.pair import delta_gaussian
-from leakmeter.auditors.ldp.curve import ldp_curve
-from leakmeter.auditors.ldp.irwin_hall import IrwinHall
-from leakmeter.auditors.ldp.noise_law import gamma_loss, irwin_hall_loss, loss_cells
-from leakmeter.auditors.ldp.privacy_loss import Cells, deltas, lower_measure, upper_measure
 from leakmeter.auditors.rng import stream
+from leakmeter.papers.ngo2024.ldp.curve import ldp_curve
+from leakmeter.papers.ngo2024.ldp.irwin_hall import IrwinHall
+from leakmeter.papers.ngo2024.ldp.loss_distribution import gamma_loss, irwin_hall_loss, loss_cells
+from leakmeter.papers.ngo2024.ldp.privacy_loss import Cells, deltas, lower_measure, upper_measure
 from tests.helpers.numbers import few_or_many, first_fast
 
 Floats = NDArray[np.float64]

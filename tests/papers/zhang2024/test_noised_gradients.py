@@ -23,7 +23,7 @@ from leakmeter.papers.zhang2024.noised_gradients import (
     task_of,
     trained,
 )
-from leakmeter.strategies.accounting.guarantee import (
+from leakmeter.papers.zhang2024.prices import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
     water_filling_epsilon,

@@ -12,15 +12,14 @@ from leakmeter.auditors.assumptions import Assumption
 from leakmeter.auditors.rng import stream
 from leakmeter.clients.protection.gradient_matrix import DenseGradients
 from leakmeter.clients.protection.water_filling import WaterFilling
-from leakmeter.strategies.accounting.guarantee import (
-    best_guarantee,
+from leakmeter.papers.zhang2024.prices import (
     full_gradient_epsilon,
     gaussian_sampling_epsilon,
-    guarantee,
     minibatch_epsilon,
     theorem_two_epsilon,
     water_filling_epsilon,
 )
+from leakmeter.strategies.accounting.guarantee import best_guarantee, guarantee
 from leakmeter.strategies.accounting.rdp import Contribution, Mechanism, Round
 from tests.helpers.numbers import few_or_many
 

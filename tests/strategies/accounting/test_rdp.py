@@ -10,19 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakmeter.auditors.rng import stream
-from leakmeter.strategies.accounting.guarantee import (
+from leakmeter.papers.zhang2024.prices import (
+    calibrated_floor,
     gaussian_sampling_epsilon,
+    theorem_two,
     water_filling_epsilon,
 )
-from leakmeter.strategies.accounting.rdp import (
-    Contribution,
-    Mechanism,
-    Round,
-    calibrated_floor,
-    composed,
-    epsilon_of,
-    theorem_two,
-)
+from leakmeter.strategies.accounting.rdp import Contribution, Mechanism, Round, composed, epsilon_of
 from tests.helpers.numbers import first_fast, num_examples
 
 SETTING = {"users": 50, "clip": 10.0, "batch": 32, "examples": 1200, "delta": 1e-4}

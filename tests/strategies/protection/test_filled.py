@@ -24,6 +24,7 @@ from leakmeter.clients.protection.fill_mod import filled_record
 from leakmeter.clients.protection.gaussian_sampling import GaussianSampling
 from leakmeter.clients.protection.water_filling import WaterFilling
 from leakmeter.fl_app.engines.inline import InlineGrid
+from leakmeter.papers.zhang2024.prices import gaussian_sampling_epsilon, water_filling_epsilon
 from leakmeter.strategies import (
     Central,
     Chosen,
@@ -33,10 +34,6 @@ from leakmeter.strategies import (
     Masked,
     Noised,
     Risks,
-)
-from leakmeter.strategies.accounting.guarantee import (
-    gaussian_sampling_epsilon,
-    water_filling_epsilon,
 )
 
 pytestmark = pytest.mark.usefixtures("flower_task")

@@ -22,8 +22,13 @@ from numpy.typing import ArrayLike
 from leakmeter.auditors._types import Floats
 from leakmeter.auditors._validate import within
 from leakmeter.auditors.gaussian.hockey_stick import log_hockey_stick
-from leakmeter.auditors.ldp.noise_law import LossLaw, gamma_loss, irwin_hall_loss, loss_cells
-from leakmeter.auditors.ldp.privacy_loss import deltas, infinite_mass
+from leakmeter.papers.ngo2024.ldp.loss_distribution import (
+    LossDistribution,
+    gamma_loss,
+    irwin_hall_loss,
+    loss_cells,
+)
+from leakmeter.papers.ngo2024.ldp.privacy_loss import deltas, infinite_mass
 
 _FINE = 2000  # lattice points per standard deviation of one coordinate's loss
 # Losses this far above epsilon count as infinite, which moves delta by e^-_MARGIN of itself.
@@ -117,7 +122,7 @@ class _Case:
 
     width: float
     variance: float
-    loss: Callable[[int, float], LossLaw]
+    loss: Callable[[int, float], LossDistribution]
     alone: Callable[[int], float]  # delta of d entries if n = 1, the same for all epsilons
     alone_backward: Callable[[int, Floats], Floats]
     symmetric: bool

@@ -15,8 +15,8 @@ from scipy.interpolate import CubicSpline
 from scipy.special import gammainc, gammaincc, gammaln, lambertw
 
 from leakmeter.auditors._types import Floats
-from leakmeter.auditors.ldp.irwin_hall import IrwinHall
-from leakmeter.auditors.ldp.privacy_loss import LARGEST, NODES, Cells, Ends
+from leakmeter.papers.ngo2024.ldp.irwin_hall import IrwinHall
+from leakmeter.papers.ngo2024.ldp.privacy_loss import LARGEST, NODES, Cells, Ends
 
 # Tails below e^-(_CUT + cap) of the peak go to the ends. The cap is part of it because delta counts
 # Q's mass e^eps times.
@@ -25,7 +25,7 @@ _MOST = 2**18  # cells of one coordinate
 
 
 @dataclass(frozen=True)
-class LossLaw:
+class LossDistribution:
     """The distribution of the loss under P, where it is neither infinite nor beyond the cut."""
 
     low: float
@@ -35,7 +35,7 @@ class LossLaw:
     ends: Callable[[float, float], tuple[Ends, Ends]]
 
 
-def gamma_loss(n: int, cap: float, width: float) -> LossLaw:
+def gamma_loss(n: int, cap: float, width: float) -> LossDistribution:
     """Return the loss for y ~ Gamma(n, 1), x = 0 against x = width; n is at least 2.
 
     Args:
@@ -67,7 +67,7 @@ def gamma_loss(n: int, cap: float, width: float) -> LossLaw:
             0.0, float(gammaincc(n, most - width)), float(gammainc(n, least))
         )
 
-    return LossLaw(
+    return LossDistribution(
         low=m * math.log1p(width / (largest - width)) - width,
         high=min(cap, m * math.log1p(width / smallest) - width),
         density=density,
@@ -75,7 +75,7 @@ def gamma_loss(n: int, cap: float, width: float) -> LossLaw:
     )
 
 
-def irwin_hall_loss(n: int, cap: float) -> LossLaw:
+def irwin_hall_loss(n: int, cap: float) -> LossDistribution:
     """Return the loss for y a sum of n uniforms on an interval as wide as x's; n is at least 2.
 
     Losses beyond ±cap go to the ends. With u the distance of z from the low end of Q's support,
@@ -117,7 +117,7 @@ def irwin_hall_loss(n: int, cap: float) -> LossLaw:
         (above, other_below), (other_above, below) = outer
         return Ends(infinite, above, below), Ends(infinite, other_above, other_below)
 
-    return LossLaw(low=-high, high=high, density=density, ends=ends)
+    return LossDistribution(low=-high, high=high, density=density, ends=ends)
 
 
 def _outer_mass(law: IrwinHall, u: float) -> tuple[float, float]:
@@ -143,7 +143,7 @@ def _smallest(law: IrwinHall, cap: float) -> float:
     return math.exp((floor + float(gammaln(law.n))) / (law.n - 1))
 
 
-def loss_cells(law: LossLaw, d: int, fine: int) -> tuple[Cells, float]:
+def loss_cells(law: LossDistribution, d: int, fine: int) -> tuple[Cells, float]:
     """Return the loss in cells, and its standard deviation.
 
     Args:
@@ -157,7 +157,7 @@ def loss_cells(law: LossLaw, d: int, fine: int) -> tuple[Cells, float]:
     return _cells(law, max(spread / fine, room)), spread
 
 
-def _cells(law: LossLaw, step: float) -> Cells:
+def _cells(law: LossDistribution, step: float) -> Cells:
     """Return the loss in as many whole cells of this width as fit."""
     first, last = math.ceil(law.low / step), math.floor(law.high / step)
     losses = (np.arange(first, last) + NODES[:, None]) * step
