@@ -29,7 +29,7 @@ from leakmeter.auditors.auditor import (
 )
 from leakmeter.auditors.due import Due
 from leakmeter.auditors.finding import Finding, Game
-from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.auditors.sampler import RoundSampler, UpdateSampler, sampler_of_round
 
 SumObserver = Literal["server", "outsider"]
 
@@ -52,7 +52,7 @@ class AuditedRound:
     """
 
     view: RoundView
-    source: UpdateSampler | None = None
+    source: RoundSampler | None = None
     observer: SumObserver = "server"
     target: int | None = None
     colluding: frozenset[int] = frozenset()
@@ -97,7 +97,7 @@ class AuditedRound:
                 weights than those of the round.
         """
         assert self.source is not None
-        found = self.source.for_round(self.view)
+        found = sampler_of_round(self.source, self.view)
         if found.has_noise:
             raise ValueError(
                 "sampler must leave the clients' noise out, which is added to the sum: inside an "
@@ -239,8 +239,8 @@ class ResamplingAuditor(ScheduledAuditor):
     """Audits the sum of some rounds with updates that a sampler draws.
 
     Args:
-        sampler: Draws fresh updates, and names the game; `PerRound` where the clients' mechanism
-            changes from round to round.
+        sampler: Draws fresh updates, and names the game; a function from a `RoundView` to a sampler
+            where the clients' mechanism changes from round to round.
         every: See `ScheduledAuditor`.
         observer: "server" sees the sum before server noise, "outsider" after it.
 
@@ -250,29 +250,40 @@ class ResamplingAuditor(ScheduledAuditor):
 
     further_audits: int = 0
 
-    def __init__(self, sampler: UpdateSampler, *, every: int, observer: SumObserver) -> None:
+    def __init__(self, sampler: RoundSampler, *, every: int, observer: SumObserver) -> None:
         super().__init__(every=every)
-        if not isinstance(sampler, UpdateSampler):  # such as the function that `PerRound` wraps
+        if not (isinstance(sampler, UpdateSampler) or callable(sampler)):
             raise TypeError(
-                f"sampler must be an UpdateSampler, got {type(sampler).__name__}; wrap a function "
-                "of the round in PerRound"
+                "sampler must be an UpdateSampler, or a function from a RoundView to one, got "
+                f"{type(sampler).__name__}; try ReplaySampler()"
             )
         if observer not in ("server", "outsider"):
             raise ValueError(f"observer must be 'server' or 'outsider', got {observer!r}")
         self.sampler, self.observer = sampler, observer
 
+    @property
+    def settled(self) -> UpdateSampler | None:
+        """The sampler if it is known before the first round, the same for all of them."""
+        return self.sampler if isinstance(self.sampler, UpdateSampler) else None
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether every drawn update costs one more training of a client of the run."""
+        return self.settled is not None and self.settled.asks_clients
+
     def limits(self, project: Project) -> Sequence[str]:
         """Return where updates cannot be resampled; raise if a sum has unknown noise."""
         check_noise_is_known(self.observer, project)
-        return self.sampler.limits(project)
+        return () if self.settled is None else self.settled.limits(project)
 
     def bind(self, messages: RoundMessages) -> None:
         """Show the sampler the round, whose messages it may send again."""
-        self.sampler.bind(messages)
+        if self.settled is not None:
+            self.settled.bind(messages)
 
     def replays(self, server_round: int) -> bool:
         """Whether the sampler sends messages of this round again."""
-        return self.sampler.asks_clients and server_round in self._due
+        return self.asks_clients and server_round in self._due
 
     def updates_drawn(self, honest: int, dim: int) -> int:
         """Return about how many updates an audited round draws, with so many honest clients."""
@@ -280,7 +291,7 @@ class ResamplingAuditor(ScheduledAuditor):
 
     def trainings(self, project: Project) -> int:
         """Return how many updates all audits draw, where every one is a client's training."""
-        if not self.sampler.asks_clients or project.honest is None or project.honest < 2:
+        if not self.asks_clients or project.honest is None or project.honest < 2:
             return 0
         audits = len(Due(self.every, project.num_rounds)) + self.further_audits
         return audits * self.updates_drawn(project.honest, project.dim)
@@ -290,7 +301,7 @@ class ResamplingAuditor(ScheduledAuditor):
         honest = AuditedRound(view).honest
         if len(honest) < 2 or not (updates := self.updates_drawn(len(honest), view.sent.size)):
             return None
-        each = self.sampler.for_round(view).seconds(view.sent, honest[0])
+        each = sampler_of_round(self.sampler, view).seconds(view.sent, honest[0])
         return None if each is None else each * updates
 
     def round_of(self, view: RoundView) -> AuditedRound:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NoReturn
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,11 +127,6 @@ class UpdateSampler(ABC):
     def sends_gradient(self) -> bool | None:
         """Whether an update is one gradient, as in FedSGD; None where that is not known."""
         return None
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether game, scale and free coordinates are known before the first round."""
-        return True
 
     @property
     def asks_clients(self) -> bool:
@@ -260,39 +255,10 @@ class UpdateSampler(ABC):
         return self
 
 
-class PerRound(UpdateSampler):
-    """A different sampler for each round, if the clients' mechanism changes between rounds.
+# A sampler for all rounds, or a function of the round if the clients' mechanism changes.
+RoundSampler = UpdateSampler | Callable[[RoundView], UpdateSampler]
 
-    Args:
-        make: Returns the sampler for the clients of one round.
-    """
 
-    is_settled = False
-
-    def __init__(self, make: Callable[[RoundView], UpdateSampler]) -> None:
-        self._make = make
-
-    def for_round(self, view: RoundView) -> UpdateSampler:
-        """Make the round's sampler."""
-        return self._make(view)
-
-    @property
-    def game(self) -> Game:
-        return self._unsettled()
-
-    def sample(
-        self,
-        model: Vector,
-        clients: Sequence[int],
-        draws: int,
-        stream: Stream,
-        *,
-        project: NDArray[np.float64] | None = None,
-    ) -> Iterator[NDArray[np.floating]]:
-        return self._unsettled()
-
-    def moments(self, model: Vector, clients: Sequence[int], draws: int, stream: Stream) -> Moments:
-        return self._unsettled()
-
-    def _unsettled(self) -> NoReturn:
-        raise TypeError("each round has its own sampler: call for_round(view) first")
+def sampler_of_round(sampler: RoundSampler, view: RoundView) -> UpdateSampler:
+    """Return the sampler for the clients of one round."""
+    return sampler.for_round(view) if isinstance(sampler, UpdateSampler) else sampler(view)

@@ -49,7 +49,7 @@ from leakmeter.auditors.information.over_rounds import (
 from leakmeter.auditors.information.per_client import most_directions
 from leakmeter.auditors.information.theory import Theory, remembered, round_bound
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.auditors.sampler import RoundSampler, UpdateSampler
 from leakmeter.auditors.sampling.row_store import check_room, file_bytes
 
 _log = logging.getLogger("flwr")
@@ -65,8 +65,8 @@ class MutualInformation(ResamplingAuditor):
     """Measures I(client's update; sum of the round | model) in bits.
 
     Args:
-        sampler: Draws fresh updates, and names the game; `PerRound` where the clients' mechanism
-            changes from round to round.
+        sampler: Draws fresh updates, and names the game; a function of the round where the
+            clients' mechanism changes.
         target: Client whose update is at stake; None takes the mean over the round's clients and
             lists each of them.
         every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
@@ -92,7 +92,7 @@ class MutualInformation(ResamplingAuditor):
 
     def __init__(
         self,
-        sampler: UpdateSampler,
+        sampler: RoundSampler,
         *,
         target: int | None = None,
         every: int = 1,
@@ -136,16 +136,16 @@ class MutualInformation(ResamplingAuditor):
         said = list(super().limits(project))
         if self.look.pairs:
             said += self._cost()
-        if not self.sampler.is_settled:
+        if self.settled is None:
             return said
-        if self.look.pairs and self.sampler.game != _KEEPING:
+        if self.look.pairs and self.settled.game != _KEEPING:
             said.append(_NOT_OVER_ROUNDS)
-        if self.theory.cases and not _is_covered(self.sampler):
+        if self.theory.cases and not _is_covered(self.settled):
             said.append(
                 "Theorem 1 is about FedSGD with independent clients, so its bound is not printed"
             )
         if self.look.rank is None:
-            check_whole(self.sampler, project.dim, self.look.draws)
+            check_whole(self.settled, project.dim, self.look.draws)
         if few := few_clients(project, 2, "its update is the sum; nothing hides it"):
             return said + few
         if few := self.colluders.limits(project):
@@ -163,7 +163,7 @@ class MutualInformation(ResamplingAuditor):
 
     def trainings(self, project: Project) -> int:
         """Return how many updates are drawn in all audited rounds, where clients train."""
-        if not self.sampler.asks_clients or project.honest is None or project.honest < 2:
+        if not self.asks_clients or project.honest is None or project.honest < 2:
             return 0
         fit = self._fit_draws(project)
         if self.look.rank is not None and not fit:  # no direction can be looked along
@@ -356,7 +356,7 @@ class MutualInformation(ResamplingAuditor):
 
     def _most_directions(self, project: Project) -> int | None:
         """Return along how many directions a round without noise can be looked; None if unknown."""
-        if project.honest is None or self.sampler.game == "partition":
+        if project.honest is None or self.settled is None or self.settled.game == "partition":
             return None
         if project.has_client_noise or self.observer == "outsider":  # noise allows any number
             return None
@@ -372,7 +372,7 @@ class MutualInformation(ResamplingAuditor):
         if view.facts.num_clients:  # a reply that was not used hides nobody
             survivors = min(survivors, view.facts.num_clients - len(view.instructed))
         unknown = survivors - (honest - len(audited.hidden))
-        if not self.theory.cases or unknown < 2 or not _is_covered(self.sampler.for_round(view)):
+        if not self.theory.cases or unknown < 2 or not _is_covered(audited.sampler):
             return None
         size, cases = view.sent.size, self.theory.cases
         return round_bound(size, unknown, self.theory.batch_size, cases=cases)

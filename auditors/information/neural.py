@@ -38,7 +38,7 @@ from leakmeter.auditors.information.mine.recombined import (
     null_band,
 )
 from leakmeter.auditors.information.theory import LimitOf, remembered
-from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.auditors.sampler import RoundSampler
 from leakmeter.auditors.sampling.row_store import check_room, file_bytes
 from leakmeter.auditors.wording import counted
 
@@ -50,8 +50,8 @@ class NeuralInformation(ResamplingAuditor):
     """Estimates I(client's update; sum of the round | model) by critics on held-out draws.
 
     Args:
-        sampler: Draws fresh updates, and names the game; `PerRound` where the clients' mechanism
-            changes from round to round.
+        sampler: Draws fresh updates, and names the game; a function of the round where the
+            clients' mechanism changes.
         every: Rounds between two audits; 0 audits the first only, -1 rounds 1, 2, 4, 8, … and the
             last.
         look: Draws and directions, as for `MutualInformation`; at least 8 draws. The rank must be
@@ -78,7 +78,7 @@ class NeuralInformation(ResamplingAuditor):
 
     def __init__(
         self,
-        sampler: UpdateSampler,
+        sampler: RoundSampler,
         *,
         every: int = 1,
         look: Look = Look(draws=LEAST_DRAWS),  # noqa: B008 - a frozen value

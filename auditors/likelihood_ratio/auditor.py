@@ -33,7 +33,7 @@ from leakmeter.auditors.finding import Finding
 from leakmeter.auditors.likelihood_ratio.findings import Judge
 from leakmeter.auditors.likelihood_ratio.game import ConstantSumError, Duel, Effort, duel
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.auditors.sampler import RoundSampler
 from leakmeter.auditors.sampling.row_store import check_room
 
 _log = logging.getLogger("flwr")
@@ -43,8 +43,8 @@ class LikelihoodRatio(ResamplingAuditor):
     """Let the server guess which of two updates of a client is in the sum.
 
     Args:
-        sampler: Draws fresh updates, and names the game; `PerRound` where the clients' mechanism
-            changes from round to round.
+        sampler: Draws fresh updates, and names the game; a function of the round where the
+            clients' mechanism changes.
         target: Client under attack; None draws one of the round's clients. A round without the
             target is not audited.
         every: Rounds between two audits; 0 audits the first only, as the paper does, and -1
@@ -68,7 +68,7 @@ class LikelihoodRatio(ResamplingAuditor):
 
     def __init__(
         self,
-        sampler: UpdateSampler,
+        sampler: RoundSampler,
         *,
         target: int | None = None,
         every: int = 0,

@@ -14,7 +14,7 @@ from leakmeter.auditors.bounds.anytime import Anytime
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import UpdateEntropy
 from leakmeter.auditors.records.game import RecordCase
-from leakmeter.auditors.sampler import PerRound
+from leakmeter.auditors.sampler import RoundSampler
 from leakmeter.fl_app.build.resampling import each_round, entropy_of, other_initial
 from leakmeter.fl_app.build.strategy import participation
 from leakmeter.fl_app.config.audits import AUDITORS
@@ -94,10 +94,10 @@ class AuditRun:
         return None if target < 0 else target
 
     @cached_property
-    def _samplers(self) -> Callable[[Game], PerRound]:
+    def _samplers(self) -> Callable[[Game], RoundSampler]:
         return cache(partial(each_round, self.config))
 
-    def sampler(self, game: Game) -> PerRound:
+    def sampler(self, game: Game) -> RoundSampler:
         """Return what draws updates in a game; auditors of one run that play it share it."""
         return self._samplers(game)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,7 +17,6 @@ from leakmeter.auditors._types import Indices, Vector
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
 from leakmeter.auditors.rng import derive
-from leakmeter.auditors.sampler import PerRound
 from leakmeter.clients.cohort.cohort import Cohort
 from leakmeter.clients.sampling.sampler import CohortSampler
 from leakmeter.clients.sampling.source import Dealt, Fresh, Kept, Source
@@ -31,7 +31,7 @@ from leakmeter.fl_app.rule import update_rule
 from leakmeter.fl_app.task import Task, load_task
 
 
-def each_round(config: Config, game: Game) -> PerRound:
+def each_round(config: Config, game: Game) -> Callable[[RoundView], CohortSampler]:
     """Return what makes the sampler of each round, which works on Ray where this process has it."""
 
     @cache  # the data are the same in all rounds and travel once
@@ -42,7 +42,7 @@ def each_round(config: Config, game: Game) -> PerRound:
         sampler = sampler_of(config, game, view)
         return sampler.through(on_ray()) if config.engine == "ray" and is_live() else sampler
 
-    return PerRound(of_round)
+    return of_round
 
 
 def sampler_of(config: Config, game: Game, view: RoundView) -> CohortSampler:

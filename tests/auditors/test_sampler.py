@@ -10,7 +10,7 @@ import pytest
 
 from leakmeter.auditors.auditor import Project, RoundFacts, RoundMessages, RoundView
 from leakmeter.auditors.finding import Game
-from leakmeter.auditors.sampler import Moments, PerRound, Stream, UpdateSampler
+from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler, sampler_of_round
 
 VIEW = RoundView(2, np.zeros(3), {}, np.zeros(3), RoundFacts())
 
@@ -40,12 +40,7 @@ class Shared(Counting):
 
 def test_a_sampler_writes_only_what_it_needs() -> None:
     sampler = Counting()
-    assert (sampler.scale, sampler.free, sampler.has_noise, sampler.is_settled) == (
-        1.0,
-        None,
-        False,
-        True,
-    )
+    assert (sampler.scale, sampler.free, sampler.has_noise) == (1.0, None, False)
     assert sampler.limits(Project(3, 1)) == ()
     sampler.bind(RoundMessages(None, {}, None, np.zeros(3), "num-examples"))  # type: ignore[arg-type]
     assert sampler.for_round(VIEW) is sampler
@@ -76,15 +71,7 @@ def test_only_games_that_hold_records_out_set_them_apart(kind: type[Counting]) -
         Shared().excluding_real(0)
 
 
-def test_a_sampler_for_each_round_says_nothing_before_it() -> None:
+def test_a_function_gives_each_round_its_own_sampler() -> None:
     made = Counting()
-    sampler = PerRound(lambda view: made if view.server_round == 2 else Shared())
-    assert sampler.for_round(VIEW) is made
-    assert not sampler.is_settled
-    for ask in (
-        lambda: sampler.game,
-        lambda: sampler.sample(np.zeros(3), [1], 1, ()),
-        lambda: sampler.moments(np.zeros(3), [1], 1, ()),
-    ):
-        with pytest.raises(TypeError, match=r"call for_round\(view\)"):
-            ask()
+    assert sampler_of_round(lambda view: made if view.server_round == 2 else Shared(), VIEW) is made
+    assert sampler_of_round(made, VIEW) is made

@@ -193,7 +193,7 @@ def test_only_the_attack_on_a_pair_holds_its_records_out(tiny_config: Config) ->
     names = "likelihood-ratio,mutual-information"
     config = replace(tiny_config, auditors=names, lrt_game="independent-held-out")
     view = RoundView(1, np.zeros(210), {}, np.zeros(210), RoundFacts())
-    games = {a.name: a.sampler.for_round(view).game for a in build.auditors(config, 210)}
+    games = {a.name: a.sampler(view).game for a in build.auditors(config, 210)}
     assert games == {
         "likelihood-ratio": "independent-held-out",
         "mutual-information": "independent",

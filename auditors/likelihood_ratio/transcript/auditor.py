@@ -51,7 +51,7 @@ from leakmeter.auditors.likelihood_ratio.transcript.findings import Verdicts
 from leakmeter.auditors.likelihood_ratio.transcript.frozen import round_scores
 from leakmeter.auditors.likelihood_ratio.transcript.whole import RoundPlan, WholeRuns
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import UpdateSampler
+from leakmeter.auditors.sampler import RoundSampler, UpdateSampler
 
 _log = logging.getLogger("flwr")
 _NAME: Final = "transcript"
@@ -62,7 +62,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
 
     Args:
         sampler: Draws fresh updates, and names the game: partition, independent or
-            independent-held-out; `PerRound` where the clients' mechanism changes between rounds.
+            independent-held-out; a function of the round where the mechanism changes.
         target: Client under attack; None draws one of the first round's clients.
         hidden: How cohorts are drawn, for an attacker who does not know them; None for one who
             knows in which rounds the target takes part.
@@ -78,7 +78,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
 
     def __init__(
         self,
-        sampler: UpdateSampler,
+        sampler: RoundSampler,
         *,
         target: int | None = None,
         hidden: HiddenCohorts | None = None,
@@ -116,7 +116,7 @@ class TranscriptLikelihoodRatio(ResamplingAuditor):
     def limits(self, project: Project) -> Sequence[str]:
         """Say where data sets cannot be drawn, or too few clients hide one another."""
         said = list(super().limits(project))
-        if self.sampler.asks_clients:
+        if self.asks_clients:
             raise UnableError(
                 "the transcript audit gives a client other data, and clients of a foreign app "
                 "train on their own: it needs a simulation whose data the server knows"

@@ -22,7 +22,6 @@ from leakmeter.auditors import (
 )
 from leakmeter.auditors.auditor import Project
 from leakmeter.auditors.hook.panel import Panel
-from leakmeter.auditors.sampler import PerRound
 from tests.helpers.numbers import first_fast
 
 DIM = 132  # of the federation
@@ -121,7 +120,7 @@ def test_a_long_run_and_one_without_replays_say_nothing_of_their_cost() -> None:
 
 def test_samplers_that_train_by_themselves_cost_the_clients_nothing(gaussian_sampler: Any) -> None:
     project = Project(DIM, 1, clients=12)
-    for sampler in (gaussian_sampler(np.eye(DIM)), PerRound(lambda _: ReplaySampler())):
+    for sampler in (gaussian_sampler(np.eye(DIM)), lambda _: ReplaySampler()):
         for make in (LikelihoodRatio, MutualInformation):
             assert make(sampler).trainings(project) == 0
     assert OneShotCanaries(seats=2).trainings(project) == 0

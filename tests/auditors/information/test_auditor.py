@@ -21,7 +21,6 @@ from leakmeter.auditors.information import (
     update_entropy,
 )
 from leakmeter.auditors.information.findings import QUANTITY, WHOLE
-from leakmeter.auditors.sampler import PerRound
 from leakmeter.auditors.wording import claim
 
 DIM, CLIENTS = 20, 6
@@ -450,7 +449,7 @@ def test_a_mechanism_that_changes_has_a_sampler_for_each_round(gaussian_sampler)
         asked.append(view.server_round)
         return gaussian_sampler(EYE)
 
-    audited(PerRound(of), *[view_of(r) for r in range(1, 5)], every=2)
+    audited(of, *[view_of(r) for r in range(1, 5)], every=2)
     assert asked == [1, 3]
 
 
@@ -491,10 +490,10 @@ def test_wrong_arguments_are_named(gaussian_sampler, wrong, words) -> None:
         made(gaussian_sampler(EYE), **wrong)
 
 
-def test_a_function_in_place_of_a_sampler_is_refused_at_once() -> None:
-    words = "sampler must be an UpdateSampler, got function; wrap .* in PerRound"
+def test_what_is_neither_a_sampler_nor_a_function_is_refused_at_once() -> None:
+    words = "sampler must be an UpdateSampler, or a function .* to one, got int"
     with pytest.raises(TypeError, match=words):
-        MutualInformation(lambda _: None)  # type: ignore[arg-type]
+        MutualInformation(3)  # type: ignore[arg-type]
 
 
 def test_updates_that_are_not_finite_are_not_called_constant(gaussian_sampler) -> None:

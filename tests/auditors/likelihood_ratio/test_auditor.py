@@ -17,7 +17,6 @@ from leakmeter.auditors.finding import Finding, ThreatModel
 from leakmeter.auditors.hook.limit import Limit
 from leakmeter.auditors.likelihood_ratio.game import Effort
 from leakmeter.auditors.rng import stream
-from leakmeter.auditors.sampler import PerRound
 from tests.helpers.numbers import few_or_many
 
 DIM, CLIENTS = 40, 6
@@ -303,7 +302,7 @@ def test_a_mechanism_that_changes_has_a_sampler_for_each_round(gaussian_sampler)
         asked.append(view.server_round)
         return gaussian_sampler(np.eye(DIM) * view.server_round)
 
-    auditor = LikelihoodRatio(PerRound(of), every=2, effort=Effort(fit=60, candidates=5, trials=20))
+    auditor = LikelihoodRatio(of, every=2, effort=Effort(fit=60, candidates=5, trials=20))
     auditor.begin(DIM, 4)
     for server_round in range(1, 5):
         auditor.observe(view_of(server_round))
@@ -365,10 +364,10 @@ def test_wrong_arguments_are_named(gaussian_sampler) -> None:
             LikelihoodRatio(sampler, **wrong)
 
 
-def test_a_function_in_place_of_a_sampler_is_refused_at_once() -> None:
-    words = "sampler must be an UpdateSampler, got function; wrap .* in PerRound"
+def test_what_is_neither_a_sampler_nor_a_function_is_refused_at_once() -> None:
+    words = "sampler must be an UpdateSampler, or a function .* to one, got int"
     with pytest.raises(TypeError, match=words):
-        LikelihoodRatio(lambda _: None)  # type: ignore[arg-type]
+        LikelihoodRatio(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_ray_that_was_ended_is_an_interrupt_and_no_failure_of_an_auditor(
 
 
 def test_rounds_are_sampled_where_ray_runs_and_the_data_travel_once(tiny_config, stand_in) -> None:
-    sampler_of = each_round(replace(tiny_config, engine="ray"), "rerun").for_round
+    sampler_of = each_round(replace(tiny_config, engine="ray"), "rerun")
     here = sampler_of(view_of())
     assert here._cohort._threads == min(os.cpu_count() or 1, 4)
     assert here._executor is in_process

@@ -25,7 +25,7 @@ from leakmeter.auditors.auditor import Project, UnableError
 from leakmeter.auditors.finding import Finding, Game, ThreatModel
 from leakmeter.auditors.judge.adversary import covers
 from leakmeter.auditors.rng import stream as numbers
-from leakmeter.auditors.sampler import Moments, PerRound, Stream, UpdateSampler
+from leakmeter.auditors.sampler import Moments, Stream, UpdateSampler
 from leakmeter.auditors.sampling.scatter import Scatter
 
 DIM, CLIENTS, ROUNDS = 3, 5, 4
@@ -306,7 +306,7 @@ def test_whole_runs_of_a_run_that_stops_early_survive_a_kill_before_the_report()
         return DataSampler()
 
     def fresh() -> TranscriptLikelihoodRatio:
-        made = TranscriptLikelihoodRatio(PerRound(of), target=0, effort=effort)
+        made = TranscriptLikelihoodRatio(of, target=0, effort=effort)
         made.begin(DIM, ROUNDS)
         return made
 
