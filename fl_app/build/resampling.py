@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from leakmeter.auditors import RoundView
-from leakmeter.auditors._types import Indices, Vector
+from leakmeter.auditors._types import Vector
 from leakmeter.auditors.finding import Game
 from leakmeter.auditors.information import UpdateEntropy, update_entropy
 from leakmeter.auditors.rng import derive
@@ -96,21 +95,6 @@ def sampler_for(
     )
 
 
-@dataclass(frozen=True)
-class _Scheme:
-    """How records are shared out, with all but pool, shares and randomness settled."""
-
-    labels: Indices
-    scheme: str
-    concentration: float
-
-    def deal(self, pool: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
-        return deal(self.labels, pool, clients, self.scheme, self.concentration, rng)
-
-    def draw(self, pool: Indices, clients: int, rng: np.random.Generator) -> Indices:
-        return draw(self.labels, pool, clients, self.scheme, self.concentration, rng)
-
-
 def _data(task: Task) -> tuple[Tensor, Tensor]:
     """Return inputs and labels of all training records."""
     return torch.from_numpy(task.dataset.train_x), torch.from_numpy(task.dataset.train_y)
@@ -123,12 +107,14 @@ def _source(task: Task, config: TaskConfig, game: Game) -> Source:
         schemes = "iid, dirichlet or dirichlet-labels"
         allowed = f"{schemes} for --lrt-game {game}: the records of a person are given"
         raise out_of_range("--partition", allowed, config.partition)
-    scheme = _Scheme(task.dataset.train_y, config.partition, config.dirichlet)
+    scheme = (task.dataset.train_y, config.partition, config.dirichlet)
     pool = np.arange(len(task.dataset.train_y))
     if game == "partition":
-        return Dealt(pool=pool, num_clients=config.clients, deal=scheme.deal)
+        return Dealt(pool=pool, num_clients=config.clients, deal=partial(deal, *scheme))
     holds_out = game == "independent-held-out"
-    return Fresh(pool=pool, num_clients=config.clients, draw=scheme.draw, holds_out=holds_out)
+    return Fresh(
+        pool=pool, num_clients=config.clients, draw=partial(draw, *scheme), holds_out=holds_out
+    )
 
 
 def other_initial(config: Config, index: int) -> Vector:

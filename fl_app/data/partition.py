@@ -91,10 +91,10 @@ def partition(
 
 def deal(
     labels: NDArray[np.int64],
-    pool: Indices,
-    clients: int,
     scheme: str,
     concentration: float,
+    pool: Indices,
+    clients: int,
     rng: np.random.Generator,
 ) -> list[Indices]:
     """Return the records of each client after a new partition of those in `pool`.
@@ -104,10 +104,10 @@ def deal(
 
     Args:
         labels: The class of each record there is, also outside the pool.
-        pool: Indices of the records to partition. The prior of "dirichlet" is that of all labels.
-        clients: How many clients share them.
         scheme: "iid", "dirichlet" or "dirichlet-labels".
         concentration: ω of the Dirichlet schemes.
+        pool: Indices of the records to partition. The prior of "dirichlet" is that of all labels.
+        clients: How many clients share them.
         rng: Source of all randomness.
 
     Raises:
@@ -129,10 +129,10 @@ def deal(
 
 def draw(
     labels: NDArray[np.int64],
-    pool: Indices,
-    clients: int,
     scheme: str,
     concentration: float,
+    pool: Indices,
+    clients: int,
     rng: np.random.Generator,
 ) -> Indices:
     """Return the records of one client alone, distributed as in a partition.
@@ -145,10 +145,10 @@ def draw(
 
     Args:
         labels: The class of each record there is, also outside the pool.
-        pool: Indices of the records to draw from.
-        clients: One of how many shares to take.
         scheme: "iid", "dirichlet" or "dirichlet-labels".
         concentration: ω of the Dirichlet schemes.
+        pool: Indices of the records to draw from.
+        clients: One of how many shares to take.
         rng: Source of all randomness.
 
     Raises:

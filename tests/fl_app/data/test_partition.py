@@ -192,22 +192,22 @@ POOL = np.arange(0, 1000, 2, dtype=np.int64)  # the even labels
 
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet", "dirichlet-labels"])
 def test_a_deal_gives_every_record_of_the_pool_to_one_client(scheme: str) -> None:
-    parts = deal(LABELS, POOL, 7, scheme, 1.0, stream(0, "deal"))
+    parts = deal(LABELS, scheme, 1.0, POOL, 7, stream(0, "deal"))
     assert len(parts) == 7
     assert np.sort(np.concatenate(parts)).tolist() == POOL.tolist()
-    again = deal(LABELS, POOL, 7, scheme, 1.0, stream(0, "deal"))
+    again = deal(LABELS, scheme, 1.0, POOL, 7, stream(0, "deal"))
     assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
 
 
 def test_an_iid_deal_is_the_partition_of_its_generator() -> None:
-    parts = deal(LABELS, np.arange(1000), 7, "iid", 1.0, stream(5, "partition", "iid"))
+    parts = deal(LABELS, "iid", 1.0, np.arange(1000), 7, stream(5, "partition", "iid"))
     twin = partition(LABELS, clients=7, scheme="iid", concentration=1.0, seed=5)
     assert [np.sort(part).tolist() for part in parts] == [part.tolist() for part in twin]
 
 
 def test_a_dirichlet_deal_is_the_partition_of_its_generator() -> None:
-    asked = (7, "dirichlet-labels", 3.0)
-    parts = deal(LABELS, np.arange(1000), *asked, stream(5, "partition", "dirichlet", 0))
+    rng = stream(5, "partition", "dirichlet", 0)
+    parts = deal(LABELS, "dirichlet-labels", 3.0, np.arange(1000), 7, rng)
     twin = partition(LABELS, clients=7, scheme="dirichlet-labels", concentration=3.0, seed=5)
     assert [np.sort(part).tolist() for part in parts] == [part.tolist() for part in twin]
 
@@ -215,17 +215,17 @@ def test_a_dirichlet_deal_is_the_partition_of_its_generator() -> None:
 def test_a_deal_draws_again_rather_than_leave_a_client_empty() -> None:
     rng = stream(0, "deal")
     smallest = [
-        min(map(len, deal(LABELS, np.arange(1000), 60, "dirichlet-labels", 0.2, rng)))
+        min(map(len, deal(LABELS, "dirichlet-labels", 0.2, np.arange(1000), 60, rng)))
         for _ in range(20)
     ]
     assert min(smallest) >= 1
     with pytest.raises(ConfigError, match=r"of 60 clients would get no record.*fewer clients"):
-        deal(LABELS, np.arange(1000), 60, "dirichlet-labels", 0.001, rng)
+        deal(LABELS, "dirichlet-labels", 0.001, np.arange(1000), 60, rng)
 
 
 def test_an_iid_draw_is_a_uniform_subset_of_one_share() -> None:
     rng = stream(0, "draw")
-    drawn = [draw(LABELS, POOL, 10, "iid", 1.0, rng) for _ in range(600)]
+    drawn = [draw(LABELS, "iid", 1.0, POOL, 10, rng) for _ in range(600)]
     assert {len(part) for part in drawn} == {50}
     assert all(len(np.unique(part)) == 50 for part in drawn)
     hits = np.bincount(np.concatenate(drawn), minlength=1000)
@@ -245,10 +245,10 @@ def test_a_dirichlet_draw_has_the_law_of_one_client_in_a_deal(omega: float) -> N
         return np.stack([np.bincount(labels[part], minlength=2) / [300, 100] for part in parts])
 
     drawn = shares(
-        [draw(labels, pool, clients, "dirichlet-labels", omega, rng) for _ in range(1500)]
+        [draw(labels, "dirichlet-labels", omega, pool, clients, rng) for _ in range(1500)]
     )
     dealt = shares(
-        [deal(labels, pool, clients, "dirichlet-labels", omega, rng)[0] for _ in range(1500)]
+        [deal(labels, "dirichlet-labels", omega, pool, clients, rng)[0] for _ in range(1500)]
     )
     for found in (drawn, dealt):
         # Beta(w, 3w): mean 1/4, variance 3/16 / (4w + 1); a wrong second parameter is far off.
@@ -261,14 +261,14 @@ def test_a_dirichlet_draw_has_the_law_of_one_client_in_a_deal(omega: float) -> N
 
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet", "dirichlet-labels"])
 def test_the_only_client_gets_the_whole_pool(scheme: str) -> None:
-    assert np.sort(draw(LABELS, POOL, 1, scheme, 1.0, stream(0, "x"))).tolist() == POOL.tolist()
-    (part,) = deal(LABELS, POOL, 1, scheme, 1.0, stream(0, "x"))
+    assert np.sort(draw(LABELS, scheme, 1.0, POOL, 1, stream(0, "x"))).tolist() == POOL.tolist()
+    (part,) = deal(LABELS, scheme, 1.0, POOL, 1, stream(0, "x"))
     assert np.sort(part).tolist() == POOL.tolist()
 
 
 def test_a_draw_that_would_stay_empty_is_reported() -> None:
     with pytest.raises(ConfigError, match="would get no record"):
-        draw(0 * LABELS, POOL, 500, "dirichlet-labels", 1e-6, stream(0, "x"))
+        draw(0 * LABELS, "dirichlet-labels", 1e-6, POOL, 500, stream(0, "x"))
 
 
 @pytest.mark.parametrize("share", [deal, draw])
@@ -290,4 +290,4 @@ def test_what_cannot_be_shared_names_field_range_and_value(
     share, clients, scheme, omega, message
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        share(LABELS, POOL, clients, scheme, omega, stream(0, "x"))
+        share(LABELS, scheme, omega, POOL, clients, stream(0, "x"))
